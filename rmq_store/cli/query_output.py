@@ -101,7 +101,10 @@ def check_file(target: Path, stores: list[str]) -> None:
 
 
 def write_parquet(rows: pa.RecordBatchReader, target: Path) -> int:
-    """Write all rows into a new Parquet file, which is there when it is whole. Returns their number."""
+    """Write all rows into a new Parquet file, which is there when it is whole. Returns their number.
+
+    Raises InvalidArgumentError for a column of a type that Parquet does not have.
+    """
     from pyarrow import parquet
 
     part, count = target.with_name(f".{target.name}.part"), 0
@@ -113,6 +116,12 @@ def write_parquet(rows: pa.RecordBatchReader, target: Path) -> int:
         os.link(part, target)  # never over a file that came meanwhile
     except OSError as error:
         raise from_os_error(target, error, "writing it") from None
+    except pa.ArrowNotImplementedError as error:
+        raise InvalidArgumentError(
+            target,
+            reason=f"Parquet has no such column: {error}",
+            advice="Cast it in the query, such as i::VARCHAR",
+        ) from None
     finally:
         with suppress(OSError):
             part.unlink()

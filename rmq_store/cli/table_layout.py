@@ -96,7 +96,7 @@ class Layout:
         self._places = places
         self._columns = [self._every[at] for at in places]
         self.short_times = False
-        self.widths = [max(cell_len(one.name), one.wanted) for one in self._columns]
+        self.widths = [max(1, cell_len(one.name), one.wanted) for one in self._columns]
         if self._excess() > 0:
             self._set_narrow()
         self._widen([at for at, one in enumerate(self._columns) if one.kind is Kind.BODY])
@@ -137,7 +137,8 @@ class Layout:
         names = [max(map(cell_len, one.heading), default=0) for one in self._columns]
         self.short_times = True
         needed = [one.needed - 4 * (one.kind is Kind.TIME) for one in self._columns]
-        self.widths = [max(pair) for pair in zip(names, needed, strict=True)]
+        # A column has a cell even if it has no name and its first values are empty: later ones are not.
+        self.widths = [max(1, *pair) for pair in zip(names, needed, strict=True)]
         texts = [at for at, one in enumerate(self._columns) if one.kind is Kind.TEXT]
         while texts and self._excess() > 0:  # the widest text gives a cell
             widest = max(texts, key=self.widths.__getitem__)

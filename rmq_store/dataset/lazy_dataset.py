@@ -16,6 +16,7 @@ from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOption
 
 from rmq_store.dataset.arrow_planner import named_columns
 from rmq_store.errors import InvalidArgumentError
+from rmq_store.reading.query import positive
 
 
 class Projection:
@@ -47,7 +48,7 @@ class Projection:
         try:
             return batch.select(self._names)
         except KeyError as error:
-            raise pa.ArrowInvalid(f"there is no column {error}") from None
+            raise pa.ArrowInvalid(f"there is no such column: {error.args[0]}") from None
 
     def _projected(self, batch: pa.RecordBatch, named: Mapping[str, Any]) -> pa.RecordBatch:
         source = TableSourceNodeOptions(pa.Table.from_batches([batch]))
@@ -139,6 +140,7 @@ class Scans:
     """What datasets and fragments share: scans of some columns and rows, in many forms."""
 
     _columns: pa.Schema
+    _readable: pa.Schema  # also what only the filter names that stands already
 
     def _counted_by(self) -> pa.Field:
         """The column that is read where only the number of rows matters."""
@@ -161,13 +163,15 @@ class Scans:
     ) -> LazyScanner:
         wanted = self._wanted(filter)
         names = self._columns.names
+        if batch_size is not None:
+            positive("batch_size", batch_size)
         if columns is None:
             columns = names
         given = columns.values() if isinstance(columns, Mapping) else columns
         needed = named_columns(given, names)
         if wanted is not None:
-            needed |= named_columns([wanted], names)
-        read = [field for field in self._columns if field.name in needed] or [self._counted_by()]
+            needed |= named_columns([wanted], self._readable.names)
+        read = [field for field in self._readable if field.name in needed] or [self._counted_by()]
         projection = Projection(pa.schema(read), columns, wanted)
         batches = self._batches([field.name for field in read], wanted)
         return LazyScanner(self._columns, projection, batches, batch_size)
@@ -177,6 +181,7 @@ class Scans:
 
         `columns`: names, or new names and expressions; `filter`: an expression; `batch_size`: the most
         rows of a batch. Others of Arrow's arguments, about its threads and files, change nothing.
+        Raises InvalidArgumentError for a `batch_size` below 1.
         """
         return self._scanner(*args, **how)
 
@@ -204,9 +209,9 @@ class Scans:
 class LazyDataset(Scans, ds.Dataset):  # type: ignore[misc]
     """A dataset whose rows are made by `_batches`. Not picklable; not to be joined or sorted by Arrow."""
 
-    def __init__(self, schema: pa.Schema) -> None:
-        """Arrow's own constructor is for files only."""
-        self._columns = schema
+    def __init__(self, schema: pa.Schema, readable: pa.Schema | None = None) -> None:
+        """Arrow's own constructor is for files only. `readable`: the schema, and columns behind it."""
+        self._columns, self._readable = schema, schema if readable is None else readable
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -258,7 +263,8 @@ class Fragment(Scans):
 
     def __init__(self, dataset: LazyDataset) -> None:
         """Use `LazyDataset.get_fragments`."""
-        self._dataset, self._columns = dataset, dataset.schema
+        self._dataset = dataset
+        self._columns, self._readable = dataset.schema, dataset._readable
 
     @property
     def physical_schema(self) -> pa.Schema:

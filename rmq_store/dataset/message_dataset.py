@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.column_definitions import TIMESTAMP
+from rmq_store.arrow.column_definitions import TIMESTAMP, arrow_schema
 from rmq_store.dataset.arrow_planner import implied_values, named_columns, named_texts
 from rmq_store.dataset.lazy_dataset import Fragment, LazyDataset
 from rmq_store.dataset.planned_slices import ProvenLimits, SlicePlanner
@@ -83,10 +83,13 @@ class MessageDataset(LazyDataset):
         wanted: Any = None,
     ) -> None:
         """Use `MessageStore.messages` or `messages_of`."""
-        super().__init__(schema)
+        place = schema.get_field_index("storeTimestamp")
+        every = arrow_schema(["storeTimestamp"]) if place < 0 else []
+        super().__init__(schema, pa.schema([*schema, *every]))
         self._parts, self._how = tuple(parts), how
         self._search, self._filter = search, wanted
-        self._given: frozenset[str] | None = frozenset(search.keys) if search.keys else None
+        given = how.get("keys")  # of an empty list no row has one
+        self._given: frozenset[str] | None = None if given is None else frozenset(given)
         self._proven = [ProvenLimits() for _ in parts]
         self._lock = threading.Lock()
 
@@ -120,9 +123,11 @@ class MessageDataset(LazyDataset):
         Reads queue entries and heads of records, where the filter needs their limits.
         """
         wanted = self._wanted(filter)
-        if wanted is None or self._has_rows_about_damage:  # whose values are null
+        if self._given is not None and not self._given:
+            return [replace(part, slices=()) for part in self._parts]
+        if wanted is None or _has_rows_about_damage(self._how):  # whose values are null
             return [replace(part, words=self._given) for part in self._parts]
-        named = named_columns([wanted], self._columns.names)
+        named = named_columns([wanted], self._readable.names)
         words: frozenset[str] | None = self._given
         for column in sorted(named & {"keys", "uniqKey"}):
             words = words or self._words(wanted, column)
@@ -132,20 +137,15 @@ class MessageDataset(LazyDataset):
         found = []
         for part, proven in zip(self._parts, self._proven, strict=True):
             with self._lock, part.store.again() as store:
-                planner = SlicePlanner(store, self._columns, wanted, named, proven)
+                planner = SlicePlanner(store, self._readable, wanted, named, proven)
                 found.append(
                     replace(part, slices=tuple(planner.narrowed(part.slices)), words=words)
                 )
         return found
 
-    @property
-    def _has_rows_about_damage(self) -> bool:
-        taker = handler_of(self._how.get("on_damage"))
-        return isinstance(taker, DamageMode) and taker.mode == PERMISSIVE
-
     def _words(self, wanted: Any, column: str) -> frozenset[str] | None:
         """Words of KEYS, or UNIQ_KEYs, of which each row that matches has one; None if unknown."""
-        values = implied_values(self._columns, wanted, column)
+        values = implied_values(self._readable, wanted, column)
         if values is None:
             return None
         if column == "keys":
@@ -242,10 +242,17 @@ def messages_of(
             time, stored = pa.scalar(limit, pa.int64()).cast(TIMESTAMP), pc.field("storeTimestamp")
             one = stored >= time if is_first else stored < time
             wanted = one if wanted is None else wanted & one
+    if wanted is not None and _has_rows_about_damage(asked):
+        wanted |= pc.field("storeTimestamp").is_null()
     parts = [
         StorePart(store, tuple(selected_slices(store, search, CLOCK_SLACK_MS))) for store in stores
     ]
     return MessageDataset(parts, schema, asked, search, wanted)
+
+
+def _has_rows_about_damage(how: ReadHow) -> bool:
+    taker = handler_of(how.get("on_damage"))
+    return isinstance(taker, DamageMode) and taker.mode == PERMISSIVE
 
 
 def _by_words(

@@ -152,7 +152,8 @@ class SliceReader:
             return upto  # the records are not loaded, so their sizes do not matter
         sizes = np.cumsum(rows.size[at:upto])
         upto = at + max(1, int(np.searchsorted(sizes, self.query.batch_bytes, side="right")))
-        file = rows.log_offset[at:upto] // self.log.chain.file_size
+        file_size = max(1, self.log.chain.file_size)  # 0 if all files are gone
+        file = rows.log_offset[at:upto] // file_size
         if file[0] != file[-1]:
             upto = at + int(np.argmax(file != file[0]))
         return upto

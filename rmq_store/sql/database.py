@@ -17,6 +17,7 @@ import pyarrow as pa
 from rmq_store.dataset.lazy_dataset import LazyDataset
 from rmq_store.dataset.message_dataset import MessageDataset, StorePart
 from rmq_store.errors import StoreError
+from rmq_store.escaping import is_utf8
 from rmq_store.reading.query import OnDamage
 from rmq_store.sql.libraries import SqlError, require_duckdb
 from rmq_store.store import MessageStore
@@ -27,7 +28,13 @@ from rmq_store.text.binary_values import decoded
 MESSAGES = "messages"
 _BATCH_ROWS = 8192
 _COUNTS = (["Count"], ["Success"])  # of statements that change something
-_EXPLAIN = re.compile(r"\s*explain\s+(analyze\s+)?(?:\([^)]*\)\s*)?", re.IGNORECASE)
+_BLANKS = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)"
+_EXPLAIN = re.compile(
+    rf"{_BLANKS}*explain\b{_BLANKS}*(analyze\b{_BLANKS}*)?"
+    rf"(?:\({_BLANKS}*(?:analyze|format)\b[^)]*\){_BLANKS}*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_WRITES_FILES = ("COPY", "EXPORT", "ATTACH")  # types of statements
 _NO_DOWNLOADS = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -158,27 +165,31 @@ class StoreDatabase:
         `only_one`: one statement may have rows. Raises SqlError for what DuckDB refuses, and the
         errors of the stores while rows are read.
         """
+        several = SqlError(
+            None,
+            reason="several statements have rows, which do not fit one file",
+            advice="Give one query at a time",
+        )
+        statements = self._statements(sql)
+        if only_one and [one.type.name for one in statements].count("SELECT") > 1:
+            raise several  # before the rows of the first are written
         with_rows = 0
-        for statement in self._statements(sql):
-            answer = self._answer(statement.query, statement.type.name == "SELECT")
+        for statement in statements:
+            answer = self._answer(statement.query, statement.type.name)
             with_rows += answer.rows is not None
             if only_one and with_rows > 1:
-                raise SqlError(
-                    None,
-                    reason="several statements have rows, which do not fit one file",
-                    advice="Give one query at a time",
-                )
+                raise several
             yield answer
 
-    def _answer(self, query: str, is_query: bool) -> Answer:
-        explain = _EXPLAIN.match(query)
+    def _answer(self, query: str, kind: str) -> Answer:
+        explain = _EXPLAIN.match(query) if kind == "EXPLAIN" else None
         self._failed.clear()
         try:
             found = self._called(lambda: self._database.sql(query))  # None without rows
             if explain is not None and found is not None:
                 plan = "\n".join(str(row[-1]) for row in found.fetchall())
                 return Answer(None, plan, None if explain[1] else self.explained(query))
-            if found is None or (not is_query and found.columns in _COUNTS):
+            if found is None or (kind != "SELECT" and found.columns in _COUNTS):
                 return Answer(None)
             # The name that releases of DuckDB before 2.0 have for it.
             reader = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
@@ -201,25 +212,65 @@ class StoreDatabase:
         """What the statements of `sql` read of the stores. Of messages nothing is read but what a plan
         needs: entries of queues, the index, heads of records. Tables are read.
 
-        An EXPLAIN before a statement counts for nothing. Raises as `answers`.
+        Queries run, without messages, and change nothing. What other statements make in memory is
+        there for those behind them. An EXPLAIN before a query counts for nothing. Raises as `answers`,
+        and SqlError for a statement that may write a file.
         """
         found = Explained()
         for statement in self._statements(sql):
-            query = _EXPLAIN.sub("", statement.query, count=1)
-            expected = self._count_of_scans(query)
-            self._explained, before = Explained(), len(found.scans)
-            try:
-                for answer in self.answers(query):
-                    for _ in answer.rows or ():
-                        pass
-                found.scans += self._explained.scans
-            finally:
-                self._explained = None
-            found.missed += max(0, expected - (len(found.scans) - before))
+            kind = statement.type.name
+            if kind in _WRITES_FILES:
+                raise SqlError(
+                    None,
+                    reason=f"{kind} may write a file, and --explain changes nothing",
+                    advice="Explain the query alone",
+                )
+            if kind in ("EXPLAIN", "SELECT"):
+                one = self._explained_query(_EXPLAIN.sub("", statement.query, count=1))
+            else:
+                one = self._explained_by_running(statement.query)
+            found.scans += one.scans
+            found.missed += one.missed
+        return found
+
+    def _explained_query(self, query: str) -> Explained:
+        """What a statement reads, if it is a query. It may still write, in a WITH: that is refused."""
+        kinds = [statement.type.name for statement in self._statements(query)]
+        if kinds != ["SELECT"] or self._is_in_transaction():  # of the caller, which may write
+            return Explained(missed=self._count_of_scans(query))
+        self._called(lambda: self._database.execute("BEGIN TRANSACTION READ ONLY"))
+        try:
+            return self._explained_by_running(query)
+        finally:
+            self._called(lambda: self._database.execute("ROLLBACK"))
+
+    def _is_in_transaction(self) -> bool:
+        """Whether a statement began a transaction. A BEGIN inside of one would end it."""
+        number = "SELECT txid_current()"
+        try:
+            numbers = [self._database.execute(number).fetchall() for _ in range(2)]
+        except self._error as error:  # such as of a transaction that an error ended
+            raise self._said(error) from None
+        return numbers[0] == numbers[1]
+
+    def _explained_by_running(self, query: str) -> Explained:
+        expected = self._count_of_scans(query)
+        self._explained = found = Explained()
+        try:
+            for answer in self.answers(query):
+                for _ in answer.rows or ():
+                    pass
+        finally:
+            self._explained = None
+        found.missed = max(0, expected - len(found.scans))
         return found
 
     def _statements(self, sql: str) -> list[Any]:
         self._failed.clear()
+        if not is_utf8(sql):
+            raise SqlError(
+                None, reason="the query is not UTF-8", advice="Check the encoding of the terminal"
+            )
         try:
             return list(self._database.extract_statements(sql))
         except self._error as error:
@@ -270,7 +321,7 @@ class _View(LazyDataset):
     """A dataset as DuckDB sees it."""
 
     def __init__(self, name: str, dataset: LazyDataset, database: StoreDatabase) -> None:
-        super().__init__(dataset.schema)
+        super().__init__(dataset.schema, dataset._readable)
         self._name, self._dataset, self._database = name, dataset, database
 
     def _wanted(self, wanted: Any) -> Any:

@@ -52,10 +52,18 @@ def _with_bytes_escaped(column: pa.Array, charset: str) -> pa.Array:
     if encoded is None:
         return text
     foreign = pc.is_valid(encoded)
-    escaped = [
-        raw.decode(charset, "backslashreplace") for raw in column.filter(foreign).to_pylist()
-    ]
+    escaped = [_escaped(raw, charset) for raw in column.filter(foreign).to_pylist()]
     return pc.replace_with_mask(text, foreign, pa.array(escaped, pa.string()))
+
+
+def _escaped(raw: bytes, charset: str) -> str:
+    """Bytes that are not of a charset, as text of it with `\\xff` for the others."""
+    try:
+        text = raw.decode(charset, "backslashreplace")
+    except UnicodeError:  # some codecs leave out nothing
+        return raw.decode("ascii", "backslashreplace")
+    # UTF-7 and the escapes of Python may name half of a character.
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _json_on_one_line(text: pa.Array, most: int | None = None) -> pa.Array:

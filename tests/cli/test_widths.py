@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from rich.cells import cell_len
 
 from rmq_store.cli.main import COMMANDS
-from rmq_store.cli.table_layout import Column, Kind, Layout, cut_in_the_middle
+from rmq_store.cli.table_layout import CUT, Column, Kind, Layout, cut_in_the_middle
 from rmq_store.tables import TABLES
 from tests.support.golden import GoldenStore, unpack
 from tests.support.running.commands import Golden, call, run
@@ -182,3 +182,12 @@ def test_columns_that_need_not_be_kept_are_left_out_from_the_end() -> None:
     narrow = Layout(columns, 20, kept=["first", "third"])
     assert (narrow.is_listed, narrow.left_out, narrow.header()) == (True, [], [])
     assert narrow.lines(["a", "", "b", "c", ""]) == ["first   a", "second  b", "third   c", ""]
+
+
+@pytest.mark.parametrize("kind", [Kind.TEXT, Kind.BODY])
+def test_a_column_without_a_name_has_a_cell_for_later_values(kind: Kind) -> None:
+    columns = [Column("", kind, [""], (8, 40)), Column("n", Kind.NUMBER, ["1"])]
+    layout = Layout(columns, 4)
+    assert layout.header() == ["   n"]
+    assert layout.lines(["orders", "2"]) == [f"{CUT}  2"]
+    assert Layout(columns, 3).is_listed

@@ -20,7 +20,12 @@ import pytest
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.dataset.message_dataset import messages_of
-from rmq_store.errors import CorruptRecordError, InvalidArgumentError, UnknownQueueError
+from rmq_store.errors import (
+    CorruptRecordError,
+    InvalidArgumentError,
+    MissingFileError,
+    UnknownQueueError,
+)
 from tests.support.damage import flip_body
 from tests.support.golden import STORES, GoldenStore, Truth, messages_in, unpack, user_topic
 
@@ -471,3 +476,54 @@ def test_user_topics_are_those_of_the_truth(golden: Golden) -> None:
     store = golden("clean-5.5.0")
     expected = {r["topic"] for r in store.truth if user_topic(r)}
     assert {queue.topic for queue, _, _ in listed(store)} == expected
+
+
+def test_no_key_is_a_key_that_no_message_has(golden: Golden) -> None:
+    with golden("clean-5.5.0").open() as store:
+        dataset = store.messages("orders", keys=[])
+        assert dataset.count_rows() == dataset.to_table().num_rows == 0
+        assert dataset.count_rows(F("queueId") == 1) == 0
+        assert selected(dataset, None) == 0
+
+
+def test_a_time_needs_no_column_of_it(golden: Golden) -> None:
+    store = golden("clean-5.5.0")
+    rows = listed(store)
+    since = sorted(record["storeTimestamp"] for _, _, record in rows)[len(rows) // 2]
+    expected = sorted(r["storeSize"] for _, _, r in rows if r["storeTimestamp"] >= since)
+    with store.open() as opened:
+        dataset = opened.messages(columns=["storeSize"], since=since)
+        assert dataset.schema.names == ["storeSize"]
+        assert sorted(dataset.to_table().column("storeSize").to_pylist()) == expected
+        assert dataset.count_rows() == len(expected)
+        assert sum(part.count_rows() for part in dataset.get_fragments()) == len(expected)
+        assert rows_of("SELECT sum(storeSize) FROM dataset", dataset) == [(sum(expected),)]
+
+
+def test_rows_about_damage_are_there_from_a_time_on(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    record = flip_body(store, "orders")
+    with store.open() as opened:
+        dataset = opened.messages(
+            "orders", since=record["storeTimestamp"] - 1000, on_damage="permissive"
+        )
+        (row,) = dataset.to_table(filter=F("corruptRecord").is_valid()).to_pylist()
+    assert row["storeTimestamp"] is None
+    assert str(record["commitLogOffset"]) in row["corruptRecord"]
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_batch_of_no_rows_is_refused(golden: Golden, size: int) -> None:
+    with golden("clean-5.5.0").open() as store, pytest.raises(InvalidArgumentError):
+        store.messages().to_table(columns=["topic"], batch_size=size)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_log_that_vanished_is_an_error_and_no_warning(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    with store.open() as opened:
+        dataset = opened.messages()
+    for path in (Path(store.path) / "commitlog").iterdir():
+        path.unlink()
+    with pytest.raises(MissingFileError):
+        dataset.to_table(columns=["body"])

@@ -432,6 +432,88 @@ def test_a_table_fits_a_terminal_of_80_columns(golden: Golden, tmp_path: Path) -
     assert max(map(len, lines)) == 80
 
 
+@pytest.mark.parametrize("kind", ["COPY", "EXPORT", "ATTACH"])
+def test_the_explain_option_writes_no_file(golden: Golden, tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "kept"
+    statement = {
+        "COPY": f"COPY (FROM messages) TO '{target}' (FORMAT csv)",
+        "EXPORT": f"CREATE TABLE own AS FROM topics; EXPORT DATABASE '{target}'",
+        "ATTACH": f"ATTACH '{target}'",
+    }[kind]
+    if kind == "COPY":
+        target.write_text("mine")
+    found = call("sql", golden(NAME).path, statement, "--explain", "--files")
+    assert found.returncode == 2
+    assert f"{kind} may write a file, and --explain changes nothing" in found.stderr
+    assert target.read_text() == "mine" if kind == "COPY" else not target.exists()
+
+
+@pytest.mark.parametrize(
+    "changing",
+    [
+        "DELETE FROM own",
+        "INSERT INTO own SELECT queueId FROM messages",
+        "CREATE TABLE other AS FROM messages",
+        "COPY (FROM messages) TO '{file}'",
+    ],
+)
+def test_an_explain_before_a_statement_changes_nothing(
+    golden: Golden, tmp_path: Path, changing: str
+) -> None:
+    file = tmp_path / "none.csv"
+    with (
+        golden(NAME).open() as store,
+        StoreDatabase(store.messages(), [store], files=True) as database,
+    ):
+        made = list(database.answers("CREATE TABLE own AS SELECT 1 AS a"))
+        (answer,) = database.answers(f"EXPLAIN {changing.format(file=file)}")
+        assert made[0].rows is None
+        assert answer.plan
+        assert answer.explained is not None
+        assert answer.explained.scans == []
+        assert answer.explained.missed == ("messages" in changing)
+        (rows,) = database.answers("FROM own")
+        assert rows.rows is not None
+        assert rows.rows.read_all().to_pylist() == [{"a": 1}]
+        with pytest.raises(SqlError, match="other"):
+            list(database.answers("FROM other"))
+    assert not file.exists()
+
+
+def test_an_explain_leaves_a_transaction_as_it_is(golden: Golden) -> None:
+    with golden(NAME).open() as store, StoreDatabase(store.messages(), [store]) as database:
+        for statement in ("BEGIN", "CREATE TABLE own AS SELECT 1 AS a"):
+            list(database.answers(statement))
+        (answer,) = database.answers("EXPLAIN SELECT count(*) FROM messages")
+        assert answer.explained is not None
+        assert (answer.explained.scans, answer.explained.missed) == ([], 1)
+        list(database.answers("COMMIT"))
+        (rows,) = database.answers("FROM own")
+        assert rows.rows is not None
+        assert rows.rows.read_all().num_rows == 1
+        (answer,) = database.answers("EXPLAIN SELECT count(*) FROM messages")
+        assert answer.explained is not None
+        assert len(answer.explained.scans) == 1
+
+
+def test_what_an_aborted_transaction_refuses_is_an_error(golden: Golden) -> None:
+    with golden(NAME).open() as store, StoreDatabase(store.messages(), [store]) as database:
+        list(database.answers("BEGIN"))
+        with pytest.raises(SqlError, match="within a transaction"):
+            list(database.answers("BEGIN"))
+        with pytest.raises(SqlError, match="aborted"):
+            database.explained("FROM messages")
+
+
+def test_an_explain_is_one_with_comments_and_brackets_too(golden: Golden) -> None:
+    with golden(NAME).open() as store, StoreDatabase(store.messages(), [store]) as database:
+        for before in ("/* why */ EXPLAIN ", "-- why\nEXPLAIN\n", "EXPLAIN (FORMAT json) "):
+            for query in ("SELECT count(*) FROM messages", "(SELECT count(*) FROM messages)"):
+                (answer,) = database.answers(before + query)
+                assert answer.explained is not None, before
+                assert [scan.view for scan in answer.explained.scans] == ["messages"], before
+
+
 @pytest.mark.parametrize("form", [(), ("--csv",), ("--json",)])
 def test_nothing_acts_on_the_terminal(
     golden: Golden, tmp_path: Path, form: tuple[str, ...]
@@ -453,3 +535,34 @@ def test_rows_stream(golden: Golden) -> None:
         (answer,) = database.answers("SELECT topic FROM messages")
         assert isinstance(answer.rows, pa.RecordBatchReader)
         assert answer.rows.read_next_batch().num_rows
+
+
+@pytest.mark.parametrize("value", ["INTERVAL 1 day", "union_value(a := 1)"])
+def test_a_type_that_parquet_lacks_is_an_error(golden: Golden, tmp_path: Path, value: str) -> None:
+    target = tmp_path / "rows.parquet"
+    found = call("sql", golden(NAME).path, f"SELECT {value} AS v", "--parquet", str(target))
+    assert found.returncode == 2
+    assert "RMQSTORE_INVALID_ARGUMENT" in found.stderr
+    assert "Parquet has no such column" in found.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_several_queries_for_one_file_are_refused_before_one_is_written(
+    golden: Golden, tmp_path: Path
+) -> None:
+    target = tmp_path / "rows.parquet"
+    found = call("sql", golden(NAME).path, "SELECT 1; SELECT 2", "--parquet", str(target))
+    assert found.returncode == 2
+    assert "several statements have rows" in found.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["argument", "stdin"])
+def test_a_query_that_is_not_utf8_is_an_error(golden: Golden, how: str) -> None:
+    sql = b"SELECT '\xff'"
+    words: list[Any] = [*COMMAND, "sql", golden(NAME).path]
+    found = subprocess.run(
+        [*words, sql] if how == "argument" else words, input=sql, capture_output=True, check=False
+    )
+    assert found.returncode == 2
+    assert b"the query is not UTF-8" in found.stderr

@@ -14,6 +14,7 @@ from rmq_store import MessageStore
 from rmq_store.cli.message_table import MessageTable
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.text.binary_values import as_text, charset_named
+from rmq_store.text.bodies import bodies_as
 from rmqstore_jobs.export import ExportSpec
 from rmqstore_jobs.export import run as export
 from tests.support.running.commands import call, objects, run
@@ -54,6 +55,23 @@ def test_charsets_have_the_names_of_java_and_python(name: str, known: str) -> No
 def test_what_is_no_charset_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match="there is no charset"):
         charset_named(name)
+
+
+@pytest.mark.parametrize(
+    ("charset", "body", "expected"),
+    [
+        ("utf-7", b"a+2AA-", "a\\ud800"),  # half of a character
+        ("unicode_escape", b"\\ud800", "\\ud800"),
+        ("idna", b"\xffa", "\\xffa"),  # these codecs escape nothing
+        ("punycode", b"\xffa-", "\\xffa-"),
+        ("gbk", b"a\x81", "a\\x81"),
+    ],
+)
+def test_bodies_of_no_charset_are_escaped_whatever_its_codec_does(
+    charset: str, body: bytes, expected: str
+) -> None:
+    column = pa.array([body, b"plain", None], pa.binary())
+    assert bodies_as("text", column, charset_named(charset))[0].as_py() == expected
 
 
 @pytest.mark.parametrize("command", ["cat", "find"])

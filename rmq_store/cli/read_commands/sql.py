@@ -124,7 +124,7 @@ def _given_sql(query: str | None, parquet: Path | None) -> str | None:
         if not sys.stdout.isatty() or parquet is not None:
             raise click.UsageError("missing argument SQL: a prompt is for a terminal")
         return None
-    return sys.stdin.read()
+    return sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
 
 
 @contextmanager
