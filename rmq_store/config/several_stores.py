@@ -32,6 +32,15 @@ def expanded(path: str, storage_options: Mapping[str, str] | None = None) -> lis
     return found
 
 
+def without_repeats(paths: Sequence[str]) -> list[str]:
+    """The paths, of those that lead to the same folder the first one."""
+    found: dict[str, str] = {}
+    for path in paths:
+        local = path.removeprefix("file://")
+        found.setdefault(path if is_uri(local) else os.path.realpath(local), path)
+    return list(found.values())
+
+
 def names_of(paths: Sequence[str]) -> list[str]:
     """Broker names for several stores: their folders' names.
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import PROPERTIES, TIMESTAMP
 from rmq_store.escaping import printable_json
-from rmq_store.text.lines import BASE64_SUFFIX, json_lines
+from rmq_store.text.lines import BASE64_SUFFIX, iso_times, json_lines
 
 _PLAIN = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_binary)
 
@@ -28,7 +28,7 @@ def query_json_lines(batch: pa.RecordBatch) -> bytes:
     if all(_is_plain(kind) for kind in batch.schema.types):
         return json_lines(batch)
     names, lines = batch.schema.names, []
-    for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+    for row in zip(*map(_listed, batch.columns), strict=True):
         found: dict[str, Any] = {}
         for name, kind, value in zip(names, batch.schema.types, row, strict=True):
             _put(found, name, _value(value, kind))
@@ -70,7 +70,36 @@ def _values(column: pa.Array) -> list[Any]:
     if pa.types.is_floating(column.type):
         # As Arrow writes it, without the digits that a float of 32 bits does not have.
         return list(pc.cast(column, pa.string()).to_pylist())
-    return [_value(value, column.type) for value in column.to_pylist()]
+    return [_value(value, column.type) for value in _listed(column)]
+
+
+def _listed(column: pa.Array) -> list[Any]:
+    """The values in Python's types. Where Python has no such time, such as after the year 9999 or of
+    whole nanoseconds, all times of the column are numbers of its unit."""
+    if column.type == TIMESTAMP:
+        return list(iso_times(column).to_pylist())
+    try:
+        if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+            # Refuses what would lose digits, as pandas, where it is loaded, does not.
+            return list(column.cast(pa.timestamp("us", column.type.tz)).to_pylist())
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        return list(column.cast(_with_numbers(column.type)).to_pylist())
+
+
+def _with_numbers(kind: pa.DataType) -> pa.DataType:
+    """The type with numbers in place of dates and times, also within lists, structs and maps."""
+    if pa.types.is_map(kind):
+        return pa.map_(_with_numbers(kind.key_type), _with_numbers(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_numbers(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_with_numbers(kind.value_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_with_numbers(kind.value_type), kind.list_size)
+    if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
+        return pa.int32() if kind.bit_width == 32 else pa.int64()
+    return kind
 
 
 def _text(value: Any) -> str | None:

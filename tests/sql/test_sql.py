@@ -566,3 +566,41 @@ def test_a_query_that_is_not_utf8_is_an_error(golden: Golden, how: str) -> None:
     )
     assert found.returncode == 2
     assert b"the query is not UTF-8" in found.stderr
+
+
+@pytest.mark.parametrize("form", ["--json", "--csv", None])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("'290000-01-01'::TIMESTAMP", 9089348860800000000),  # us since 1970
+        ("'infinity'::TIMESTAMPTZ", (1 << 63) - 1),
+        ("'infinity'::DATE", (1 << 31) - 1),
+        ("TIMESTAMP_NS '2020-01-01 00:00:00.123456789'", 1577836800123456789),
+        ("['infinity'::DATE]", [(1 << 31) - 1]),
+        ("['infinity'::DATE]::DATE[1]", [(1 << 31) - 1]),
+        ("{'a': 'infinity'::DATE}", {"a": (1 << 31) - 1}),
+        ("MAP {'a': 'infinity'::DATE}", {"a": (1 << 31) - 1}),
+    ],
+)
+def test_a_time_that_python_lacks_is_a_number(
+    golden: Golden, form: str | None, value: str, expected: Any
+) -> None:
+    query = f"SELECT {value} AS v, 1.5::DOUBLE AS n"
+    printed = run("sql", golden(NAME).path, query, *([form] if form else []))
+    if form == "--json":
+        assert json.loads(printed) == {"v": expected, "n": 1.5}
+    elif form == "--csv":
+        (row,) = csv.DictReader(io.StringIO(printed))
+        assert json.loads(row["v"]) == expected
+    else:
+        assert json.loads(printed.splitlines()[1].split("\t")[0]) == expected
+
+
+def test_a_store_that_is_named_twice_is_read_once(golden: Golden, tmp_path: Path) -> None:
+    path = golden(NAME).path
+    (tmp_path / "link").symlink_to(path)
+    query = "SELECT count(*) FROM messages"
+    once = run("sql", path, query)
+    others = [f"{path}/", f"{path}/../store", str(tmp_path / "link"), f"{path}*"]
+    words = [word for other in others for word in ("--store", other)]
+    assert run("sql", path, query, *words) == once

@@ -132,9 +132,9 @@ def _opened(
     paths: Sequence[str], broker_conf: str | None, broker_name: str | None
 ) -> Iterator[list[MessageStore]]:
     """The stores of some paths and patterns, each with a name of its own."""
-    from rmq_store.config.several_stores import expanded, names_of
+    from rmq_store.config.several_stores import expanded, names_of, without_repeats
 
-    found = list(dict.fromkeys(path for one in paths for path in expanded(one)))
+    found = without_repeats([path for one in paths for path in expanded(one)])
     if len(found) > 1 and (broker_conf is not None or broker_name is not None):
         raise click.UsageError(
             f"--broker-conf and --broker-name are for one store, and there are {len(found)}"
