@@ -7,6 +7,8 @@ import io
 import json
 import os
 import pty
+import re
+import select
 import signal
 import subprocess
 import sys
@@ -356,6 +358,9 @@ def test_ctrl_c_ends_a_query(golden: Golden) -> None:
     assert errors.strip() == b""
 
 
+SILENCE = 5  # seconds, after which a key is typed again
+
+
 class Terminal:
     """A prompt in a terminal of 80 columns."""
 
@@ -367,12 +372,29 @@ class Terminal:
         self._process = process
         self.seen = ""
 
-    def until(self, text: str) -> str:
-        """What is shown up to a text."""
+    def until(self, *texts: str) -> str:
+        """What is shown up to some texts, one behind the other."""
+        start = len(self.seen)
+        while not re.search(".*".join(map(re.escape, texts)), self.seen[start:], re.DOTALL):
+            self._read()
+        return self.seen[start:]
+
+    def _read(self) -> None:
+        self.seen += os.read(self._terminal, 4096).decode("utf-8", "replace")
+
+    def interrupt(self, text: str) -> None:
+        """Type ctrl-C until a text is shown.
+
+        One that comes between the prompt and Python's wait for input is noticed with the next key.
+        """
         start = len(self.seen)
         while text not in self.seen[start:]:
-            self.seen += os.read(self._terminal, 4096).decode("utf-8", "replace")
-        return self.seen[start:]
+            self.type("\x03")
+            while text not in self.seen[start:] and self._has_more():
+                self._read()
+
+    def _has_more(self) -> bool:
+        return bool(select.select([self._terminal], [], [], SILENCE)[0])
 
     def type(self, text: str) -> None:
         os.write(self._terminal, text.encode())
@@ -402,14 +424,12 @@ def test_the_prompt_runs_statements_and_keeps_its_history(golden: Golden, tmp_pa
     assert "RMQSTORE_SQL" in terminal.until("rmqstore> ")
     terminal.type("SELECT half\n")
     terminal.until("... ")
-    terminal.type("\x03")
-    terminal.until("rmqstore> ")
+    terminal.interrupt("rmqstore> ")
     terminal.type(f"SELECT 'begun' || 1; {ENDLESS};\n")
     terminal.until("begun1")
-    terminal.type("\x03")
-    terminal.until("rmqstore> ")
+    terminal.interrupt("rmqstore> ")
     terminal.type("SELECT 'still ' || 'here';\n")
-    assert "still here" in terminal.until("rmqstore> ")
+    terminal.until("still here", "rmqstore> ")  # elsewhere than at the prompt, ctrl-D is lost
     terminal.type("\x04")
     assert terminal.ended() == 0
     history = tmp_path / "rmqstore" / "sql_history"
