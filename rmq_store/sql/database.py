@@ -27,6 +27,7 @@ from rmq_store.text.binary_values import decoded
 
 MESSAGES = "messages"
 _BATCH_ROWS = 8192
+_AGAIN = 0.1  # seconds from one interrupt of a query to the next
 _COUNTS = (["Count"], ["Success"])  # of statements that change something
 _BLANKS = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)"
 _EXPLAIN = re.compile(
@@ -156,7 +157,8 @@ class StoreDatabase:
             return done.result()
         except KeyboardInterrupt:
             self._database.interrupt()
-            wait([done])
+            while wait([done], _AGAIN).not_done:  # the query had not begun
+                self._database.interrupt()
             raise
 
     def answers(self, sql: str, *, only_one: bool = False) -> Iterator[Answer]:
