@@ -14,6 +14,12 @@ from rmq_store.format.layout import FILLER_SIZE
 from rmq_store.format.queues import QueueId
 
 
+def point_to_records(log_offset: Ints, size: Ints) -> npt.NDArray[np.bool_]:
+    """Mask of the entries that point to a record; filler and zeros do not."""
+    points: npt.NDArray[np.bool_] = (size > 0) & (size != FILLER_SIZE)
+    return points & (log_offset >= 0)
+
+
 @dataclass(slots=True)
 class Entries(Columns):
     """n queue entries as int64 arrays of n in native byte order.
@@ -33,9 +39,8 @@ class Entries(Columns):
 
     @property
     def points_to_record(self) -> npt.NDArray[np.bool_]:
-        """Mask of the entries that point to a record; filler and zeros do not."""
-        points: npt.NDArray[np.bool_] = (self.size > 0) & (self.size != FILLER_SIZE)
-        return points & (self.log_offset >= 0)
+        """As `point_to_records`."""
+        return point_to_records(self.log_offset, self.size)
 
 
 def no_entries() -> Entries:

@@ -35,11 +35,10 @@ from rmq_store.errors import (
     shown_path,
 )
 from rmq_store.format.array_types import Mask, concatenated
-from rmq_store.format.entries import Entries
+from rmq_store.format.entries import Entries, point_to_records
 from rmq_store.format.layout import (
     ABORT_FILE,
     CHECKPOINT_FILE,
-    FILLER_SIZE,
     QUEUE_ENTRY,
 )
 from rmq_store.format.properties import decode_properties
@@ -235,8 +234,7 @@ class Health:
 
     def _leads(self, listed: Entries | Places) -> Mask:
         at, long = listed.log_offset, listed.size
-        leads: Mask = (at >= 0) & (long > 0) & (long != FILLER_SIZE)
-        return leads & (at <= self.snapshot.log_end - long)
+        return point_to_records(at, long) & (at <= self.snapshot.log_end - long)
 
     @property
     def _states(self) -> Mapping[QueueId, QueueState]:
