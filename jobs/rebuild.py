@@ -1,4 +1,7 @@
-"""The job `rebuild` for spark-submit, from a checkout; see docs/jobs/rebuild.md."""
+"""The command `rmqstore rebuild` for spark-submit, from a checkout; see docs/commands/rebuild.md.
+
+spark-submit jobs/rebuild.py STORE --to NEW --verify
+"""
 
 import sys
 from pathlib import Path
@@ -6,7 +9,7 @@ from pathlib import Path
 # spark-submit puts this file's folder on the path, but the imports need its parent.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from rmqstore_jobs.rebuild import main
+from rmqstore_jobs.commands import submitted
 
 if __name__ == "__main__":
-    sys.exit(main())
+    submitted("rebuild")

@@ -1,4 +1,7 @@
-"""The job `usage` for spark-submit, from a checkout; see docs/jobs/usage.md."""
+"""The command `rmqstore usage` for spark-submit, from a checkout; see docs/commands/usage.md.
+
+spark-submit jobs/usage.py STORE --by queue --top 20
+"""
 
 import sys
 from pathlib import Path
@@ -6,7 +9,7 @@ from pathlib import Path
 # spark-submit puts this file's folder on the path, but the imports need its parent.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from rmqstore_jobs.usage import main
+from rmqstore_jobs.commands import submitted
 
 if __name__ == "__main__":
-    sys.exit(main())
+    submitted("usage")

@@ -23,7 +23,7 @@ from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 from rmqstore_jobs import replay
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from, top_option
+from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from
 from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import source_options
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_TOP = 100
+_MOST_LISTED = 1_000_000  # rows that --top keeps in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,14 @@ _OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
     multiple=True,
     help="Only dead letters from this topic; repeatable.",
 )
-@top_option(DEFAULT_TOP, "List the N newest dead letters.")
+@click.option(
+    "--top",
+    type=click.IntRange(1, _MOST_LISTED),
+    metavar="N",
+    default=DEFAULT_TOP,
+    show_default=True,
+    help="List the N newest dead letters.",
+)
 @option_names.option(
     "--to",
     "resend",

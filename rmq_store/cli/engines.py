@@ -22,9 +22,17 @@ OTHER_ENGINES = "rmqstore.engines"
 LOCAL, SPARK, AUTO = "local", "spark", "auto"
 
 
+def _nothing(_: MessageStore) -> None:
+    return
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a command line says of the store and the engine."""
+    """What a command line says of the store and the engine.
+
+    `look` raises StoreError for names that the store does not have: another engine takes ten seconds
+    to start.
+    """
 
     command: str
     store: str
@@ -32,6 +40,7 @@ class Wanted:
     broker_name: str | None
     engine: str | None = None  # LOCAL, unless there is a master
     master: str | None = None
+    look: Callable[[MessageStore], object] = _nothing
 
 
 class OtherEngine(Protocol):

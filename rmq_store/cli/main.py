@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 import click
 
@@ -203,8 +204,11 @@ def rmqstore() -> None:
     change the store."""
 
 
-def main() -> None:
-    """Run a command; print each error on one line. This is the entry point of `rmqstore`."""
+def main(**settings: Any) -> None:
+    """Run a command; print each error on one line. This is the entry point of `rmqstore`.
+
+    `settings`: of click's context, such as `default_map`.
+    """
     # Like other shell tools: end without an error when the reader of the output closes it.
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -213,7 +217,7 @@ def main() -> None:
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     try:
         with warnings_shown():
-            code = rmqstore.main(standalone_mode=False)
+            code = rmqstore.main(prog_name="rmqstore", standalone_mode=False, **settings)
         sys.stdout.flush()
     except click.exceptions.Exit as stop:
         code = stop.exit_code

@@ -16,7 +16,7 @@ _LEAST_BODY = 16  # cells
 _LEAST_TEXT = 10  # cells: of a longer text at least as many are shown
 _READABLE_TEXT = 16  # cells: so many come before a column that may be left out
 _HUMPS = re.compile(r"[^A-Z]+|[A-Z]+[^A-Z]*")
-_NUMBER = re.compile(r"-?\d[\d,.]*( ?[KMGTP]?i?B|%)?$")
+_NUMBER = re.compile(r"[-+]?\d[\d,.]*( ?[KMGTP]?i?B|%)?$")
 _TIME = re.compile(r"\d{4,5}-\d\d-\d\dT[\d:.]+Z$")
 _MILLIS = re.compile(r"\.\d{3}Z$")
 

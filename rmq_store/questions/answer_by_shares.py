@@ -80,35 +80,23 @@ class InProcess:
                 yield question.work(store, share, progress)
 
 
-class Stopped(Exception):
-    """The work was stopped before it was complete, so there is no answer."""
-
-
 def ask(
     question: Question[Share, Part, Answer],
     source: StoreSource,
     engine: Engine | None = None,
     *,
     progress: OnProgress | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
 ) -> Answer:
     """The answer to a question about a store, by default computed in this process.
 
     A `Progress` also gets the total of the question.
-
-    `should_stop` is called after each part. Raises Stopped if it returns true before the last part.
     """
     with source.open() as store:
         shares = question.plan(store)
         if isinstance(progress, Progress):
             progress.expect(sum(map(question.weight, shares)))
-        parts: list[Part] = []
-        running = (engine or InProcess()).run(source, question, shares, progress or _ignore)
-        for part in running:
-            parts.append(part)
-            if len(parts) < len(shares) and should_stop():
-                raise Stopped
-        return question.merge(store, parts)
+        parts = (engine or InProcess()).run(source, question, shares, progress or _ignore)
+        return question.merge(store, list(parts))
 
 
 def ask_opened(

@@ -60,7 +60,7 @@ class LagAnswer:
             total["lag"] += row.get("lag") or 0
             total["lagBytes"] += row.get("lagBytes") or 0
             total["lagMs"] = max(total["lagMs"], row.get("lagMs") or 0)
-            total["queues that lost messages"] += row["status"] == LOST
+            total["queuesWithLoss"] += row["status"] == LOST
         order = sorted(found, key=lambda key: (-found[key]["lag"], key))
         return [found[key] for key in order]
 
@@ -70,7 +70,7 @@ class LagAnswer:
         queues = Counter((row["status"], row["consumerGroup"], row["topic"]) for row in self.rows)
         for total in self.by_group():
             name = f"group {total['consumerGroup']} of topic {total['topic']}"
-            if lost := total["queues that lost messages"]:
+            if lost := total["queuesWithLoss"]:
                 yield f"{name}: unconsumed messages expired in {lost} queues"
             for status, what in _PROBLEMS.items():
                 if count := queues[status, total["consumerGroup"], total["topic"]]:
@@ -138,7 +138,7 @@ def _nothing_behind(group: str, topic: str) -> dict[str, Any]:
         "lag": 0,
         "lagBytes": 0,
         "lagMs": 0,
-        "queues that lost messages": 0,
+        "queuesWithLoss": 0,
     }
 
 

@@ -29,6 +29,7 @@ from rmq_store.tables.usage_damage import usage_rows
 _ENTRIES_A_SHARE = 4_000_000
 _ENTRIES_AT_ONCE = 1 << 16
 _ERRORS_KEPT = 100
+_GROWTH_DAYS = 7
 
 RECORDS_READ = 256 << 20
 """Bytes of the largest log whose records are read to find damage; that takes a second."""
@@ -146,6 +147,22 @@ class UsageAnswer:
             }
             for key in order
         ]
+
+    def changes(self) -> dict[date, int]:
+        """The change in bytes from the day before, of each day but the first."""
+        days = sorted(self._days())
+        return {day: size - before for (_, before), (day, size) in pairwise(days)}
+
+    def growth(self) -> tuple[int, int] | None:
+        """The number of days, at most a week, and their mean bytes; None without one.
+
+        The last day is left out, because it is not complete.
+        """
+        whole = [size for _, size in sorted(self._days())][:-1][-_GROWTH_DAYS:]
+        return (len(whole), sum(whole) // len(whole)) if whole else None
+
+    def _days(self) -> list[tuple[date, int]]:
+        return [(row["day"], row["bytes"]) for row in self.by("day") if row["day"] is not None]
 
 
 @dataclass(frozen=True, slots=True)

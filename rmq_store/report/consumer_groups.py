@@ -96,7 +96,7 @@ def _lag_grid(inquiry: Inquiry, rows: Sequence[dict[str, Any]]) -> Grid:
                 text(row["topic"]),
                 number(row["queues"]),
                 *_lag_cells(row),
-                number(row["queues that lost messages"]),
+                number(row["queuesWithLoss"]),
             ]
             for row in rows[:_ROWS]
         ],
@@ -157,11 +157,11 @@ def _lost(inquiry: Inquiry, rows: Sequence[dict[str, Any]]) -> list[Remark]:
         Remark(
             Severity.ERROR,
             f"group {row['consumerGroup']} lost messages of topic {row['topic']}: unconsumed messages "
-            f"expired in {row['queues that lost messages']:,} queues",
+            f"expired in {row['queuesWithLoss']:,} queues",
             _look(inquiry, row),
         )
         for row in rows
-        if row["queues that lost messages"]
+        if row["queuesWithLoss"]
     ]
 
 

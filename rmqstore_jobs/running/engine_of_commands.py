@@ -43,6 +43,8 @@ def spark(wanted: Wanted) -> tuple[StoreSource, Engine] | None:
     options = {name: value for name, value in named.items() if value is not None}
     # First, because a session takes some ten seconds.
     pinned = pinned_store(wanted.store, options)
+    with pinned.open() as store:
+        wanted.look(store)
     from rmqstore_jobs.running.spark_session import builder_for
 
     try:

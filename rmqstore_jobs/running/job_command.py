@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)
 _EXIT_INTERRUPTED = 130
-_MOST_LISTED = 1_000_000  # rows that --top keeps in memory
 _EXIT_CODES = (
     "Exit codes: 0 no problem; 1 finished with problems; 2 refused, or prevented by damage; "
     "3 stopped early, run the same command to continue."
@@ -44,7 +43,7 @@ STORE_OPTIONS = ("brokerName", "brokerConf")
 STDOUT = "-"
 """The value of --json without a file."""
 SELECTION = tuple(option.name for option in OPTIONS if option.name not in _OF_THE_JOB)
-RANGES = (  # the options of a selection that select queue ranges
+RANGES = (  # those that select queue ranges
     *STORE_OPTIONS,
     "topic",
     "subscribe",
@@ -136,10 +135,9 @@ Prepare = Callable[["SparkSession.Builder", Any], "SparkSession.Builder"]
 @dataclass(frozen=True, slots=True)
 class Job:
     """A job as a command. A call parses, runs in this process or on Spark, prints the result, and
-    returns the exit code.
+    returns the exit code. The job checks between parts whether to stop, so signals end it cleanly.
 
-    `ask` makes the job's spec from the given options. `stoppable`: the job checks between parts
-    whether to stop, so signals end it cleanly. `look` raises for a spec that cannot be run, before
+    `ask` makes the job's spec from the given options. `look` raises for a spec that cannot be run, before
     Spark starts: a session takes some ten seconds. `prepare` configures the session for the spec.
     `needs_spark`: whether a spec cannot do without.
     """
@@ -148,7 +146,6 @@ class Job:
     ask: Callable[[Given], Any]
     run: Run
     look: Look
-    stoppable: bool
     prepare: Prepare | None
     needs_spark: Callable[[Any], bool]
 
@@ -184,7 +181,7 @@ class Job:
             # Start the session before our signal handlers, because it replaces the one for SIGINT.
             on_spark = runs_on_spark(self._name, given, needed=self.needs_spark(spec))
             spark = self._session(given, spec) if on_spark else None
-            with asked_to_stop() if self.stoppable else nullcontext(bool) as should_stop:
+            with asked_to_stop() as should_stop:
                 answer = self.run(spark, spec, should_stop)
             print_result(answer, given["json_file"])
         except click.exceptions.Exit as stop:
@@ -223,7 +220,6 @@ def job(
     run: Run,
     *,
     look: Look,
-    stoppable: bool = True,
     prepare: Prepare | None = None,
     needs_spark: Callable[[Any], bool] = lambda spec: False,
 ) -> Callable[[Callable[[Given], Any]], Job]:
@@ -263,7 +259,7 @@ def job(
             ask = add(ask)
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         command = click.command(name, JobCommand, epilog=_EXIT_CODES, context_settings=settings)
-        return Job(command(ask), ask, run, look, stoppable, prepare, needs_spark)
+        return Job(command(ask), ask, run, look, prepare, needs_spark)
 
     return decorate
 
@@ -274,13 +270,6 @@ def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) ->
     passing = ("json_file", "engine", "master", *names)
     own = {name: value for name, value in given.items() if name not in passing}
     return kind(**own, options=given_options(given, names))
-
-
-def top_option(default: int, text: str) -> Callable[[_F], _F]:
-    """A decorator that adds --top, which limits a list ordered by size or age."""
-    return click.option(
-        "--top", type=click.IntRange(1, _MOST_LISTED), default=default, show_default=True, help=text
-    )
 
 
 def given_options(given: Mapping[str, Any], names: Sequence[str] = SELECTION) -> dict[str, str]:

@@ -18,9 +18,7 @@ COMMANDS = {f"{page.parent.name}/{page.stem}": command for page, _, command in p
 NEEDED = {
     "commands/cat": ["--topic", "t"],
     "commands/trace": ["k"],
-    "jobs/trace": ["k"],
     "jobs/export": ["--to", "new"],
-    "jobs/rebuild": ["--to", "new"],
 }
 
 # The older name, the new one, a value. A list by hand: a name that goes missing here fails.
@@ -29,6 +27,8 @@ OLDER: list[tuple[str, str, str, str | None]] = [
     ("commands/cat", "--to", "--until", "-1h"),
     ("commands/find", "--from", "--since", "-2h"),
     ("commands/find", "--to", "--until", "-1h"),
+    ("commands/usage", "--from", "--since", "-2h"),
+    ("commands/usage", "--to", "--until", "-1h"),
     ("commands/rebuild", "--config", "--broker-conf", "b.conf"),
     ("commands/salvage", "--config", "--broker-conf", "b.conf"),
     ("commands/recover", "--config", "--broker-conf", "b.conf"),
@@ -50,13 +50,6 @@ OLDER: list[tuple[str, str, str, str | None]] = [
                 *("minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition"),
                 *("verifyQueue", "maxBodyBytes", "unwrapBatches", "storageOptions"),
             ),
-            "usage": (
-                *("startingTimestamp", "endingTimestamp", "brokerConf", "brokerName"),
-                *("includeSystemTopics", "subscribePattern", "startingOffsets"),
-                *("startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
-                *("endingOffsets", "endingOffsetsByTimestamp", "failOnDataLoss"),
-            ),
-            **dict.fromkeys(("lag", "rebuild", "trace", "verify"), ("brokerConf", "brokerName")),
         }.items()
         for name in names
         for old, new, value in [(f"--{name}", "", "true")]

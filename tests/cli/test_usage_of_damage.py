@@ -104,16 +104,15 @@ def test_usage_says_what_it_does_not_count(
     assert done.stdout.count("\n") >= healthy.stdout.count("\n")
 
 
-def test_the_job_says_it_too(tmp_path: Path) -> None:
-    from rmqstore_jobs.usage import UsageSpec, run
-
+def test_damage_counts_in_what_was_asked_for(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
-    assert run(None, UsageSpec(store.path)).ok
+    words = ("usage", store.path, "--topic", "payments")
+    assert call(*words).returncode == 0
     count = damaged_entries(store)
-    found = run(None, UsageSpec(store.path))
-    assert not found.ok
-    assert f"messages that are counted and cannot be read: {count};" in found.problems[-1]
-    assert run(None, UsageSpec(store.path, {"topic": "orders"})).ok
+    done = call(*words)
+    assert done.returncode == 1
+    assert f"messages that are counted and cannot be read: {count};" in done.stderr
+    assert call("usage", store.path, "--topic", "orders").returncode == 0
 
 
 def test_the_day_of_messages_without_a_record_is_not_known(tmp_path: Path) -> None:

@@ -17,20 +17,21 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
-from rmqstore_jobs import dlq, trace, usage
+from rmqstore_jobs import dlq
 from rmqstore_jobs.exporting import export_files
 from rmqstore_jobs.replay_targets import send_to_broker
 from rmqstore_jobs.replay_targets.broker_access import BrokerAccess
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running import provenance
-from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED, Job
+from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_REFUSED, Job
 from rmqstore_jobs.running.spark_session import ship_jobs
 from tests.conftest import GoldenStore, unpack
 from tests.support.checkout import CHECKOUT
 from tests.support.running.commands import call, sent_to
 
 Golden = Callable[[str], GoldenStore]
-NAMES = ("dlq", "export", "lag", "rebuild", "replay", "trace", "usage", "verify")
+JOBS = ("dlq", "export", "replay")
+SUBMITTED = ("lag", "rebuild", "trace", "usage", "verify")  # commands that spark-submit can run
 
 
 def test_jobs_are_commands_of_rmqstore(golden: Golden, tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_they_need_no_spark(golden: Golden, tmp_path: Path) -> None:
     assert "pip install 'rmqstore[spark]'" in refused.stderr
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*JOBS, *SUBMITTED])
 def test_help_from_another_folder(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(CHECKOUT / "jobs" / f"{name}.py"), "--help"],
@@ -83,7 +84,7 @@ def test_help_from_another_folder(name: str, tmp_path: Path) -> None:
     assert "--json" in done.stdout
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", JOBS)
 def test_every_option_of_a_jobs_own_is_in_its_spec(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,10 +139,6 @@ def given(option: click.Option, number: str) -> list[str]:
         (["export", "STORE", "--to", "OUT", "--topic", "ordres"], "Did you mean 'orders'?"),
         (["export", "STORE", "--to", "STORE/x"], "must be separate folders"),
         (["export", "STORE", "--to", "OUT", "--endingTimestamp", "soon"], "is not a time"),
-        (["lag", "STORE", "--group", "g-slo"], "Did you mean 'g-slow'?"),
-        (["lag", "STORE", "--topic", "ordres"], "Did you mean 'orders'?"),
-        (["rebuild", "STORE", "--to", "STORE/x"], "must be separate folders"),
-        (["rebuild", "STORE", "--to", "OUT", "--release", "9.9"], "is not supported"),
         (["replay", "STORE", "--to-store", "OUT", "--topic", "ordres"], "Did you mean 'orders'?"),
         (["replay", "STORE", "--to-store", "OUT", "--queue", "orders:77"], "has no queue 77"),
         (
@@ -149,10 +146,6 @@ def given(option: click.Option, number: str) -> list[str]:
             "not before",
         ),
         (["replay", "STORE", "--to-store", "OUT", "--release", "9.9"], "is not supported"),
-        (["trace", "STORE", "KEY", "--topic", "ordres"], "Did you mean 'orders'?"),
-        (["usage", "STORE", "--topic", "ordres"], "Did you mean 'orders'?"),
-        (["usage", "STORE", "--brokerConf", "/no/such.conf"], "does not exist"),
-        (["verify", "/no/such/store"], "RMQSTORE_NOT_A_STORE"),
     ],
     ids=lambda value: "-".join(value[:1]) if isinstance(value, list) else None,
 )
@@ -178,14 +171,38 @@ def test_a_job_looks_at_its_arguments_before_spark_starts(
     assert not Path(out).exists()
 
 
-def test_trace_asks_for_the_topic(
-    engine: SparkSession | None, golden: Golden, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("lag", "STORE", "--group", "g-slo"), "Did you mean 'g-slow'?"),
+        (("lag", "STORE", "--topic", "ordres"), "Did you mean 'orders'?"),
+        (("rebuild", "STORE", "--to", "STORE/x", "--verify"), "must be separate folders"),
+        (("trace", "STORE", "KEY", "--topic", "ordres"), "Did you mean 'orders'?"),
+        (("usage", "STORE", "--topic", "ordres"), "Did you mean 'orders'?"),
+        (("usage", "STORE", "--broker-conf", "/no/such.conf"), "does not exist"),
+        (("verify", "/no/such/store"), "RMQSTORE_NOT_A_STORE"),
+    ],
+)
+def test_a_command_looks_at_its_arguments_before_spark_starts(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
 ) -> None:
-    store = golden("clean-5.5.0")
-    key = next(r["keys"].split()[0] for r in store.truth if r["topic"] == "orders" and r["keys"])
-    assert trace.main([store.path, key, "--topic", "orders"]) == EXIT_OK
-    assert trace.main([store.path, key, "--topic", "payments"]) == EXIT_NOT_ALL
-    assert key in capsys.readouterr().out
+    def started(*_: object) -> None:
+        raise AssertionError("a Spark session was asked for")
+
+    monkeypatch.setattr("rmqstore_jobs.running.spark_session.builder_for", started)
+    store = golden("clean-5.5.0").path
+    done = call(*(word.replace("STORE", store) for word in words), "--engine", "spark")
+    assert (done.returncode, said in done.stderr) == (EXIT_REFUSED, True), done.both
+
+
+def test_a_submitted_command_chooses_by_the_bytes_of_the_log(golden: Golden) -> None:
+    script, store = str(CHECKOUT / "jobs" / "lag.py"), golden("clean-5.5.0").path
+    python = [sys.executable, script, store, "--json"]
+    done = subprocess.run(python, capture_output=True, text=True, check=False)
+    assert done.stderr.startswith("lag: runs in this process, without Spark")
+    here = call("lag", store, "--json")
+    assert done.stdout.count("\n") == here.stdout.count("\n") > 0
+    assert done.returncode == here.returncode
 
 
 @pytest.mark.parametrize(
@@ -194,8 +211,8 @@ def test_trace_asks_for_the_topic(
         ("export", "--to", "FILE/out"),
         ("replay", "--to-store", "FILE/out"),
         ("replay", "--to-parquet", "FILE/out"),
-        ("usage", "--json", "FILE/report.json"),
-        ("usage", "--json", "FOLDER"),
+        ("dlq", "--json", "FILE/report.json"),
+        ("dlq", "--json", "FOLDER"),
     ],
 )
 def test_where_nothing_can_be_written_it_is_refused_in_our_words(
@@ -218,13 +235,13 @@ def test_where_nothing_can_be_written_it_is_refused_in_our_words(
 def test_a_refusal_of_the_operating_system_has_no_traceback(
     engine: SparkSession | None, golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert usage.main([golden("clean-5.5.0").path, "--json", "/dev/full"]) == EXIT_REFUSED
-    assert "usage: [RMQSTORE_ACCESS] " in capsys.readouterr().err
+    assert dlq.main([golden("clean-5.5.0").path, "--json", "/dev/full"]) == EXIT_REFUSED
+    assert "dlq: [RMQSTORE_ACCESS] " in capsys.readouterr().err
 
 
 def test_a_pipe_that_is_closed_ends_a_job_quietly(golden: Golden) -> None:
     with subprocess.Popen(
-        [sys.executable, str(CHECKOUT / "jobs" / "usage.py"), golden("clean-5.5.0").path],
+        [sys.executable, str(CHECKOUT / "jobs" / "dlq.py"), golden("clean-5.5.0").path],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},

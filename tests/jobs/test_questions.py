@@ -1,4 +1,5 @@
-"""usage, lag, trace and dlq: what they answer about stores of real brokers is what the truth says."""
+"""usage, lag, trace and dlq: what they answer about stores of real brokers is what the truth says, in
+this process and on Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,15 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from rmq_store import MessageStore, QueueId
-from rmq_store.errors import InvalidArgumentError, StoreError
+from rmq_store.errors import InvalidArgumentError
 from rmq_store.questions.trace import trace as trace_of
-from rmqstore_jobs import dlq, lag, trace, usage, verify
-from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
+from rmq_store.questions.usage import UsageAnswer
+from rmqstore_jobs import dlq
+from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_REFUSED
 from rmqstore_jobs.running.store_selection import plan_of
-from tests.conftest import GoldenStore, in_a_queue, unpack, user_topic
+from tests.conftest import GoldenStore, in_a_queue, unpack
 from tests.support.golden import messages_in
-from tests.support.running.commands import call
-from tests.support.running.engines import ON_BOTH
+from tests.support.running.commands import Done, call
 
 Golden = Callable[[str], GoldenStore]
 WITH_DEAD = "clean-4.9.7"
@@ -37,13 +38,24 @@ def conf(store: GoldenStore) -> dict[str, str]:
     return {"brokerConf": store.conf, "brokerName": "broker-a"}
 
 
+def asked(engine: SparkSession | None, command: str, store: GoldenStore, *words: str) -> Done:
+    """What a command prints as JSON, with the broker's file, in this process or on Spark."""
+    where = "local" if engine is None else "spark"
+    return call(
+        command, store.path, *words, "--broker-conf", store.conf, "--engine", where, "--json"
+    )
+
+
+def rows_of(done: Done) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 # --- usage ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["clean-5.5.0", "clean-4.3.2", "geometry-5.5.0"])
 def test_usage_adds_up_to_the_truth(engine: SparkSession | None, golden: Golden, name: str) -> None:
     store = golden(name)
-    answer = usage.run(engine, usage.UsageSpec(store.path, conf(store), top=5))
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     days: Counter[str] = Counter()
@@ -54,22 +66,42 @@ def test_usage_adds_up_to_the_truth(engine: SparkSession | None, golden: Golden,
         counts[record["topic"]] += messages_in(record)
         days[str(day)] += record["storeSize"]
         queues[QueueId(record["topic"], record["queueId"])] += record["storeSize"]
-    by_topic = answer.tables["by topic"]
+    by_topic, by_day, by_queue, largest = (
+        rows_of(asked(engine, "usage", store, "--by", by, *words))
+        for by, *words in (["topic"], ["day"], ["queue", "--top", "5"], ["message", "--top", "5"])
+    )
     assert {row["topic"]: row["bytes"] for row in by_topic} == sizes
     assert {row["topic"]: row["messages"] for row in by_topic} == counts
     assert [row["bytes"] for row in by_topic] == sorted(sizes.values(), reverse=True)
-    assert {str(row["day"]): row["bytes"] for row in answer.tables["by day"]} == days
-    found = [(r["topic"], r["queueId"], r["bytes"]) for r in answer.tables["by queue"]]
+    assert {row["day"]: row["bytes"] for row in by_day} == days
+    found = [(r["topic"], r["queueId"], r["bytes"]) for r in by_queue]
     assert sorted((n for _, _, n in found), reverse=True) == [n for _, n in queues.most_common(5)]
     assert all(queues[QueueId(topic, queue)] == size for topic, queue, size in found)
-    largest = sorted((r["storeSize"] for r in filter(in_a_queue, store.truth)), reverse=True)
-    assert [row["storeSize"] for row in answer.tables["largest messages"]] == largest[:5]
-    assert answer.numbers["bytes of messages"] == sizes.total()
+    expected = sorted((r["storeSize"] for r in filter(in_a_queue, store.truth)), reverse=True)
+    assert [row["storeSize"] for row in largest] == expected[:5]
+
+
+def test_usage_of_topics_and_times(engine: SparkSession | None, golden: Golden) -> None:
+    store = golden("clean-5.5.0")
+    mine = [r for r in store.truth if r["topic"] in ("orders", "payments") and in_a_queue(r)]
+    since = sorted(r["storeTimestamp"] for r in mine)[len(mine) // 2]
+    words = ("--topic", "orders", "--topic", "payments", "--since", str(since))
+    found = rows_of(asked(engine, "usage", store, *words))
+    later = Counter(r["topic"] for r in mine if r["storeTimestamp"] >= since)
+    assert {row["topic"]: row["messages"] for row in found} == later
 
 
 def test_growth_is_reported_by_day() -> None:
-    days = [{"day": f"2026-05-0{i}", "bytes": size} for i, size in enumerate((10, 30, 25), 1)]
-    assert [row["change"] for row in usage.with_change(days)] == [None, 20, -5]
+    sizes = (10, 30, 25, 20)
+    rows = [
+        {"topic": "t", "day": date(2026, 5, day), "messages": 1, "bytes": size, "shared": False}
+        for day, size in enumerate(sizes, 1)
+    ]
+    answer = UsageAnswer(rows, (), 100)
+    changes = {date(2026, 5, 2): 20, date(2026, 5, 3): -5, date(2026, 5, 4): -5}
+    assert answer.changes() == changes
+    assert answer.growth() == (3, (10 + 30 + 25) // 3)
+    assert UsageAnswer(rows[:1], (), 100).growth() is None
 
 
 # --- lag ------------------------------------------------------------------------------------------
@@ -105,8 +137,8 @@ def test_lag_is_what_the_truth_has_behind_the_offsets(
     store = unpack("clean-5.5.0", tmp_path)
     set_offset(store, "slow", "orders", 0, 10)
     set_offset(store, "slow", "orders", 1, 20)
-    answer = lag.run(engine, lag.LagSpec(store.path, conf(store)))
-    found = {(r["consumerGroup"], r["topic"], r["queueId"]): r for r in answer.tables["by queue"]}
+    rows = rows_of(asked(engine, "lag", store))
+    found = {(r["consumerGroup"], r["topic"], r["queueId"]): r for r in rows}
     assert {key: row["consumerOffset"] for key, row in found.items()} == offsets_of(store)
     for (_, topic, queue), row in found.items():
         behind = [
@@ -117,13 +149,12 @@ def test_lag_is_what_the_truth_has_behind_the_offsets(
         if topic == "orders":
             assert row["lag"] == len(behind)
             assert row["lagBytes"] == sum(r["storeSize"] for r in behind)
-    one = lag.run(engine, lag.LagSpec(store.path, conf(store), groups=("slow",), max_lag=5))
-    assert not one.ok
-    assert len(one.problems) == 1
-    assert one.tables["by group"][0]["lag"] == sum(
-        found["slow", "orders", queue]["lag"] for queue in (0, 1)
-    )
-    assert lag.run(engine, lag.LagSpec(store.path, conf(store), ("slow",), max_lag=10**6)).ok
+    one = asked(engine, "lag", store, "--group", "slow", "--max-lag", "5", "--by", "group")
+    assert one.returncode == 1
+    assert one.stderr.count("messages behind; at most 5 are allowed") == 1
+    assert rows_of(one)[0]["lag"] == sum(found["slow", "orders", queue]["lag"] for queue in (0, 1))
+    most = asked(engine, "lag", store, "--group", "slow", "--max-lag", str(10**6))
+    assert most.returncode == 0
 
 
 def test_messages_that_expired_before_they_were_consumed_are_reported(
@@ -135,17 +166,18 @@ def test_messages_that_expired_before_they_were_consumed_are_reported(
     with MessageStore.open(store.path, broker_conf=store.conf) as opened:
         queue = next(q for q in opened.queues() if opened.min_offset(*q) > 0)
     set_offset(store, "late", queue.topic, queue.queue_id, 0)
-    answer = lag.run(engine, lag.LagSpec(store.path, conf(store)))
-    assert not answer.ok
-    assert "expired" in answer.problems[0]
-    assert answer.tables["by group"][0]["queues that lost messages"] == 1
+    done = asked(engine, "lag", store, "--by", "group")
+    assert done.returncode == 1
+    assert "unconsumed messages expired in 1 queues" in done.stderr
+    assert rows_of(done)[0]["queuesWithLoss"] == 1
 
 
 # --- trace ----------------------------------------------------------------------------------------
 
 
-@ON_BOTH
-def test_a_life_is_that_of_the_command(engine: SparkSession | None, golden: Golden) -> None:
+def test_a_life_has_every_record_of_its_message(
+    engine: SparkSession | None, golden: Golden
+) -> None:
     store = golden(WITH_DEAD)
     wanted = {}
     for record in store.truth:  # one message of each kind
@@ -153,41 +185,36 @@ def test_a_life_is_that_of_the_command(engine: SparkSession | None, golden: Gold
             wanted[record["topic"]] = record
     assert len(wanted) == 4
     for record in wanted.values():
-        spec = trace.TraceSpec(store.path, record["uniqKey"], conf(store))
-        answer = trace.run(engine, spec)
+        steps = rows_of(asked(engine, "trace", store, record["uniqKey"]))
         with MessageStore.open(store.path, broker_conf=store.conf) as opened:
             lives = trace_of(opened, record["uniqKey"])
-        steps = [(s.step, s.topic, s.commitLogOffset, s.about) for x in lives for s in x.steps]
-        assert steps
+        expected = [(s.step, s.topic, s.commitLogOffset, s.about) for x in lives for s in x.steps]
+        assert expected
         assert [
-            (row["step"], row["topic"], row["commitLogOffset"], row["about"])
-            for row in answer.tables["step by step"]
-        ] == steps
-        assert [row["outcome"] for row in answer.tables["what became of it"]] == [
-            life.outcome for life in lives
-        ]
+            (row["step"], row["topic"], row["commitLogOffset"], row["about"]) for row in steps
+        ] == expected
         records = [r for r in store.truth if r["uniqKey"] == record["uniqKey"] and in_a_queue(r)]
-        assert {s[2] for s in steps} >= {r["commitLogOffset"] for r in records}
+        assert {row["commitLogOffset"] for row in steps} >= {r["commitLogOffset"] for r in records}
 
 
 def test_a_key_an_offset_id_and_nothing(engine: SparkSession | None, golden: Golden) -> None:
     store = golden("clean-5.5.0")
     record = next(r for r in store.truth if r["topic"] == "orders" and r["keys"])
     key = record["keys"].split(" ")[0]
-    by_key = trace.run(engine, trace.TraceSpec(store.path, key, conf(store), topic="orders"))
+    by_key = rows_of(asked(engine, "trace", store, key, "--topic", "orders"))
     expected = {
         r["commitLogOffset"]
         for r in store.truth
         if r["topic"] == "orders" and key in (r["keys"] or "").split(" ")
     }
-    assert {row["commitLogOffset"] for row in by_key.tables["step by step"]} == expected
-    by_id = trace.run(engine, trace.TraceSpec(store.path, record["offsetMsgId"], conf(store)))
-    assert record["commitLogOffset"] in {
-        row["commitLogOffset"] for row in by_id.tables["step by step"]
-    }
-    nothing = trace.run(engine, trace.TraceSpec(store.path, "no-such-key", conf(store)))
-    assert not nothing.ok
-    assert "no-such-key" in nothing.problems[0]
+    assert {row["commitLogOffset"] for row in by_key} == expected
+    by_id = rows_of(asked(engine, "trace", store, record["offsetMsgId"]))
+    assert record["commitLogOffset"] in {row["commitLogOffset"] for row in by_id}
+    nothing = asked(engine, "trace", store, "no-such-key")
+    assert (nothing.returncode, nothing.stdout) == (1, "")
+    assert "no-such-key" in nothing.stderr
+    elsewhere = asked(engine, "trace", store, key, "--topic", "payments")
+    assert (elsewhere.returncode, key in elsewhere.stderr) == (1, True)
 
 
 def test_damage_among_the_records_of_a_message_is_reported(
@@ -200,16 +227,16 @@ def test_damage_among_the_records_of_a_message_is_reported(
     raw = bytearray(path.read_bytes())
     raw[at - int(path.name) + 90] ^= 1
     path.write_bytes(raw)
-    for asked in (key, retry["uniqKey"]):
-        answer = trace.run(engine, trace.TraceSpec(store.path, asked, conf(store)))
-        assert not answer.ok
-        (problem,) = answer.problems
-        assert f"at offset {at}" in problem
-        (outcome,) = answer.tables["what became of it"]
-        assert outcome["outcome"].endswith("as far as its records can be read")
-        steps = {row["commitLogOffset"] for row in answer.tables["step by step"]}
+    for name in (key, retry["uniqKey"]):
+        done = asked(engine, "trace", store, name)
+        assert done.returncode == 1
+        assert f"at offset {at}" in done.stderr
+        steps = rows_of(done)
+        assert all(f"at offset {at}" in str(step["damage"]) for step in steps)
         same = {r["commitLogOffset"] for r in store.truth if r["uniqKey"] == retry["uniqKey"]}
-        assert steps == same - {at}
+        assert {row["commitLogOffset"] for row in steps} == same - {at}
+        shown = call("trace", store.path, name)
+        assert "as far as its records can be read" in shown.stdout
     lonely = next(
         r
         for r in store.truth
@@ -218,8 +245,8 @@ def test_damage_among_the_records_of_a_message_is_reported(
     start = lonely["commitLogOffset"] - int(path.name)
     raw[start + 90] ^= 1
     path.write_bytes(raw)
-    with pytest.raises(StoreError, match="RMQSTORE_CORRUPT_RECORD"):
-        trace.run(engine, trace.TraceSpec(store.path, lonely["uniqKey"], conf(store)))
+    done = asked(engine, "trace", store, lonely["uniqKey"])
+    assert (done.returncode, "RMQSTORE_CORRUPT_RECORD" in done.stderr) == (2, True)
 
 
 # --- dlq ------------------------------------------------------------------------------------------
@@ -290,22 +317,11 @@ def test_the_verdict_comes_first_and_a_pipe_gets_every_row(golden: Golden) -> No
     assert printed.getvalue().splitlines()[1:3] == ["! one", "! two"]
 
 
-def test_verify_says_first_how_many_problems_there_are(
-    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The job and the command alike."""
+def test_verify_says_first_how_many_problems_there_are(golden: Golden, tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     shutil.rmtree(Path(store.path, "consumequeue", "orders"))
-    asks = (
-        lambda: verify.main([store.path, "--engine", "local"]),
-        lambda: print(call("verify", store.path).stdout),
-    )
-    firsts = []
-    for ask in asks:
-        ask()
-        firsts.append(capsys.readouterr().out.splitlines()[0])
-    found = [re.match(r"[0-9]+ problems? found \([1-9]", first) for first in firsts]
-    assert all(found), firsts
+    first = call("verify", store.path).stdout.splitlines()[0]
+    assert re.match(r"[0-9]+ problems? found \([1-9]", first), first
 
 
 def test_dead_letters_are_sent_again_to_their_origin_once(
@@ -346,39 +362,34 @@ def test_a_relative_time_is_the_same_for_the_report_and_for_what_is_sent_again(
 # --- the commands ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", [usage, lag, trace, dlq])
 def test_reports_as_json_and_wrong_options(
     engine: SparkSession | None,
     golden: Golden,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    module: Any,
 ) -> None:
     store = golden(WITH_DEAD)
-    record = next(filter(user_topic, store.truth))
-    words = [store.path, *([record["uniqKey"]] if module is trace else [])]
-    words += ["--brokerConf", store.conf]
+    words = [store.path, "--brokerConf", store.conf]
     report = tmp_path / "report.json"
-    assert module.main([*words, "--json", str(report), "--checksums"]) == EXIT_OK
+    assert dlq.main([*words, "--json", str(report), "--checksums"]) == EXIT_OK
     reported = json.loads(report.read_text("utf-8"))
     assert reported["source"]["logRange"][1] >= max(r["commitLogOffset"] for r in store.truth)
     assert reported["source"]["options"]["brokerConf"] == store.conf
     assert len(reported["source"]["files"]) == sum(p.is_file() for p in Path(store.path).rglob("*"))
     assert any(reported["tables"].values())
     assert "total" in capsys.readouterr().out
-    assert module.main([*words, "--brokrName", "x"]) == EXIT_REFUSED
+    assert dlq.main([*words, "--brokrName", "x"]) == EXIT_REFUSED
     assert "--brokerName" in capsys.readouterr().err
-    assert module.main(["--help"]) == EXIT_OK
+    assert dlq.main(["--help"]) == EXIT_OK
 
 
-def test_names_that_are_not_there(
-    engine: SparkSession | None, golden: Golden, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_that_are_not_there(engine: SparkSession | None, golden: Golden) -> None:
     store = golden(WITH_DEAD)
     with pytest.raises(InvalidArgumentError, match="g-retry"):
         dlq.run(engine, dlq.DlqSpec(store.path, groups=("g-retri",)))
-    with pytest.raises(InvalidArgumentError, match="no consumer group"):
-        lag.run(engine, lag.LagSpec(store.path, groups=("nobody",)))
-    assert usage.main([store.path, "--topic", "ordrs"]) == EXIT_REFUSED
-    assert "orders" in capsys.readouterr().err
-    assert trace.main([store.path, "no-such-key"]) == EXIT_NOT_ALL
+    for words, said in (
+        (("lag", "--group", "nobody"), "no consumer group"),
+        (("usage", "--topic", "ordrs"), "orders"),
+    ):
+        done = asked(engine, words[0], store, *words[1:])
+        assert (done.returncode, said in done.stderr) == (2, True), done.both

@@ -30,11 +30,6 @@ GIVEN = {"storageOptions": json.dumps({"secret_key": KEY, "region": "eu-central-
 JOBS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "dlq": ([], {}),
     "export": (["--to", "TARGET"], {"target": "TARGET"}),
-    "lag": ([], {}),
-    "rebuild": (["--to", "TARGET"], {"target": "TARGET"}),
-    "trace": (["no-such-key"], {"key": "no-such-key"}),
-    "usage": ([], {}),
-    "verify": ([], {"options": {}}),
 }
 
 

@@ -19,10 +19,7 @@ from rmq_store.cli.read_commands import system_topics as system
 from rmq_store.cli.write_commands import recover
 from rmq_store.text import progress_bar
 from rmq_store.text.progress import Progress
-from rmqstore_jobs import dlq, export, lag, replay
-from rmqstore_jobs import trace as trace_job
-from rmqstore_jobs import usage as usage_job
-from rmqstore_jobs import verify as verify_job
+from rmqstore_jobs import dlq, export, replay
 from tests.conftest import GoldenStore
 
 Golden = Callable[[str], GoldenStore]
@@ -81,10 +78,6 @@ def asked(command: Any, *words: str) -> str:
         (find.find, ("--text", "order")),
         (find.find, ("--key", "ORDER_1")),
         (cat.cat, ("--topic", "orders")),
-        (verify_job.main, ()),
-        (usage_job.main, ()),
-        (lag.main, ()),
-        (trace_job.main, ("ORDER_1",)),
         (dlq.main, ()),
     ],
     ids=lambda one: getattr(one, "__module__", type(one).__name__).removeprefix("click."),

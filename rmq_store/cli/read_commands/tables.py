@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,6 +23,9 @@ from rmq_store.cli.options import (
 from rmq_store.cli.printing import print_table, reading, say
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.text.progress import Progress
+
+if TYPE_CHECKING:
+    from rmq_store.questions.lag import LagQuestion
 
 
 @click.command(cls=OnceCommand)
@@ -69,6 +72,13 @@ def queues(
     metavar="N",
     help="Exit with 1 if a group is more messages behind in a topic.",
 )
+@click.option(
+    "--by",
+    type=click.Choice(["queue", "group"]),
+    default="queue",
+    show_default=True,
+    help="A row for each queue, or one for each group and topic.",
+)
 @engine_options
 def lag(
     store: str,
@@ -79,17 +89,21 @@ def lag(
     topics: tuple[str, ...],
     top: int | None,
     max_lag: int | None,
+    by: str,
     engine: str | None,
     master: str | None,
 ) -> None:
     """Show how far consumer groups are behind in each queue: messages, bytes, time.
 
-    The queue that is furthest behind comes first. The offsets come from the broker's offset file, which
+    The row that is furthest behind comes first. The offsets come from the broker's offset file, which
     misses what was consumed since the broker wrote it; --json prints the file's age. Exit code 1 if a
     group lost messages, does not get some, has an offset behind them, or is more than --max-lag behind.
     """
-    wanted = Wanted("lag", store, broker_conf, broker_name, engine, master)
-    print_lag(wanted, as_json, topics=topics, groups=groups, top=top, max_lag=max_lag)
+    from rmq_store.questions.lag import LagQuestion
+
+    question = LagQuestion(groups, topics)
+    wanted = Wanted("lag", store, broker_conf, broker_name, engine, master, question.plan)
+    print_lag(wanted, question, as_json, top=top, max_lag=max_lag, by_group=by == "group")
 
 
 def _table_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
@@ -214,24 +228,35 @@ def _perm_text(perm: int | None) -> str | None:
 
 def print_lag(
     wanted: Wanted,
+    question: LagQuestion,
     as_json: bool,
     *,
-    topics: Sequence[str] = (),
-    groups: Sequence[str] = (),
-    queue_ids: Sequence[int] = (),
     top: int | None = None,
     max_lag: int | None = None,
+    by_group: bool = False,
 ) -> None:
-    """Print the lag of some groups, topics or queues (default: all), and what is wrong on stderr."""
+    """Print the lag that the question asks for, and what is wrong on stderr."""
+    import pyarrow as pa
+
     from rmq_store.questions.answer_by_shares import ask
-    from rmq_store.questions.lag import LagQuestion
     from rmq_store.tables import TABLES
 
-    question = LagQuestion(groups, topics, queue_ids)
     with asked_store(wanted) as asked, Progress("lag", unit="offsets") as progress:
         found = ask(question, asked.source, asked.engine, progress=progress)
         rows = TABLES["groups"].of_rows(asked.store.broker_name, found.furthest_behind()[:top])
-    print_table(rows, as_json, columns=_SHOWN["groups"], kept=_KEPT["groups"])
+    if by_group:
+        texts, numbers = (
+            ("consumerGroup", "topic"),
+            ("queues", "lag", "lagBytes", "lagMs", "queuesWithLoss"),
+        )
+        types = [
+            *((name, pa.string()) for name in texts),
+            *((name, pa.int64()) for name in numbers),
+        ]
+        totals = pa.Table.from_pylist(found.by_group()[:top], schema=pa.schema(types))
+        print_table(totals, as_json, kept=(*texts, "lag"))
+    else:
+        print_table(rows, as_json, columns=_SHOWN["groups"], kept=_KEPT["groups"])
     say(found.summary(), err=True)
     problems = list(found.problems(max_lag))
     for problem in problems:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,10 @@ from rmq_store.cli.options import json_option, store_command, word
 from rmq_store.cli.printing import print_json, say
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import shown_time
+
+if TYPE_CHECKING:
+    from rmq_store.search.message_history import Life
+    from rmq_store.store import MessageStore
 
 _MOST_LISTED = 10  # unreadable places that are listed one by one
 
@@ -42,11 +47,14 @@ def trace(
     from rmq_store.search.message_history import once
     from rmq_store.search.queue_selection import require_topic
 
-    wanted = Wanted("trace", store, broker_conf, broker_name, engine, master)
-    with asked_store(wanted) as asked:
-        opened = asked.store
+    def look(opened: MessageStore) -> None:
         if topic is not None:
             require_topic(opened, topic)
+
+    wanted = Wanted("trace", store, broker_conf, broker_name, engine, master, look)
+    with asked_store(wanted) as asked:
+        opened = asked.store
+        look(opened)
         with Progress("trace") as progress:
             lives = lives_of(
                 opened,
@@ -58,18 +66,7 @@ def trace(
             )
         gone = "" if lives else where_it_was(opened, key)
     for life in lives:
-        if as_json:
-            for step in life.steps:
-                of_life = {"transaction": life.transaction, "damage": [str(e) for e in life.damage]}
-                print_json({**asdict(step), **of_life})
-            continue
-        say(f"message {life.uniqKey or life.steps[0].msgId}: {life.outcome}")
-        for step in life.steps:
-            place = f"{step.topic}/{step.queueId}@{step.queueOffset}"
-            if step.queueOffset is None:
-                place = f"{step.topic}/{step.queueId}, in no queue"
-            head = f"  {shown_time(step.storeTimestamp)}  {step.step:<12}"
-            say(f"{head}{place}" + (f"  ({step.about})" if step.about else ""))
+        _print_life(life, as_json)
     damage = once(*(error for life in lives for error in life.damage))
     for error in damage[:_MOST_LISTED]:
         say(f"rmqstore: left out: {error}", err=True)
@@ -82,3 +79,19 @@ def trace(
         say(f"rmqstore: {reason}{gone}", err=True)
     if damage or not lives:
         sys.exit(EXIT_FINDINGS)
+
+
+def _print_life(life: Life, as_json: bool) -> None:
+    """A line for each step, and for a reader what became of the message before them."""
+    if as_json:
+        for step in life.steps:
+            of_life = {"transaction": life.transaction, "damage": [str(e) for e in life.damage]}
+            print_json({**asdict(step), **of_life})
+        return
+    say(f"message {life.uniqKey or life.steps[0].msgId}: {life.outcome}")
+    for step in life.steps:
+        place = f"{step.topic}/{step.queueId}@{step.queueOffset}"
+        if step.queueOffset is None:
+            place = f"{step.topic}/{step.queueId}, in no queue"
+        head = f"  {shown_time(step.storeTimestamp)}  {step.step:<12}"
+        say(f"{head}{place}" + (f"  ({step.about})" if step.about else ""))

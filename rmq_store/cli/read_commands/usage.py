@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -11,21 +11,33 @@ import click
 
 from rmq_store.cli.engines import Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import json_option, store_command
+from rmq_store.cli.option_names import TOPICS, OnceCommand
+from rmq_store.cli.options import (
+    json_option,
+    store_command,
+    time_options,
+    time_range,
+    topic_names,
+    word,
+)
 from rmq_store.cli.printing import print_json, print_rows, say
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import size
 
 if TYPE_CHECKING:
+    from rmq_store.format.queues import QueueSlice
     from rmq_store.questions.usage import Damage, UsageAnswer
+    from rmq_store.store import MessageStore
+    from rmq_store.text.times import Time
 
 _SHARED = " (shared)"
 _MOST_LISTED = 10
+_LARGEST = 20  # messages that are listed without --top
+_DAY, _MESSAGE = "day", "message"
 _BY = {
     "topic": ("topic",),
     "queue": ("topic", "queueId"),
-    "day": ("day",),
+    _DAY: ("day",),
     "topic,day": ("topic", "day"),
 }
 
@@ -34,12 +46,21 @@ _BY = {
 @store_command
 @click.option(
     "--by",
-    type=click.Choice(list(_BY)),
+    type=click.Choice([*_BY, _MESSAGE]),
     default="topic",
     show_default=True,
-    help="Group by.",
+    help="Group by; message: list the largest ones.",
 )
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Only the N largest.")
+@click.option(
+    "--topic", "topics", shell_complete=topic_names, type=word, multiple=True, help=TOPICS
+)
+@time_options
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only the N largest (default: all; of messages 20).",
+)
 @engine_options
 @json_option
 def usage(
@@ -47,6 +68,9 @@ def usage(
     broker_conf: str | None,
     broker_name: str | None,
     by: str,
+    topics: tuple[str, ...],
+    begin: Time | None,
+    end: Time | None,
     top: int | None,
     engine: str | None,
     master: str | None,
@@ -54,57 +78,110 @@ def usage(
 ) -> None:
     """Show which topic, queue or day fills the disk: messages and bytes, largest first.
 
-    The last row counts bytes that no queue lists: prepared messages, filler, preallocated space.
-    Rows marked as shared are light queues (LMQ): their records also count in other rows. Exit code 1
-    if damage was found.
+    Days are in their order, each with the change from the day before. The last row counts bytes that
+    no queue lists: prepared messages, filler, preallocated space. Rows marked as shared are light
+    queues (LMQ): their records also count in other rows. Exit code 1 if damage was found.
     """
     from rmq_store.questions.answer_by_shares import ask
     from rmq_store.questions.usage import UsageQuestion
 
-    with (
-        asked_store(Wanted("usage", store, broker_conf, broker_name, engine, master)) as asked,
-        Progress("usage", unit="messages") as progress,
-    ):
-        question = UsageQuestion(finds_damage=True)
+    def ranges_in(opened: MessageStore) -> tuple[QueueSlice, ...] | None:
+        return _asked_ranges(opened, topics, begin, end)
+
+    wanted = Wanted("usage", store, broker_conf, broker_name, engine, master, ranges_in)
+    with asked_store(wanted) as asked, Progress("usage", unit="messages") as progress:
+        ranges = ranges_in(asked.store)
+        most = (top or _LARGEST) if by == _MESSAGE else 0
+        question = UsageQuestion(ranges, most, finds_damage=True)
         found = ask(question, asked.source, asked.engine, progress=progress)
-    names = _BY[by]
-    groups = found.by(*names)[:top]
-    if as_json:
-        for group in groups:
-            print_json(
-                {
-                    **{name: _plain_day(group[name]) for name in names},
-                    "messages": group["messages"],
-                    "bytes": group["bytes"],
-                    "shared": group["shared"],
-                    "share": group["share of the log"],
-                }
-            )
+    if by == _MESSAGE:
+        _print_largest(found, as_json)
+    elif as_json:
+        for group in _groups(found, by, top):
+            print_json(group)
     else:
-        _print_groups(found, names, groups, whole=top is None)
+        _print_groups(found, by, top, whole=top is None and ranges is None)
     _conclude(found.damage)
 
 
-def _print_groups(
-    found: UsageAnswer, names: Sequence[str], groups: Sequence[dict[str, Any]], *, whole: bool
-) -> None:
+def _asked_ranges(
+    store: MessageStore, topics: Sequence[str], begin: Time | None, end: Time | None
+) -> tuple[QueueSlice, ...] | None:
+    """The queue ranges to count; None for all. Raises InvalidArgumentError for an unknown topic."""
+    from rmq_store.search.queue_selection import Search, selected_slices
+
+    first, stop = time_range(store, begin, end)
+    if not topics and first is None and stop is None:
+        return None
+    wanted = Search(topics or None, begin=first, end=stop, include_system_topics=True)
+    return tuple(selected_slices(store, wanted))
+
+
+def _groups(found: UsageAnswer, by: str, top: int | None) -> list[dict[str, Any]]:
+    """The rows of --json; days in their order, with the change in bytes from the day before."""
+    names, changes = _BY[by], found.changes() if by == _DAY else {}
+    groups = found.by(*names)[:top]
+    if by == _DAY:
+        groups.sort(key=lambda group: group["day"] or date.min)
+    return [
+        {
+            **{name: _plain_day(group[name]) for name in names},
+            "messages": group["messages"],
+            "bytes": group["bytes"],
+            **({"change": changes.get(group["day"])} if by == _DAY else {}),
+            "shared": group["shared"],
+            "share": group["share of the log"],
+        }
+        for group in groups
+    ]
+
+
+def _print_largest(found: UsageAnswer, as_json: bool) -> None:
+    if as_json:
+        for message in found.largest:
+            print_json(message)
+        return
+    names = ("topic", "queueId", "queueOffset", "commitLogOffset", "storeSize")
+    rows = [[str(message[name]) for name in names] for message in found.largest]
+    print_rows(names, rows, texts=["topic"], kept=("topic", "queueId", "queueOffset", "storeSize"))
+
+
+def _print_groups(found: UsageAnswer, by: str, top: int | None, *, whole: bool) -> None:
+    """The groups as a table; with `whole`, the bytes that no queue lists as its last row."""
+
     def share(count: int) -> str:
         return f"{count / found.log_bytes:.1%}" if found.log_bytes else ""
 
-    lines = [
-        [
-            *("(not known)" if group[name] is None else str(group[name]) for name in names),
-            str(group["messages"]),
-            size(group["bytes"]),
-            share(group["bytes"]) + (_SHARED if group["shared"] else ""),
-        ]
-        for group in groups
-    ]
+    names = _BY[by]
+    lines = []
+    for group in _groups(found, by, top):
+        line = ["(not known)" if group[name] is None else str(group[name]) for name in names]
+        line += [str(group["messages"]), size(group["bytes"])]
+        line.append(share(group["bytes"]) + (_SHARED if group["shared"] else ""))
+        if by == _DAY:
+            line.append(_signed_size(group["change"]))
+        lines.append(line)
     rest = found.log_bytes - found.listed_bytes
     if whole and rest > 0:
         nothing = [""] * (len(names) - 1)
         lines.append(["(in no queue)", *nothing, "", size(rest), share(rest)])
-    print_rows([*names, "messages", "bytes", "of the log"], lines)
+        lines[-1] += [""] * (by == _DAY)
+    changes = ["change"] if by == _DAY else []
+    print_rows([*names, "messages", "bytes", "of the log", *changes], lines)
+    if by == _DAY:
+        for line_of_growth in _growth(found):
+            say(line_of_growth, err=True)
+
+
+def _signed_size(change: int | None) -> str:
+    return "" if change is None else f"{'-' if change < 0 else '+'}{size(abs(change))}"
+
+
+def _growth(found: UsageAnswer) -> Iterator[str]:
+    growth = found.growth()
+    if growth is not None:
+        days, mean = growth
+        yield f"{size(mean)} a day, mean of {'1 day' if days == 1 else f'{days} days'} before the last"
 
 
 def _conclude(damage: Damage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,9 @@ from rmq_store.cli.options import json_option, store_command
 from rmq_store.cli.printing import print_json, say
 from rmq_store.escaping import printable
 from rmq_store.text.progress import Progress
+
+if TYPE_CHECKING:
+    from rmq_store.verify.verify_store import VerifyReport
 
 _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
 
@@ -34,16 +38,20 @@ def verify(
     Exit code 0: no problem, at most notes. 1: warnings or errors. 2: the store cannot be checked.
     --json prints one line per finding, then a summary line.
     """
+    wanted = Wanted("verify", store, broker_conf, broker_name, engine, master)
+    if not print_findings(wanted, as_json).nothing_wrong:
+        sys.exit(EXIT_FINDINGS)
+
+
+def print_findings(wanted: Wanted, as_json: bool) -> VerifyReport:
+    """Check a store and print what was found. Raises StoreError if it cannot be checked."""
     from rmq_store.markers.lock_file import lock_state
     from rmq_store.questions.answer_by_shares import ask
     from rmq_store.questions.verify import VerifyQuestion
     from rmq_store.text.json_keys import as_json_object
     from rmq_store.verify.verify_store import severities, verdict
 
-    with (
-        asked_store(Wanted("verify", store, broker_conf, broker_name, engine, master)) as asked,
-        Progress("verify") as progress,
-    ):
+    with asked_store(wanted) as asked, Progress("verify") as progress:
         report = ask(VerifyQuestion(), asked.source, asked.engine, progress=progress)
         lock = lock_state(asked.store.path)
     if as_json:
@@ -68,5 +76,4 @@ def verify(
             say(f"        {finding.advice}")
         if lock.held is not False:
             say(f"lock {lock}")
-    if not report.nothing_wrong:
-        sys.exit(EXIT_FINDINGS)
+    return report

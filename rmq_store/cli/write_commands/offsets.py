@@ -61,13 +61,11 @@ def offsets(
     if place is None and at is None:
         if really:
             raise click.UsageError("--apply needs --reset-to or --reset-to-time")
-        print_lag(
-            Wanted("offsets", store, broker_conf, broker_name),
-            as_json,
-            topics=[] if topic is None else [topic],
-            groups=[] if group is None else [group],
-            queue_ids=queue_ids,
-        )
+        from rmq_store.questions.lag import LagQuestion
+
+        groups, topics = ([] if one is None else [one] for one in (group, topic))
+        question = LagQuestion(groups, topics, queue_ids)
+        print_lag(Wanted("offsets", store, broker_conf, broker_name), question, as_json)
         return
     if group is None:
         raise click.UsageError("--reset-to and --reset-to-time need --group")

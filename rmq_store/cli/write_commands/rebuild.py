@@ -9,6 +9,7 @@ from click.core import ParameterSource
 
 from rmq_store.admin.rebuild import LOG_MODES, work_of
 from rmq_store.admin.rebuild import rebuild as make
+from rmq_store.cli.engines import Wanted, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import LOG, OnceCommand
 from rmq_store.cli.options import (
@@ -19,6 +20,7 @@ from rmq_store.cli.options import (
     target_option,
 )
 from rmq_store.cli.printing import print_json, say
+from rmq_store.cli.read_commands.verify import print_findings
 from rmq_store.escaping import printable
 from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
 from rmq_store.text.progress import Progress
@@ -30,8 +32,10 @@ from rmq_store.text.progress import Progress
 @click.option("--log", type=click.Choice(LOG_MODES), default="copy", show_default=True, help=LOG)
 @click.option("--copy", is_flag=True, hidden=True, help="Older form of --log copy.")
 @click.option("--link", is_flag=True, hidden=True, help="Older form of --log link.")
+@click.option("--verify", is_flag=True, help="Verify the new store afterwards.")
 @release_option
 @config_option
+@engine_options
 @json_option
 def rebuild(
     store: str,
@@ -40,15 +44,19 @@ def rebuild(
     log: str,
     copy: bool,
     link: bool,
+    verify: bool,
     release: str | None,
     broker_conf: str | None,
+    engine: str | None,
+    master: str | None,
     as_json: bool,
 ) -> None:
     """Rebuild queues and index of STORE from its log, into the new store at --to.
 
     A broker can start on it. STORE is not changed. If interrupted, run the same command to
     continue. Exit code 1 if the log is damaged: the new store then has the intact messages. Also 1 if
-    two records claim one queue offset: as in a broker, the queue lists the first.
+    two records claim one queue offset: as in a broker, the queue lists the first. And 1 if --verify
+    finds a problem in the new store; --engine and --master say where it works.
     """
     from rmq_store.store import MessageStore
     from rmq_store.text.json_keys import as_json_object
@@ -58,6 +66,8 @@ def rebuild(
     if copy + link + (source_of("log") is ParameterSource.COMMANDLINE) > 1:
         raise click.UsageError("give only one of --log, --copy and --link")
     log = "link" if link else "copy" if copy else log
+    if not verify and ParameterSource.COMMANDLINE in map(source_of, ("engine", "master")):
+        raise click.UsageError("--engine and --master are for --verify")
     with MessageStore.open(store, broker_conf=broker_conf, queues=False) as opened:
         total = work_of(opened)
     with Progress("rebuild", total) as progress:
@@ -84,5 +94,8 @@ def rebuild(
             say(recovery.line_of_intact_cut())
         for line in recovery.lines_of_left_out():
             say(line)
-    if not report.all_well:
+    found = None
+    if verify:
+        found = print_findings(Wanted("verify", to, None, None, engine, master), as_json)
+    if not report.all_well or not (found is None or found.nothing_wrong):
         sys.exit(EXIT_FINDINGS)

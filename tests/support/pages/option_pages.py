@@ -17,7 +17,7 @@ from rmqstore_jobs.running.source_options import SourceOption
 from tests.support.checkout import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
-JOBS = ("dlq", "export", "lag", "rebuild", "replay", "trace", "usage", "verify")
+JOBS = ("dlq", "export", "replay")
 SYNOPSIS = re.compile(r"(?<=^## Synopsis\n\n```text\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
 TABLE = re.compile(r"(?<=^## Options\n\n).*?(?=^## )", re.DOTALL | re.MULTILINE)
 _HEADER = "| option | default | meaning |\n|---|---|---|\n"

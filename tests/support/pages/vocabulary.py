@@ -48,6 +48,7 @@ MEANINGS = {
     "--system": Meaning("include system topics", "includeSystemTopics"),
     "--limit": Meaning("stop after so many rows"),
     "--top": Meaning("only the largest or newest, so many"),
+    "--by": Meaning("what a row of the answer is about"),
     "--max-lag": Meaning("the most messages that a group may be behind in a topic"),
     "--columns": Meaning("these columns, separated by commas", "columns"),
     "--full": Meaning("do not cut values to the terminal's width"),

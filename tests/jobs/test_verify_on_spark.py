@@ -1,4 +1,4 @@
-"""The verify job finds on executors what verify finds in one process."""
+"""verify finds on executors what it finds in one process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
+from rmq_store.questions.answer_by_shares import ask
+from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.verify.verify_store import verify
-from rmqstore_jobs import verify as job
-from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
+from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import pinned_store
 from tests.conftest import GoldenStore, unpack
 from tests.support.golden import STORES
+from tests.support.running.commands import call
 from tests.support.running.engines import ON_BOTH
 
 Golden = Callable[[str], GoldenStore]
@@ -32,10 +34,10 @@ def test_the_findings_are_those_of_verify(
     store = golden(name)
     before = store.fingerprint()
     options = {"brokerConf": store.conf}
-    found = job.examine(engine, pinned_store(store.path, options))
+    pinned = pinned_store(store.path, options)
+    found = ask(VerifyQuestion(), pinned, engine_of(engine))
     with store.open(broker_conf=store.conf) as opened:
         expected = verify(opened)
-    assert found is not None
     assert found.to_dict() == expected.to_dict()
     assert store.fingerprint() == before
 
@@ -55,49 +57,23 @@ def damaged(tmp_path: Path) -> GoldenStore:
     return store
 
 
+@ON_BOTH
 def test_damage_is_reported_with_its_place(engine: SparkSession | None, tmp_path: Path) -> None:
     store = damaged(tmp_path)
-    spec = job.VerifySpec(store.path, {"brokerConf": store.conf}, checksums=True)
-    answer = job.run(engine, spec)
+    where = "local" if engine is None else "spark"
+    done = call("verify", store.path, "--broker-conf", store.conf, "--engine", where, "--json")
     with store.open(broker_conf=store.conf) as opened:
         expected = verify(opened).to_dict()
-    assert not answer.ok
-    assert [one["code"] for one in answer.tables["findings"]] == [
-        one["code"] for one in expected["findings"]
-    ]
-    errors = [one for one in answer.tables["findings"] if one["severity"] == "error"]
-    assert len(errors) == answer.numbers["errors"] > 0
-    assert len(answer.source.files) == sum(p.is_file() for p in Path(store.path).rglob("*"))
-
-
-def test_the_exit_code_says_whether_all_is_well(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store = golden("clean-5.3.3")
-    report = tmp_path / "report.json"
-    assert job.main([store.path, "--brokerConf", store.conf, "--json", str(report)]) == EXIT_OK
-    reported = json.loads(report.read_text("utf-8"))
-    assert reported["numbers"]["records"] == len(store.truth)
-    assert reported["ok"] is True
-    assert job.main([damaged(tmp_path).path]) == EXIT_NOT_ALL
-    capsys.readouterr()
-    assert job.main([store.path, "--brokerCnf", store.conf]) == EXIT_REFUSED
-    assert "--brokerConf" in capsys.readouterr().err
-    assert job.main([str(tmp_path / "nothing")]) == EXIT_REFUSED
+    assert done.returncode == 1
+    *findings, summary = map(json.loads, done.stdout.splitlines())
+    assert [one["code"] for one in findings] == [one["code"] for one in expected["findings"]]
+    errors = [one for one in findings if one["severity"] == "error"]
+    assert len(errors) == summary["severities"]["error"] > 0
 
 
 def test_the_report_says_whether_a_process_has_the_store_open_to_write(tmp_path: Path) -> None:
     store = unpack("clean-5.3.3", tmp_path)
-    spec = job.VerifySpec(store.path, {"brokerConf": store.conf})
-    assert job.run(None, spec).numbers["lock"].startswith("free: ")
+    words = ("verify", store.path, "--broker-conf", store.conf)
+    assert "lock" not in call(*words).stdout
     with MessageStore.append_to(store.path, store.conf):
-        assert f"held: process {os.getpid()} " in job.run(None, spec).numbers["lock"]
-
-
-def test_asked_to_stop_it_says_that_it_is_not_all(
-    engine: SparkSession | None, golden: Golden
-) -> None:
-    store = golden("clean-5.5.0")
-    answer = job.run(engine, job.VerifySpec(store.path, {}), should_stop=lambda: True)
-    assert answer.stopped_by is not None
-    assert not answer.ok
+        assert f"lock held: process {os.getpid()} " in call(*words).stdout
