@@ -152,11 +152,11 @@ _OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
 
 
 @job("dlq", run, look=look)
-@click.option("--group", "groups", multiple=True, help=option_names.GROUPS)
-@option_names.option(
+@click.option("--group", "groups", metavar="GROUP", multiple=True, help=option_names.GROUPS)
+@click.option(
     "--topic",
     "origin_topics",
-    old=["--origin-topic"],
+    metavar="TOPIC",
     multiple=True,
     help="Only dead letters from this topic; repeatable.",
 )
@@ -168,14 +168,13 @@ _OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
     show_default=True,
     help="List the N newest dead letters.",
 )
-@option_names.option(
+@click.option(
     "--to",
     "resend",
-    old=["--to-store", "--resend"],
     metavar="DIR",
     help="Send them again: write them to this new store, in their origin topics.",
 )
-@click.option("--release", help=option_names.RELEASE)
+@click.option("--release", metavar="RELEASE", help=option_names.RELEASE)
 @click.option(
     "--to-broker", metavar="HOST:PORT", help="Send them again: to the proxy of a running broker."
 )

@@ -70,7 +70,9 @@ def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Work in this process (local) or on Spark; auto: by the bytes of the log. Default: "
         "local, with --master spark.",
     )
-    master = click.option("--master", help="Spark's master (default: all cores of this host).")
+    master = click.option(
+        "--master", metavar="URL", help="Spark's master (default: all cores of this host)."
+    )
     return engine(master(command))
 
 

@@ -37,6 +37,7 @@ def columns_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the option --columns."""
     return click.option(
         "--columns",
+        metavar="NAMES",
         help=f"Columns to print, separated by commas. Default: {TEXT_COLUMNS}; with --json all "
         "default columns.",
     )(command)

@@ -20,13 +20,19 @@ _LEAST_WAIT, _MOST_WAIT = 0.05, 86_400.0
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+config_option = click.option(
+    "--broker-conf", type=click.Path(), metavar="FILE", help=option_names.BROKER_CONF
+)
+release_option = click.option("--release", metavar="RELEASE", help=option_names.RELEASE)
+
+
 def store_command(command: _F) -> _F:
     """Add the argument STORE, and options for what the store's files do not contain."""
     for decorate in reversed(
         (
             click.argument("store", type=click.Path()),
-            click.option("--broker-conf", type=click.Path(), help=option_names.BROKER_CONF),
-            click.option("--broker-name", type=word, help=option_names.BROKER_NAME),
+            config_option,
+            click.option("--broker-name", type=word, metavar="NAME", help=option_names.BROKER_NAME),
         )
     ):
         command = decorate(command)
@@ -133,13 +139,35 @@ def time_in(store: MessageStore, given: Time | None) -> int | None:
 
 def time_options(command: _F) -> _F:
     """Add the options --since and --until."""
-    since = option_names.option(
-        "--since", "begin", old=["--from"], type=time, metavar="TIME", help=option_names.SINCE
-    )
-    until = option_names.option(
-        "--until", "end", old=["--to"], type=time, metavar="TIME", help=option_names.UNTIL
-    )
+    since = click.option("--since", "begin", type=time, metavar="TIME", help=option_names.SINCE)
+    until = click.option("--until", "end", type=time, metavar="TIME", help=option_names.UNTIL)
     return since(until(command))
+
+
+def topic_option(text: str = option_names.TOPIC, **settings: Any) -> Callable[[_F], _F]:
+    """A decorator that adds the option --topic, for one topic."""
+    return click.option(
+        "--topic", shell_complete=topic_names, type=word, metavar="TOPIC", help=text, **settings
+    )
+
+
+def topics_option(text: str = option_names.TOPICS) -> Callable[[_F], _F]:
+    """A decorator that adds the option --topic, for any number of topics."""
+    return click.option(
+        *("--topic", "topics"),
+        shell_complete=topic_names,
+        type=word,
+        metavar="TOPIC",
+        multiple=True,
+        help=text,
+    )
+
+
+def group_option(text: str = option_names.GROUP) -> Callable[[_F], _F]:
+    """A decorator that adds the option --group, for one consumer group."""
+    return click.option(
+        "--group", shell_complete=group_names, type=word, metavar="GROUP", help=text
+    )
 
 
 def tag_option(command: _F) -> _F:
@@ -148,29 +176,24 @@ def tag_option(command: _F) -> _F:
         "--tag",
         "tags",
         type=word,
+        metavar="TAG",
         multiple=True,
         callback=option_names.joined(" || "),
         help=option_names.TAG,
     )(command)
 
 
-config_option = option_names.option(
-    "--broker-conf", old=["--config"], type=click.Path(), help=option_names.BROKER_CONF
-)
-release_option = click.option("--release", help=option_names.RELEASE)
-
-
 def target_option(command: _F) -> _F:
-    """Add the option --to. Its older form is a second argument, which the help does not list."""
+    """Add the option --to, whose value may also be a second argument."""
     to = click.option(
         "--to", "target", type=click.Path(), metavar="DIR", help="The new store. Required."
     )
     return to(
-        click.argument("second", cls=_OldArgument, required=False, type=click.Path())(command)
+        click.argument("second", cls=_SecondArgument, required=False, type=click.Path())(command)
     )
 
 
-class _OldArgument(click.Argument):
+class _SecondArgument(click.Argument):
     def get_usage_pieces(self, ctx: click.Context) -> list[str]:
         return []
 

@@ -18,10 +18,7 @@ from rmq_store.tables.table import all_ranges
 
 LARGEST = 20  # messages that are listed
 COLOURED = 4  # topics with a colour of their own; as many as `plots.draw_bars` colours
-# What says which broker it is: a command that is a job has the names of the Spark source.
-_OF_COMMANDS = ("--broker-conf", "--broker-name")
-_OF_JOBS = ("--brokerConf", "--brokerName")
-_JOBS = ("dlq",)
+_WHICH_BROKER = ("--broker-conf", "--broker-name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +55,11 @@ class Named:
 
     def command(self, name: str, *words: object) -> Command:
         """A command on this store for a shell: `rmqstore NAME STORE WORDS...`."""
-        every = ("rmqstore", *name.split(), self.path, *map(str, words), *self._options(name))
+        every = ("rmqstore", *name.split(), self.path, *map(str, words), *self._options())
         return Command(" ".join(map(shell_word, every)))
 
-    def _options(self, name: str) -> Iterator[str]:
-        names = _OF_JOBS if name in _JOBS else _OF_COMMANDS
-        for option, value in zip(names, (self.broker_conf, self.broker_name), strict=True):
+    def _options(self) -> Iterator[str]:
+        for option, value in zip(_WHICH_BROKER, (self.broker_conf, self.broker_name), strict=True):
             if value is not None:
                 yield from (option, value)
 

@@ -73,7 +73,7 @@ def find(
     for batch in _found(store, search, columns, note if on_damage else None, progress):
         answered = True
         yield batch
-    if search.words and not answered and store.key_index().distrust_all():
+    if search.keys and not answered and store.key_index().distrust_all():
         yield from _found(store, search, columns, _leave_out, None)
 
 
@@ -101,7 +101,7 @@ def find_shares(
     are raised.
     """
     slices = selected_slices(store, search, CLOCK_SLACK_MS)
-    keys = search.words
+    keys = search.keys
     plan = plan_keys(store, [part for part in slices if len(part)], keys) if keys else None
     if plan is None:  # there is no key, or nearly every message has it
         yield FindShare(tuple(slices))
@@ -137,9 +137,9 @@ def find_in(
     how: ReadHow = {
         "columns": needed,
         "tags": search.tags,
-        "keys": search.words or None,
+        "keys": search.keys or None,
         "unwrap_batches": search.unwrap_batches,
-        "check_ends": not search.words,  # a key is looked up in the index and the log
+        "check_ends": not search.keys,  # a key is looked up in the index and the log
         "on_damage": on_damage,
     }
     if share.limits is None:

@@ -52,20 +52,19 @@ def require_queue_ids(store: MessageStore, topic: str, queue_ids: Iterable[int])
 class Search:
     """The conditions of a search. A message must match all given ones.
 
-    Times are ms; `begin` is included, `end` is not. `key`: one word of KEYS, or the UNIQ_KEY.
-    `text`: bytes anywhere in the decompressed body.
+    Times are ms; `begin` is included, `end` is not. `keys`: a message has one of these as a word of
+    KEYS or as UNIQ_KEY, if there are any. `text`: bytes anywhere in the decompressed body.
     """
 
     topics: Sequence[str] | None = None
     queue_ids: Collection[int] | None = None
     begin: int | None = None
     end: int | None = None
-    key: str | None = None
     tags: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     text: bytes | None = None
     include_system_topics: bool = False
-    keys: Sequence[str] = ()  # a message must have one of these, if any
+    keys: Sequence[str] = ()
     include_lmq: bool = True  # light message queues list records of other topics
     unwrap_batches: bool = False  # match each message of an inner batch, not its record
 
@@ -73,11 +72,6 @@ class Search:
     def is_timed(self) -> bool:
         """Whether there is a range of times."""
         return self.begin is not None or self.end is not None
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """`key` and `keys` together."""
-        return tuple(dict.fromkeys((*([self.key] if self.key is not None else []), *self.keys)))
 
 
 CLOCK_SLACK_MS = 5 * 60_000

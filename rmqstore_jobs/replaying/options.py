@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import click
 
 from rmq_store.cli import option_names
-from rmq_store.cli.option_names import option
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
 from rmqstore_jobs.replaying.replay_spec import DEFAULT_PATIENCE, ReplaySpec, check
@@ -18,16 +17,15 @@ from rmqstore_jobs.running.job_command import size
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _OPTIONS = (
-    option(
+    click.option(
         "--to",
         "to_store",
-        old=["--to-store"],
         metavar="DIR",
         help="Target store; created unless --append is given.",
     ),
     click.option("--to-parquet", metavar="DIR", help="A new folder of Parquet files."),
     click.option("--to-broker", metavar="HOST:PORT", help="gRPC endpoint of a broker's proxy."),
-    click.option("--topic", "topics", multiple=True, help=option_names.TOPICS),
+    click.option("--topic", "topics", metavar="TOPIC", multiple=True, help=option_names.TOPICS),
     click.option(
         "--queue",
         "queues",
@@ -44,26 +42,23 @@ _OPTIONS = (
     ),
     click.option("--since", metavar="TIME", help=option_names.SINCE),
     click.option("--until", metavar="TIME", help=option_names.UNTIL),
-    click.option("--tag", "tags", multiple=True, help=option_names.TAG),
+    click.option("--tag", "tags", metavar="TAG", multiple=True, help=option_names.TAG),
     click.option(
         "--key",
         "keys",
+        metavar="KEY",
         multiple=True,
-        help="Only messages with this word in KEYS, or this UNIQ_KEY; repeatable.",
+        help=option_names.KEYS,
     ),
     click.option(
         "--by-index",
         is_flag=True,
         help="Find keys with the index instead of reading the whole selection.",
     ),
-    option(
-        "--system",
-        "include_system_topics",
-        old=["--include-system-topics"],
-        is_flag=True,
-        help=option_names.SYSTEM,
+    click.option("--system", "include_system_topics", is_flag=True, help=option_names.SYSTEM),
+    click.option(
+        "--broker-name", metavar="NAME", help="The source's name in the origin properties."
     ),
-    click.option("--broker-name", help="The source's name in the origin properties."),
     click.option(
         "--broker-conf", metavar="FILE", help="The broker's configuration file of the source."
     ),
@@ -84,7 +79,7 @@ _OPTIONS = (
         metavar="FILE",
         help="Configuration file of the target broker, for file sizes.",
     ),
-    click.option("--release", help=option_names.RELEASE),
+    click.option("--release", metavar="RELEASE", help=option_names.RELEASE),
     click.option(
         "--failed", metavar="DIR", help="Folder for refused messages and reasons, as Parquet."
     ),
@@ -139,7 +134,11 @@ def spec_of(given: Mapping[str, Any]) -> ReplaySpec:
         "topic_map": dict(_pair(text, "--map-topic OLD=NEW") for text in given["topic_map"]),
         "queue_map": dict(_queue_pair(text) for text in given["queue_map"]),
     }
-    plain = {k: v for k, v in given.items() if k not in ("store", "engine", "master", "json_file")}
+    plain = {
+        k: v
+        for k, v in given.items()
+        if k not in ("store", "engine", "master", "as_json", "report")
+    }
     spec = ReplaySpec(source=given["store"], **{**plain, **read})
     check(spec)
     return spec

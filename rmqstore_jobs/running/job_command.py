@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.console import Console
 
-from rmq_store.cli.option_names import OnceCommand, old_names
+from rmq_store.cli.option_names import OnceCommand
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.heap_settings import keep_freed_memory
 from rmqstore_jobs.running.failures import is_damage, is_from_spark, reason_of
 from rmqstore_jobs.running.result_tables import JobResult
-from rmqstore_jobs.running.source_options import SourceOption, with_flag_values
+from rmqstore_jobs.running.source_options import SourceOption
 from rmqstore_jobs.running.spark_engine import AUTO, ENGINES, runs_on_spark
 from spark_source.options.definitions import OPTIONS
 from spark_source.options.secret import hide_secrets
@@ -40,8 +40,6 @@ _OF_THE_JOB = (
     *("source", "includeUnqueued"),
 )
 STORE_OPTIONS = ("brokerName", "brokerConf")
-STDOUT = "-"
-"""The value of --json without a file."""
 SELECTION = tuple(option.name for option in OPTIONS if option.name not in _OF_THE_JOB)
 RANGES = (  # those that select queue ranges
     *STORE_OPTIONS,
@@ -70,11 +68,7 @@ class JobCommand(OnceCommand):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as wrong:
-            known = [
-                name
-                for param in self.params
-                for name in (*param.opts, *param.secondary_opts, *old_names(param))
-            ]
+            known = [name for param in self.params for name in (*param.opts, *param.secondary_opts)]
             hint = nearest(wrong.option_name, [name for name in known if name.startswith("--")])
             raise click.UsageError(f"unknown option {wrong.option_name}. {hint}", ctx) from None
 
@@ -151,17 +145,8 @@ class Job:
 
     def parse(self, argv: Sequence[str], typed: str | None = None) -> dict[str, Any]:
         """The given options by name. Raises click's errors."""
-        name, words = typed or self._name, with_flag_values(self.command, argv)
-        try:
-            with self.command.make_context(name, list(words)) as context:
-                return context.params
-        except click.MissingParameter as wrong:
-            # `--json STORE`: the next word is an argument of the job, and no file.
-            again = with_flag_values(self.command, argv, of_json=True)
-            if again == words or not isinstance(wrong.param, click.Argument):
-                raise
-            with self.command.make_context(name, list(again)) as context:
-                return context.params
+        with self.command.make_context(typed or self._name, list(argv)) as context:
+            return context.params
 
     @property
     def _name(self) -> str:
@@ -175,7 +160,7 @@ class Job:
         keep_freed_memory()
         try:
             given = self.parse(sys.argv[1:] if argv is None else argv, typed)
-            _check_report(given["json_file"])
+            _check_report(given["report"])
             spec = self.ask(given)
             self.look(spec)
             # Start the session before our signal handlers, because it replaces the one for SIGINT.
@@ -183,7 +168,7 @@ class Job:
             spark = self._session(given, spec) if on_spark else None
             with asked_to_stop() as should_stop:
                 answer = self.run(spark, spec, should_stop)
-            print_result(answer, given["json_file"])
+            print_result(answer, given["as_json"], given["report"])
         except click.exceptions.Exit as stop:
             return stop.exit_code
         except click.ClickException as wrong:
@@ -225,8 +210,8 @@ def job(
 ) -> Callable[[Callable[[Given], Any]], Job]:
     """A decorator that makes a job from `run` and the function that makes its spec.
 
-    The function's options are the job's. All jobs also have STORE, --json, --checksums, --engine
-    and --master.
+    The function's options are the job's. All jobs also have STORE, --json, --report,
+    --checksums, --engine and --master.
     """
 
     def decorate(ask: Callable[[Given], Any]) -> Job:
@@ -239,20 +224,22 @@ def job(
                 help="Work in this process (local) or on Spark. auto: local up to a log of 4 GiB, "
                 "without --master and spark-submit.",
             ),
-            click.option("--master", help="Spark's master (default: spark-submit's, else local)."),
+            click.option(
+                "--master",
+                metavar="URL",
+                help="Spark's master (default: spark-submit's, else local).",
+            ),
             click.option(
                 "--checksums",
                 is_flag=True,
                 help="Report size and SHA-256 of every file of the store.",
             ),
+            click.option("--report", metavar="FILE", help="Write the report as JSON to FILE too."),
             click.option(
                 "--json",
-                "json_file",
-                is_flag=False,
-                flag_value=STDOUT,
-                metavar="[FILE]",
-                help="Print the report as JSON on stdout, and the tables on stderr. With FILE: write "
-                "it to FILE.",
+                "as_json",
+                is_flag=True,
+                help="Print the report as one JSON object, and the tables on stderr.",
             ),
             click.argument("store", type=click.Path()),
         ):
@@ -267,7 +254,7 @@ def job(
 def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) -> _Spec:
     """The spec of a job: one field for each of its own options, and `options` for those of the
     source."""
-    passing = ("json_file", "engine", "master", *names)
+    passing = ("as_json", "report", "engine", "master", *names)
     own = {name: value for name, value in given.items() if name not in passing}
     return kind(**own, options=given_options(given, names))
 
@@ -277,16 +264,15 @@ def given_options(given: Mapping[str, Any], names: Sequence[str] = SELECTION) ->
     return hide_secrets({name: given[name] for name in names if given.get(name) is not None})
 
 
-def print_result(answer: JobResult, json_file: str | None) -> None:
-    """Print the tables on stdout; with `json_file` STDOUT, the JSON on stdout and the tables on stderr."""
-    on_stdout = json_file == STDOUT
+def print_result(answer: JobResult, as_json: bool, report: str | None) -> None:
+    """Print the tables, or with `as_json` the JSON, and the tables on stderr; write the report."""
     with _readers_may_leave():
-        answer.show(Console(stderr=on_stdout))
-        if on_stdout:
+        answer.show(Console(stderr=as_json))
+        if as_json:
             print(answer.to_json())
         sys.stdout.flush()
-    if json_file is not None and not on_stdout:
-        answer.save(json_file)
+    if report is not None:
+        answer.save(report)
 
 
 @contextmanager
@@ -305,16 +291,16 @@ def _readers_may_leave() -> Iterator[None]:
         signal.signal(signal.SIGPIPE, before)
 
 
-def _check_report(json_file: str | None) -> None:
+def _check_report(report: str | None) -> None:
     """Raise AccessError now if the report could not be written at the end."""
-    if json_file in (None, STDOUT):
+    if report is None:
         return
-    path = Path(json_file).absolute()
+    path = Path(report).absolute()
     fits = not path.is_dir() if path.exists() else path.parent.is_dir()
     if not fits or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise AccessError(
-            json_file,
-            reason="--json: the report cannot be written there",
+            report,
+            reason="--report: the report cannot be written there",
             advice="Name a file in an existing folder that is writable",
         )
 

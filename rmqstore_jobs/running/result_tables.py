@@ -39,15 +39,16 @@ class JobResult(ABC):
     problems: tuple[str, ...]
     source: Provenance
 
-    def to_json(self) -> str:
+    def to_json(self, indent: int | None = None) -> str:
         """The result as one JSON object, keys in camelCase; times as ISO 8601, in UTC."""
+        fields = as_json_object(self)
         return printable_json(
-            json.dumps(as_json_object(self), indent=1, ensure_ascii=False, default=plain_value)
+            json.dumps(fields, indent=indent, ensure_ascii=False, default=plain_value)
         )
 
     def save(self, path: str) -> None:
         """Write the JSON to a file."""
-        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+        Path(path).write_text(self.to_json(indent=1) + "\n", encoding="utf-8")
 
     def show(self, console: Console) -> None:
         """Print for a person: the verdict and the problems, then the tables and what was read."""

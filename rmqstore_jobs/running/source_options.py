@@ -1,7 +1,4 @@
-"""The options of the Spark source as options of jobs: in the words of the commands.
-
-The source's own names, such as --startingTimestamp, work too.
-"""
+"""The options of the Spark source as options of jobs: in the words of the commands."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ from spark_source.options.definitions import OPTIONS, Option
 from spark_source.options.value_parsers import flag, time
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_TRUE, _FLAG_VALUES = "true", ("true", "false")
 _SEVERAL = {
     "topic": ",",
     "tags": " || ",
@@ -40,6 +36,15 @@ WORDS: Mapping[str, tuple[str, str]] = {
 """Options of the source that commands call otherwise: name -> word, meaning."""
 
 
+_METAVARS = {
+    "topic": "TOPIC",
+    "tags": "TAG",
+    "keys": "KEY",
+    "brokerConf": "FILE",
+    "brokerName": "NAME",
+}
+
+
 def word_of(name: str) -> str:
     """The option of jobs for an option of the source: `minPartitions` is --min-partitions."""
     if name in WORDS:
@@ -59,22 +64,31 @@ def source_options(names: Sequence[str]) -> Callable[[_F], _F]:
     return decorate
 
 
-class SourceOption(option_names.RenamedOption):
+class SourceOption(click.Option):
     """An option of the source that only --help-all lists: one that commands do not have."""
 
 
 def _option(known: Option, names: Collection[str]) -> Callable[[_F], _F]:
-    word, own = word_of(known.name), f"--{known.name}"
+    word = word_of(known.name)
     text = f"{in_shell_words(known.meaning, names)} (default: {known.default or 'none'})."
-    how: dict[str, Any] = {"metavar": "TEXT", "help": WORDS.get(known.name, ("", text))[1]}
+    how: dict[str, Any] = {
+        "metavar": _METAVARS.get(known.name, "TEXT"),
+        "help": WORDS.get(known.name, ("", text))[1],
+    }
     if known.name in _SEVERAL:
         how |= {"multiple": True, "callback": option_names.joined(_SEVERAL[known.name])}
     if known.parse is time:
         how |= {"metavar": "TIME"}
     if known.parse is flag:
-        how |= {"is_flag": False, "flag_value": _TRUE, "metavar": "[true|false]"}
-    kind = option_names.RenamedOption if known.name in WORDS else SourceOption
-    return click.option(word, known.name, cls=kind, old=[own] if own != word else [], **how)
+        how = {"help": how["help"], "is_flag": True, "default": None, "callback": _flag_text}
+        word = word if known.name in WORDS else f"{word}/--no-{word.removeprefix('--')}"
+    kind = click.Option if known.name in WORDS else SourceOption
+    return click.option(word, known.name, cls=kind, **how)
+
+
+def _flag_text(_: click.Context, __: click.Parameter, given: bool | None) -> str | None:
+    """A flag as the source has it; None if it is not given."""
+    return None if given is None else str(given).lower()
 
 
 def in_shell_words(meaning: str, names: Collection[str]) -> str:
@@ -90,31 +104,3 @@ def in_shell_words(meaning: str, names: Collection[str]) -> str:
     text = meaning[0].upper() + meaning[1:]
     text = re.sub("`([^`]+)`", unquoted, text)
     return re.sub(r"(?<![\w-])[a-z]+(?:[A-Z][a-z]+)+\b", word, text)
-
-
-def with_flag_values(
-    command: click.Command, argv: Sequence[str], *, of_json: bool = False
-) -> list[str]:
-    """The words of a command line, with the value that an option has if it is given without one.
-
-    click takes the next word as the value, also if that is the STORE. `of_json`: the word after
-    --json is no file.
-    """
-    flags = {
-        name
-        for param in command.params
-        if isinstance(param, click.Option) and param.name in _FLAGS
-        for name in (*param.opts, *option_names.old_names(param))
-    }
-    found: list[str] = []
-    for at, said in enumerate(argv):
-        found.append(said)
-        following = argv[at + 1] if at + 1 < len(argv) else ""
-        if said in flags and following.lower() not in _FLAG_VALUES:
-            found.append(_TRUE)
-        elif of_json and said == "--json" and not following.startswith("-"):
-            found.append("-")
-    return found
-
-
-_FLAGS = frozenset(known.name for known in OPTIONS if known.parse is flag)

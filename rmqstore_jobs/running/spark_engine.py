@@ -4,10 +4,11 @@ job takes it."""
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from rmq_store.errors import StoreError
 from rmq_store.questions.answer_by_shares import (
@@ -125,7 +126,7 @@ def runs_on_spark(name: str, given: Mapping[str, Any], *, needed: bool) -> bool:
     snapshot = log_of_store(given["store"], options).snapshot
     log_bytes = snapshot.log_end - snapshot.log_start
     on_spark = log_bytes > MOST_LOCAL_BYTES and _has_spark()
-    print(f"{name}: runs {_why(log_bytes)}", file=sys.stderr)
+    click.echo(f"{name}: runs {_why(log_bytes)}", err=True)
     return on_spark
 
 

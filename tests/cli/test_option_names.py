@@ -1,97 +1,20 @@
-"""One vocabulary: each older name of an option does what the new name does."""
+"""One vocabulary: a word means the same everywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
-from rmq_store.cli.option_names import old_names
-from tests.support.pages.option_pages import pages
 from tests.support.pages.vocabulary import uses
-from tests.support.running.commands import Golden, call, complaint, objects
-
-COMMANDS = {f"{page.parent.name}/{page.stem}": command for page, _, command in pages()}
-NEEDED = {
-    "commands/cat": ["--topic", "t"],
-    "commands/trace": ["k"],
-    "jobs/export": ["--to", "new"],
-}
-
-# The older name, the new one, a value. A list by hand: a name that goes missing here fails.
-OLDER: list[tuple[str, str, str, str | None]] = [
-    ("commands/cat", "--from", "--since", "-2h"),
-    ("commands/cat", "--to", "--until", "-1h"),
-    ("commands/find", "--from", "--since", "-2h"),
-    ("commands/find", "--to", "--until", "-1h"),
-    ("commands/usage", "--from", "--since", "-2h"),
-    ("commands/usage", "--to", "--until", "-1h"),
-    ("commands/rebuild", "--config", "--broker-conf", "b.conf"),
-    ("commands/salvage", "--config", "--broker-conf", "b.conf"),
-    ("commands/recover", "--config", "--broker-conf", "b.conf"),
-    ("commands/recover", "--mode", "--method", "broker"),
-    ("jobs/dlq", "--origin-topic", "--topic", "t"),
-    ("jobs/dlq", "--resend", "--to", "new"),
-    ("jobs/dlq", "--to-store", "--to", "new"),
-    ("jobs/replay", "--to-store", "--to", "new"),
-    ("jobs/replay", "--include-system-topics", "--system", None),
-    *(
-        (f"jobs/{job}", old, new, value)
-        for job, names in {
-            "dlq": ("startingTimestamp", "endingTimestamp", "brokerConf", "brokerName"),
-            "export": (
-                *("startingTimestamp", "endingTimestamp", "brokerConf", "brokerName"),
-                *("includeSystemTopics", "tags", "keys", "subscribePattern", "startingOffsets"),
-                *("startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
-                *("endingOffsets", "endingOffsetsByTimestamp", "failOnDataLoss", "splitBy"),
-                *("minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition"),
-                *("verifyQueue", "maxBodyBytes", "unwrapBatches", "storageOptions"),
-            ),
-        }.items()
-        for name in names
-        for old, new, value in [(f"--{name}", "", "true")]
-    ),
-]
-
-
-def option_of(command: click.Command, old: str) -> click.Parameter:
-    (found,) = [param for param in command.params if old in old_names(param)]
-    return found
-
-
-def parsed(front: str, words: Sequence[str]) -> dict[str, Any]:
-    with COMMANDS[front].make_context(front, ["STORE", *NEEDED.get(front, ()), *words]) as context:
-        return context.params
-
-
-@pytest.mark.parametrize(("front", "old", "new", "value"), OLDER, ids=lambda one: str(one))
-def test_an_older_name_does_what_the_new_one_does(
-    front: str, old: str, new: str, value: str | None
-) -> None:
-    option = option_of(COMMANDS[front], old)
-    assert new in ("", option.opts[0])
-    values = [] if value is None else [value]
-    given = parsed(front, [old, *values])
-    assert given == parsed(front, [option.opts[0], *values])
-    assert given != parsed(front, [])
-
-
-def test_every_older_name_is_tested() -> None:
-    found = {
-        (front, old)
-        for front, command in COMMANDS.items()
-        for param in command.params
-        for old in old_names(param)
-    }
-    assert found == {(front, old) for front, old, _, _ in OLDER}
+from tests.support.running.commands import Golden, call, objects
 
 
 def test_a_word_takes_a_value_everywhere_or_nowhere() -> None:
     for word, its in uses().items():
-        alone = {one.option.is_flag or one.option._flag_needs_value for one in its}
+        alone = {one.option.is_flag for one in its}
         assert len(alone) == 1, f"{word}: {[one.front for one in its]}"
 
 
@@ -100,7 +23,7 @@ def test_the_new_store_is_named_by_to_or_as_an_argument(
     golden: Golden, tmp_path: Path, command: str
 ) -> None:
     store = golden("clean-5.3.3").path
-    options = ("--link",) if command == "rebuild" else ()
+    options = ("--log", "link") if command == "rebuild" else ()
     (one,) = objects(command, store, "--to", str(tmp_path / "one"), *options)
     (other,) = objects(command, store, str(tmp_path / "other"), *options)
     own = {"target": "", "seconds": 0}
@@ -111,16 +34,18 @@ def test_the_new_store_is_named_by_to_or_as_an_argument(
     assert (none.returncode, "missing option --to" in none.stderr) == (2, True)
 
 
-def test_json_of_a_job_is_stdout_or_a_file(golden: Golden, tmp_path: Path) -> None:
-    """Also before the STORE, which is no file then."""
+def test_json_is_a_flag_and_a_report_is_a_file(golden: Golden, tmp_path: Path) -> None:
     store, file = golden("clean-4.9.7").path, tmp_path / "report.json"
-    for words in ([store, "--json"], ["--json", store], ["--json", "-", store]):
-        done = call("dlq", *words, "--engine", "local")
-        assert done.stdout.startswith("{"), words
+    for words in ([store, "--json"], ["--json", store]):
+        done = call("dlq", *words, "--engine", "local", "--report", str(file))
+        (line,) = done.stdout.splitlines()
+        assert json.loads(line)["job"] == "dlq"
         assert "dlq: of whom" in done.stderr
-    done = call("dlq", "--json", str(file), store, "--engine", "local")
+        assert json.loads(file.read_text()) == json.loads(line)
+    done = call("dlq", store, "--engine", "local")
     assert "dlq: of whom" in done.stdout
-    assert file.read_text().startswith("{")
+    done = call("dlq", store, "--json", str(file))
+    assert (done.returncode, "unexpected extra argument" in done.stderr) == (2, True)
 
 
 def test_a_repeated_word_selects_more(golden: Golden) -> None:
@@ -142,8 +67,8 @@ def test_a_repeated_word_selects_more(golden: Golden) -> None:
         (["--tag", "a", "--tag", "b || c"], {"tags": "a || b || c"}),
         (["--key", "a", "--key", "b"], {"keys": "a || b"}),
         (["--system"], {"includeSystemTopics": "true"}),
-        (["--system", "false"], {"includeSystemTopics": "false"}),
         (["--system", "STORE"], {"includeSystemTopics": "true"}),
+        (["--no-unwrap-batches"], {"unwrapBatches": "false"}),
     ],
     ids=str,
 )
@@ -176,8 +101,8 @@ def test_a_queue_number_of_a_replay_is_of_each_topic() -> None:
     "words",
     [
         ("cat", "STORE", "--topic", "orders", "--topic", "payments"),
-        ("find", "STORE", "--since", "-2h", "--from", "-1h"),
-        ("export", "STORE", "--to", "new", "--since", "-2h", "--startingTimestamp", "-1h"),
+        ("find", "STORE", "--since", "-2h", "--since", "-1h"),
+        ("export", "STORE", "--to", "new", "--since", "-2h", "--since", "-1h"),
         ("dlq", "STORE", "--top", "1", "--top", "2"),
     ],
     ids=lambda words: words[0],
@@ -191,9 +116,17 @@ def test_an_option_that_counts_once_is_refused_twice(
     assert (done.returncode, "is given 2 times" in done.stderr) == (2, True)
 
 
-def test_a_rebuild_takes_the_log_in_one_way(golden: Golden, tmp_path: Path) -> None:
-    store = golden("clean-5.5.0")
-    words = ["rebuild", store.path, "--to", f"{tmp_path}/new"]
-    for more in (["--copy", "--log", "link"], ["--link", "--log", "copy"], ["--copy", "--link"]):
-        assert "only one of --log, --copy and --link" in complaint(*words, *more, expect=2)
-    assert not (tmp_path / "new").exists()
+def test_flags_of_the_source_are_flags(golden: Golden) -> None:
+    from rmqstore_jobs.export import main
+
+    def options(*words: str) -> dict[str, str]:
+        return dict(main.ask(main.parse(["STORE", "--to", "new", *words])).options)
+
+    assert options() == {}
+    assert options("--system", "--no-fail-on-data-loss", "--verify-queue") == {
+        "includeSystemTopics": "true",
+        "failOnDataLoss": "false",
+        "verifyQueue": "true",
+    }
+    done = call("export", golden("clean-5.5.0").path, "--to", "new", "--startingTimestamp", "1")
+    assert (done.returncode, "unknown option --startingTimestamp" in done.stderr) == (2, True)

@@ -47,7 +47,7 @@ def test_salvage_creates_a_store_and_reports_what_it_left_out(tmp_path: Path) ->
 def test_rebuild_rebuilds_the_queues(golden: Golden, tmp_path: Path) -> None:
     store = golden("clean-5.3.3")
     target = str(tmp_path / "target")
-    (report,) = objects("rebuild", store.path, target, "--link", "--config", store.conf)
+    (report,) = objects("rebuild", store.path, target, "--log", "link", "--broker-conf", store.conf)
     assert report["records"] == len(store.truth)
     for path in sorted(Path(store.path, "consumequeue").rglob("0*")):
         if path.is_file():
@@ -70,7 +70,7 @@ def test_a_new_store_is_not_written_into_its_source(
     conf.write_text(f"storePathCommitLog={log}\n")
     before = store.fingerprint()
     place = str(log / "new") if target.startswith("LOG") else str(Path(store.path, target))
-    said = run(command, store.path, place, "--config", str(conf), expect=2)
+    said = run(command, store.path, place, "--broker-conf", str(conf), expect=2)
     assert "must be separate folders" in said
     assert store.fingerprint() == before
     assert not (log / "new").exists()

@@ -37,7 +37,7 @@ SUBMITTED = ("lag", "rebuild", "trace", "usage", "verify")  # commands that spar
 def test_jobs_are_commands_of_rmqstore(golden: Golden, tmp_path: Path) -> None:
     store = golden("clean-5.5.0")
     target = tmp_path / "new"
-    done = call("replay", store.path, "--to-store", str(target), "--topic", "orders")
+    done = call("replay", store.path, "--to", str(target), "--topic", "orders")
     assert done.returncode == EXIT_OK, done.both
     with MessageStore.open(target) as opened:
         assert sum(b.num_rows for b in opened.read_batches()) == len(sent_to(store, "orders"))
@@ -104,7 +104,8 @@ def test_every_option_of_a_jobs_own_is_in_its_spec(
     plain = main.ask(main.parse([*words, *needed]))
     for option in main.command.params:
         if isinstance(option, click.Option) and option.name not in (
-            "json_file",
+            "as_json",
+            "report",
             "engine",
             "master",
             "help",
@@ -116,7 +117,7 @@ def test_every_option_of_a_jobs_own_is_in_its_spec(
 
 def given(option: click.Option, number: str) -> list[str]:
     """An option as a command line has it, with a value that is not its default."""
-    if option.is_flag or option._flag_needs_value:
+    if option.is_flag:
         return [option.opts[0]]
     if option.name == "charset":
         return [option.opts[0], "gbk"]
@@ -135,17 +136,17 @@ def given(option: click.Option, number: str) -> list[str]:
     ("words", "said"),
     [
         (["dlq", "STORE", "--group", "nobody"], "has no dead letters here"),
-        (["dlq", "STORE", "--startingTimestamp", "1795253026"], "as seconds"),
+        (["dlq", "STORE", "--since", "1795253026"], "as seconds"),
         (["export", "STORE", "--to", "OUT", "--topic", "ordres"], "Did you mean 'orders'?"),
         (["export", "STORE", "--to", "STORE/x"], "must be separate folders"),
-        (["export", "STORE", "--to", "OUT", "--endingTimestamp", "soon"], "is not a time"),
-        (["replay", "STORE", "--to-store", "OUT", "--topic", "ordres"], "Did you mean 'orders'?"),
-        (["replay", "STORE", "--to-store", "OUT", "--queue", "orders:77"], "has no queue 77"),
+        (["export", "STORE", "--to", "OUT", "--until", "soon"], "is not a time"),
+        (["replay", "STORE", "--to", "OUT", "--topic", "ordres"], "Did you mean 'orders'?"),
+        (["replay", "STORE", "--to", "OUT", "--queue", "orders:77"], "has no queue 77"),
         (
-            ["replay", "STORE", "--to-store", "OUT", "--since", "-1s", "--until", "-2s"],
+            ["replay", "STORE", "--to", "OUT", "--since", "-1s", "--until", "-2s"],
             "not before",
         ),
-        (["replay", "STORE", "--to-store", "OUT", "--release", "9.9"], "is not supported"),
+        (["replay", "STORE", "--to", "OUT", "--release", "9.9"], "is not supported"),
     ],
     ids=lambda value: "-".join(value[:1]) if isinstance(value, list) else None,
 )
@@ -209,10 +210,10 @@ def test_a_submitted_command_chooses_by_the_bytes_of_the_log(golden: Golden) -> 
     "words",
     [
         ("export", "--to", "FILE/out"),
-        ("replay", "--to-store", "FILE/out"),
+        ("replay", "--to", "FILE/out"),
         ("replay", "--to-parquet", "FILE/out"),
-        ("dlq", "--json", "FILE/report.json"),
-        ("dlq", "--json", "FOLDER"),
+        ("dlq", "--report", "FILE/report.json"),
+        ("dlq", "--report", "FOLDER"),
     ],
 )
 def test_where_nothing_can_be_written_it_is_refused_in_our_words(
@@ -235,7 +236,7 @@ def test_where_nothing_can_be_written_it_is_refused_in_our_words(
 def test_a_refusal_of_the_operating_system_has_no_traceback(
     engine: SparkSession | None, golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert dlq.main([golden("clean-5.5.0").path, "--json", "/dev/full"]) == EXIT_REFUSED
+    assert dlq.main([golden("clean-5.5.0").path, "--report", "/dev/full"]) == EXIT_REFUSED
     assert "dlq: [RMQSTORE_ACCESS] " in capsys.readouterr().err
 
 

@@ -47,7 +47,7 @@ def test_a_lost_queue_is_a_problem(
     store = unpack(NAME, tmp_path)
     lose(Path(store.path) / "consumequeue" / "orders")
     report = tmp_path / "report.json"
-    chosen = ["--topic", "orders", "--json", str(report)]
+    chosen = ["--topic", "orders", "--report", str(report)]
     skipping = [] if lose is no_folder else ["--mode", "DROPMALFORMED"]
     runs = [(export.main, ["--to", str(tmp_path / "e"), "--format", "jsonl", *skipping])]
     if lose is not no_entry:  # else the read of the others fails at the end of this queue

@@ -369,17 +369,17 @@ def test_reports_as_json_and_wrong_options(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     store = golden(WITH_DEAD)
-    words = [store.path, "--brokerConf", store.conf]
+    words = [store.path, "--broker-conf", store.conf]
     report = tmp_path / "report.json"
-    assert dlq.main([*words, "--json", str(report), "--checksums"]) == EXIT_OK
+    assert dlq.main([*words, "--report", str(report), "--checksums"]) == EXIT_OK
     reported = json.loads(report.read_text("utf-8"))
     assert reported["source"]["logRange"][1] >= max(r["commitLogOffset"] for r in store.truth)
     assert reported["source"]["options"]["brokerConf"] == store.conf
     assert len(reported["source"]["files"]) == sum(p.is_file() for p in Path(store.path).rglob("*"))
     assert any(reported["tables"].values())
     assert "total" in capsys.readouterr().out
-    assert dlq.main([*words, "--brokrName", "x"]) == EXIT_REFUSED
-    assert "--brokerName" in capsys.readouterr().err
+    assert dlq.main([*words, "--broker-nme", "x"]) == EXIT_REFUSED
+    assert "--broker-name" in capsys.readouterr().err
     assert dlq.main(["--help"]) == EXIT_OK
 
 

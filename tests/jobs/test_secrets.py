@@ -76,9 +76,9 @@ def test_no_output_of_a_command_has_the_key(
     main: Job = import_module(f"rmqstore_jobs.{name}").main
     options = {word for p in main.command.params for word in p.opts}
     words = [str(tmp_path / "target") if word == "TARGET" else word for word in JOBS[name][0]]
-    given = ["--storageOptions", GIVEN["storageOptions"]] if "--storageOptions" in options else []
-    report = ["--json", str(tmp_path / "report.json")]
-    for asked in (given, ["--storageOptions", f"not JSON: {KEY}"] if given else []):
+    given = ["--storage-options", GIVEN["storageOptions"]] if "--storage-options" in options else []
+    report = ["--report", str(tmp_path / "report.json")]
+    for asked in (given, ["--storage-options", f"not JSON: {KEY}"] if given else []):
         main([golden(NAME).path, *words, *asked, *report])
         said = capfd.readouterr()
         assert KEY not in said.out + said.err + kept_in(tmp_path)

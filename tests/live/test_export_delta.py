@@ -155,7 +155,7 @@ def test_killed_and_run_again_nothing_is_lost_or_doubled(
     store, table = golden(NAME), tmp_path / "table"
     asked = spec(store, table, topic=",".join(TOPICS))
     words = [store.path, "--to", str(table), "--format", "delta", "--wave-bytes", "200k"]
-    words += ["--topic", ",".join(TOPICS), "--brokerConf", store.conf, "--brokerName", "broker-a"]
+    words += ["--topic", ",".join(TOPICS), "--broker-conf", store.conf, "--broker-name", "broker-a"]
     done = subprocess.run(
         [str(delta_python()), str(RUNNER), where, *words, "--master", "local[2]"],
         env=environment(tmp_path / "about"),
@@ -234,7 +234,7 @@ def test_the_command_fetches_delta_and_says_so(golden: Golden, tmp_path: Path) -
     words = [store.path, "--to", str(tmp_path / "t"), "--format", "delta", "--topic", "payments"]
     script = CHECKOUT / "jobs" / "export.py"
     done = subprocess.run(
-        [str(delta_python()), str(script), *words, "--json", "report.json"],
+        [str(delta_python()), str(script), *words, "--report", "report.json"],
         env=environment(tmp_path / "about"),
         cwd=tmp_path,
         capture_output=True,

@@ -32,8 +32,6 @@ from tests.support.pages.run_examples import examples
 
 DOCS = CHECKOUT / "docs"
 PAGES = [CHECKOUT / "README.md", *sorted(DOCS.rglob("*.md"))]
-# Each starts a Spark.
-LONG = [pytest.mark.campaign]
 SHELL = re.compile(r"^```(?:sh|bash|shell)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -127,15 +125,13 @@ def test_a_page_of_a_command_has_its_synopsis_and_options(
     assert {"Exit codes", "Example", "What it refuses"} <= set(
         re.findall(r"^## (.*)$", text, re.MULTILINE)
     )
-    ours = [
-        reported for reported, _ in steps(page) if typed.removeprefix("spark-submit ") in reported
-    ]
+    ours = [reported for reported, _ in steps(page) if typed in reported]
     assert len(ours) > 1
     assert any('echo "exit code $?"' in reported for reported in ours)
 
 
 def test_the_vocabulary_is_that_of_the_code() -> None:
-    """Each word, who has it, and its older names; the source's options are options of it."""
+    """Each word and who has it; the source's options are options of it."""
     (shown,) = vocabulary.TABLE.findall(vocabulary.PAGE.read_text("utf-8"))
     assert shown == vocabulary.table()
     known = {option.name for option in (*OPTIONS, *WRITE_OPTIONS)}
@@ -144,20 +140,19 @@ def test_the_vocabulary_is_that_of_the_code() -> None:
     assert set(vocabulary.MEANINGS) <= set(vocabulary.uses())
 
 
-def test_every_command_and_job_has_a_page_and_the_index_leads_to_it() -> None:
+def test_every_command_has_a_page_and_the_index_leads_to_it() -> None:
     reported = {page for page, _, _ in pages()}
-    assert reported == {*(DOCS / "commands").glob("*.md"), *(DOCS / "jobs").glob("*.md")}
+    assert reported == set((DOCS / "commands").glob("*.md"))
     runs = {
         path.stem
         for path in (CHECKOUT / "rmqstore_jobs").glob("*.py")
         if "@job(" in path.read_text()
     }
     assert runs - {"command"} == set(JOBS)
-    for folder in ("commands", "jobs"):
-        index = (DOCS / f"{folder}.md").read_text("utf-8")
-        for page in (DOCS / folder).glob("*.md"):
-            assert f"({folder}/{page.name})" in index
-            assert f"\n{folder}/{page.stem}\n" in index
+    index = (DOCS / "commands.md").read_text("utf-8")
+    for page in (DOCS / "commands").glob("*.md"):
+        assert f"(commands/{page.name})" in index
+        assert f"\ncommands/{page.stem}\n" in index
 
 
 UNNAMED = re.compile(r"^\|(?:[^|\n]*\|)+? +\|(?:.*\|)?\n\|---", re.MULTILINE)
@@ -170,7 +165,7 @@ def test_tables_name_their_columns(page: Path) -> None:
 
 
 def test_the_origin_properties_are_those_of_the_code() -> None:
-    assert [row[0] for row in table("jobs/replay.md", "property")] == [
+    assert [row[0] for row in table("commands/replay.md", "property")] == [
         f"`{name}`" for name in ORIGIN
     ]
 
@@ -211,11 +206,7 @@ def test_examples_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=LONG if page.parent.name == "jobs" else ())
-        for page in PAGES
-        if steps(page)
-    ],
+    [page for page in PAGES if steps(page)],
     ids=name_of,
 )
 def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
@@ -265,7 +256,7 @@ def test_make_docs_builds_every_page(tmp_path: Path) -> None:
     pictures = {page: re.findall(r'<img [^>]*src="([^"]+)"', page.read_text()) for page in found}
     assert any(pictures.values())
     assert all((page.parent / name).is_file() for page in found for name in pictures[page])
-    replay = (tmp_path / "pages" / "jobs" / "replay.html").read_text("utf-8")
+    replay = (tmp_path / "pages" / "commands" / "replay.html").read_text("utf-8")
     assert "created unless --append is given" in replay  # no dash of smart quotes
 
 

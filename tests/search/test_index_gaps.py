@@ -40,7 +40,7 @@ def test_a_message_whose_keys_are_in_two_index_files_is_found_by_each(tmp_path: 
             for record in (r for r in keyed(store) if r["commitLogOffset"] in beside):
                 for key in keys_of(record):
                     wanted = holders(store, key, record["topic"])
-                    search = Search([record["topic"]], key=key, include_system_topics=True)
+                    search = Search([record["topic"]], keys=[key], include_system_topics=True)
                     found = [
                         at
                         for batch in find(opened, search, ["commitLogOffset"])
@@ -84,7 +84,7 @@ def test_keys_behind_damage_are_found_without_an_index(tmp_path: Path, harm: str
             asked = opened.query_message(topic, key, 1000, on_damage=reported.append)
             assert [message.commit_log_offset for message in asked] == wanted
             assert reported, "what may have had the key is reported"
-            search = Search([topic], key=key, include_system_topics=True)
+            search = Search([topic], keys=[key], include_system_topics=True)
             reported.clear()
             found = [
                 at

@@ -45,7 +45,7 @@ def test_keys_in_a_hole_of_an_index_file_are_found(
             wanted = [r for r in rows if r["topic"] == topic and key in r["keys"].split(" ")]
             asked = store.query_message(topic, key, 1000)
             assert len(asked) == len(wanted)
-            search = Search([topic], key=key)
+            search = Search([topic], keys=[key])
             found = [row for batch in find(store, search, names) for row in batch.to_pylist()]
             assert sorted(map(str, found)) == sorted(map(str, wanted))
     options: dict[str, Any] = {"path": str(path), "topic": topic, "keys": key}

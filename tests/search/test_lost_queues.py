@@ -59,16 +59,18 @@ def test_a_key_is_found_though_its_queue_is_gone(tmp_path: Path, gone: str) -> N
     with golden.open() as store:
         for record in sample:
             key = record["keys"].split(" ")[0]
-            assert sorted(places(store, Search(key=key))) == with_key(golden, key)
-            of_topic = places(store, Search(["orders"], key=key))
+            assert sorted(places(store, Search(keys=[key]))) == with_key(golden, key)
+            of_topic = places(store, Search(["orders"], keys=[key]))
             assert sorted(of_topic) == with_key(golden, key, "orders")
-            other = Search(["orders"], [(record["queueId"] + 1) % 4], key=key)
+            other = Search(["orders"], [(record["queueId"] + 1) % 4], keys=[key])
             assert record["commitLogOffset"] not in places(store, other)
             at = record["storeTimestamp"]
-            assert record["commitLogOffset"] in places(store, Search(key=key, begin=at, end=at + 1))
-            assert record["commitLogOffset"] not in places(store, Search(key=key, begin=at + 1))
+            assert record["commitLogOffset"] in places(
+                store, Search(keys=[key], begin=at, end=at + 1)
+            )
+            assert record["commitLogOffset"] not in places(store, Search(keys=[key], begin=at + 1))
         with pytest.raises(UnknownQueueError):
-            places(store, Search(["no-such-topic"], key="k"))
+            places(store, Search(["no-such-topic"], keys=["k"]))
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["", "topics.json broken"])
@@ -154,7 +156,7 @@ def test_a_damaged_record_in_a_topic_without_queues_is_reported(
         if r["topic"] == "orders" and r["keys"] and size < r["commitLogOffset"] < 2 * size - 2000
     ][20:22]
     key = record["keys"].split(" ")[0]
-    search = Search(topics, key=key)
+    search = Search(topics, keys=[key])
     with golden.open() as store:
         assert places(store, search) == with_key(golden, key, "orders" if topics else None)
     raw = bytearray(path.read_bytes())
@@ -178,7 +180,7 @@ def test_a_damaged_record_in_a_topic_without_queues_is_reported(
         assert [one.offset for one in left_out] == [record["commitLogOffset"]]
         if how != "the file":  # what is sound is found, and a damaged neighbour is not in its way
             sound = other["keys"].split(" ")[0]
-            assert other["commitLogOffset"] in places(store, Search(topics, key=sound))
+            assert other["commitLogOffset"] in places(store, Search(topics, keys=[sound]))
 
 
 def test_a_damaged_record_outside_of_the_selection_is_not_reported(tmp_path: Path) -> None:
@@ -191,10 +193,10 @@ def test_a_damaged_record_outside_of_the_selection_is_not_reported(tmp_path: Pat
     key, after = record["keys"].split(" ")[0], record["storeTimestamp"] + 1
     with golden.open() as store:
         with pytest.raises(CorruptRecordError):
-            places(store, Search(["orders"], key=key))
+            places(store, Search(["orders"], keys=[key]))
         others = [(record["queueId"] + 1) % 4]
-        assert places(store, Search(["orders"], others, key=key)) == []
-        assert places(store, Search(["orders"], begin=after, key=key)) == []
+        assert places(store, Search(["orders"], others, keys=[key])) == []
+        assert places(store, Search(["orders"], begin=after, keys=[key])) == []
 
 
 def test_a_key_that_no_index_has_is_found_though_its_queue_is_gone(tmp_path: Path) -> None:
@@ -205,8 +207,8 @@ def test_a_key_that_no_index_has_is_found_though_its_queue_is_gone(tmp_path: Pat
     with golden.open() as store:
         for record in sample:
             key = record["keys"].split(" ")[0]
-            assert places(store, Search(key=key)) == with_key(golden, key)
-            assert places(store, Search(["orders"], key=key)) == with_key(golden, key, "orders")
+            assert places(store, Search(keys=[key])) == with_key(golden, key)
+            assert places(store, Search(["orders"], keys=[key])) == with_key(golden, key, "orders")
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -219,7 +221,7 @@ def test_no_key_of_a_real_store_is_found_twice_or_called_damaged(
         end = store.log_range()[1]
         for record in keyed[:: max(1, len(keyed) // 5)]:
             for key in sorted(keys_of(record)):
-                found = places(store, Search(key=key))
+                found = places(store, Search(keys=[key]))
                 assert len(found) == len(set(found))
                 assert [at for at in sorted(found) if at < end] == with_key(it, key)
 
@@ -236,12 +238,12 @@ def test_one_damaged_entry_hides_no_other_message_from_its_key(tmp_path: Path) -
         for number, record in enumerate(queue):
             if not record["keys"]:
                 continue
-            search = Search(["orders"], key=record["keys"].split(" ")[0])
+            search = Search(["orders"], keys=[record["keys"].split(" ")[0]])
             left_out: list[StoreError] = []
             columns = ["commitLogOffset"]
             batches = list(find(store, search, columns, left_out.append))
             found = [at for batch in batches for at in batch.column(0).to_pylist()]
-            assert sorted(found) == with_key(golden, search.key or "", "orders")
+            assert sorted(found) == with_key(golden, search.keys[0], "orders")
             if number == LAST_OF_A_FILE:
                 assert [type(one) for one in left_out] == [CorruptRecordError]
                 with pytest.raises(CorruptRecordError):

@@ -26,6 +26,7 @@ from rmq_store.cli.options import (
     tag_option,
     time_options,
     time_range,
+    topic_option,
 )
 from rmq_store.cli.printing import say
 from rmq_store.errors import InvalidArgumentError
@@ -39,9 +40,18 @@ if TYPE_CHECKING:
 
 @click.command(cls=OnceCommand)
 @store_command
-@click.option("--topic", required=True, help="The topic.")
-@click.option("--queue", "queue_ids", type=int, multiple=True, help="Only this queue; repeatable.")
-@click.option("--offset", type=click.IntRange(min=0), help="Start at this queue offset.")
+@topic_option("The topic.", required=True)
+@click.option(
+    "--queue",
+    "queue_ids",
+    type=int,
+    metavar="ID",
+    multiple=True,
+    help="Only this queue; repeatable.",
+)
+@click.option(
+    "--offset", type=click.IntRange(min=0), metavar="N", help="Start at this queue offset."
+)
 @time_options
 @tag_option
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")

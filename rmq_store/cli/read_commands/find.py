@@ -20,7 +20,7 @@ from rmq_store.cli.messages import (
     table_options,
     where_it_was,
 )
-from rmq_store.cli.option_names import SYSTEM, TOPICS, OnceCommand
+from rmq_store.cli.option_names import KEYS, SYSTEM, OnceCommand
 from rmq_store.cli.options import (
     json_option,
     open_store,
@@ -29,6 +29,7 @@ from rmq_store.cli.options import (
     tag_option,
     time_options,
     time_range,
+    topics_option,
     word,
 )
 from rmq_store.cli.printing import say
@@ -45,21 +46,21 @@ if TYPE_CHECKING:
 
 @click.command(cls=OnceCommand)
 @store_command
-@click.option("--topic", "topics", multiple=True, help=TOPICS)
+@topics_option()
+@click.option("--key", "keys", type=word, metavar="KEY", multiple=True, help=KEYS)
 @click.option(
-    "--key",
+    "--id",
+    "message_id",
     type=word,
-    help="Only messages with this word in KEYS, or this UNIQ_KEY. Uses the index.",
-)
-@click.option(
-    "--id", "message_id", type=word, help="Only messages with this offsetMsgId or UNIQ_KEY."
+    metavar="ID",
+    help="Only messages with this offsetMsgId or UNIQ_KEY.",
 )
 @tag_option
 @click.option(
     "--property", "properties", multiple=True, metavar="NAME=VALUE", help="With this property."
 )
 @time_options
-@click.option("--text", type=word, help="Only messages with this text in the body.")
+@click.option("--text", type=word, metavar="TEXT", help="Only messages with this text in the body.")
 @click.option("--system", is_flag=True, help=SYSTEM)
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
 @skip_damaged_option
@@ -73,7 +74,7 @@ def find(
     broker_conf: str | None,
     broker_name: str | None,
     topics: tuple[str, ...],
-    key: str | None,
+    keys: tuple[str, ...],
     message_id: str | None,
     tags: str | None,
     properties: tuple[str, ...],
@@ -95,7 +96,7 @@ def find(
     from rmq_store.search.queue_selection import Search
 
     names = chosen_columns(columns, as_json, body)
-    if not (any((topics, key, message_id, tags, properties, begin, end, text, limit))):
+    if not (any((topics, keys, message_id, tags, properties, begin, end, text, limit))):
         raise click.UsageError(
             "find needs something to search for, such as --topic, --key or --since, or --limit N; "
             "cat prints a whole topic"
@@ -110,11 +111,11 @@ def find(
             list(topics) or None,
             None,
             *time_range(opened, begin, end),
-            key,
-            tags,
-            dict(map(_name_and_value, properties)),
-            None if text is None else _in_charset(text, charset),
-            system,
+            tags=tags,
+            properties=dict(map(_name_and_value, properties)),
+            text=None if text is None else _in_charset(text, charset),
+            include_system_topics=system,
+            keys=keys,
             unwrap_batches=not raw,
         )
         on_damage = damage if skip_damaged else None
@@ -124,8 +125,8 @@ def find(
             else _by_id(opened, message_id, names, on_damage, raw)
         )
         count = MessagePrinter(as_json, full, body, charset).print(batches, limit, progress)
-        word = key or message_id
-        gone = "" if count or word is None else where_it_was(opened, word, topics)
+        words = [*keys, *([] if message_id is None else [message_id])]
+        gone = "" if count else "".join(where_it_was(opened, word, topics) for word in words)
     damage.conclude()
     if not count:
         say(f"rmqstore: no message found{_id_leads_to(message_id)}{gone}", err=True)

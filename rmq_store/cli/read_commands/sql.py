@@ -12,7 +12,7 @@ import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import Damage, raw_option, table_options
-from rmq_store.cli.option_names import SINCE, SYSTEM, UNTIL, OnceCommand
+from rmq_store.cli.option_names import KEYS, SINCE, SYSTEM, UNTIL, OnceCommand
 from rmq_store.cli.options import (
     json_option,
     open_store,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     type=click.Path(),
     help="Another store, or a pattern of some; repeatable. Column brokerName names the store of a row.",
 )
-@click.option("--key", type=word, help="messages: only with this word in KEYS, or this UNIQ_KEY.")
+@click.option("--key", "keys", type=word, metavar="KEY", multiple=True, help=KEYS)
 @click.option("--since", "begin", type=time, metavar="TIME", help=SINCE)
 @click.option("--until", "end", type=time, metavar="TIME", help=UNTIL)
 @click.option("--system", is_flag=True, help=SYSTEM)
@@ -65,7 +65,7 @@ def sql(
     broker_conf: str | None,
     broker_name: str | None,
     others: tuple[str, ...],
-    key: str | None,
+    keys: tuple[str, ...],
     begin: Time | None,
     end: Time | None,
     system: bool,
@@ -99,7 +99,7 @@ def sql(
         if parquet is not None:
             check_file(parquet, [str(one.path) for one in stores])
         how: dict[str, Any] = {
-            "keys": None if key is None else [key],
+            "keys": keys or None,
             "include_system_topics": system,
             "unwrap_batches": not raw,
             "on_damage": damage.once if skip_damaged else None,

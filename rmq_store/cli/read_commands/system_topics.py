@@ -14,12 +14,12 @@ from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import Damage
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
-    group_names,
+    group_option,
     json_option,
     open_store,
     skip_damaged_option,
     store_command,
-    topic_names,
+    topic_option,
     word,
 )
 from rmq_store.cli.printing import print_pieces, reading
@@ -94,9 +94,7 @@ _KEPT = {
 _limit = click.option(
     "--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N rows."
 )
-_topic = click.option(
-    "--topic", shell_complete=topic_names, type=word, help="Only messages for this topic."
-)
+_topic = topic_option("Only messages for this topic.")
 
 
 @click.command(cls=OnceCommand)
@@ -162,8 +160,8 @@ def transactions(
 
 @click.command(cls=OnceCommand)
 @store_command
-@click.option("--group", shell_complete=group_names, type=word, help="Only this consumer group.")
-@click.option("--topic", shell_complete=topic_names, type=word, help="Only messages of this topic.")
+@group_option()
+@topic_option("Only messages of this topic.")
 @_limit
 @skip_damaged_option
 @json_option
@@ -188,13 +186,14 @@ def retries(
 
 @click.command(cls=OnceCommand)
 @store_command
+@group_option("Only reports of this producer or consumer group.")
 @click.option(
-    "--group",
-    shell_complete=group_names,
+    "--id",
+    "message_id",
     type=word,
-    help="Only reports of this producer or consumer group.",
+    metavar="ID",
+    help="Only reports about this message (UNIQ_KEY).",
 )
-@click.option("--id", "message_id", type=word, help="Only reports about this message (UNIQ_KEY).")
 @_limit
 @skip_damaged_option
 @json_option

@@ -10,14 +10,15 @@ import click
 from rmq_store.cli.engines import Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import Damage
-from rmq_store.cli.option_names import GROUPS, SYSTEM, TOPIC, TOPICS, OnceCommand
+from rmq_store.cli.option_names import GROUPS, SYSTEM, OnceCommand
 from rmq_store.cli.options import (
     group_names,
     json_option,
     open_store,
     skip_damaged_option,
     store_command,
-    topic_names,
+    topic_option,
+    topics_option,
     word,
 )
 from rmq_store.cli.printing import print_table, reading, say
@@ -42,7 +43,7 @@ def topics(
 @click.command(cls=OnceCommand)
 @store_command
 @json_option
-@click.option("--topic", shell_complete=topic_names, help=TOPIC)
+@topic_option()
 @click.option("--system", is_flag=True, help=SYSTEM)
 def queues(
     store: str,
@@ -60,11 +61,14 @@ def queues(
 @store_command
 @json_option
 @click.option(
-    "--group", "groups", shell_complete=group_names, type=word, multiple=True, help=GROUPS
+    *("--group", "groups"),
+    shell_complete=group_names,
+    type=word,
+    metavar="GROUP",
+    multiple=True,
+    help=GROUPS,
 )
-@click.option(
-    "--topic", "topics", shell_complete=topic_names, type=word, multiple=True, help=TOPICS
-)
+@topics_option()
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Only the N furthest behind.")
 @click.option(
     "--max-lag",

@@ -18,7 +18,14 @@ from rmq_store.cli.messages import (
     table_options,
 )
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import json_option, open_store, seconds, store_command, tag_option
+from rmq_store.cli.options import (
+    json_option,
+    open_store,
+    seconds,
+    store_command,
+    tag_option,
+    topics_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,12 +40,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=OnceCommand)
 @store_command
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    help="Only this topic; repeatable (default: all user topics).",
-)
+@topics_option("Only this topic; repeatable (default: all user topics).")
 @click.option(
     "-n",
     "--lines",

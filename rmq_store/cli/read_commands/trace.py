@@ -12,7 +12,7 @@ from rmq_store.cli.engines import Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import where_it_was
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import json_option, store_command, word
+from rmq_store.cli.options import json_option, store_command, topic_option, word
 from rmq_store.cli.printing import print_json, say
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import shown_time
@@ -27,7 +27,7 @@ _MOST_LISTED = 10  # unreadable places that are listed one by one
 @click.command(cls=OnceCommand)
 @store_command
 @click.argument("key", type=word)
-@click.option("--topic", help="Only messages that were sent to this topic.")
+@topic_option("Only messages that were sent to this topic.")
 @engine_options
 @json_option
 def trace(

@@ -11,14 +11,13 @@ import click
 
 from rmq_store.cli.engines import Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.option_names import TOPICS, OnceCommand
+from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
     json_option,
     store_command,
     time_options,
     time_range,
-    topic_names,
-    word,
+    topics_option,
 )
 from rmq_store.cli.printing import print_json, print_rows, say
 from rmq_store.text.progress import Progress
@@ -51,9 +50,7 @@ _BY = {
     show_default=True,
     help="Group by; message: list the largest ones.",
 )
-@click.option(
-    "--topic", "topics", shell_complete=topic_names, type=word, multiple=True, help=TOPICS
-)
+@topics_option()
 @time_options
 @click.option(
     "--top",

@@ -10,7 +10,15 @@ import click
 from rmq_store.cli.engines import Wanted
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import json_option, open_store, store_command, time, time_in, word
+from rmq_store.cli.options import (
+    group_option,
+    json_option,
+    open_store,
+    store_command,
+    time,
+    time_in,
+    topic_option,
+)
 from rmq_store.cli.printing import print_json, print_rows, say
 from rmq_store.cli.read_commands.tables import print_lag
 from rmq_store.text.times import TIME_FORMS, Time
@@ -18,9 +26,16 @@ from rmq_store.text.times import TIME_FORMS, Time
 
 @click.command(cls=OnceCommand)
 @store_command
-@click.option("--group", type=word, help="Only this consumer group.")
-@click.option("--topic", type=word, help="Only this topic.")
-@click.option("--queue", "queue_ids", type=int, multiple=True, help="Only this queue; repeatable.")
+@group_option()
+@topic_option()
+@click.option(
+    "--queue",
+    "queue_ids",
+    type=int,
+    metavar="ID",
+    multiple=True,
+    help="Only this queue; repeatable.",
+)
 @click.option(
     "--reset-to",
     "place",

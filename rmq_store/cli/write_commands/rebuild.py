@@ -30,8 +30,6 @@ from rmq_store.text.progress import Progress
 @click.argument("store", type=click.Path())
 @target_option
 @click.option("--log", type=click.Choice(LOG_MODES), default="copy", show_default=True, help=LOG)
-@click.option("--copy", is_flag=True, hidden=True, help="Older form of --log copy.")
-@click.option("--link", is_flag=True, hidden=True, help="Older form of --log link.")
 @click.option("--verify", is_flag=True, help="Verify the new store afterwards.")
 @release_option
 @config_option
@@ -42,8 +40,6 @@ def rebuild(
     target: str | None,
     second: str | None,
     log: str,
-    copy: bool,
-    link: bool,
     verify: bool,
     release: str | None,
     broker_conf: str | None,
@@ -63,9 +59,6 @@ def rebuild(
 
     to = one_target(target, second)
     source_of = click.get_current_context().get_parameter_source
-    if copy + link + (source_of("log") is ParameterSource.COMMANDLINE) > 1:
-        raise click.UsageError("give only one of --log, --copy and --link")
-    log = "link" if link else "copy" if copy else log
     if not verify and ParameterSource.COMMANDLINE in map(source_of, ("engine", "master")):
         raise click.UsageError("--engine and --master are for --verify")
     with MessageStore.open(store, broker_conf=broker_conf, queues=False) as opened:

@@ -7,7 +7,7 @@ import sys
 import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.option_names import OnceCommand, option
+from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import config_option, json_option
 from rmq_store.cli.printing import print_json
 from rmq_store.text.progress import Progress
@@ -15,10 +15,9 @@ from rmq_store.text.progress import Progress
 
 @click.command(cls=OnceCommand)
 @click.argument("store", type=click.Path())
-@option(
+@click.option(
     "--method",
     "mode",
-    old=["--mode"],
     type=click.Choice(["strict", "broker"]),
     default="strict",
     show_default=True,

@@ -173,7 +173,7 @@ def test_checksums_of_the_source_and_the_report_as_json(
 ) -> None:
     store = golden(NAME)
     words = [store.path, "--to", str(tmp_path / "out"), "--topic", "payments"]
-    words += ["--brokerConf", store.conf, "--checksums", "--json", str(tmp_path / "report.json")]
+    words += ["--broker-conf", store.conf, "--checksums", "--report", str(tmp_path / "report.json")]
     assert main(words) == EXIT_OK
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))
     source = report["source"]
@@ -201,14 +201,14 @@ def damaged(tmp_path: Path) -> GoldenStore:
 @pytest.mark.parametrize(
     ("options", "arrived", "reported"),
     [
-        ({"mode": "DROPMALFORMED"}, 417, "418 messages were selected, and 417 arrived"),
+        (("--mode", "DROPMALFORMED"), 417, "418 messages were selected, and 417 arrived"),
         (
-            {"mode": "DROPMALFORMED", "unwrapBatches": "false"},
+            ("--mode", "DROPMALFORMED", "--no-unwrap-batches"),
             417,
             "damaged messages that were left out: 1",
         ),
         (
-            {"mode": "PERMISSIVE", "columns": "body"},
+            ("--mode", "PERMISSIVE", "--columns", "body"),
             418,
             "rows about damage (see their corruptRecord): 1",
         ),
@@ -217,22 +217,21 @@ def damaged(tmp_path: Path) -> GoldenStore:
 def test_damage_that_is_left_out_is_a_problem(
     engine: SparkSession | None,
     tmp_path: Path,
-    options: dict[str, str],
+    options: tuple[str, ...],
     arrived: int,
     reported: str,
     table: str,
 ) -> None:
     store, target = damaged(tmp_path), tmp_path / "out"
-    words = [store.path, "--to", str(target), "--topic", "payments", "--brokerConf", store.conf]
-    words += [word for name, value in options.items() for word in (f"--{name}", value)]
-    words += ["--format", table, "--json", str(tmp_path / "report.json")]
+    words = [store.path, "--to", str(target), "--topic", "payments", "--broker-conf", store.conf]
+    words += [*options, "--format", table, "--report", str(tmp_path / "report.json")]
     assert main(words) == EXIT_NOT_ALL
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))
     assert any(reported in problem for problem in report["problems"]), report["problems"]
     rows = rows_in(target)
     assert len(rows) == report["numbers"]["messages added"] == arrived
     about = [row for row in rows if row.get("corruptRecord")]
-    assert len(about) == (1 if options["mode"] == "PERMISSIVE" else 0)
+    assert len(about) == (1 if "PERMISSIVE" in options else 0)
     assert all("RMQSTORE_" in row["corruptRecord"] for row in about)
 
 
@@ -246,7 +245,7 @@ def test_damage_that_stops_an_export_or_a_replay_is_not_to_be_tried_again(
     reported = " ".join(capsys.readouterr().out.split())
     assert "--mode DROPMALFORMED" in reported
     assert "to continue" not in reported
-    for target in ("--to-store", "--to-parquet"):
+    for target in ("--to", "--to-parquet"):
         assert replay.main([*words, target, str(tmp_path / target)]) == EXIT_REFUSED
         assert "rmqstore salvage" in " ".join(capsys.readouterr().out.split())
 
@@ -257,9 +256,9 @@ def test_damage_that_stops_an_export_or_a_replay_is_not_to_be_tried_again(
 def test_a_wrong_option_is_refused_with_the_nearest(
     golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [golden(NAME).path, "--to", str(tmp_path / "out"), "--startingTimestmp", "1"]
+    words = [golden(NAME).path, "--to", str(tmp_path / "out"), "--sinc", "1"]
     assert main(words) == EXIT_REFUSED
-    assert "--startingTimestamp" in capsys.readouterr().err
+    assert "--since" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -388,7 +387,14 @@ def test_killed_and_run_again_nothing_is_lost_or_doubled(
     store, target = golden(NAME), tmp_path / "out"
     words = [store.path, "--to", str(target), "--wave-bytes", "200k", "--format", table]
     words += ["--master", "local[2]"] if table == PARQUET else ["--engine", "local"]
-    words += ["--brokerConf", store.conf, "--brokerName", "broker-a", "--topic", "orders,payments"]
+    words += [
+        "--broker-conf",
+        store.conf,
+        "--broker-name",
+        "broker-a",
+        "--topic",
+        "orders,payments",
+    ]
     done = subprocess.run(
         [sys.executable, "-c", KILLER.format(), where, str(count), *words],
         cwd=CHECKOUT,

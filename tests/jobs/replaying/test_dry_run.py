@@ -166,7 +166,7 @@ def test_for_a_broker_its_client_is_asked_and_nobody_else(
 def test_the_command_says_that_it_was_dry(
     engine: SparkSession | None, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [golden(NAME).path, "--to-store", str(tmp_path / "new"), "--topic", "retrying"]
+    words = [golden(NAME).path, "--to", str(tmp_path / "new"), "--topic", "retrying"]
     assert main([*words, "--dry-run"]) == EXIT_OK
     reported = capsys.readouterr().out
     assert "planned target queues" in reported

@@ -34,7 +34,7 @@ def test_the_command_reports_and_says_how_it_went(
     store = golden(NAME)
     target, report = str(tmp_path / "new"), tmp_path / "report.json"
     words = [store.path, "--to-parquet", target, "--topic", "orders", "--broker-name", "broker-a"]
-    assert main([*words, "--json", str(report)]) == EXIT_OK
+    assert main([*words, "--report", str(report)]) == EXIT_OK
     shown = capsys.readouterr().out
     assert "finished without problems" in shown
     orders = sum(record["topic"] == "orders" for record in store.truth)
@@ -52,7 +52,7 @@ def test_the_report_on_stdout_is_json_alone(
     engine: SparkSession | None, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [golden(NAME).path, "--to-parquet", str(tmp_path / "p"), "--topic", "retrying"]
-    assert main([*words, "--json", "-"]) == EXIT_OK
+    assert main([*words, "--json"]) == EXIT_OK
     printed = capsys.readouterr()
     assert json.loads(printed.out)["job"] == "replay"
     assert "finished without problems" in printed.err
@@ -131,7 +131,7 @@ sys.exit(main(sys.argv[1:]))
 
 def test_a_small_store_needs_no_spark(golden: Golden, tmp_path: Path) -> None:
     """`--engine auto` starts no JVM for it, does not even import pyspark, and says so."""
-    words = [golden(NAME).path, "--to-store", "new", "--topic", "orders"]
+    words = [golden(NAME).path, "--to", "new", "--topic", "orders"]
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_SPARK, *words],
         cwd=tmp_path,

@@ -25,7 +25,7 @@ ORDERS_0, PAYMENTS_1 = QueueId("orders", 0), QueueId("payments", 1)
 
 
 def spec(*arguments: str) -> ReplaySpec:
-    return spec_of(main.parse(["/source", "--to-store", "/target", *arguments]))
+    return spec_of(main.parse(["/source", "--to", "/target", *arguments]))
 
 
 def test_a_source_and_a_target_are_enough() -> None:

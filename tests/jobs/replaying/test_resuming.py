@@ -195,7 +195,7 @@ sys.exit(replay.main(sys.argv[3:]))
 def command(asked: ReplaySpec) -> list[str]:
     words = [asked.source, "--wave-bytes", str(asked.wave_bytes), "--master", "local[2]"]
     for name, value in (
-        ("--to-store", asked.to_store),
+        ("--to", asked.to_store),
         ("--to-parquet", asked.to_parquet),
         ("--broker-conf", asked.broker_conf),
         ("--broker-name", asked.broker_name),

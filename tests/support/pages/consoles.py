@@ -74,7 +74,7 @@ def output_of(command: str, folder: Path) -> str:
             "COLUMNS": COLUMNS,
         },
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL if "jobs/" in command else subprocess.STDOUT,
+        stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
         text=True,
         check=False,

@@ -1,4 +1,4 @@
-"""The synopsis and the options of a command or job, as its page in the docs has them.
+"""The synopsis and the options of a command, as its page in the docs has them.
 
 `python -m tests.support.pages.option_pages` writes both again in every page.
 """
@@ -32,7 +32,7 @@ def pages() -> Iterator[tuple[Path, str, click.Command]]:
         yield DOCS / "commands" / f"{name}.md", f"rmqstore {name}", command
     for name in JOBS:
         command = import_module(f"rmqstore_jobs.{name}").main.command
-        yield DOCS / "jobs" / f"{name}.md", f"spark-submit jobs/{name}.py", command
+        yield DOCS / "commands" / f"{name}.md", f"rmqstore {name}", command
 
 
 def synopsis(typed: str, command: click.Command) -> str:
@@ -53,7 +53,7 @@ def options(command: click.Command) -> str:
             rows.append(_row(option))
     reported = _HEADER + "".join(rows) + "\n"
     if others:
-        reported += f"Of the [Spark source](../spark.md), whose own names work too: {', '.join(others)}.\n\n"
+        reported += f"Of the [Spark source](../spark.md): {', '.join(others)}.\n\n"
     return reported
 
 

@@ -1,4 +1,4 @@
-"""The table of docs/vocabulary.md: each word, what it means, who has it, and its older names.
+"""The table of docs/vocabulary.md: each word, what it means, and who has it.
 
 `python -m tests.support.pages.vocabulary` writes the table again. A word that two commands or jobs
 have needs a row of MEANINGS.
@@ -13,16 +13,12 @@ from typing import NamedTuple
 
 import click
 
-from rmq_store.cli.option_names import old_names
 from rmqstore_jobs.running.source_options import SourceOption
 from tests.support.pages.option_pages import DOCS, pages
 
 PAGE = DOCS / "vocabulary.md"
 TABLE = re.compile(r"^\| word \|.*?(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
-_HEADER = (
-    "| word | meaning | commands | jobs | option of the Spark source | older names |\n"
-    "|---|---|---|---|---|---|"
-)
+_HEADER = "| word | meaning | commands | option of the Spark source |\n|---|---|---|---|"
 
 
 class Meaning(NamedTuple):
@@ -58,7 +54,7 @@ MEANINGS = {
     "--raw": Meaning("the record of an inner batch, not its messages", "unwrapBatches=false"),
     "--verify": Meaning("check the whole log, or the new store"),
     "--verify-queue": Meaning("check every queue entry against its record", "verifyQueue"),
-    "--json": Meaning("JSON instead of tables: a line for each row, or one report of a job"),
+    "--json": Meaning("JSON instead of tables: one object a line"),
     "--to": Meaning("the new store, folder or file that is written", "path"),
     "--to-broker": Meaning("the proxy of a running broker that gets the messages"),
     "--failed": Meaning("the folder for messages that the broker refused"),
@@ -72,16 +68,16 @@ MEANINGS = {
     "--broker-name": Meaning("the broker's name", "brokerName"),
     "--engine": Meaning("work in this process, or on Spark"),
     "--master": Meaning("Spark's master"),
+    "--report": Meaning("write the report as JSON to this file too"),
     "--checksums": Meaning("report size and SHA-256 of every file of the store"),
     "--wave-bytes": Meaning("bytes per wave: what is written or sent at once"),
 }
 
 
 class Use(NamedTuple):
-    """An option of a command or job."""
+    """An option of a command."""
 
     front: str
-    of_job: bool
     option: click.Option
 
 
@@ -92,30 +88,23 @@ def uses() -> dict[str, list[Use]]:
         for option in command.params:
             if not isinstance(option, click.Option) or option.hidden:
                 continue
-            of_job = page.parent.name == "jobs"
             word = next(name for name in option.opts if name.startswith("--"))
             if word in MEANINGS or not isinstance(option, SourceOption):
-                found[word].append(Use(page.stem, of_job, option))
+                found[word].append(Use(page.stem, option))
     return found
 
 
 def rows() -> Iterator[str]:
     """The lines of the table. Raises KeyError for a shared word without a meaning."""
     found = uses()
-    every = {job: {u.front for u in found["--json"] if u.of_job == job} for job in (False, True)}
+    every = {use.front for use in found["--json"]}
     shared = {word for word, its in found.items() if len(its) > 1}
     if missing := shared - set(MEANINGS):
         raise KeyError(f"{sorted(missing)}: words without a meaning in MEANINGS")
     for word, meaning in MEANINGS.items():
-        fronts = [
-            _names({u.front for u in found[word] if u.of_job == of_job}, every[of_job])
-            for of_job in (False, True)
-        ]
-        old = ", ".join(
-            f"`{name}`" for name in sorted({n for u in found[word] for n in old_names(u.option)})
-        )
+        fronts = _names({use.front for use in found[word]}, every)
         source = f"`{meaning.of_source}`" if meaning.of_source else ""
-        cells = (f"`{word}`", meaning.text, *fronts, source, old)
+        cells = (f"`{word}`", meaning.text, fronts, source)
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
