@@ -19,6 +19,7 @@ from rmq_store.escaping import printable
 from rmq_store.text.lines import plain_text, text_columns, text_lines
 from rmq_store.text.progress import Progress
 from rmq_store.text.query_rows import printable_columns, query_json_lines
+from rmq_store.text.sizes import counted
 
 TEXT, JSON, CSV = "text", "json", "csv"
 
@@ -130,4 +131,4 @@ def write_parquet(rows: pa.RecordBatchReader, target: Path) -> int:
 
 def say_written(target: Path, count: int) -> None:
     """Say on stderr what was written."""
-    click.echo(f"{printable(target)}: {count} rows", err=True)
+    click.echo(f"{printable(target)}: {counted(count, 'row')}", err=True)

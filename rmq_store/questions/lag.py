@@ -15,15 +15,16 @@ from rmq_store.search.queue_selection import require_queue_ids
 from rmq_store.store import MessageStore
 from rmq_store.tables.compute_lag import ABOVE_MAX, LOST_QUEUE, NOT_KNOWN, NOT_READ, group_rows
 from rmq_store.tables.table import Row
+from rmq_store.text.sizes import counted
 
 LOST = "BELOW_MIN"
 _OFFSETS_A_SHARE = 500
 _PROBLEMS = {
-    LOST_QUEUE: "the lag in {} queues is not known: their entries are lost",
-    NOT_KNOWN: "whether {} queues exist is not known: topics.json cannot be read",
-    NOT_READ: "messages wait in {} queues that no consumer reads: their numbers are readQueueNums "
-    "of the topic or more, perm of the topic lacks 4, or topics.json does not have it",
-    ABOVE_MAX: "the offsets of {} queues are after the last message: the next ones may be skipped",
+    LOST_QUEUE: "the lag in {} is not known: the entries are lost",
+    NOT_KNOWN: "whether {} may be read is not known: topics.json cannot be read",
+    NOT_READ: "messages wait in {} that no consumer reads: the number is readQueueNums of the "
+    "topic or more, perm of the topic lacks 4, or topics.json does not have it",
+    ABOVE_MAX: "the offset is after the last message in {}: the next ones may be skipped",
 }
 
 
@@ -47,8 +48,8 @@ class LagAnswer:
         for row in self.rows:
             lags[row["consumerGroup"]] += row.get("lag") or 0
         behind = sum(1 for lag in lags.values() if lag)
-        groups = "1 group" if len(lags) == 1 else f"{len(lags)} groups"
-        return f"{groups}, {behind} behind, by {lags.total():,} messages in all"
+        total = counted(lags.total(), "message")
+        return f"{counted(len(lags), 'group')}, {behind} behind, by {total} in all"
 
     def by_group(self) -> list[dict[str, Any]]:
         """Rows by group and topic, furthest behind first."""
@@ -71,12 +72,13 @@ class LagAnswer:
         for total in self.by_group():
             name = f"group {total['consumerGroup']} of topic {total['topic']}"
             if lost := total["queuesWithLoss"]:
-                yield f"{name}: unconsumed messages expired in {lost} queues"
+                yield f"{name}: unconsumed messages expired in {counted(lost, 'queue')}"
             for status, what in _PROBLEMS.items():
                 if count := queues[status, total["consumerGroup"], total["topic"]]:
-                    yield f"{name}: {what.format(count)}"
+                    yield f"{name}: {what.format(counted(count, 'queue'))}"
             if max_lag is not None and total["lag"] > max_lag:
-                yield f"{name} is {total['lag']:,} messages behind; at most {max_lag:,} are allowed"
+                behind = counted(total["lag"], "message")
+                yield f"{name} is {behind} behind; at most {max_lag:,} are allowed"
 
 
 @dataclass(frozen=True, slots=True)

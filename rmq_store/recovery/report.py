@@ -12,6 +12,7 @@ from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.snapshot.snapshot import StoreSnapshot
+from rmq_store.text.sizes import counted
 
 
 @dataclass(slots=True)
@@ -44,8 +45,8 @@ def note_left_out(
 def line_of_default_delays(count: int, *, planned: bool = False, again: str) -> str:
     """A sentence about entries with the times of the default delay levels, and how to get others."""
     return (
-        f"{count} entries of {SCHEDULE_TOPIC} {'would have' if planned else 'have'} the times of the default "
-        f"delay levels. If the broker has a messageDelayLevel, {again}"
+        f"{counted(count, 'entry')} of {SCHEDULE_TOPIC} {'would get' if planned else 'got'} the times of the "
+        f"default delay levels. If the broker has a messageDelayLevel, {again}"
     )
 
 
@@ -120,8 +121,8 @@ class RecoveryReport:
     def lines_of_left_out(self) -> list[str]:
         """A sentence for each queue with records that were left out."""
         return [
-            f"{'doubled' if left.listed else 'left out'}: {left.count} records of queue "
-            f"{printable(queue.topic)}/{queue.queue_id}, whose queue offsets earlier records have; the "
+            f"{'doubled' if left.listed else 'left out'}: {counted(left.count, 'record')} of queue "
+            f"{printable(queue.topic)}/{queue.queue_id} with queue offsets that earlier records have; the "
             f"first: queue offset {left.queue_offset}, log offset {left.log_offset}. "
             + (_LISTED if left.listed else "A broker skips them too; source=commitlog reads them")
             for queue, left in self.left_out.items()
@@ -164,7 +165,7 @@ class RecoveryReport:
         lines = [
             f"{printable(self.path)} {state}; {done if self.applied else planned}",
             f"  log {self.log_start} to {self.log_end}, scanned from {self.scanned_from}: "
-            f"{self.records} records, {self.bytes_cut} bytes cut",
+            f"{counted(self.records, 'record')}, {counted(self.bytes_cut, 'byte')} cut",
             f"  queues: {len(self.queues)}, entries cut {self.entries_cut}, "
             f"rebuilt {self.entries_rebuilt}; index items rebuilt {self.index_items_rebuilt}",
         ]

@@ -14,6 +14,7 @@ from rmq_store.report.report_scope import Inquiry, Named
 from rmq_store.report.section import Cell, Grid, Remark, Section, in_units, number, text
 from rmq_store.store import MessageStore
 from rmq_store.tables import TABLES
+from rmq_store.text.sizes import counted
 from rmq_store.verify.config_against_store import config_findings, progress_findings
 from rmq_store.verify.findings import Finding, Severity
 
@@ -107,8 +108,8 @@ def damage(inquiry: Inquiry) -> Section:
         report = ask_opened(VerifyQuestion(), inquiry.store, inquiry.progress)
         return replace(
             section,
-            about=f"The whole log was checked: {report.records:,} records, {report.queues:,} queues, "
-            f"{len(report.index):,} index files."
+            about=f"The whole log was checked: {counted(report.records, 'record')}, "
+            f"{counted(report.queues, 'queue')}, {counted(len(report.index), 'index file')}."
             + ("" if len(report.findings) else " Nothing is wrong."),
             grids=_findings_grids(report.findings),
             remarks=[_remark(inquiry, finding) for finding in report.findings],

@@ -29,6 +29,7 @@ from rmq_store.index.item_chains import CheckedItems, check_file
 from rmq_store.index.items_of_messages import index_items, tag_items
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.store import MessageStore
+from rmq_store.text.sizes import counted
 from rmq_store.verify.findings import Finding, Findings, Severity
 from rmq_store.verify.index_structure import (
     FALSE_ITEM,
@@ -208,7 +209,7 @@ def _check_range(
                 Severity.WARNING if closed else Severity.NOTE,
                 "index-beyond-log",
                 file.path,
-                f"{beyond} items point after the end of the log ({end}): the log was cut, or "
+                f"{counted(beyond, 'item')} pointing after the end of the log ({end}): the log was cut, or "
                 "copied "
                 "before the index",
                 "The broker ignores what it cannot read; later records at these positions give "
@@ -328,8 +329,8 @@ class IndexPart:
                     Severity.WARNING,
                     "index-false-item",
                     self._path,
-                    f"{len(false)} items lead to no record with their key, the first to log offset "
-                    f"{int(false[0])}: the broker does not find the messages that they were made for",
+                    f"{counted(len(false), 'item')} leading to no record with the key, the first to log "
+                    f"offset {int(false[0])}: the broker does not find the messages that they were made for",
                     FALSE_ITEM,
                     count=len(false),
                 )

@@ -17,6 +17,7 @@ from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT
 from rmq_store.index.index_file_reader import Header, IndexFile
 from rmq_store.index.item_chains import CheckedItems
+from rmq_store.text.sizes import counted
 from rmq_store.verify.findings import Finding, Severity
 
 _TODO = (
@@ -215,8 +216,8 @@ def _astray_finding(file: IndexFile, found: CheckedItems) -> Finding:
         Severity.WARNING,
         "index-false-item",
         file.path,
-        f"{found.astray} items lead out of the file's range of the log; the first is item {number} "
-        f"(expected log offset {header.begin_log_offset} to {header.end_log_offset}, found "
+        f"{counted(found.astray, 'item')} leading out of the file's range of the log; the first is item "
+        f"{number} (expected log offset {header.begin_log_offset} to {header.end_log_offset}, found "
         f"{file.log_offset_of(number)}). The broker does not find their messages",
         FALSE_ITEM,
         start,
@@ -244,7 +245,7 @@ def _item_findings(file: IndexFile, found: CheckedItems) -> Iterator[Finding]:
             Severity.WARNING,
             "index-broken-chain",
             file.path,
-            f"{len(found.broken)} items do not point to the one before them in their slot; the first is "
+            f"{counted(len(found.broken), 'item')} not pointing to the one before in the slot; the first is "
             f"item {number} (expected item {found.before_broken}, found {file.previous_of(number)}). "
             "Look-ups that reach them miss the items before",
             _TODO,

@@ -20,6 +20,7 @@ from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.reading.slice_reader import OTHER_OFFSET
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.store import MessageStore
+from rmq_store.text.sizes import counted
 from rmq_store.verify.findings import Finding, Findings, Severity
 
 _REBUILD = "Rebuild queues and index from the log into a new store: rmqstore rebuild"
@@ -30,11 +31,11 @@ _SKIPPED = (
 _MISSING, _TAKEN, _FIRST, _AGAIN = "missing", "taken", "first", "again"
 _LOW, _HIGH = "low", "high"
 _IN_NO_ENTRY = (
-    "{count} intact records of queue {queue} are in no entry, {offsets}; the first: log offset "
+    "{records} of queue {queue}, intact and in no entry, {offsets}; the first: log offset "
     "{log_offset}. "
 )
 _MOVED = (
-    "{count} records of queue {queue}, {offsets}, are listed at another queue offset, {places}; the "
+    "{records} of queue {queue}, {offsets}, listed at another queue offset, {places}; the "
     "first: log offset {log_offset}. Consumers get them there"
 )
 _UNLISTED = {
@@ -75,7 +76,7 @@ _UNLISTED = {
     _AGAIN: (
         Severity.NOTE,
         "queue-offset-used-again",
-        "{count} records of queue {queue} have queue offsets that later records have too",
+        "{records} of queue {queue} with queue offsets that later records have too",
         "Normal if a topic was deleted and created again; the older records are in no queue",
     ),
 }
@@ -290,7 +291,7 @@ def unlisted_findings(store: MessageStore, tally: QueueTally) -> Iterator[Findin
             code,
             queue_folder(store, one.queue, one.batch),
             meaning.format(
-                count=run.count,
+                records=counted(run.count, "record"),
                 queue=f"{one.queue.topic}/{one.queue.queue_id}",
                 offsets=run.offsets,
                 log_offset=run.log_offset,
@@ -319,9 +320,8 @@ def _check_tags(
             Severity.WARNING,
             "queue-wrong-tags-code",
             queue_folder(store, queue),
-            f"{len(wrong)} entries of queue {queue.topic}/{queue.queue_id} do not have the hash "
-            "of "
-            "their record's tag; the first: queue offset "
+            f"{counted(len(wrong), 'entry')} of queue {queue.topic}/{queue.queue_id} lacking the hash of "
+            "the record's tag; the first: queue offset "
             f"{int(found.offset[rows[wrong[0]]])}. "
             "A consumer that filters by tag misses them",
             _REBUILD,
@@ -375,8 +375,8 @@ def _dangling(
             Severity.ERROR,
             "queue-dangling-entry",
             folder,
-            f"{counts[True]} entries of queue {name} lead into the damage at log offset {places[0]}"
-            f"{more}, which is reported too: these messages are lost",
+            f"{counted(counts[True], 'entry')} of queue {name} leading into the damage at log offset "
+            f"{places[0]}{more}, which is reported too: what they list is lost",
             "Readers skip them; a consumer stops or skips there. Repair the damage of the log first",
             count=counts[True],
         )
@@ -385,8 +385,8 @@ def _dangling(
             Severity.ERROR,
             "queue-dangling-entry",
             folder,
-            f"{counts[False]} entries of queue {name} point to no record of the queue; the first: "
-            f"{first[None]}",
+            f"{counted(counts[False], 'entry')} of queue {name} pointing to no record of the queue; the "
+            f"first: {first[None]}",
             f"Readers skip them; a consumer stops or skips there. {_mending(first[None])}",
             count=counts[False],
         )
@@ -415,8 +415,8 @@ def waiting_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding
             Severity.NOTE,
             "not-dispatched",
             queue_folder(store, queue),
-            f"{count} records of queue {queue.topic}/{queue.queue_id}, from log offset "
-            f"{tally.first_waiting[queue]} on, are in the log but not yet in the queue",
+            f"{counted(count, 'record')} of queue {queue.topic}/{queue.queue_id}, from log offset "
+            f"{tally.first_waiting[queue]} on, being in the log but not yet in the queue",
             "Normal after a crash and in a copy of a running store; the broker lists them when it "
             "starts, and readers of rmq_store find them in the log",
             count=count,
@@ -434,8 +434,7 @@ def queueless_findings(
             Severity.ERROR if lost else Severity.NOTE,
             "queue-missing" if lost else "queue-deleted",
             queue_folder(store, queue),
-            f"{count} records of queue {queue.topic}/{queue.queue_id} are in the log, but the "
-            "queue "
+            f"{counted(count, 'record')} of queue {queue.topic}/{queue.queue_id} in the log, but the queue "
             + (
                 "has no files, though its topic is configured" if lost else "is gone with its topic"
             ),

@@ -30,6 +30,7 @@ from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.as_broker_queues import refused_files
 from rmq_store.snapshot.file_sizes import refuse_unknown_size
 from rmq_store.store import MessageStore
+from rmq_store.text.sizes import counted
 from rmq_store.verify.config_against_store import (
     checkpoint_findings,
     config_findings,
@@ -570,8 +571,8 @@ def verdict(report: VerifyReport) -> str:
     counts = severities(report.findings)
     notes = counts[Severity.NOTE.value]
     problems = len(report.findings) - notes
-    found = "no problems" if report.nothing_wrong else f"{problems} problem{'s' * (problems != 1)}"
+    found = "no problems" if report.nothing_wrong else counted(problems, "problem")
     each = ", ".join(
-        f"{counts[severity.value]} {severity.value}s" for severity in reversed(list(Severity))
+        counted(counts[severity.value], severity.value) for severity in reversed(list(Severity))
     )
     return f"{found} found ({each})"

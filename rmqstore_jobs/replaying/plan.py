@@ -17,6 +17,7 @@ from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.running.failures import AlreadyDoneError
 from rmqstore_jobs.running.store_selection import pieces_in
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import cut_into_slices
@@ -128,8 +129,8 @@ def _entries_selected(plan: ReadPlan) -> int:
 
 
 def cut_short(journal: ReplayJournal, spec: ReplaySpec) -> ReplayRun | None:
-    """The interrupted run to continue. Raises JournalError if it has other options, or if a run with
-    these options is done."""
+    """The interrupted run to continue. Raises JournalError if it has other options, AlreadyDoneError
+    if a run with these options is done."""
     before, asked = journal.begun, spec.asked()
     if before is None:
         done = journal.done_like(asked)
@@ -152,13 +153,16 @@ def _is_done(journal: ReplayJournal, spec: ReplaySpec, done: ReplayRun) -> Journ
     how, again = "is in the target", "for a second copy, replay into another target"
     if spec.to_broker is not None:
         how, again = "was sent", "to send it again, name another --failed folder"
-    reason, advice = f"{how}, finished at {done.updated}", f"There is nothing to do; {again}"
     targets = [path for path in (spec.to_store, spec.to_parquet) if path is not None]
     gone = next((path for path in targets if not has_content(path)), None)
     if gone is not None and any(done.counts.values()):
-        reason = f"finished at {done.updated}, and its target {gone} is gone"
-        advice = f"Delete {journal.path} to replay again"
-    return JournalError(journal.path, reason=f"this replay {reason}", advice=advice)
+        return JournalError(
+            journal.path,
+            reason=f"this replay finished at {done.updated}, and its target {gone} is gone",
+            advice=f"Delete {journal.path} to replay again",
+        )
+    reason = f"this replay {how}, finished at {done.updated}"
+    return AlreadyDoneError(journal.path, reason=reason, advice=f"There is nothing to do; {again}")
 
 
 def refuse_to_mix(spec: ReplaySpec) -> None:

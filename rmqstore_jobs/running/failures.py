@@ -1,13 +1,21 @@
-"""Describe a Spark failure in one sentence."""
+"""Describe how a job ended early, in one sentence."""
 
 from __future__ import annotations
 
 import re
 
+from rmq_store.files.journal import JournalError
+
 _DAMAGE = re.compile(
     r"\[RMQSTORE_(CORRUPT_[A-Z]+|MISSING_FILE|BODY)\]|the end of the log is lost: "
 )
 SALVAGE = "`rmqstore salvage` copies the intact messages into a new store"
+
+
+class AlreadyDoneError(JournalError):
+    """A job that is asked for has been done, and its target has what it wrote."""
+
+    code = "RMQSTORE_ALREADY_DONE"
 
 
 def is_damage(reason: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -17,7 +18,7 @@ from rich.console import Console
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.heap_settings import keep_freed_memory
-from rmqstore_jobs.running.failures import is_damage, is_from_spark, reason_of
+from rmqstore_jobs.running.failures import AlreadyDoneError, is_damage, is_from_spark, reason_of
 from rmqstore_jobs.running.result_tables import JobResult
 from rmqstore_jobs.running.source_options import SourceOption
 from rmqstore_jobs.running.spark_engine import AUTO, ENGINES, runs_on_spark
@@ -169,6 +170,9 @@ class Job:
             with asked_to_stop() as should_stop:
                 answer = self.run(spark, spec, should_stop)
             print_result(answer, given["as_json"], given["report"])
+        except AlreadyDoneError as done:
+            _say_that_it_is_done(done, self._name, given["as_json"])
+            return EXIT_OK
         except click.exceptions.Exit as stop:
             return stop.exit_code
         except click.ClickException as wrong:
@@ -273,6 +277,13 @@ def print_result(answer: JobResult, as_json: bool, report: str | None) -> None:
         sys.stdout.flush()
     if report is not None:
         answer.save(report)
+
+
+def _say_that_it_is_done(done: AlreadyDoneError, name: str, as_json: bool) -> None:
+    """The end of a job with nothing to do: that is what a program asked for that runs it again."""
+    click.echo(f"{name}: {done}", err=True)
+    if as_json:
+        print(json.dumps({"job": name, "ok": True, "alreadyDone": True}))
 
 
 @contextmanager

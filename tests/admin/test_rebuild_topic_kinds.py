@@ -194,7 +194,7 @@ def test_due_times_by_default_delay_levels_are_counted_and_named(tmp_path: Path)
     assert rebuild(store.path, tmp_path / "own", config=store.conf).default_delays == 0
     assert rebuild(store.path, tmp_path / "default").default_delays == count
     said = run("rebuild", store.path, "--to", str(tmp_path / "again"))
-    assert f"{count} entries of {SCHEDULE_TOPIC} have the times of the default delay levels" in said
+    assert f"{count} entries of {SCHEDULE_TOPIC} got the times of the default delay levels" in said
     assert "default delay" not in run(
         "rebuild", store.path, "--to", str(tmp_path / "third"), "--broker-conf", str(store.conf)
     )

@@ -48,7 +48,7 @@ def test_queues_come_back_as_the_broker_wrote_them(golden: Golden, tmp_path: Pat
     assert done.returncode == 0, done.both
     assert queue_bytes(target) == queue_bytes(golden(NAME).path)
     rebuilt, verified = done.stdout.splitlines()
-    assert f": {len(store.truth)} records, " in rebuilt
+    assert f": {len(store.truth):,} records, " in rebuilt
     assert verified.startswith("no problems found (0 errors, 0 warnings, ")
 
 

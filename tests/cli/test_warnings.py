@@ -139,5 +139,5 @@ def test_a_queue_is_not_said_to_be_missing_where_topics_json_is_unreadable(tmp_p
         found = [question.work(store, one, lambda count: None) for one in question.plan(store)]
         problems = list(question.merge(store, found).problems())
     assert [problem.split(": ", 1)[1] for problem in problems] == [
-        "whether 2 queues exist is not known: topics.json cannot be read"
+        "whether 2 queues may be read is not known: topics.json cannot be read"
     ]

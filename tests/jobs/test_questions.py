@@ -168,7 +168,7 @@ def test_messages_that_expired_before_they_were_consumed_are_reported(
     set_offset(store, "late", queue.topic, queue.queue_id, 0)
     done = asked(engine, "lag", store, "--by", "group")
     assert done.returncode == 1
-    assert "unconsumed messages expired in 1 queues" in done.stderr
+    assert "unconsumed messages expired in 1 queue" in done.stderr
     assert rows_of(done)[0]["queuesWithLoss"] == 1
 
 

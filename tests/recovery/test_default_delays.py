@@ -39,11 +39,11 @@ def test_a_recovery_counts_the_times_that_it_makes_by_default_levels(
     assert count
     assert plan_recovery(crashed.path, crashed.conf, mode=mode).default_delays == 0
     planned = run("recover", crashed.path, "--method", mode)
-    assert f"{count} {SAID} would have the times of the default delay levels" in planned
+    assert f"{count} {SAID} would get the times of the default delay levels" in planned
     assert "give its file: --broker-conf" in planned
     applied = recover(crashed.path, mode=mode)
     assert applied.default_delays == count == applied.to_dict()["default_delays"]
-    assert f"{count} {SAID} have the times of the default delay levels" in str(applied)
+    assert f"{count} {SAID} got the times of the default delay levels" in str(applied)
     # A second recovery would keep these entries.
     assert "rmqstore rebuild --broker-conf writes right ones" in str(applied)
 
@@ -69,4 +69,4 @@ def test_a_salvage_counts_them_too(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     assert salvage(store.path, tmp_path / "own", config=store.conf).default_delays == 0
     said = run("salvage", store.path, "--to", str(tmp_path / "new"))
-    assert f"{delayed(store)} {SAID} have the times of the default delay levels" in said
+    assert f"{delayed(store)} {SAID} got the times of the default delay levels" in said

@@ -270,7 +270,7 @@ def test_several_gaps_of_a_queue_are_one_finding_and_each_message_is_given_or_re
     assert sorted(given + reported) == [int.from_bytes(unit[:8], "big") for unit in units]
     assert len(given) == gaps[0][0]
     assert lost.count == len(units) - len(kept)
-    assert f"are in no entry, queue offsets {offsets}; the first" in lost.meaning
+    assert f"in no entry, queue offsets {offsets}; the first" in lost.meaning
     assert moved.count == len(kept) - gaps[0][0]
     assert f"{places} places too low" in moved.meaning
 
@@ -305,5 +305,5 @@ def test_entries_that_changed_places_are_not_said_to_be_lost(tmp_path: Path) -> 
         found = [finding.meaning for finding in verify(store).findings]
     assert len(found) == 2
     for one, offset, side in zip(found, (20, 10), ("low", "high"), strict=True):
-        assert f"queue offset {offset}, are listed at another queue offset" in one
+        assert f"queue offset {offset}, listed at another queue offset" in one
         assert f"10 places too {side}" in one

@@ -155,7 +155,7 @@ def test_entries_of_a_damaged_record_name_the_damage(clean: GoldenStore) -> None
     overwrite(log_file(clean), at, bytes(record["storeSize"]))
     report = report_of(clean.path)
     (finding,) = [one for one in report.findings if one.code == "queue-dangling-entry"]
-    assert f"lead into the damage at log offset {at}, which" in finding.meaning
+    assert f"leading into the damage at log offset {at}, which" in finding.meaning
     assert finding.count == 1
     assert one(report, "log-damaged").start == at
 
@@ -385,12 +385,12 @@ def test_two_inner_batches_of_one_queue_offset(clean: GoldenStore, tmp_path: Pat
     report = rebuild(clean.path, tmp_path / "rebuilt")
     (said,) = report.recovery.lines_of_left_out()
     assert said.startswith(
-        "doubled: 1 records of queue inner/0, whose queue offsets earlier records"
+        "doubled: 1 record of queue inner/0 with queue offsets that earlier records have"
     )
     assert not report.all_well
     again = one(report_of(tmp_path / "rebuilt"), "queue-offset-used-again")
     assert (
-        "1 records of queue inner/0 have queue offsets that later records have too" in again.meaning
+        "1 record of queue inner/0 with queue offsets that later records have too" in again.meaning
     )
     dangling = one(report_of(tmp_path / "rebuilt"), "queue-dangling-entry")
     assert "lists none (it is lost, or its entry is out of order) at offset " in dangling.meaning

@@ -15,6 +15,7 @@ from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import json_option, store_command, topic_option, word
 from rmq_store.cli.printing import print_json, say
 from rmq_store.text.progress import Progress
+from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def trace(
     for error in damage[:_MOST_LISTED]:
         say(f"rmqstore: left out: {error}", err=True)
     if len(damage) > _MOST_LISTED:
-        say(f"rmqstore: {len(damage)} places cannot be read; see `verify`", err=True)
+        say(f"rmqstore: {counted(len(damage), 'place')} cannot be read; see `verify`", err=True)
     if not lives:
         reason = f"no message has the key {key!r}"
         if topic is not None:

@@ -14,6 +14,7 @@ from rmq_store.cli.options import json_option, store_command
 from rmq_store.cli.printing import print_json, say
 from rmq_store.escaping import printable
 from rmq_store.text.progress import Progress
+from rmq_store.text.sizes import counted
 
 if TYPE_CHECKING:
     from rmq_store.verify.verify_store import VerifyReport
@@ -64,8 +65,8 @@ def print_findings(wanted: Wanted, as_json: bool) -> VerifyReport:
         print_json(as_json_object(summary))
     else:
         click.echo(
-            f"{verdict(report)}: {report.records} records, {report.queues} queues, "
-            f"{len(report.index)} index files"
+            f"{verdict(report)}: {counted(report.records, 'record')}, "
+            f"{counted(report.queues, 'queue')}, {counted(len(report.index), 'index file')}"
         )
         for finding in report.findings:
             severity = finding.severity.value

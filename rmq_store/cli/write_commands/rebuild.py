@@ -24,6 +24,7 @@ from rmq_store.cli.read_commands.verify import print_findings
 from rmq_store.escaping import printable
 from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
 from rmq_store.text.progress import Progress
+from rmq_store.text.sizes import counted
 
 
 @click.command(cls=OnceCommand)
@@ -70,8 +71,9 @@ def rebuild(
     else:
         recovery = report.recovery
         say(
-            f"{report.target}: {recovery.records} records, {len(recovery.queues)} queues, "
-            f"{recovery.entries_rebuilt} entries and {recovery.index_items_rebuilt} index items rebuilt"
+            f"{report.target}: {counted(recovery.records, 'record')}, "
+            f"{counted(len(recovery.queues), 'queue')}, {counted(recovery.entries_rebuilt, 'entry')} and "
+            f"{counted(recovery.index_items_rebuilt, 'index item')} rebuilt"
             + (", continuing an earlier run" if report.resumed else "")
         )
         for start, stop in recovery.damage:

@@ -10,7 +10,7 @@ from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import json_option, open_store, store_command, time, time_in
 from rmq_store.cli.printing import print_json, print_rows
 from rmq_store.escaping import printable
-from rmq_store.text.sizes import size
+from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import TIME_FORMS, Time
 
 
@@ -82,6 +82,6 @@ def retention(
     elif not files:
         click.echo("nothing is due: no file has only messages that are old enough")
     click.echo(
-        f"{len(files)} files, {size(plan.bytes)}"
+        f"{counted(len(files), 'file')}, {size(plan.bytes)}"
         + (f": deleted, {size(freed)}" if really else "; --apply deletes them" if files else "")
     )

@@ -18,7 +18,7 @@ from rmq_store.cli.options import (
 from rmq_store.cli.printing import print_json, say
 from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
 from rmq_store.text.progress import Progress
-from rmq_store.text.sizes import size
+from rmq_store.text.sizes import counted, size
 
 
 @click.command(cls=OnceCommand)
@@ -53,7 +53,7 @@ def salvage(
     if as_json:
         print_json(as_json_object(report.to_dict()))
     else:
-        say(f"{report.messages} messages, {size(report.record_bytes)}, copied to {to}")
+        say(f"{counted(report.messages, 'message')}, {size(report.record_bytes)}, copied to {to}")
         for part in report.skipped:
             say(
                 f"left out: {part.start} to {part.stop}: {part.kind}"

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from rmq_store import QueueId, StoreError
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError
 from rmqstore_jobs.replay import main, run
-from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_REFUSED
+from rmqstore_jobs.running.job_command import EXIT_OK
 from tests.conftest import GoldenStore
 from tests.support.checkout import CHECKOUT
 from tests.support.spark.replays import (
@@ -44,8 +44,10 @@ def test_the_command_reports_and_says_how_it_went(
     assert saved["source"]["logRange"][0] == 0
     assert set(saved["source"]["queues"]) == {"orders"}
     assert saved["source"]["options"]["topics"] == ["orders"]
-    assert main(words) == EXIT_REFUSED
-    assert "this replay" in capsys.readouterr().err
+    assert main([*words, "--json"]) == EXIT_OK
+    again = capsys.readouterr()
+    assert "There is nothing to do" in again.err
+    assert json.loads(again.out) == {"job": "replay", "ok": True, "alreadyDone": True}
 
 
 def test_the_report_on_stdout_is_json_alone(
