@@ -54,10 +54,10 @@ class MessageTable:
         cells = [text.to_pylist() for text in texts]
         if self._layout is None:
             self._layout = self._layout_for(batch.schema, cells)
+            say_left_out(self._layout.left_out)
             header = "\n".join(self._layout.header())
             if header:
                 self._console.print(Text(header, style="bold"), soft_wrap=True)
-            say_left_out(self._layout.left_out)
         rows = zip(*cells, strict=True)
         click.echo("\n".join(line for row in rows for line in self._layout.lines(row)))
 

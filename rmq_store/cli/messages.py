@@ -83,13 +83,22 @@ def _charset(name: str) -> str:
         raise click.BadParameter(f"{error.reason}. {error.advice}") from None
 
 
+def header_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option --header."""
+    return click.option(
+        "--header", is_flag=True, help="Print the names of the columns first, in a pipe too."
+    )(command)
+
+
 def chosen_columns(
-    columns: str | None, as_json: bool, body: str | None = None
+    columns: str | None, as_json: bool, body: str | None = None, header: bool = False
 ) -> tuple[str, ...] | None:
     """The columns to print; None means all default columns. Raises for an unknown column, and for
-    --body with --json."""
+    --body or --header with --json."""
     if as_json and body is not None:
         raise click.UsageError("--body is for text: --json has the whole body; see --columns")
+    if as_json and header:
+        raise click.UsageError("--header is for text: --json names the columns in each line")
     if columns is None and as_json:
         return None
     from rmq_store.arrow.column_definitions import column_names
@@ -106,13 +115,19 @@ class MessagePrinter:
     """Prints messages: JSON lines, rows of a table on a terminal, or tab-separated text.
 
     `full`: rows of a table are not cut. `body`: the form of bodies, by default what suits the output.
-    `charset`: that of bodies, by default UTF-8.
+    `charset`: that of bodies, by default UTF-8. `header`: to begin text with the names of the columns.
     """
 
     def __init__(
-        self, as_json: bool, full: bool, body: str | None, charset: str | None = None
+        self,
+        as_json: bool,
+        full: bool,
+        body: str | None,
+        charset: str | None = None,
+        header: bool = False,
     ) -> None:
         self._as_json, self._body, self._charset = as_json, body, charset or _UTF8
+        self._header = header
         self._table: MessageTable | None = None
         if not as_json and sys.stdout.isatty():
             from rmq_store.cli.message_table import MessageTable
@@ -145,6 +160,9 @@ class MessagePrinter:
         elif self._as_json:
             write(json_lines(batch, self._charset))
         else:
+            if self._header:
+                click.echo("\t".join(batch.schema.names))
+                self._header = False
             plain = self._body is None and self._charset == _UTF8
             write(text_lines(batch if plain else with_bodies(batch, self._body, self._charset)))
 

@@ -25,7 +25,7 @@ from rmqstore_jobs.replaying.origin_properties import ORIGIN
 from spark_source.options.definitions import OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS, Option
 from spark_source.spark_types import struct_field
 from tests.support.checkout import CHECKOUT
-from tests.support.pages import vocabulary
+from tests.support.pages import terminal, vocabulary
 from tests.support.pages.consoles import assert_prints, folder_for, output_of, steps
 from tests.support.pages.option_pages import JOBS, SYNOPSIS, TABLE, options, pages, synopsis
 from tests.support.pages.run_examples import examples
@@ -168,6 +168,11 @@ def test_the_origin_properties_are_those_of_the_code() -> None:
     assert [row[0] for row in table("commands/replay.md", "property")] == [
         f"`{name}`" for name in ORIGIN
     ]
+
+
+def test_the_picture_of_a_terminal_shows_what_commands_print(tmp_path: Path) -> None:
+    """`python -m tests.support.pages.terminal` draws it again."""
+    assert terminal.drawn_lines() == terminal.plain(folder_for(tmp_path))
 
 
 def test_the_picture_of_the_speed_shows_the_figures_of_its_page() -> None:

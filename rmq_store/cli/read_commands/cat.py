@@ -14,6 +14,7 @@ from rmq_store.cli.messages import (
     charset_option,
     chosen_columns,
     columns_option,
+    header_option,
     raw_option,
     table_options,
 )
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     help="Compare the whole log with the queues, and each entry with its record. Else the whole log of a "
     "store of up to 250,000 queue entries is compared, and 4 MiB at each end of a larger one.",
 )
+@header_option
 @columns_option
 @table_options
 @charset_option
@@ -81,6 +83,7 @@ def cat(
     skip_damaged: bool,
     raw: bool,
     verify_queue: bool,
+    header: bool,
     columns: str | None,
     full: bool,
     body: str | None,
@@ -99,7 +102,7 @@ def cat(
     )
     from rmq_store.search.search_progress import watched, with_place
 
-    names = chosen_columns(columns, as_json, body)
+    names = chosen_columns(columns, as_json, body, header)
     read = column_names(names)
     damage = Damage(skip_damaged)
     with (
@@ -128,7 +131,7 @@ def cat(
         if search.is_timed:
             batches = (one.filter(stored_in_time(one, search)) for one in batches)
         batches = (one.select(read) for one in batches)
-        MessagePrinter(as_json, full, body, charset).print(batches, limit, progress)
+        MessagePrinter(as_json, full, body, charset, header).print(batches, limit, progress)
     damage.conclude()
     if damage.count:
         sys.exit(EXIT_FINDINGS)

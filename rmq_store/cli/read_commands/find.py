@@ -16,6 +16,7 @@ from rmq_store.cli.messages import (
     charset_option,
     chosen_columns,
     columns_option,
+    header_option,
     raw_option,
     table_options,
     where_it_was,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
 @skip_damaged_option
 @raw_option
+@header_option
 @columns_option
 @table_options
 @charset_option
@@ -85,6 +87,7 @@ def find(
     limit: int | None,
     skip_damaged: bool,
     raw: bool,
+    header: bool,
     columns: str | None,
     full: bool,
     body: str | None,
@@ -95,7 +98,7 @@ def find(
     from rmq_store.search.find_messages import find as search_for
     from rmq_store.search.queue_selection import Search
 
-    names = chosen_columns(columns, as_json, body)
+    names = chosen_columns(columns, as_json, body, header)
     if not (any((topics, keys, message_id, tags, properties, begin, end, text, limit))):
         raise click.UsageError(
             "find needs something to search for, such as --topic, --key or --since, or --limit N; "
@@ -124,7 +127,7 @@ def find(
             if message_id is None
             else _by_id(opened, message_id, names, on_damage, raw)
         )
-        count = MessagePrinter(as_json, full, body, charset).print(batches, limit, progress)
+        count = MessagePrinter(as_json, full, body, charset, header).print(batches, limit, progress)
         words = [*keys, *([] if message_id is None else [message_id])]
         gone = "" if count else "".join(where_it_was(opened, word, topics) for word in words)
     damage.conclude()

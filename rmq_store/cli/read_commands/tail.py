@@ -12,8 +12,10 @@ import click
 
 from rmq_store.cli.messages import (
     MessagePrinter,
+    charset_option,
     chosen_columns,
     columns_option,
+    header_option,
     raw_option,
     table_options,
 )
@@ -60,8 +62,10 @@ if TYPE_CHECKING:
 )
 @tag_option
 @raw_option
+@header_option
 @columns_option
 @table_options
+@charset_option
 @json_option
 def tail(
     store: str,
@@ -73,9 +77,11 @@ def tail(
     interval: float,
     tags: str | None,
     raw: bool,
+    header: bool,
     columns: str | None,
     full: bool,
     body: str | None,
+    charset: str | None,
     as_json: bool,
 ) -> None:
     """Print the newest messages of each queue; with -f, also new ones until ctrl-C.
@@ -83,8 +89,8 @@ def tail(
     With -f, a topic that is created later is printed from its first message. It fails if the log was
     cut behind what it has printed, if files expired before it read them, or if another store is there.
     """
-    printer = MessagePrinter(as_json, full, body)
-    names = chosen_columns(columns, as_json, body)
+    printer = MessagePrinter(as_json, full, body, charset, header)
+    names = chosen_columns(columns, as_json, body, header)
     interrupted = _interrupt_event()
     following = _Following(store, broker_conf, broker_name, topics)
     with open_store(store, broker_conf, broker_name) as opened:

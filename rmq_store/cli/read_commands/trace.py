@@ -87,7 +87,8 @@ def _print_life(life: Life, as_json: bool) -> None:
     if as_json:
         for step in life.steps:
             of_life = {"transaction": life.transaction, "damage": [str(e) for e in life.damage]}
-            print_json({**asdict(step), **of_life})
+            stored = {"storeTimestamp": shown_time(step.storeTimestamp)}
+            print_json({**asdict(step), **stored, **of_life})
         return
     say(f"message {life.uniqKey or life.steps[0].msgId}: {life.outcome}")
     for step in life.steps:

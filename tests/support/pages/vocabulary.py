@@ -47,6 +47,7 @@ MEANINGS = {
     "--by": Meaning("what a row of the answer is about"),
     "--max-lag": Meaning("the most messages that a group may be behind in a topic"),
     "--columns": Meaning("these columns, separated by commas", "columns"),
+    "--header": Meaning("names of the columns first, in a pipe too"),
     "--full": Meaning("do not cut values to the terminal's width"),
     "--body": Meaning("the form of bodies: text, json, base64, hex or none"),
     "--charset": Meaning("the charset of bodies that are text"),
