@@ -138,6 +138,11 @@ def _passing_on(name: str, where: str) -> click.Command:
 class _Commands(click.Group):
     """A command group that imports a command when it runs."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args[:1] == ["help"]:  # as other tools have it
+            args = [*args[1:], "--help"]
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *other_commands()]
 

@@ -25,17 +25,28 @@ SYSTEM = "Include system topics."
 LOG = "Copy the log, or hard-link its full files and copy the last; links need one file system."
 
 
+_OFTEN_LEFT_OUT = ("topic", "topics", "keys", "group", "groups", "report")
+
+
 class OnceCommand(click.Command):
     """A command that refuses an option that is given twice and counts once: click takes the last."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words of a command line. Raises click's errors."""
         if not ctx.resilient_parsing:
-            _, _, given = self.make_parser(ctx).parse_args(list(args))
+            _, left, given = self.make_parser(ctx).parse_args(list(args))
+            if left:
+                raise click.UsageError(self._about_word(left[0]), ctx)
             for param, count in Counter(given).items():
                 if isinstance(param, click.Option) and count > 1 and _counts_once(param):
                     raise click.UsageError(f"{param.opts[0]} is given {count} times", ctx)
         return super().parse_args(ctx, args)
+
+    def _about_word(self, word: str) -> str:
+        """What to say of a word that belongs to nothing: often a topic, a key or a file."""
+        names = [param.opts[0] for param in self.params if param.name in _OFTEN_LEFT_OUT]
+        hint = ", or ".join(f"{name} {word}" for name in names)
+        return f"{word!r} belongs to no option" + (f". Did you mean {hint}?" if hint else "")
 
 
 def _counts_once(option: click.Option) -> bool:

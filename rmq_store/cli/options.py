@@ -28,15 +28,13 @@ release_option = click.option("--release", metavar="RELEASE", help=option_names.
 
 def store_command(command: _F) -> _F:
     """Add the argument STORE, and options for what the store's files do not contain."""
-    for decorate in reversed(
-        (
-            click.argument("store", type=click.Path()),
-            config_option,
-            click.option("--broker-name", type=word, metavar="NAME", help=option_names.BROKER_NAME),
-        )
-    ):
-        command = decorate(command)
-    return command
+    return click.argument("store", type=click.Path())(broker_options(command))
+
+
+def broker_options(command: _F) -> _F:
+    """Add the options --broker-conf and --broker-name."""
+    name = click.option("--broker-name", type=word, metavar="NAME", help=option_names.BROKER_NAME)
+    return config_option(name(command))
 
 
 skip_damaged_option = click.option(

@@ -87,8 +87,8 @@ def require_store(
             root,
             reason=reason,
             actual=", ".join(folder.name for folder in elsewhere) + " with log files",
-            advice="The broker's storePathCommitLog names these folders. Give its configuration: "
-            "--broker-conf, or the option brokerConf",
+            advice="Give the broker's configuration (--broker-conf, or the option brokerConf) with the "
+            f"line storePathCommitLog={','.join(map(str, elsewhere))}",
         )
     raise _not_a_store(root, reason, _store_above(root) or _store_below(root))
 

@@ -12,6 +12,7 @@ from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import Damage
 from rmq_store.cli.option_names import GROUPS, SYSTEM, OnceCommand
 from rmq_store.cli.options import (
+    broker_options,
     group_names,
     json_option,
     open_store,
@@ -118,13 +119,14 @@ def _table_names(ctx: click.Context, param: click.Parameter, typed: str) -> list
 
 
 @click.command(cls=OnceCommand)
-@click.argument("name", shell_complete=_table_names)
-@store_command
+@click.argument("name", metavar="NAME", required=False, shell_complete=_table_names)
+@click.argument("store", metavar="STORE", type=click.Path(), required=False)
+@broker_options
 @skip_damaged_option
 @json_option
 def table(
-    name: str,
-    store: str,
+    name: str | None,
+    store: str | None,
     broker_conf: str | None,
     broker_name: str | None,
     skip_damaged: bool,
@@ -134,6 +136,9 @@ def table(
     ..."""
     from rmq_store.tables import TABLES, TABLES_OF_A_STORE
 
+    if name is None or store is None:
+        given = "STORE is missing" if name in TABLES_OF_A_STORE else "NAME is missing"
+        raise click.UsageError(f"{given}. The tables: {', '.join(sorted(TABLES_OF_A_STORE))}")
     if name not in TABLES_OF_A_STORE and store in TABLES_OF_A_STORE:
         name, store = store, name  # all other commands have the store first
     if name not in TABLES_OF_A_STORE:
