@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("rmqstore")
 _FRAGMENT_BYTES = 64 << 20
+_BODIES = frozenset({"body", "rawBody"})
 _FIRST_BATCH_ROWS = 256  # a query with a limit does not wait for more
 
 
@@ -68,7 +69,8 @@ class MessageDataset(LazyDataset):
       and the log is short (256 MiB), the queues are read whole: a damaged index hides messages.
     - The filter is applied to every row that is read.
     - Damage raises the error of `read_slices` while rows are read, unless `on_damage` was given. Parts
-      that a filter excludes are not read, and their damage is not seen.
+      that a filter excludes are not read, and their damage is not seen. Bodies are read, and held
+      against their CRC, only where a query names `body` or `rawBody`; `check_crc` decides otherwise.
 
     Rows have no promised order. Several threads may scan at a time: each scan opens the stores again.
     Not picklable; not to be joined or sorted by Arrow, which are tasks of the query engine or of the table.
@@ -178,6 +180,7 @@ class MessageDataset(LazyDataset):
         with part.store.again() as store:
             how = self._how.copy()
             how["columns"] = columns
+            how.setdefault("check_crc", not _BODIES.isdisjoint(columns))
             if self._search.is_timed and not isinstance(how.get("on_damage"), str):
                 given: Any = how.get("on_damage")
                 how["on_damage"] = DamageInTime(store, self._search, given)

@@ -404,6 +404,21 @@ def test_values_that_exclude_each_other_read_nothing(golden: Golden) -> None:
     assert dataset.count_rows(wanted) == 0
 
 
+def test_a_query_without_the_body_reads_none_unless_it_is_to_be_checked(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    record = flip_body(store, "orders")
+    with store.open() as opened:
+        rows = opened.messages().to_table(columns=["commitLogOffset", "storeTimestamp", "keys"])
+        checked = opened.messages(check_crc=True)
+        with pytest.raises(CorruptRecordError, match=f"offset {record['commitLogOffset']}"):
+            checked.to_table(columns=["storeTimestamp"])
+    stored = dict(
+        zip(*(rows.column(n).to_pylist() for n in ("commitLogOffset", "keys")), strict=True)
+    )
+    assert stored[record["commitLogOffset"]] == record["keys"]
+    assert rows.num_rows == len(listed(store))
+
+
 def test_a_row_about_damage_is_there_whatever_the_columns_and_the_filter(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     flip_body(store, "orders")
