@@ -12,14 +12,21 @@ from pathlib import Path
 
 import click
 
+from rmq_store.cli import option_names
 from rmq_store.cli.main import COMMANDS, rmqstore
 from rmqstore_jobs.running.source_options import SourceOption
 from tests.support.checkout import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
 JOBS = ("dlq", "export", "replay")
+# docs/commands.md says which forms a time has.
+_SHORT = {
+    option_names.SINCE: "Only messages stored at [TIME](../commands.md#what-all-commands-share) or later."
+}
 SYNOPSIS = re.compile(r"(?<=^## Synopsis\n\n```text\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
 TABLE = re.compile(r"(?<=^## Options\n\n).*?(?=^## )", re.DOTALL | re.MULTILINE)
+# What docs/commands.md says of all commands that have them.
+SHARED = ("--broker-conf", "--broker-name", "--json", "--engine", "--master")
 _HEADER = "| option | default | meaning |\n|---|---|---|\n"
 
 
@@ -42,16 +49,23 @@ def synopsis(typed: str, command: click.Command) -> str:
 
 
 def options(command: click.Command) -> str:
-    """A table of the command's own options, and the names of those it has from the Spark source."""
-    rows, others = [], []
+    """A table of the command's own options, and the names of those that other pages explain."""
+    rows, shared, others = [], [], []
     for option in command.params:
         if not isinstance(option, click.Option):
             continue
         if isinstance(option, SourceOption):
             others.append(f"`{option.opts[0]}`")
+        elif option.opts[0] in SHARED:
+            shared.append(f"`{option.opts[0]}`")
         elif "--help" not in option.opts and not option.hidden:
             rows.append(_row(option))
-    reported = _HEADER + "".join(rows) + "\n"
+    reported = _HEADER + "".join(rows) + "\n" if rows else ""
+    if shared:
+        also = "Also" if rows else "Only"
+        reported += (
+            f"{also} [what commands share](../commands.md#shared-options): {', '.join(shared)}.\n\n"
+        )
     if others:
         reported += f"Of the [Spark source](../spark.md): {', '.join(others)}.\n\n"
     return reported
@@ -66,7 +80,8 @@ def _row(option: click.Option) -> str:
     if isinstance(option.type, (click.IntRange, click.FloatRange)):
         limits = f" ({option.type._describe_range()})"
     must = " Required." if option.required else ""
-    cells = (f"`{names}`", default, f"{option.help or ''}{limits}{must}")
+    about = _SHORT.get(option.help or "", option.help or "")
+    cells = (f"`{names}`", default, f"{about}{limits}{must}")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
