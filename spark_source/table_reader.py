@@ -26,6 +26,7 @@ from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.snapshot.log_slices import LogSlice
 from rmq_store.tables import TABLES
+from rmq_store.tables.diff import differences
 from rmq_store.tables.plan import files_opened, log_files_between
 from rmq_store.tables.table import (
     DAY,
@@ -57,7 +58,7 @@ _SPARK_TYPES: dict[pa.DataType, DataType] = {
     TIMESTAMP: TimestampType(),
     TEXTS: ArrayType(StringType(), containsNull=True),
 }
-USAGE, DAMAGE, PLAN, STREAM = "usage", "damage", "plan", "stream"
+USAGE, DAMAGE, DIFF, PLAN, STREAM = "usage", "damage", "diff", "plan", "stream"
 
 
 def table_schema(name: str) -> StructType:
@@ -112,6 +113,15 @@ class TableReader(DataSourceReader):
         if self.table == STREAM:
             rows = [row for one in self.plan.stores[:1] for row in progress_rows(one.asked)]
             return [TablePartition(0, rows=rows)]
+        if self.table == DIFF:
+            if len(self.plan.stores) != 2:
+                raise InvalidArgumentError(
+                    None,
+                    reason="table 'diff' compares two stores",
+                    actual=f"{len(self.plan.stores)} stores",
+                    advice='Give both: option("stores", \'{"master": "/data/a", "slave": "/data/b"}\')',
+                )
+            return [TablePartition(0)]
         if self.table == DAMAGE:
             shares = shares_of(self.plan, ("body",))
             shares += missing_shares(self.plan, ("body",), compare=True)
@@ -131,6 +141,11 @@ class TableReader(DataSourceReader):
             return
         plan = self.plan.stores[partition.store]
         with plan.store.open() as store:
+            if self.table == DIFF:
+                with self.plan.stores[1].store.open() as other:
+                    rows = differences(store, other)
+                    yield from self._batches(table.pieces_of_rows(store.broker_name, rows))
+                return
             yield from self._batches(_of_store(table, plan, partition.share, store))
 
     def _batches(self, pieces: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:

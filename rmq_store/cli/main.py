@@ -63,6 +63,10 @@ COMMANDS = {
         "Show what the broker would delete now, and which groups lose messages.",
     ),
     "verify": ("read_commands.verify", "Check that log, queues, index and configuration agree."),
+    "diff": (
+        "read_commands.diff",
+        "Show what two stores, such as master and slave, do not have in common.",
+    ),
     "report": (
         "read_commands.report",
         "Write a report of the store into one HTML file: findings, tables and plots.",
@@ -93,7 +97,7 @@ GROUPS = {
         *("cat", "find", "tail", "trace", "sql"),
         *("scheduled", "transactions", "retries", "traces"),
     ),
-    "Check": ("verify", "lag", "usage", "retention", "report"),
+    "Check": ("verify", "diff", "lag", "usage", "retention", "report"),
     "Repair": ("recover", "rebuild", "salvage", "offsets"),
     "Move": ("replay", "export", "dlq"),
 }

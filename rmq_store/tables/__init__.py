@@ -10,6 +10,7 @@ from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore
 from rmq_store.tables.checkpoint_config import CHECKPOINT_TABLE, CONFIG
+from rmq_store.tables.diff import DIFF
 from rmq_store.tables.files_index import FILES, INDEX
 from rmq_store.tables.groups_offsets import GROUPS, OFFSETS
 from rmq_store.tables.plan import PLAN, STREAM
@@ -37,6 +38,7 @@ TABLES: Mapping[str, Table] = {
         DEAD_LETTERS,
         RETRIES,
         TRACES,
+        DIFF,
         PLAN,
         STREAM,
     )

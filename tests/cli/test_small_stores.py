@@ -30,6 +30,7 @@ KINDS = (
 FIRST = ("no topic", "one message")  # the others are a campaign
 # What a command needs beside the store; {out} is a path that does not exist.
 WORDS = {
+    "diff": ["{store}"],
     "cat": ["--topic", "orders"],
     "sql": ["SELECT count(body) AS last FROM messages"],
     "table": ["files"],
@@ -92,7 +93,7 @@ def small(kind: str, tmp_path: Path) -> Path:
 def test_every_command_answers(name: str, kind: str, tmp_path: Path) -> None:
     store = small(kind, tmp_path)
     out = str(tmp_path / "out")
-    words = [word.format(out=out) for word in WORDS.get(name, [])]
+    words = [word.format(out=out, store=store) for word in WORDS.get(name, [])]
     if name == "table":
         words.insert(0, words.pop())
         done = call("table", words[0], str(store))

@@ -1,0 +1,287 @@
+"""Table `diff`: what two stores of one broker group, such as master and slave, do not have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.walk import WITHIN_THE_LOG, Extent, walk
+from rmq_store.errors import shown_path
+from rmq_store.format.array_types import Bytes
+from rmq_store.format.entries import Entries
+from rmq_store.format.queues import QueueId
+from rmq_store.format.record import Gap
+from rmq_store.store import MessageStore
+from rmq_store.tables.checkpoint_config import CONFIG
+from rmq_store.tables.groups_offsets import OFFSETS
+from rmq_store.tables.table import BROKER, LONG, TEXT, Row, Table, TableColumn
+from rmq_store.text.sizes import counted, size
+
+_STEP = 4 << 20  # bytes of the log that are held at once
+_BLOCK = 256 << 10  # bytes that are compared at once, in the processor's cache
+_ENTRIES_AT_ONCE = 1 << 16
+# A file's version, which differs wherever the file does; and offsets, which have rows of their own.
+_LEFT_OUT = ("dataVersion.", "offsetTable.")
+_UNLIKE = (
+    "only one of the stores has an entry",
+    "the entries lead to different messages, by their size",
+    "the entries have another tagsCode: of delayed messages the time when they are due",
+    "the messages have other places in the log, as after a replay",
+)
+OnBytes = Callable[[int], None]
+
+DIFF = Table(
+    "diff",
+    "what two stores of one broker group do not have in common; the command diff prints it",
+    (
+        BROKER,
+        TableColumn("what", TEXT, "log, queue, offset or config"),
+        TableColumn("name", TEXT, "the queue, the group and its queue, or the file and its value"),
+        TableColumn(
+            "first", LONG, "the first log offset or queue offset for which the row is true"
+        ),
+        TableColumn("count", LONG, "bytes of the log, or messages of a queue, that it is about"),
+        TableColumn("one", TEXT, "what the first store has; null for nothing"),
+        TableColumn("other", TEXT, "what the second store has"),
+        TableColumn("meaning", TEXT, "the difference in a sentence"),
+    ),
+)
+
+
+def compared_bytes(one: MessageStore, other: MessageStore) -> int:
+    """The bytes of the logs that both stores may have: the total that `progress` receives."""
+    first, stop = _common(one, other)
+    return max(0, stop - first)
+
+
+def differences(
+    one: MessageStore, other: MessageStore, progress: OnBytes = lambda count: None
+) -> Iterator[Row]:
+    """The rows of the table; none if the stores have the same messages, offsets and configuration.
+
+    The bytes of both logs are compared as they are, up to the first record that differs; what brokers
+    leave in fillers, and ghosts, are no difference. Queues are compared entry by entry. Raises the
+    errors of the reads that it needs.
+    """
+    yield from _of_logs(one, other, progress)
+    for queue in sorted({*one.queues(), *other.queues()}):
+        yield from _of_queue(one, other, queue)
+    yield from _of_values("offset", _offsets(one), _offsets(other))
+    yield from _of_values("config", _config(one), _config(other))
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+
+def _common(one: MessageStore, other: MessageStore) -> tuple[int, int]:
+    starts, stops = zip(one.log_range(), other.log_range(), strict=True)
+    return max(starts), min(stops)
+
+
+def _of_logs(one: MessageStore, other: MessageStore, progress: OnBytes) -> Iterator[Row]:
+    ranges = one.log_range(), other.log_range()
+    shown = {"one": _range(*ranges[0]), "other": _range(*ranges[1])}
+    first, stop = _common(one, other)
+    if first >= stop and ranges[0] != ranges[1]:
+        meaning = "the logs have no offset in common"
+        yield {"what": "log", "first": first, **shown, "meaning": meaning}
+        return
+    (start, end), (other_start, other_end) = ranges
+    if start != other_start:
+        who, bytes_ = _longer(start < other_start), abs(start - other_start)
+        meaning = f"the log of the {who} store begins {size(bytes_)} earlier"
+        first_ = min(start, other_start)
+        yield {"what": "log", "first": first_, "count": bytes_, **shown, "meaning": meaning}
+    place = _first_difference(one.log, other.log, first, stop, progress)
+    if place is not None:
+        pieces = [_piece_over(store.log, place) for store in (one, other)]
+        yield {
+            "what": "log",
+            "first": min(piece.start for piece in pieces),
+            "count": stop - place,
+            "one": str(pieces[0]),
+            "other": str(pieces[1]),
+            "meaning": "the logs differ from here on, and were not compared further",
+        }
+    if end != other_end:
+        who, bytes_ = _longer(end > other_end), abs(end - other_end)
+        meaning = f"the log of the {who} store goes on for {size(bytes_)}"
+        yield {"what": "log", "first": stop, "count": bytes_, **shown, "meaning": meaning}
+
+
+def _range(start: int, end: int) -> str:
+    return f"{start} to {end}"
+
+
+def _longer(is_first: bool) -> str:
+    return "first" if is_first else "second"
+
+
+def _first_difference(
+    one: CommitLog, other: CommitLog, start: int, stop: int, progress: OnBytes
+) -> int | None:
+    """The log offset of the first byte that differs in [start, stop); None without one."""
+    at = start
+    while at < stop:
+        files = [log.chain.segment_at(at) for log in (one, other)]
+        if files[0] is None or files[1] is None:
+            return None if files[0] is files[1] else at
+        ends = (one.chain.segment_end(files[0]), other.chain.segment_end(files[1]))
+        end = min(stop, at + _STEP, *ends)
+        with one.chain.window(at, end) as mine, other.chain.window(at, end) as its:
+            unequal = _first_unequal(mine.bytes, its.bytes)
+        if unequal is None:
+            progress(end - at)
+            at = end
+            continue
+        pieces = [_piece_over(log, at + unequal) for log in (one, other)]
+        if not all(piece.means_nothing for piece in pieces) or pieces[0] != pieces[1]:
+            return at + unequal
+        progress(pieces[0].stop - at)
+        at = pieces[0].stop
+    return None
+
+
+def _first_unequal(one: Bytes, other: Bytes) -> int | None:
+    for start in range(0, len(one), _BLOCK):
+        mine, its = one[start : start + _BLOCK], other[start : start + _BLOCK]
+        if not np.array_equal(mine, its):
+            return start + int((mine != its).argmax())
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What stands at a place of a log: a record, or a gap."""
+
+    start: int
+    stop: int
+    what: str
+    means_nothing: bool = False  # bytes that no reader of messages looks at
+
+    def __str__(self) -> str:
+        return f"{self.what} at {self.start}, {counted(self.stop - self.start, 'byte')}"
+
+
+def _piece_over(log: CommitLog, place: int) -> _Piece:
+    """The record or gap that has the byte at log offset `place`."""
+    segment = log.chain.segment_at(place)
+    if segment is None:
+        return _Piece(place, place, Gap.MISSING.value)
+    start = max(segment.base, log.start)
+    for piece in walk(log, start, place + 1):
+        if isinstance(piece, Extent):
+            if piece.stop > place:
+                nothing = piece.gap in WITHIN_THE_LOG
+                return _Piece(piece.start, piece.stop, str(piece.gap and piece.gap.value), nothing)
+        elif piece.stop > place:
+            row = int(np.searchsorted(piece.headers.at, place - segment.base, "right")) - 1
+            record = log.record_at(segment.base + int(piece.headers.at[row]))
+            topic = record.topic.decode("utf-8", "replace")
+            what = f"{topic}/{record.queue_id}@{record.queue_offset}"
+            return _Piece(record.physical_offset, record.physical_offset + record.total_size, what)
+    return _Piece(place, place, Gap.UNWRITTEN.value)
+
+
+# --- queues ---------------------------------------------------------------------------------------
+
+
+def _of_queue(one: MessageStore, other: MessageStore, queue: QueueId) -> Iterator[Row]:
+    name = f"{queue.topic}/{queue.queue_id}"
+    ranges = []
+    for store in (one, other):
+        has = queue in store.view.snapshot.queues
+        ranges.append((store.min_offset(*queue), store.max_offset(*queue)) if has else None)
+    shown = {
+        column: None if its is None else _range(*its)
+        for column, its in zip(("one", "other"), ranges, strict=True)
+    }
+    row = {"what": "queue", "name": name, **shown}
+    for number, (mine, its) in enumerate(((ranges[0], ranges[1]), (ranges[1], ranges[0]))):
+        who = _longer(number == 0)
+        if mine is None:
+            continue
+        if its is None:
+            meaning = f"only the {who} store has this queue"
+            yield {**row, "first": mine[0], "count": mine[1] - mine[0], "meaning": meaning}
+            continue
+        for first, stop in ((mine[0], min(mine[1], its[0])), (max(mine[0], its[1]), mine[1])):
+            if first < stop:
+                meaning = f"only the {who} store has these messages"
+                yield {**row, "first": first, "count": stop - first, "meaning": meaning}
+    if ranges[0] is not None and ranges[1] is not None:
+        first, stop = max(ranges[0][0], ranges[1][0]), min(ranges[0][1], ranges[1][1])
+        yield from _of_entries(one, other, queue, first, stop, row)
+
+
+def _of_entries(
+    one: MessageStore, other: MessageStore, queue: QueueId, first: int, stop: int, row: Row
+) -> Iterator[Row]:
+    """What the entries for the same queue offsets do not have in common."""
+    counts, at = [0] * len(_UNLIKE), [0] * len(_UNLIKE)
+    for start in range(first, stop, _ENTRIES_AT_ONCE):
+        end = min(start + _ENTRIES_AT_ONCE, stop)
+        mine, its = (_entries_from(store, queue, start, end) for store in (one, other))
+        _, here, there = np.intersect1d(
+            mine.offset, its.offset, assume_unique=True, return_indices=True
+        )
+        offsets, lone = mine.offset[here], np.setxor1d(mine.offset, its.offset, assume_unique=True)
+        size = mine.size[here] != its.size[there]
+        tag = ~size & (mine.tags_code[here] != its.tags_code[there])
+        place = ~size & ~tag & (mine.log_offset[here] != its.log_offset[there])
+        for number, unlike in enumerate((lone, offsets[size], offsets[tag], offsets[place])):
+            if len(unlike) and not counts[number]:
+                at[number] = int(unlike[0])
+            counts[number] += len(unlike)
+    for first_unlike, count, meaning in zip(at, counts, _UNLIKE, strict=True):
+        if count:
+            yield {**row, "first": first_unlike, "count": count, "meaning": meaning}
+
+
+def _entries_from(store: MessageStore, queue: QueueId, start: int, stop: int) -> Entries:
+    """The entries whose first message is in the range."""
+    found = store.entries(queue, start, stop)
+    return found.take(found.offset >= start)
+
+
+# --- offsets and configuration --------------------------------------------------------------------
+
+_Values = Mapping[tuple[str, ...], Hashable]
+
+
+def _of_values(what: str, one: _Values, other: _Values) -> Iterator[Row]:
+    for key in sorted({*one, *other}):
+        mine, its = one.get(key), other.get(key)
+        if mine != its:
+            yield {
+                "what": what,
+                "name": " ".join(key),
+                "one": None if mine is None else str(mine),
+                "other": None if its is None else str(its),
+                "meaning": f"{mine} in the first store, {its} in the second"
+                if key in one and key in other
+                else f"only the {_longer(key in one)} store has it",
+            }
+
+
+def _offsets(store: MessageStore) -> _Values:
+    rows = OFFSETS.rows_of(store, None) if OFFSETS.rows_of else ()
+    return {
+        (row["kind"], row.get("consumerGroup") or "", f"{row['topic']}/{row['queueId']}"): row[
+            "offset"
+        ]
+        for row in rows
+    }
+
+
+def _config(store: MessageStore) -> _Values:
+    rows = CONFIG.rows_of(store, None) if CONFIG.rows_of else ()
+    return {
+        (Path(shown_path(row["file"])).name, row["name"]): row["value"]
+        for row in rows
+        if row.get("name") is not None and not row["name"].startswith(_LEFT_OUT)
+    }

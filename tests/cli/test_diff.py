@@ -1,0 +1,158 @@
+"""diff and the table `diff`: two copies of a real broker's store, of which one was changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrameReader, SparkSession
+
+from rmq_store import MessageStore
+from tests.support.golden import STORES, GoldenStore, unpack
+from tests.support.running.commands import call
+
+Golden = Callable[[str], GoldenStore]
+NAME = "clean-5.5.0"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[GoldenStore, GoldenStore]:
+    return unpack(NAME, tmp_path / "one"), unpack(NAME, tmp_path / "other")
+
+
+def rows(one: GoldenStore, other: GoldenStore) -> list[dict[str, object]]:
+    done = call("diff", one.path, other.path, "--json")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == (1 if found else 0), done.both
+    return found
+
+
+def log_file(store: GoldenStore, at: int) -> Path:
+    files = Path(store.path, "commitlog").iterdir()
+    return max(file for file in files if int(file.name) <= at)
+
+
+def change(store: GoldenStore, at: int) -> None:
+    file = log_file(store, at)
+    raw = bytearray(file.read_bytes())
+    raw[at - int(file.name)] ^= 1
+    file.write_bytes(raw)
+
+
+@pytest.mark.parametrize("name", [name for name in STORES if not name.startswith("multipath")])
+def test_a_store_is_like_itself(golden: Golden, name: str) -> None:
+    store = golden(name)
+    done = call(
+        "diff", store.path, store.path, "--broker-conf", store.conf, "--other-conf", store.conf
+    )
+    assert (done.returncode, done.stdout.startswith("no difference: log ")) == (0, True), done.both
+
+
+def test_the_first_record_that_differs(pair: tuple[GoldenStore, GoldenStore]) -> None:
+    one, other = pair
+    record = [r for r in one.truth if r["topic"] == "orders"][300]
+    change(other, record["commitLogOffset"] + record["storeSize"] // 2)
+    change(other, one.truth[-1]["commitLogOffset"] + 60)  # later ones are not looked for
+    (found,) = rows(one, other)
+    assert (found["what"], found["first"]) == ("log", record["commitLogOffset"])
+    place = f"orders/{record['queueId']}@{record['queueOffset']} at {record['commitLogOffset']}"
+    assert str(found["one"]).startswith(place)
+    assert "not a record" in str(found["other"])
+    (turned,) = rows(other, one)
+    assert (turned["one"], turned["other"]) == (found["other"], found["one"])
+
+
+def test_what_brokers_leave_in_fillers_is_no_difference(
+    pair: tuple[GoldenStore, GoldenStore],
+) -> None:
+    one, other = pair
+    first = sorted(Path(one.path, "commitlog").iterdir())[0]
+    change(other, first.stat().st_size - 1)
+    assert rows(one, other) == []
+
+
+def test_a_log_and_queues_that_go_on(pair: tuple[GoldenStore, GoldenStore]) -> None:
+    one, other = pair
+    with MessageStore.open(one.path) as store:
+        end = store.log_range()[1]
+        offset = store.max_offset("orders", 1)
+    with MessageStore.append_to(other.path, other.conf) as writer:
+        for body in (b"a", b"b"):
+            writer.append({"topic": "orders", "queueId": 1, "body": body})
+    log, queue = rows(one, other)
+    assert (log["what"], log["first"]) == ("log", end)
+    assert "the log of the second store goes on" in str(log["meaning"])
+    assert (queue["name"], queue["first"], queue["count"]) == ("orders/1", offset, 2)
+    assert queue["meaning"] == "only the second store has these messages"
+
+
+def test_files_that_expired_in_one(pair: tuple[GoldenStore, GoldenStore]) -> None:
+    one, other = pair
+    files = sorted(Path(other.path, "commitlog").iterdir())
+    files[0].unlink()
+    start = int(files[1].name)
+    found = rows(one, other)
+    assert (found[0]["what"], found[0]["first"], found[0]["count"]) == ("log", 0, start)
+    gone = {(r["topic"], r["queueId"]) for r in one.truth if r["commitLogOffset"] < start}
+    named = {row["name"] for row in found if row["what"] == "queue"}
+    users = {f"{topic}/{queue}" for topic, queue in gone if topic in ("orders", "payments")}
+    assert users <= named
+    for row in found[1:]:
+        topic, queue = str(row["name"]).rsplit("/", 1)
+        lost = [
+            r
+            for r in one.truth
+            if (r["topic"], str(r["queueId"])) == (topic, queue) and r["commitLogOffset"] < start
+        ]
+        assert row["meaning"] == "only the first store has these messages"
+        assert row["first"] == min(r["queueOffset"] for r in lost)
+
+
+def test_queues_offsets_and_configuration(pair: tuple[GoldenStore, GoldenStore]) -> None:
+    one, other = pair
+    shutil.rmtree(Path(other.path, "consumequeue", "documents"))
+    unit = Path(other.path, "consumequeue", "payments", "0", "0" * 20)
+    raw = bytearray(unit.read_bytes())
+    raw[20 * 3 + 19] ^= 1  # the tagsCode of its fourth entry
+    unit.write_bytes(raw)
+    config = Path(other.path, "config")
+    offsets = (config / "consumerOffset.json").read_text()
+    (config / "consumerOffset.json").write_text(offsets.replace("0:49", "0:50"))
+    topics = json.loads((config / "topics.json").read_text())
+    topics["topicConfigTable"]["orders"]["readQueueNums"] = 2
+    del topics["topicConfigTable"]["payments"]
+    (config / "topics.json").write_text(json.dumps(topics))
+    found = rows(one, other)
+    assert [(row["what"], row["name"]) for row in found[:3]] == [
+        ("queue", "documents/0"),
+        ("queue", "payments/0"),
+        ("offset", "consumer g-slow orders/0"),
+    ]
+    assert (found[0]["count"], found[0]["other"]) == (56, None)
+    assert (found[1]["first"], found[1]["count"]) == (3, 1)
+    assert (found[2]["one"], found[2]["other"]) == ("49", "50")
+    values = {str(row["name"]): row["other"] for row in found[3:]}
+    assert {row["what"] for row in found[3:]} == {"config"}
+    assert values["topics.json topicConfigTable.orders.readQueueNums"] == "2"
+    assert values["topics.json topicConfigTable.payments.perm"] is None
+    assert all("payments" in name for name in values if "readQueueNums" not in name)
+
+
+def test_spark_has_the_same_rows(
+    spark: SparkSession, pair: tuple[GoldenStore, GoldenStore]
+) -> None:
+    one, other = pair
+    change(other, one.truth[40]["commitLogOffset"] + 100)
+    stores = json.dumps({"master": one.path, "slave": other.path})
+
+    def read() -> DataFrameReader:
+        return spark.read.format("rmqstore").option("table", "diff")
+
+    (row,) = (found.asDict() for found in read().option("stores", stores).load().collect())
+    (expected,) = rows(one, other)
+    assert {**row, "brokerName": ""} == {**expected, "brokerName": ""}
+    with pytest.raises(Exception, match="table 'diff' compares two stores"):
+        read().load(one.path).collect()
