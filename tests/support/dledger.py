@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -45,7 +47,7 @@ def record_at(body: bytes, place: int) -> bytes:
 
 def entry(index: int, term: int, place: int, body: bytes, magic: int = 1) -> bytes:
     """The bytes of an entry; its record says that it is behind the entry's head."""
-    moved = record_at(body, place + HEAD.size) if body else b""
+    moved = with_crc(record_at(body, place + HEAD.size)) if body else b""
     head = HEAD.pack(magic, HEAD.size + len(body), index, term, place, 0, 0, 0, len(body))
     return head + moved
 
@@ -94,3 +96,39 @@ class Log:
         with path.open("r+b") as file:
             file.seek(self.at - base)
             file.write(raw)
+
+
+def with_crc(record: bytes) -> bytes:
+    """A record with the right CRC at its end, if it has one there (MessageDecoder#createCrc32)."""
+    if record[-20:-11] != b"__CRC32#\x01":
+        return record
+    value = zlib.crc32(record[:-20]) & 0x7FFFFFFF
+    return record[:-11] + f"{value:010d}"[::-1].encode() + b"\x02"
+
+
+def put_records_into_entries(root: Path, file_size: int) -> None:
+    """Make the log of a store, of files in `commitlog/`, that of a broker in DLedger mode.
+
+    Its queues and index, which lead elsewhere then, go. Committed transactions name the same halves.
+    """
+    log, number = Log(root / "dledger-n0", file_size), 0
+    moved: dict[int, int] = {}
+    for path in sorted((root / "commitlog").iterdir()):
+        raw, at = path.read_bytes(), 0
+        while at + 8 <= len(raw):
+            size, magic = struct.unpack_from(">iI", raw, at)
+            if magic not in (0xDAA320A7, 0xDAA320AB):
+                break
+            body = raw[at : at + size]
+            (flags,) = struct.unpack_from(">i", body, 36)
+            halves = 76 + 12 * bool(flags & 0x10) + 12 * bool(flags & 0x20)
+            (half,) = struct.unpack_from(">q", body, halves)
+            if half:
+                now = struct.pack(">q", moved.get(half, half))
+                body = body[:halves] + now + body[halves + 8 :]
+            moved[int(path.name) + at] = log.add(number, 1, body) + HEAD.size
+            number, at = number + 1, at + size
+    log.close()
+    for part in ("commitlog", "consumequeue", "batchconsumequeue", "index"):
+        shutil.rmtree(root / part, ignore_errors=True)
+    (root / "checkpoint").unlink(missing_ok=True)
