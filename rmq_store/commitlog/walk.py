@@ -348,7 +348,7 @@ def _zeros(log: CommitLog, segment: SegmentFile, at: int, end: int) -> Extent:
     """Zeros up to the end of the file, or a range of zeros with data after it."""
     stored = log.chain.stored_from(at)
     is_zero = log.chain.is_zero(stored, end)
-    behind = None if is_zero else log.next_record(segment, at, end)
+    behind = None if is_zero else log.next_record(segment, at + 1, end)
     if behind is not None:
         return Extent(at, behind, gap=Gap.DAMAGED, reason="zeros before a record")
     if _goes_on(log, segment):  # a broker ends each file with a filler

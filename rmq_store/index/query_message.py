@@ -306,7 +306,7 @@ class KeyIndex:
         if segment is None or first >= stop:
             return False
         with self._log.window_of(segment) as window:
-            upto = min(stop, self._log.chain.segment_end(segment))
+            upto = min(self._log.front(stop), self._log.chain.segment_end(segment))
             run = self._log.run_in(window, segment, self._log.front(first), upto)
         return len(run.at) != 1
 

@@ -15,6 +15,7 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.admin.info import facts_of, store_info
 from rmq_store.errors import MissingFileError, StoreError, UnsupportedStoreError
+from rmq_store.reading.growing_log import LogFollower, LogPlace
 from rmq_store.verify.verify_store import verify
 from tests.support.dledger import HEAD, Log, entries_of, record_at
 from tests.support.golden import GoldenStore, unpack_field, unpack_kind
@@ -343,3 +344,33 @@ def test_two_logs_that_overlap_are_refused(golden: GoldenStore) -> None:
     (log / f"{0:020d}").write_bytes(record_at(first, 0).ljust(1 << 20, b"\0"))
     with pytest.raises(StoreError, match="belongs to another store"):
         MessageStore.open(golden.path)
+
+
+def test_zeros_before_a_damaged_record_are_one_piece_of_damage(golden: GoldenStore) -> None:
+    (path,) = data_of(golden).iterdir()
+    entry = list(entries_of(data_of(golden)))[300]
+    raw = bytearray(path.read_bytes())
+    raw[entry.place : entry.place + HEAD.size] = bytes(HEAD.size)
+    raw[entry.place + HEAD.size + 90] ^= 1  # in the body
+    path.write_bytes(raw)
+    damage: list[StoreError] = []
+    with opened(golden) as store:
+        rows = store.read_log(columns=["flag"], on_damage=damage.append).read_all()
+        assert (rows.num_rows, [error.offset for error in damage]) == (759, [entry.place])
+        codes = [finding.code for finding in verify(store).findings]
+    assert "log-damaged" in codes
+
+
+def test_a_store_that_grows_is_followed(golden: GoldenStore) -> None:
+    """A member appends; a follower comes to the end of the last whole entry each time."""
+    root, log, bodies = relaid(golden, 1 << 17)
+    follower, place, seen = LogFollower(lambda: 0), LogPlace(0), 0
+    for first in range(0, 700, 100):
+        for number in range(first, first + 100):
+            log.add(number, 0, bodies[number])
+        with MessageStore.open(root, queues=False) as store:
+            end = follower.after(store.log, place, str(root))
+            assert end == log.at
+            seen += store.read_log(place.offset, end, columns=["flag"]).read_all().num_rows
+            assert seen == first + 100
+            place = LogPlace.at(store.log, end)
