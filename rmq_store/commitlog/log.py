@@ -7,6 +7,7 @@ of the log and ranges that are walked begin and end where entries do. In other f
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -77,8 +78,10 @@ class CommitLog:
             setting="mappedFileSizeCommitLog",
         )
         self._file_size, self._entries = file_size, entries
-        of_entries = list_segments(entries) if entries else ()
-        self._entries_from = of_entries[0].base if of_entries else None
+        framed = {os.fspath(folder) for folder in entries}
+        files = self.chain.segments if framed else ()
+        bases = (file.base for file in files if os.path.dirname(file.path) in framed)
+        self._entries_from = next(bases, None)
 
     @property
     def has_entries(self) -> bool:
