@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,14 @@ from rmq_store.testing.live_broker.harness import (
 )
 from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify.verify_store import verify
+from tests.support.dledger import HEAD, entries_of
 from tests.support.golden import GoldenStore, unpack_kind
 
 pytestmark = pytest.mark.live
 
 RELEASE = "5.5.0"
 TOPICS = ["orders", "payments", "documents", "retrying"]
-OF_THE_GROUP = ("enableDLegerCommitLog", "dLegerGroup")
+OF_A_GROUP: dict[str, str | int | bool] = {"enableDLegerCommitLog": True, "dLegerGroup": "group"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,7 +70,7 @@ def test_a_broker_without_dledger_serves_what_the_one_with_it_served(
     golden: GoldenStore, tmp_path: Path
 ) -> None:
     rebuild(golden.path, tmp_path / "target", release=RELEASE, config=golden.conf)
-    conf = {k: v for k, v in golden_conf(Path(golden.conf)).items() if k not in OF_THE_GROUP}
+    conf = {k: v for k, v in golden_conf(Path(golden.conf)).items() if k not in OF_A_GROUP}
     lines = [line for line in golden.lines("served") if line["topic"] in TOPICS]
     with boot_copy(tmp_path / "target", tmp_path / "run", RELEASE, conf) as broker:
         rows = read_all(broker, TOPICS)
@@ -94,8 +96,7 @@ def test_the_files_of_a_broker_that_was_killed(tmp_path: Path) -> None:
     sizes = {"mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 6000}
     conf: dict[str, str | int | bool] = {
         **sizes,
-        "enableDLegerCommitLog": True,
-        "dLegerGroup": "group",
+        **OF_A_GROUP,
         "dLegerPeers": f"n0-127.0.0.1:{port}",
         "dLegerSelfId": "n0",
     }
@@ -131,10 +132,73 @@ def test_the_files_of_a_broker_that_was_killed(tmp_path: Path) -> None:
         )
 
 
+def test_the_files_of_three_members_whose_leader_was_killed(tmp_path: Path) -> None:
+    """Another one leads in a new term; the first comes back and takes what it lacks."""
+    peers = ";".join(f"n{i}-127.0.0.1:{port}" for i, port in enumerate(free_ports(3)))
+    group = {**OF_A_GROUP, "dLegerPeers": peers, "mappedFileSizeCommitLog": 65536}
+    members = [
+        Broker(
+            RELEASE,
+            tmp_path / f"n{i}",
+            conf={**group, "dLegerSelfId": f"n{i}"},
+            topics={"orders": {}},
+        )
+        for i in range(3)
+    ]
+    with ThreadPoolExecutor(3) as pool:  # none is there before another one is
+        list(pool.map(Broker.start, members))
+    sending = [
+        Sending(member, 100, ["orders"], tmp_path / f"to{i}") for i, member in enumerate(members)
+    ]
+    try:
+        first = leader_of(sending, {})
+        members[first].kill()
+        second = leader_of(sending, {first})
+        members[first].start_again()
+        data = [m.store / f"dledger-n{i}" / "data" for i, m in enumerate(members)]
+        before = len(list(data[second].iterdir()))
+        wait_for(data[first], before + 2)
+    finally:
+        for sender in sending:
+            sender.kill()
+        for member in members:
+            member.kill()
+    logs = [list(entries_of(folder)) for folder in data]
+    agreed = min(map(len, logs))
+    assert [log[:agreed] for log in logs] == [logs[0][:agreed]] * 3
+    assert len({entry.term for entry in logs[0]}) > 1
+    for member, log in zip(members, logs, strict=True):
+        with MessageStore.open(member.store) as store:
+            rows = store.read_batches(["orders"], columns=["commitLogOffset"]).read_all()
+            assert sorted(rows.column(0).to_pylist()) == [
+                entry.place + HEAD.size for entry in log if entry.body
+            ]
+            codes = {finding.code for finding in verify(store).findings}
+        assert not {code for code in codes if code.startswith(("log-", "dledger-"))} - {
+            "dledger-index-ahead",
+            "log-torn-tail",
+        }
+
+
+def leader_of(sending: Sequence[Sending], not_these: Collection[int]) -> int:
+    """The number of the member that acknowledges messages."""
+    known = [sender.acknowledged_so_far() for sender in sending]
+
+    def acknowledges(i: int) -> bool:
+        return i not in not_these and sending[i].acknowledged_so_far() > known[i] + 50
+
+    wait_until(lambda: any(map(acknowledges, range(len(sending)))))
+    return next(filter(acknowledges, range(len(sending))))
+
+
 def wait_for(folder: Path, files: int) -> None:
     """Return once a folder has some files."""
-    pause, end = threading.Event(), time.monotonic() + 120
-    while len(list(folder.glob("*"))) < files:
+    wait_until(lambda: len(list(folder.glob("*"))) >= files)
+
+
+def wait_until(reached: Callable[[], bool]) -> None:
+    pause, end = threading.Event(), time.monotonic() + 180
+    while not reached():
         assert time.monotonic() < end
         pause.wait(0.2)
 
