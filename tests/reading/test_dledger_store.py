@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store import MessageStore, QueueId
+from rmq_store import MessageStore, QueueId, QueueSlice
 from rmq_store.admin.info import facts_of, store_info
 from rmq_store.errors import MissingFileError, StoreError, UnsupportedStoreError
 from rmq_store.reading.growing_log import LogFollower, LogPlace
@@ -374,3 +374,44 @@ def test_a_store_that_grows_is_followed(golden: GoldenStore) -> None:
             seen += store.read_log(place.offset, end, columns=["flag"]).read_all().num_rows
             assert seen == first + 100
             place = LogPlace.at(store.log, end)
+
+
+@pytest.mark.parametrize("lost", ["end", "start", "middle"])
+def test_messages_that_their_queue_has_lost_are_reported(golden: GoldenStore, lost: str) -> None:
+    queue = Path(golden.path, "consumequeue", "payments", "0", "0" * 20)
+    raw = bytearray(queue.read_bytes())
+    used = [at for at in range(0, len(raw), 20) if int.from_bytes(raw[at + 8 : at + 12], "big")]
+    gone = {"end": used[-3:], "start": used[:3], "middle": used[50:53]}[lost]
+    for at in gone:
+        raw[at : at + 20] = bytes(20)
+    queue.write_bytes(raw)
+    damage: list[StoreError] = []
+    with opened(golden) as store:
+        rows = store.read_batches(
+            ["payments"], columns=["queueOffset", "queueId"], on_damage=damage.append
+        ).read_all()
+        codes = {finding.code for finding in verify(store).findings}
+    found = [row["queueOffset"] for row in rows.to_pylist() if row["queueId"] == 0]
+    assert found == [at // 20 for at in used if at not in gone]
+    assert damage
+    assert "queue-misses-record" in codes
+
+
+def test_nothing_is_missing_in_a_range_of_the_log(golden: GoldenStore) -> None:
+    """A selection of all messages between two places is held against every byte of the log there."""
+    lines = [line for line in golden.lines("served") if line["topic"] in ("orders", "payments")]
+    times = sorted(line["storeTs"] for line in lines)
+    since, until = times[100], times[300]
+    wanted = {line["phy"] for line in lines if since <= line["storeTs"] < until}
+    damage: list[StoreError] = []
+    with opened(golden) as store:
+        queues = [queue for queue in store.queues() if queue.topic in ("orders", "payments")]
+        parts = [
+            QueueSlice(queue, store.first_since(queue, since), store.first_since(queue, until))
+            for queue in queues
+        ]
+        rows = store.read_slices(
+            parts, columns=["commitLogOffset"], on_damage=damage.append
+        ).read_all()
+    assert set(rows.column(0).to_pylist()) == wanted
+    assert damage == []
