@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.log import CommitLog, open_log
 from rmq_store.commitlog.walk import Extent, extents, guess_release_4
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets
 from rmq_store.config.dledger import unread_dledger
-from rmq_store.config.locate import commitlog_folders, require_store
+from rmq_store.config.locate import require_store
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import ReadOnlyStoreError
@@ -84,9 +84,7 @@ class MessageStore:
     ) -> None:
         """Use `open`."""
         self.path, self.config, self.broker_name = root, config, broker_name
-        self._log = CommitLog(
-            commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog
-        )
+        self._log = open_log(root, config)
         self._folders = QueueFolders(root, config)
         looked = snapshot is None and queues
         if looked:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rmq_store.commitlog.doubled_records import doubled_names
-from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.log import CommitLog, open_log
 from rmq_store.commitlog.walk import last_from
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.locate import commitlog_folders, require_store
+from rmq_store.config.dledger import members_in
+from rmq_store.config.locate import require_store
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.errors import CorruptConfigError, CorruptRecordError, from_os_error, shown_path
 from rmq_store.files.segments import SegmentFile
@@ -64,6 +65,7 @@ class StoreInfo:
         int | None
     )  # time up to which messages were on the disk, according to the broker
     rocksdbQueues: str | None = None  # the folder of a database with the queues, which is not read
+    dledgerLog: str | None = None  # the members whose log is here, and which of them is read
     damage: tuple[str, ...] = ()  # what is missing in the log, or where it is damaged near its end
 
 
@@ -81,10 +83,10 @@ def store_info(
 
 def info_of_root(root: Path, config: StoreConfig, name: str) -> StoreInfo:
     """The summary of the store in `root`, a folder that is one, as of now. Raises the errors of reads."""
-    log = CommitLog(commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog)
+    log = open_log(root, config)
     try:
         topics, queues = _count_queues(root)
-        first = _record_at(log, log.start)
+        first = _record_at(log, log.first_place)
         end = last_record(log)
         last = end.last
         lock = lock_state(root)
@@ -110,10 +112,20 @@ def info_of_root(root: Path, config: StoreConfig, name: str) -> StoreInfo:
             sum(1 for _ in _names(root / INDEX_DIR)),
             _checkpointed(root),
             None if database is None else shown_path(str(database)),
+            _members(root, config),
             tuple(_damage(root, log, end)),
         )
     finally:
         log.chain.close()
+
+
+def _members(root: Path, config: StoreConfig) -> str | None:
+    """The member of a DLedger group whose log is read, and those beside it; None without one."""
+    members = members_in(root, config)
+    if not members:
+        return None
+    others = ", ".join(sorted(map(str, members[1:])))
+    return f"{members[0]}; not read: {others}" if others else str(members[0])
 
 
 def _names(folder: Path) -> Iterator[str]:
@@ -266,6 +278,7 @@ def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
         ("topics", f"{info.topics} with queues, and {info.systemTopics} system topics"),
         ("queues", str(info.queues)),
         ("index files", str(info.indexFiles)),
+        *([("DLedger log", info.dledgerLog)] if info.dledgerLog else []),
         *(
             [("not read", f"{info.rocksdbQueues}: the queues, in a RocksDB database")]
             if info.rocksdbQueues

@@ -1,6 +1,7 @@
 """Rebuild queues and index from the log, into a new store that a broker can start on.
 
-The target gets the log (copied or linked file by file) and the configuration. Then a recovery
+The target gets the log (copied or linked file by file; that of a broker in DLedger mode without its
+entries) and the configuration. Then a recovery
 without queues and index writes the same files as a broker that dispatches the log. After an
 interruption it continues where it was. The source is never changed.
 """
@@ -16,10 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rmq_store.admin.plain_log import write_plain_log
 from rmq_store.admin.topic_kinds import TopicKinds
 from rmq_store.commitlog.next_intact_record import newest_behind_damage
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.dledger import refuse_dledger
 from rmq_store.config.json_files import is_there
 from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import topics_to_extend
@@ -50,6 +51,7 @@ from rmq_store.recovery.report import RecoveryReport
 from rmq_store.snapshot.file_sizes import refuse_unknown_size
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.store import MessageStore
+from rmq_store.writing.open_for_writing import with_log_of_its_own
 
 STATE_FILE = "rebuild.json"  # exists in an unfinished target
 LOG = logging.getLogger("rmqstore")
@@ -136,7 +138,15 @@ def rebuild(
     # Any snapshot will do, because the recovery finds the end of the log.
     unknown = StoreSnapshot(0, 0)
     with MessageStore.open(source, config=known, snapshot=unknown, queues=False) as store:
-        refuse_dledger(store.path, known, store.log.chain.segments)
+        if store.log.has_entries and log == "link":
+            raise InvalidArgumentError(
+                store.log.chain.folders[-1],
+                reason="the files of a DLedger log cannot be linked: its records are written anew, "
+                "without entries",
+                expected="copy",
+                actual=log,
+                advice="Nothing was written. Give --log copy",
+            )
         require_apart([store.path, *store.log.chain.folders], root)
         refuse_unknown_size(store.log, known)
         settings = known.with_defaults_of(store.geometry())
@@ -150,14 +160,19 @@ def rebuild(
         resumed = _begin(root, state)
         lock = StoreLock(root)
         try:
-            _take_log(store, root, log, progress)
+            if store.log.has_entries:
+                newest = write_plain_log(store.log, root / COMMITLOG_DIR, progress)
+                flushed = max(flushed, newest)
+                sync_folder(root / COMMITLOG_DIR)
+            else:
+                _take_log(store, root, log, progress)
             _take_config(store.path, root)
         except OSError as error:
             raise from_os_error(root, error, "creating the target") from error
         finally:
             lock.release()
     # The target has its whole log in one folder.
-    settings = replace(settings, storePathCommitLog=None, readOnlyCommitLogStorePaths=None)
+    settings = with_log_of_its_own(replace(settings, storePathCommitLog=None))
     lock = StoreLock(root)
     try:
         write_abort(root, how)

@@ -18,7 +18,7 @@ from typing import Any
 
 from rmq_store.commitlog.doubled_records import refuse_doubled
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.dledger import refuse_to_change
+from rmq_store.config.dledger import refuse_members_log, refuse_to_change
 from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues
 from rmq_store.config.rocksdb import refuse_rocksdb
 from rmq_store.consumequeue.queue_files import QueueFiles
@@ -147,8 +147,9 @@ def plan_retention(
 
     `manual`: ignore deleteWhen, like the broker's admin command. `keep_from` (ms): delete every log
     file whose messages are all older, at any age of the file. `now_ms` and `disk_used_percent`
-    default to the clock and the disk.
+    default to the clock and the disk. Raises UnsupportedStoreError for a store in DLedger mode.
     """
+    refuse_members_log(store.path, store.config)  # its members delete by other rules
     rules = policy or RetentionPolicy.of(store.config)
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     used = _used_percent(store) if disk_used_percent is None else disk_used_percent
@@ -272,7 +273,7 @@ def apply_retention(plan: RetentionPlan) -> int:
     """
     root = Path(plan.path)
     refuse_rocksdb(root, to_read=False)
-    refuse_to_change(root)
+    refuse_to_change(root, plan.config, ())
     refuse_foreign_log(root, plan.config)
     refuse_linked_queues(root)
     lock = StoreLock(root)

@@ -64,7 +64,7 @@ class SalvageReport:
     messages: int = 0
     record_bytes: int = 0
     skipped_bytes: int = 0
-    no_loss_bytes: int = 0  # filler, preallocated zeros, stale tails
+    no_loss_bytes: int = 0  # filler, preallocated zeros, stale tails, heads of entries
     topics: Counter[str] = field(default_factory=Counter)
     skipped: list[Skipped] = field(default_factory=list)
     skipped_ranges: int = 0
@@ -119,6 +119,7 @@ def salvage(
             for piece in walk(store.log):
                 if isinstance(piece, SoundRun):
                     _save(piece, writer, report)
+                    report.no_loss_bytes += piece.frame * len(piece.headers)
                 else:
                     _skip(store, piece, report)
                 if progress is not None:

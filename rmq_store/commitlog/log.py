@@ -1,7 +1,13 @@
-"""The CommitLog: one stream of records in files of one size (CommitLog, MappedFileQueue)."""
+"""The CommitLog: one stream of records in files of one size (CommitLog, MappedFileQueue).
+
+In files of a DLedger log each record is the body of an entry, whose head is its `frame`: the record at P
+takes the bytes from P - frame to the end of the record. All offsets that lead to a record are P; pieces
+of the log and ranges that are walked begin and end where entries do. In other files the frame is 0.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,11 +16,15 @@ import numpy as np
 from rmq_store.commitlog.doubled_files import fullest
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.record_runs import RecordRun, follow, next_record
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.dledger import entries_folders
+from rmq_store.config.locate import commitlog_folders
 from rmq_store.errors import CorruptRecordError, MissingFileError
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, list_segments
 from rmq_store.files.source import Sources, Window
-from rmq_store.format.array_types import Ints, Mask
+from rmq_store.format.array_types import Bytes, Ints, Mask
+from rmq_store.format.dledger import ENTRY_HEAD_SIZE, EntryHead
 from rmq_store.format.layout import BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
 from rmq_store.format.record import Gap, Record, decode_record
 
@@ -54,8 +64,12 @@ class CommitLog:
         file_size: int | None = None,
         sources: Sources | None = None,
         segments: Sequence[SegmentFile] | None = None,
+        entries: Sequence[str | Path] = (),
     ) -> None:
-        """`segments`: the files; by default those in `folders`, of several with one name the fullest."""
+        """`segments`: the files; by default those in `folders`, of several with one name the fullest.
+
+        `entries`: those of `folders` with the files of a DLedger log, which follow all others.
+        """
         self.chain = SegmentChain(
             folders,
             file_size=file_size,
@@ -63,12 +77,51 @@ class CommitLog:
             sources=sources,
             setting="mappedFileSizeCommitLog",
         )
-        self._file_size = file_size
+        self._file_size, self._entries = file_size, entries
+        framed = {os.fspath(folder) for folder in entries}
+        files = self.chain.segments if framed else ()
+        bases = (file.base for file in files if os.path.dirname(file.path) in framed)
+        self._entries_from = next(bases, None)
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether files of a DLedger log are among its files."""
+        return self._entries_from is not None
+
+    def frame_at(self, offset: int) -> int:
+        """Bytes before each record of the file that holds a log offset."""
+        framed = self._entries_from is not None and offset >= self._entries_from
+        return ENTRY_HEAD_SIZE if framed else 0
+
+    def fronts(self, places: Ints) -> Ints:
+        """Where the bytes that belong to the records at these log offsets begin: their frames."""
+        if self._entries_from is None:
+            return places
+        return places - np.where(places >= self._entries_from, ENTRY_HEAD_SIZE, 0)
+
+    def front(self, offset: int) -> int:
+        """Where to walk from: of the place of a record where its frame begins, else `offset` itself."""
+        frame = self.frame_at(offset)
+        segment = self.chain.segment_at(offset) if frame else None
+        if segment is None or offset - segment.base < frame:
+            return offset
+        end = self.chain.segment_end(segment)
+        head = EntryHead.of(self.chain.read(offset - frame, offset).tobytes())
+        here = EntryHead.of(self.chain.read(offset, min(offset + frame, end)).tobytes())
+        leads_here = head.fault_at(offset - frame) is None and head.body_length > 0
+        if here.fault_at(offset) is None or not (leads_here or self.is_record(offset)):
+            return offset
+        return offset - frame
 
     @property
     def start(self) -> int:
         """minPhyOffset: where the first file begins."""
         return self.chain.start
+
+    @property
+    def first_place(self) -> int:
+        """Where the first record is, in a log that begins with one."""
+        return self.start + self.frame_at(self.start)
 
     def path_at(self, offset: int) -> str:
         """The file that holds `offset`, for messages; the folder if no file does."""
@@ -120,6 +173,14 @@ class CommitLog:
         _require_whole(decoded, segment, offset)
         return decoded
 
+    def entry_at(self, segment: SegmentFile, offset: int) -> EntryHead | None:
+        """The head of the entry at a log offset of a file; None for a file without entries."""
+        frame = self.frame_at(offset)
+        if not frame:
+            return None
+        stop = min(offset + frame, self.chain.segment_end(segment))
+        return EntryHead.of(self.chain.read(offset, stop).tobytes())
+
     def _hole_at(self, offset: int) -> tuple[int, int] | None:
         """The missing range around `offset`, if there are files on both sides."""
         before = [file for file in self.chain.segments if file.base <= offset]
@@ -136,7 +197,7 @@ class CommitLog:
 
     def listed_again(self) -> CommitLog:
         """The log of the files that are there now; the caller closes it."""
-        return CommitLog(self.chain.folders, file_size=self._file_size)
+        return CommitLog(self.chain.folders, file_size=self._file_size, entries=self._entries)
 
     def starts_now(self) -> int:
         """The log offset of the first file that exists now; everything before it has expired."""
@@ -202,11 +263,12 @@ class CommitLog:
     def run_in(self, window: Window, segment: SegmentFile, at: int, upto: int) -> RecordRun:
         """The run of records of a file that start in [at, upto), log offsets.
 
-        `window`: the one of the file. The bytes of these records are available in it then.
+        `window`: the one of the file. The bytes of these records are available in it then. With entries,
+        these are the starts of entries, all of one term and with consecutive indexes.
         """
-        start, stop = at - segment.base, upto - segment.base
-        window.fetch([start], [stop + HEAD_SIZE])
-        run = follow(window.bytes, segment.base, start, stop)
+        start, stop, frame = at - segment.base, upto - segment.base, self.frame_at(segment.base)
+        window.fetch([start], [stop + frame + HEAD_SIZE])
+        run = follow(window.bytes, segment.base, start, stop, frame)
         window.fetch([start], [run.stop])  # the last record may extend past `upto`
         return run
 
@@ -216,16 +278,37 @@ class CommitLog:
         At most one file follows: the zeros that the broker preallocates.
         """
         for segment in reversed(self.chain.segments):
+            frame = self.frame_at(segment.base)
             with self._from(segment.base, segment) as window:
-                front = Headers(window.bytes, _FIRST, segment.base)
-                magic = int.from_bytes(window.bytes[4:BLANK_SIZE].tobytes(), "big")
-                found = bool(front.valid[0]) or magic == MAGIC_BLANK
+                if frame:
+                    size = EntryHead.of(window.bytes[:frame].tobytes()).size
+                    window.fetch([0], [min(max(size, frame), _LARGEST_RECORD)])
+                front = Headers(window.bytes, _FIRST + frame, segment.base)
+                found = bool(front.valid[0]) or self._is_other_start(window.bytes, segment)
             if found:
                 return segment
         return None
 
+    def _is_other_start(self, raw: Bytes, segment: SegmentFile) -> bool:
+        """Whether a file begins with a blank, or with an entry that has no record."""
+        if self.frame_at(segment.base):
+            head = EntryHead.of(raw[:ENTRY_HEAD_SIZE].tobytes())
+            return head.is_blank(self.chain.file_size) or head.fault_at(segment.base) is None
+        return int.from_bytes(raw[4:BLANK_SIZE].tobytes(), "big") == MAGIC_BLANK
+
     def next_record(self, segment: SegmentFile, start: int, stop: int) -> int | None:
-        """The first log offset in [start, stop), within one file, where a record seems to start."""
+        """The first log offset in [start, stop), within one file, where a record seems to start.
+
+        With entries, where the entry of one does.
+        """
+        frame = self.frame_at(segment.base)
+        if frame:
+            end = self.chain.segment_end(segment)
+            place = self._next_place(segment, start + frame, min(stop + frame, end))
+            return None if place is None else place - frame
+        return self._next_place(segment, start, stop)
+
+    def _next_place(self, segment: SegmentFile, start: int, stop: int) -> int | None:
         base = segment.base
 
         def stored_from(position: int) -> int:
@@ -234,6 +317,15 @@ class CommitLog:
         with self.window_of(segment) as window:
             found = next_record(window, base, start - base, stop - base, stored_from)
         return None if found is None else base + found
+
+
+def open_log(root: Path, config: StoreConfig) -> CommitLog:
+    """The log of a store, whichever kind of files it has. Raises as `commitlog_folders`."""
+    return CommitLog(
+        commitlog_folders(root, config),
+        file_size=config.mappedFileSizeCommitLog,
+        entries=entries_folders(root, config),
+    )
 
 
 def empty_files(log: CommitLog) -> list[Path]:

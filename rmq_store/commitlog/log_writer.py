@@ -28,7 +28,7 @@ class LogAppender:
         self.end = end
 
     @property
-    def _left(self) -> int:
+    def room(self) -> int:
         """Bytes from the end of the log to the end of its current file."""
         return self._file_size - self.end % self._file_size
 
@@ -39,7 +39,7 @@ class LogAppender:
         (DefaultAppendMessageCallback#doAppend). `together`: all or none.
         """
         ends = np.cumsum(sizes[:_ROWS_LOOKED_AT])
-        fit = int(np.searchsorted(ends, self._left - BLANK_SIZE, side="right"))
+        fit = int(np.searchsorted(ends, self.room - BLANK_SIZE, side="right"))
         if together:
             return fit if fit == len(sizes) else 0
         return min(fit, max(1, int(np.searchsorted(ends, _BYTES_AT_A_TIME, side="right"))))
@@ -51,7 +51,7 @@ class LogAppender:
 
     def end_file(self) -> None:
         """Write a blank record up to the end of the file; the log continues in the next file."""
-        left = self._left
+        left = self.room
         blank = np.array([(left, MAGIC_BLANK)], dtype=BLANK_HEAD)
         self._stream.write(self.end, blank.view(np.uint8))
         self.end += left

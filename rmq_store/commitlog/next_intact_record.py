@@ -35,6 +35,8 @@ _known: WeakKeyDictionary[CommitLog, _Known] = WeakKeyDictionary()
 def next_start(log: CommitLog, segment: SegmentFile, offset: int) -> tuple[int, int | None]:
     """The first log offset at or after `offset`, within one file, where a record or a gap starts.
 
+    Of a record with a frame it is where the frame starts, which may be before `offset`.
+
     Every caller gets the same result: the walk starts well before `offset` and goes record by
     record, because bytes inside a body may look like a record. Without a record in the rest of the
     file, returns its end. Second value: the start of the record that contains `offset`, according
@@ -49,7 +51,8 @@ def next_start(log: CommitLog, segment: SegmentFile, offset: int) -> tuple[int, 
             _note_damage(log, offset - _LOOK_BACK, at)
             return at, None
     around: int | None = None
-    for piece in walk(log, at, offset, check_crc=False):
+    # The record at an offset begins before it, with its frame.
+    for piece in walk(log, at, offset - log.frame_at(at), check_crc=False):
         at, around = piece.stop, piece.last if isinstance(piece, SoundRun) else None
         if isinstance(piece, Extent) and piece.gap is Gap.DAMAGED:
             _note_damage(log, piece.start, piece.stop)
@@ -94,7 +97,7 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
         _, around = next_start(log, segment, offset)
         if around is not None and _is_sound(log, around):
             return None
-        gap = gap_at(log, segment, offset)
+        gap = gap_at(log, segment, log.front(offset))
         if gap is None or gap.gap is Gap.FILLER:
             return None
         ghost = gap.gap is Gap.GHOST

@@ -26,26 +26,29 @@ StoredFrom = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True)
 class RecordRun:
-    """Consecutive records: the start of each in the window, and where the run stops."""
+    """Consecutive records: the place of each in the window, and where the run stops."""
 
     at: Ints
     stop: int
 
 
-def follow(window: Bytes, base: int, start: int, stop: int) -> RecordRun:
+def follow(window: Bytes, base: int, start: int, stop: int, frame: int = 0) -> RecordRun:
     """The run of records from `start` up to `stop`, or up to the first bytes that are not a record.
 
-    A record counts if it has a magic, a possible size, and its physicalOffset equals its place.
+    A record counts if it has a magic, a possible size, and its physicalOffset equals its place. With a
+    `frame`, `start`, `stop` and the end of the run are those of entries of a DLedger log.
     """
     pieces: list[Ints] = []
     raw = window.data
+    loop = record_fields.follow_entries if frame else record_fields.follow
     while True:
         most = min(_ROWS, max(0, stop - start) // MIN_RECORD_SIZE + 1)
         found: Ints = np.empty(most, dtype=np.int64)
-        count, start = record_fields.follow(raw, base, start, stop, found.data)
+        count, start = loop(raw, base, start, stop, found.data)
         pieces.append(found[:count])
         loops.count(count)
-        if count < most or start >= stop:
+        # The loop compares entries with those before them, so those of a DLedger log stay together.
+        if frame or count < most or start >= stop:
             break
     return RecordRun(pieces[0] if len(pieces) == 1 else np.concatenate(pieces), start)
 

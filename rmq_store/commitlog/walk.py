@@ -6,19 +6,21 @@ Unlike a broker, `walk` continues after damage, at the next record with a matchi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from rmq_store.commitlog.entry_order import EntryOrder
 from rmq_store.commitlog.headers import Headers, wrong_crc_rows
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import RecordRun
 from rmq_store.errors import CorruptRecordError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Window
+from rmq_store.format.dledger import ENTRY_HEAD_SIZE, EntryHead
 from rmq_store.format.layout import PROPERTY_SEPARATOR
-from rmq_store.format.record import Gap, Record
+from rmq_store.format.record import NO_RECORD, Gap, Record
 
 _ROWS = 1 << 15  # records of a run at a time
 _SHORT_STEP = (
@@ -33,7 +35,8 @@ WITHIN_THE_LOG = (Gap.FILLER, Gap.GHOST)
 class Extent:
     """A piece of the log, [start, stop) in log offsets: a record, or a gap with its name.
 
-    `reason` describes the fault if `gap` is Gap.DAMAGED or Gap.TORN.
+    With entries, that of a record begins at its entry. `reason` describes the fault if `gap` is
+    Gap.DAMAGED or Gap.TORN.
     """
 
     start: int
@@ -50,11 +53,17 @@ class SoundRun:
     segment: SegmentFile
     headers: Headers  # all valid; positions count from the start of the file
     stop: int  # log offset after the last
+    frame: int = 0  # bytes before each record that belong to it
 
     @property
     def start(self) -> int:
-        """Log offset of the first record."""
-        return self.segment.base + int(self.headers.at[0])
+        """Log offset of the first record, with its frame."""
+        return self.segment.base + int(self.headers.at[0]) - self.frame
+
+    @property
+    def before_last(self) -> int:
+        """Log offset where the records before the last one end."""
+        return self.last - self.frame
 
     @property
     def last(self) -> int:
@@ -69,9 +78,9 @@ class SoundRun:
         end = (
             self.stop
             if stop == len(self.headers)
-            else self.segment.base + int(self.headers.at[stop])
+            else self.segment.base + int(self.headers.at[stop]) - self.frame
         )
-        return SoundRun(self.segment, headers, end)
+        return SoundRun(self.segment, headers, end, self.frame)
 
 
 _Piece = SoundRun | Extent
@@ -83,9 +92,9 @@ def walk(
 ) -> Iterator[SoundRun | Extent]:
     """The records that start in [start, stop), log offsets, and every gap that starts there.
 
-    `start` is the start of a file or of a record. The default range is the whole log. The pieces
-    are adjacent, and a missing file is a gap too. With `check_crc`, a record with a wrong body CRC
-    or record CRC is a gap.
+    `start` is the start of a file, of a record, or of its entry. The default range is the whole log.
+    The pieces are adjacent, and a missing file is a gap too. With `check_crc`, a record with a wrong
+    body CRC or record CRC is a gap.
     """
     first = log.start if start is None else start
     return _pieces(log, first, log.chain.stop if stop is None else stop, check_crc, piece_at)
@@ -138,7 +147,7 @@ def extents(log: CommitLog, start: int | None = None) -> Iterator[Extent]:
             continue
         places, sizes = piece.headers.at + piece.segment.base, piece.headers.total
         for at, size in zip(places.tolist(), sizes.tolist(), strict=True):
-            yield Extent(at, at + size, record=log.record_at(at))
+            yield Extent(at - piece.frame, at + size, record=log.record_at(at))
 
 
 def piece_at(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | Extent:
@@ -186,8 +195,9 @@ def _pieces(
 
     `first_step`: bytes to walk at first; they double.
     """
-    most = log.chain.cost.step
-    at, step = start, min(first_step or most, most)
+    most, order = log.chain.cost.step, EntryOrder()
+    start = at = log.front(start)
+    step = min(first_step or most, most)
     for segment in log.chain.segments_from(start):
         if segment.base >= stop:
             break
@@ -198,8 +208,15 @@ def _pieces(
         while at < end:
             with log.window_of(segment) as window:
                 run = log.run_in(window, segment, at, min(at + step, end))
-                parts = _parts_of(log, segment, window, run, check_crc, piece_at)
-                for piece in parts if len(run.at) else (piece_at(log, segment, at),):
+                parts: Iterable[_Piece] = (
+                    _parts_of(log, segment, window, run, check_crc, piece_at)
+                    if len(run.at)
+                    else (piece_at(log, segment, at),)
+                )
+                framed = len(run.at) and log.frame_at(at)
+                if framed and order.is_left_over(window, segment.base, run):
+                    parts = (_left_over(at, segment.base + run.stop),)
+                for piece in parts:
                     yield piece
                     at = piece.stop
             step = min(2 * step, most)
@@ -216,21 +233,23 @@ def _parts_of(
     piece_at: _PieceAt,
 ) -> Iterator[_Piece]:
     """A run in pieces, up to its end or to a gap that ends at another place than the record there."""
-    ends = np.append(run.at[1:], run.stop) + segment.base
+    frame = log.frame_at(segment.base)
+    ends = np.append(run.at[1:] - frame, run.stop) + segment.base
     for first in range(0, len(run.at), _ROWS):
         rows = slice(first, first + _ROWS)
         headers, after = Headers(window.bytes, run.at[rows], segment.base), ends[rows]
         start = 0
         for row in _unsound(headers, segment, check_crc):
             if row > start:
-                yield SoundRun(segment, headers.take(slice(start, row)), int(after[row - 1]))
-            piece = piece_at(log, segment, segment.base + int(headers.at[row]))
+                sound = headers.take(slice(start, row))
+                yield SoundRun(segment, sound, int(after[row - 1]), frame)
+            piece = piece_at(log, segment, segment.base + int(headers.at[row]) - frame)
             yield piece
             if piece.stop != int(after[row]):
                 return
             start = row + 1
         if start < len(headers):
-            yield SoundRun(segment, headers.take(slice(start, None)), int(after[-1]))
+            yield SoundRun(segment, headers.take(slice(start, None)), int(after[-1]), frame)
 
 
 def _unsound(headers: Headers, segment: SegmentFile, check_crc: bool) -> list[int]:
@@ -255,8 +274,46 @@ def _front_at(log: CommitLog, segment: SegmentFile, at: int) -> _Piece:
 
 
 def _decoded_at(log: CommitLog, segment: SegmentFile, at: int) -> Record | Gap | CorruptRecordError:
+    head = log.entry_at(segment, at)
     try:
-        return log.decoded_at(segment, at)
+        return log.decoded_at(segment, at) if head is None else _in_entry(log, segment, at, head)
+    except CorruptRecordError as error:
+        return error
+
+
+def _in_entry(log: CommitLog, segment: SegmentFile, at: int, head: EntryHead) -> Record | Gap:
+    """What an entry holds. A sound record counts although the head is damaged; verify reports that.
+
+    Raises CorruptRecordError.
+    """
+    room = log.chain.segment_end(segment) - at
+    fault = head.fault_at(at)
+    if head.is_blank(room) or (fault is None and head.body_length == 0):
+        return Gap.FILLER
+    found = _in_body(log, segment, at)
+    if isinstance(found, Record) and (fault is not None or found.total_size == head.body_length):
+        return found
+    if head.magic == head.size == 0:
+        return Gap.UNWRITTEN
+    if fault is None and isinstance(found, CorruptRecordError):
+        raise found
+    what, expected, actual = fault or ("body length", "that of its record", head.body_length)
+    raise CorruptRecordError(
+        segment.shown,
+        offset=at,
+        reason=f"{NO_RECORD}{what} of the entry",
+        expected=expected,
+        actual=actual,
+        advice="The offset counts from the start of the log. Records after it are still readable; "
+        "rmqstore verify lists the damaged ranges",
+    )
+
+
+def _in_body(log: CommitLog, segment: SegmentFile, at: int) -> Record | Gap | CorruptRecordError:
+    if at + ENTRY_HEAD_SIZE >= log.chain.segment_end(segment):
+        return Gap.UNWRITTEN
+    try:
+        return log.decoded_at(segment, at + ENTRY_HEAD_SIZE)
     except CorruptRecordError as error:
         return error
 
@@ -267,25 +324,31 @@ def _piece_of(
     """The piece of which the decoder found the start."""
     end = log.chain.segment_end(segment)
     if isinstance(found, Record):
-        place = np.array([at - segment.base], dtype=np.int64)
+        frame = log.frame_at(at)
+        place = np.array([at + frame - segment.base], dtype=np.int64)
         with log.window_of(segment) as window:
             headers = Headers(window.bytes, place, segment.base)
-        return SoundRun(segment, headers, at + found.total_size)
+        return SoundRun(segment, headers, at + frame + found.total_size, frame)
     if isinstance(found, CorruptRecordError):
         return _damage(log, segment, at, end, found)
     if found is Gap.GHOST:
         size = int.from_bytes(log.chain.read(at, at + 4).tobytes(), "big")
         return Extent(at, at + size, gap=Gap.GHOST)
     if found is Gap.FILLER:
-        return Extent(at, end, gap=Gap.FILLER)
+        head = log.entry_at(segment, at)
+        return Extent(at, end if head is None else at + head.size, gap=Gap.FILLER)
     return _zeros(log, segment, at, end)
+
+
+def _left_over(start: int, stop: int) -> Extent:
+    return Extent(start, stop, gap=Gap.STALE, reason="entries that the log was cut before")
 
 
 def _zeros(log: CommitLog, segment: SegmentFile, at: int, end: int) -> Extent:
     """Zeros up to the end of the file, or a range of zeros with data after it."""
     stored = log.chain.stored_from(at)
     is_zero = log.chain.is_zero(stored, end)
-    behind = None if is_zero else log.next_record(segment, at, end)
+    behind = None if is_zero else log.next_record(segment, at + 1, end)
     if behind is not None:
         return Extent(at, behind, gap=Gap.DAMAGED, reason="zeros before a record")
     if _goes_on(log, segment):  # a broker ends each file with a filler

@@ -62,6 +62,7 @@ class StoreConfig:
     readOnlyCommitLogStorePaths: str | None = None
     enableDLegerCommitLog: bool | None = None
     storePathDLedgerCommitLog: str | None = None
+    dLegerSelfId: str | None = None
     brokerName: str | None = None
     brokerClusterName: str | None = None
     flushDiskType: str | None = None

@@ -1,39 +1,79 @@
-"""The log of a broker in DLedger mode (DLedgerCommitLog): not read, and named wherever it matters.
+"""Where the log of a broker in DLedger mode lies (DLedgerCommitLog), and what of it is not here.
 
-A broker that was moved to DLedger keeps `commitlog/` as it was, until it expires, and stores every
-later message in another log. The queues go on over both.
+A broker that was moved to DLedger keeps `commitlog/` as it was, until it expires, and stores every later
+message in `dledger-<dLegerSelfId>/data`, at the log offsets that follow. The queues go on over both, so
+both are files of one log. Only the broker writes it: the members of its group agree on each entry.
 """
 
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.errors import UnsupportedStoreError
+from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
+from rmq_store.errors import MissingFileError, UnsupportedStoreError
+from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, list_segments
+from rmq_store.format.dledger import ENTRY_HEAD_SIZE, INDEX_UNIT, EntryHead
 from rmq_store.format.layout import COMMITLOG_DIR
 
 _PREFIX = "dledger-"  # and dLegerSelfId
-_PARTS = ("data", "index")
+DATA, _INDEX = "data", "index"
 
 
-@dataclass(frozen=True, slots=True)
-class DLedgerLog:
-    """What shows that a store has a DLedger log: folders with its files, or only the configuration."""
+@dataclass(frozen=True)
+class Member:
+    """The log of one member of a group. `data`: the folders of its entries, at least one with a file."""
 
-    folders: tuple[Path, ...]  # those of its data; others where there is none
-    files: int  # in all data folders
-    first: int | None  # log offset of the first file, if there is one
+    name: str  # dLegerSelfId
+    data: tuple[Path, ...]
+    index: Path
 
     def __str__(self) -> str:
-        if not self.folders:
-            return "a DLedger log that is not here (enableDLegerCommitLog=true)"
-        names = ", ".join(str(folder) for folder in self.folders)
-        since = "" if self.first is None else f" ({self.files} files, from log offset {self.first})"
-        return f"the DLedger log {names}{since}"
+        term, index = self.last
+        return f"{_PREFIX}{self.name} (up to entry {index} of term {term})"
+
+    @cached_property
+    def last(self) -> tuple[int, int]:
+        """Term and index of about the last entry, (0, -1) if nothing says that.
+
+        By the index, whose units are compared with their entries: a binary search.
+        """
+        units, entries = SegmentChain([self.index]), SegmentChain(self.data)
+        try:
+            if not units.segments:
+                first = _head_at(entries, entries.segments[-1].base)
+                return (0, -1) if first is None else (first.term, first.index)
+            low = units.start // INDEX_UNIT.itemsize
+            numbers = range(low, units.stop // INDEX_UNIT.itemsize)
+            count = bisect_left(numbers, True, key=lambda n: _indexed(units, entries, n) is None)
+            found = _indexed(units, entries, low + count - 1) if count else None
+            return (0, -1) if found is None else (found.term, found.index)
+        finally:
+            units.close()
+            entries.close()
+
+
+def _indexed(units: SegmentChain, entries: SegmentChain, number: int) -> EntryHead | None:
+    """The entry of a number, if the index and the entry at the place there agree."""
+    at = number * INDEX_UNIT.itemsize
+    if units.segment_at(at) is None:
+        return None
+    unit = units.read(at, at + INDEX_UNIT.itemsize).view(INDEX_UNIT)[0]
+    head = _head_at(entries, int(unit["pos"]))
+    return head if head is not None and head.index == number == unit["index"] else None
+
+
+def _head_at(entries: SegmentChain, place: int) -> EntryHead | None:
+    segment = entries.segment_at(place)
+    if segment is None or place + ENTRY_HEAD_SIZE > entries.segment_end(segment):
+        return None
+    head = EntryHead.of(entries.read(place, place + ENTRY_HEAD_SIZE).tobytes())
+    return head if head.fault_at(place) is None else None
 
 
 def dledger_folders(root: Path) -> list[Path]:
@@ -42,12 +82,64 @@ def dledger_folders(root: Path) -> list[Path]:
     return sorted(folder for folder in found if folder.is_dir())
 
 
-def refuse_to_change(root: Path) -> None:
-    """Raise UnsupportedStoreError for a folder `dledger-*`, also for one without a file.
+def members_in(root: Path, config: StoreConfig) -> list[Member]:
+    """The members of which a store has the log, the one that is read first.
 
-    It may be that of a log that was not copied. A repair would take the queue entries of its messages
-    for wrong.
+    That is the one of dLegerSelfId, else the one with the last entry, by term and index. Raises
+    MissingFileError if dLegerSelfId names another than those that are there.
     """
+    found = [
+        Member(folder.name.removeprefix(_PREFIX), (folder / DATA,), folder / _INDEX)
+        for folder in dledger_folders(root)
+        if list_segments([folder / DATA])
+    ]
+    asked = config.dLegerSelfId
+    elsewhere = _elsewhere(root, config)
+    if elsewhere:
+        name = asked or next((one.name.removeprefix(_PREFIX) for one in dledger_folders(root)), "")
+        found = [member for member in found if member.name != name]
+        found.append(Member(name, elsewhere, root / f"{_PREFIX}{name}" / _INDEX))
+        asked = name
+    if asked is not None and found and asked not in [member.name for member in found]:
+        raise MissingFileError(
+            root / f"{_PREFIX}{asked}" / DATA,
+            reason=f"the log of the member that dLegerSelfId={asked} names is not here",
+            expected=", ".join(f"{_PREFIX}{member.name}" for member in found),
+            advice="Copy it, or name one of those that are there in the configuration",
+        )
+    if len(found) > 1:
+        found.sort(key=lambda member: (member.name == asked, member.last), reverse=True)
+    return found
+
+
+def _elsewhere(root: Path, config: StoreConfig) -> tuple[Path, ...]:
+    """The folders of storePathDLedgerCommitLog that have files, as they are or under the root."""
+    named = (part.strip() for part in (config.storePathDLedgerCommitLog or "").split(PATH_SPLITTER))
+    places = [(root / name, root / Path(name).name) for name in named if name]
+    return tuple(
+        place for both in places if (place := next(filter(_has_files, both), None)) is not None
+    )
+
+
+def _has_files(folder: Path) -> bool:
+    return bool(list_segments([folder]))
+
+
+def entries_folders(root: Path, config: StoreConfig) -> list[Path]:
+    """The folders of the DLedger log that is read; none without one. Raises as `members_in`."""
+    return [folder for member in members_in(root, config)[:1] for folder in member.data]
+
+
+def refuse_to_change(root: Path, config: StoreConfig, old: Sequence[SegmentFile]) -> None:
+    """Raise UnsupportedStoreError if a DLedger log, here or not, belongs to a store to be written to.
+
+    Also for a folder `dledger-*` without a file: it may be that of a log that was not copied, and a
+    repair would take the queue entries of its messages for wrong. `old`: the files of `commitlog/`.
+    """
+    refuse_members_log(root, config)
+    missing = unread_dledger(root, config, old)
+    if missing is not None:
+        raise missing
     for folder in dledger_folders(root):
         raise UnsupportedStoreError(
             folder,
@@ -58,73 +150,66 @@ def refuse_to_change(root: Path) -> None:
         )
 
 
-def find_dledger(root: Path, config: StoreConfig) -> DLedgerLog | None:
-    """The DLedger log of a store; None without one, and for folders `dledger-*` without a file.
-
-    If there is no `commitlog/` either, a folder `dledger-*` shows the mode although it is empty.
-    """
-    own = dledger_folders(root)
-    places = [folder / part for part in _PARTS for folder in own if (folder / part).is_dir()]
-    if config.storePathDLedgerCommitLog:
-        elsewhere = Path(config.storePathDLedgerCommitLog)
-        places[:0] = [
-            place for place in (root / elsewhere, root / elsewhere.name) if place.is_dir()
-        ]
-    places = list(dict.fromkeys(places))
-    full = [place for place in places if list_segments([place])]
-    with_data = [place for place in full if place.name != _PARTS[1]]
-    data = list_segments(with_data)
-    pure = bool(own) and not (root / COMMITLOG_DIR).is_dir()
-    if full or pure or config.enableDLegerCommitLog:
-        return DLedgerLog(
-            tuple(with_data or full or own), len(data), data[0].base if data else None
+def refuse_members_log(root: Path, config: StoreConfig) -> None:
+    """Raise UnsupportedStoreError for a store with a DLedger log, which rmqstore only reads."""
+    for member in members_in(root, config)[:1]:
+        raise UnsupportedStoreError(
+            member.data[0],
+            reason="this is the store of a broker in DLedger mode, which is only read: the members of "
+            "its group agree on what its log holds",
+            advice="Nothing was changed. rmqstore rebuild makes a store without DLedger of it, which can "
+            "be changed and on which a broker starts",
         )
-    return None
-
-
-def refuse_dledger(root: Path, config: StoreConfig, old: Sequence[SegmentFile]) -> None:
-    """Raise UnsupportedStoreError if the store has a DLedger log. `old`: the files of its CommitLog."""
-    found = find_dledger(root, config)
-    if found is not None:
-        raise dledger_error(root, found, old)
-
-
-def dledger_error(
-    root: Path, found: DLedgerLog, old: Sequence[SegmentFile]
-) -> UnsupportedStoreError:
-    """The refusal of a store with a DLedger log: it names both logs, and what can be read."""
-    where = found.folders[0] if found.folders else root
-    if not old:
-        return UnsupportedStoreError(
-            where,
-            reason="this is the store of a broker in DLedger mode, which is not supported: its "
-            f"messages are in {found}, and its commitlog/ has no file",
-            advice="Nothing was read or changed. Copy the messages with a consumer and a producer",
-        )
-    return UnsupportedStoreError(
-        where,
-        reason="this is the store of a broker that was moved to DLedger mode, which is not "
-        f"supported: it has two logs. The older messages are in {_plain(old)}, the newer ones in "
-        f"{found}",
-        advice="Nothing was read or changed. Only the messages of the older log can be read: Spark "
-        "with source=commitlog and mode=PERMISSIVE, MessageStore.open(path, queues=False).read_log(), "
-        "rmqstore salvage. Copy the newer ones with a consumer and a producer",
-    )
 
 
 def unread_dledger(
     root: Path, config: StoreConfig, old: Sequence[SegmentFile]
 ) -> UnsupportedStoreError | None:
-    """What a read of the CommitLog alone leaves out: the messages of a DLedger log, if there is one."""
-    found = find_dledger(root, config)
-    if found is None:
+    """The error for a DLedger log that belongs to a store and cannot be read; None without one.
+
+    It is not here, as the configuration or its index shows, or begins before `commitlog/` ends.
+    """
+    folders = entries_folders(root, config)
+    if folders:
+        first = list_segments(folders)[0].base
+        plain = [one for one in old if Path(one.path).parent not in folders]
+        if not plain or plain[-1].base < first:
+            return None
+        return UnsupportedStoreError(
+            folders[0],
+            reason=f"the DLedger log begins at log offset {first}, before the end of {_plain(plain)}: "
+            "one of the two belongs to another store",
+            advice="Move away the one that does not belong here. Nothing was changed",
+        )
+    indexes = [one / _INDEX for one in dledger_folders(root) if _has_files(one / _INDEX)]
+    pure = bool(dledger_folders(root)) and not (root / COMMITLOG_DIR).is_dir()
+    if not (indexes or pure or config.enableDLegerCommitLog):
         return None
+    shown = f"a DLedger log that is not here ({_evidence(indexes, pure)})"
+    where = indexes[0] if indexes else root
+    if not old:
+        return UnsupportedStoreError(
+            where,
+            reason=f"the messages of this store are in {shown}, and its commitlog/ has no file",
+            advice="Nothing was read or changed. Copy the folder dledger-<dLegerSelfId> of the broker, or "
+            "name that of its data with storePathDLedgerCommitLog",
+        )
     return UnsupportedStoreError(
-        found.folders[0] if found.folders else root,
-        reason=f"only {_plain(old)} was read. The messages after it are in {found}, which is not "
-        "supported",
-        advice="Copy them with a consumer and a producer",
+        where,
+        reason=f"the messages after {_plain(old)} are in {shown}",
+        advice="Nothing was changed. Copy the folder dledger-<dLegerSelfId> of the broker, or name that of "
+        "its data with storePathDLedgerCommitLog. Without it, only the older messages can be read: Spark "
+        "with source=commitlog and mode=PERMISSIVE, MessageStore.open(path, queues=False).read_log(), "
+        "rmqstore salvage",
     )
+
+
+def _evidence(indexes: Sequence[Path], pure: bool) -> str:
+    if indexes:
+        return f"{indexes[0]} has files, and no data folder does"
+    if pure:
+        return "the folder dledger-* has no file"
+    return "enableDLegerCommitLog=true"
 
 
 def _plain(old: Sequence[SegmentFile]) -> str:

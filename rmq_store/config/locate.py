@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
-from rmq_store.config.dledger import refuse_dledger, refuse_to_change
+from rmq_store.config.dledger import entries_folders, refuse_to_change, unread_dledger
 from rmq_store.config.rocksdb import refuse_rocksdb
 from rmq_store.errors import (
     ForeignLogError,
@@ -60,9 +60,10 @@ def require_store(
 
     Raises NotAStoreError, with a store nearby if there is one. Raises MissingFileError if a
     configured folder of the log does not exist, or has other files than those of a log. Raises
-    UnsupportedStoreError for tiered stores, for a DLedger log and, with `queues`, for queues in
-    RocksDB. Without `queues`, the CommitLog beside a DLedger log may be read. `to_read`: queue
-    files beside a RocksDB database are enough, see `refuse_rocksdb`.
+    UnsupportedStoreError for tiered stores, for a DLedger log that is not here and, with `queues`,
+    for queues in RocksDB. Without `queues`, the CommitLog that such a log followed may be read.
+    `to_read`: queue files beside a RocksDB database are enough, see `refuse_rocksdb`, and a DLedger
+    log may be there, which no writer changes.
     """
     root = Path(path)
     try:
@@ -95,6 +96,7 @@ def require_store(
 
 def commitlog_folders(root: Path, config: StoreConfig) -> list[Path]:
     """The folders of the CommitLog: `commitlog/`, or all of storePathCommitLog and the read-only ones.
+    Those of a DLedger log come last.
 
     Each folder once, however it is named: through links, with `./` or a slash at the end.
 
@@ -102,6 +104,10 @@ def commitlog_folders(root: Path, config: StoreConfig) -> list[Path]:
     copied), the folder of the same name under the root is used. Raises MissingFileError if that
     does not exist either, because a part of the log would be missing.
     """
+    return [*_plain_folders(root, config), *entries_folders(root, config)]
+
+
+def _plain_folders(root: Path, config: StoreConfig) -> list[Path]:
     named = [
         part.strip()
         for text in (config.storePathCommitLog, config.readOnlyCommitLogStorePaths)
@@ -360,12 +366,13 @@ def _nearest_existing(root: Path) -> Path | None:
 
 def _refuse_other_kinds(root: Path, config: StoreConfig, queues: bool, to_read: bool) -> None:
     log = _log_files(root, config)
-    if queues or not log:
-        refuse_dledger(root, config, log)
+    missing = unread_dledger(root, config, log)
+    if missing is not None and (queues or not log):
+        raise missing
     if queues:
         refuse_rocksdb(root, to_read=to_read)
     if queues and not to_read:
-        refuse_to_change(root)
+        refuse_to_change(root, config, log)
     if (root / COMMITLOG_DIR).is_dir():
         return
     for name in _TIERED_DIRS:

@@ -217,8 +217,9 @@ class KeyIndex:
         start, stop = hit.file.neighbours(hit.number)
         first, last = hit.file.covered()
         stop = min(stop, self._log_end)
-        if first <= start <= stop <= last and self._log.is_record(max(start, self._log.start)):
-            self._doubted.add((max(start, self._log.start), stop))
+        start = max(start, self._log.first_place)
+        if first <= start <= stop <= last and self._log.is_record(start):
+            self._doubted.add((start, stop))
             self._uncovered = None
             return
         self._distrust(
@@ -274,7 +275,7 @@ class KeyIndex:
         return sorted({*self._gaps_of_files(), *self._doubted})
 
     def _gaps_of_files(self) -> Iterator[tuple[int, int]]:
-        at = self._log.start
+        at = self._log.first_place
         for file in sorted(self.files, key=lambda file: file.header.begin_log_offset):
             if not file.header.items:
                 continue
@@ -305,8 +306,8 @@ class KeyIndex:
         if segment is None or first >= stop:
             return False
         with self._log.window_of(segment) as window:
-            upto = min(stop, self._log.chain.segment_end(segment))
-            run = self._log.run_in(window, segment, first, upto)
+            upto = min(self._log.front(stop), self._log.chain.segment_end(segment))
+            run = self._log.run_in(window, segment, self._log.front(first), upto)
         return len(run.at) != 1
 
     def to_read(self) -> Iterator[tuple[int, int]]:
@@ -339,7 +340,7 @@ class KeyIndex:
             if isinstance(piece, SoundRun):
                 yield _keys_of(piece.headers)
             elif piece.gap in _DAMAGE:
-                self._note_damage(piece.start)
+                self._note_damage(piece.start + self._log.frame_at(piece.start))
 
     def _note_damage(self, at: int) -> None:
         try:

@@ -27,6 +27,7 @@ FAULTS = (
 """What a record was refused for, by number: the first field that cannot be right."""
 
 FRONT_SIZE = cython.declare(cython.int, 36)  # bytes up to the end of physicalOffset
+_ENTRY_HEAD = cython.declare(cython.int, 48)  # of a DLedger log, before each record
 _INTACT = cython.declare(cython.int, 0)
 _OUTSIDE = cython.declare(cython.int, 1)
 _MAGIC = cython.declare(cython.int, 2)
@@ -250,4 +251,44 @@ def follow(
             # Where the fourth record from here begins, if records are of one size: its page at least.
             bits.prefetch(raw, at + 4 * size, 1)
             at += size
+    return count, at
+
+
+def follow_entries(
+    raw: bits.Bytes, base: bits.Place, start: bits.Place, stop: bits.Place, found: bits.LongRoom
+) -> tuple[int, int]:
+    """As `follow`, for records in the entries of a DLedger log: `start` is that of an entry.
+
+    Writes the places of the records. The head of an entry must fit its place and its record, and the
+    index of each must be one more than that before it, in the same term.
+    """
+    at: bits.Place = start
+    count: bits.Place = 0
+    size: bits.Place
+    magic: cython.int
+    index: bits.Long = 0
+    term: bits.Long = 0
+    last: bits.Place = raw.shape[0] - _ENTRY_HEAD - FRONT_SIZE
+    with cython.nogil:
+        while at < stop and at <= last and count < found.shape[0]:
+            size = bits.i32(raw, at + _ENTRY_HEAD)
+            magic = bits.i32(raw, at + _ENTRY_HEAD + 4)
+            if magic != bits.MAGIC_V1 and magic != bits.MAGIC_V2:
+                break
+            if size < bits.MIN_RECORD_SIZE or size > raw.shape[0] - at - _ENTRY_HEAD:
+                break
+            if bits.i64(raw, at + _ENTRY_HEAD + 28) != base + at + _ENTRY_HEAD:
+                break
+            if bits.i32(raw, at) != 1 or bits.i64(raw, at + 24) != base + at:
+                break
+            if bits.i32(raw, at + 4) != size + _ENTRY_HEAD or bits.i32(raw, at + 44) != size:
+                break
+            if count > 0 and (bits.i64(raw, at + 8) != index + 1 or bits.i64(raw, at + 16) != term):
+                break
+            index = bits.i64(raw, at + 8)
+            term = bits.i64(raw, at + 16)
+            found[count] = at + _ENTRY_HEAD
+            count += 1
+            bits.prefetch(raw, at + 4 * (size + _ENTRY_HEAD), 1)
+            at += size + _ENTRY_HEAD
     return count, at

@@ -247,7 +247,7 @@ def _run_end(log: CommitLog, start: int) -> tuple[int, int]:
     end = start
     for run in records_from(log, start):
         end = run.stop
-        last = end if _is_certain(run.headers.take(slice(-1, None))) else run.last
+        last = end if _is_certain(run.headers.take(slice(-1, None))) else run.before_last
     return (start, start) if end == start else (last, end)
 
 

@@ -194,7 +194,10 @@ def _tell_damage_around(store: MessageStore, start: int, on_damage: OnDamage | N
     """Report damage that starts before `start` and reaches into the range. A read from `start` does
     not report it, because the read of its start does."""
     segment = store.log.chain.segment_at(start)
-    if segment is not None and next_start(store.log, segment, start) == (start, None):
+    if segment is not None and next_start(store.log, segment, start) == (
+        store.log.front(start),
+        None,
+    ):
         return
     try:
         store.log.record_at(start)

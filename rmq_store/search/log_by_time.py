@@ -65,7 +65,7 @@ def _time_from(store: MessageStore, at: int, end: int) -> int | None:
             break
         stop = min(end, log.chain.segment_end(segment))
         found = log.next_record(segment, max(at, segment.base), stop)
-        time = None if found is None else log.store_time_at(found)
+        time = None if found is None else log.store_time_at(found + log.frame_at(found))
         if time is not None:
             return time
     return None

@@ -465,7 +465,8 @@ class Health:
         listed = listed.take(listed.log_offset >= snapshot.log_start)
         holes = sum(stop - start for start, stop in self.log.chain.holes)
         there = snapshot.log_end - snapshot.log_start - holes
-        if there - int(listed.size.sum()) > _MOST_UNLISTED:
+        frames = int((listed.log_offset - self.log.fronts(listed.log_offset)).sum())
+        if there - int(listed.size.sum()) - frames > _MOST_UNLISTED:
             return None
         return missing_in(
             self.records, [listed], states.keys(), snapshot.log_start, snapshot.log_end
@@ -510,7 +511,8 @@ class Health:
             listed = 0
             for queue in self._states:
                 places = (self.view.offset_at_log(queue, at) for at in (extent.start, stop))
-                listed += int(self.view.entries(queue, *places).size.clip(0).sum())
+                sizes = self.view.entries(queue, *places).size
+                listed += int(sizes.clip(0).sum()) + len(sizes) * self.log.frame_at(extent.start)
             if listed < stop - extent.start:
                 why = extent.reason or "a record that names another place"
                 errors.append(self._damaged(extent.start, stop - extent.start, why))

@@ -6,7 +6,7 @@ was deleted. Everything else is a loss.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -48,21 +48,23 @@ def missing_in(
     `listed`: all entries of the range, of any queue, sorted by log offset.
     """
     missing = MissingRecords()
-    for gaps in _gaps_between(listed, start, stop):
+    for gaps in _gaps_between(listed, records.fronts, start, stop):
         _look_at(records, queues, gaps, missing)
     return missing
 
 
-def _gaps_between(listed: Iterable[Places], start: int, stop: int) -> Iterator[_Gaps]:
+def _gaps_between(
+    listed: Iterable[Places], fronts: Callable[[Ints], Ints], start: int, stop: int
+) -> Iterator[_Gaps]:
     reached, last = start, -1
     for log_offset, size in ((one.log_offset, one.size) for one in listed if len(one.size)):
         ends = np.concatenate([[reached], log_offset + size])
         np.maximum.accumulate(ends, out=ends)  # a record may be in several queues
-        behind = ends[:-1]
+        behind, front = ends[:-1], fronts(log_offset)
         # A damaged entry may lead out of the range.
-        open_ = np.flatnonzero((log_offset > behind) & (behind < stop))
+        open_ = np.flatnonzero((front > behind) & (behind < stop))
         before = np.concatenate([[last], log_offset[:-1]])
-        yield _Gaps(behind[open_], np.minimum(log_offset[open_], stop), before[open_])
+        yield _Gaps(behind[open_], np.minimum(front[open_], stop), before[open_])
         reached, last = int(ends[-1]), int(log_offset[-1])
     if reached < stop:
         yield _Gaps(*(np.array([at]) for at in (reached, stop, last)))

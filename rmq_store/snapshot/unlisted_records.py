@@ -147,6 +147,10 @@ class UnlistedRecords:
                 continue  # it has expired since the store was opened
         return missing
 
+    def fronts(self, places: Ints) -> Ints:
+        """Where the bytes that belong to the records at some log offsets begin."""
+        return self._log.fronts(places)
+
     def record_end(self, place: int) -> int:
         """Where the record at a log offset ends; -1 if there is none."""
         try:

@@ -18,7 +18,7 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import empty_files
 from rmq_store.commitlog.next_intact_record import page_rest
 from rmq_store.commitlog.walk import Extent, SoundRun, end_now, walk
-from rmq_store.config.dledger import dledger_folders
+from rmq_store.config.dledger import DATA, dledger_folders, members_in
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entry_of_record import dispatch
@@ -36,6 +36,13 @@ from rmq_store.verify.config_against_store import (
     config_findings,
     progress_findings,
     start_findings,
+)
+from rmq_store.verify.dledger_entries import (
+    EntryChecks,
+    EntrySpan,
+    index_end_finding,
+    joined,
+    order_findings,
 )
 from rmq_store.verify.findings import Finding, Findings, Severity
 from rmq_store.verify.index_against_log import IndexHealth, IndexPart, check_files
@@ -131,6 +138,7 @@ class LogPart:
     unindexed: int = 0  # records after the end of the index
     after_end: list[AfterEnd] = field(default_factory=list)
     damage: list[tuple[int, int]] = field(default_factory=list)  # log offsets, half-open; the first
+    entries: list[EntrySpan] = field(default_factory=list)  # of a DLedger log
 
     def add(self, other: LogPart) -> None:
         """Add another part."""
@@ -142,6 +150,7 @@ class LogPart:
         self.unindexed += other.unindexed
         self.after_end += other.after_end
         self.damage += other.damage
+        self.entries = joined([*self.entries, *other.entries])
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +243,12 @@ class _PartCheck:
         self.listed = ListedCheck(store, self.part.tally, self.part.findings)
         self.batch_topics = batch_topics(store.view.declared_topics) | store.snapshot().batch_topics
         self.log_end = store.log_range()[1]
+        self.entries = EntryChecks(store, self.part.findings)
 
     def take(self, piece: SoundRun | Extent) -> None:
         """Check the next piece of the log."""
+        if piece.start < self.log_end:
+            self.entries.take(piece)
         if not isinstance(piece, SoundRun):
             _note_gap(self.store, piece, self.part)
             if piece.gap in _DAMAGED:
@@ -248,6 +260,7 @@ class _PartCheck:
 
     def finish(self) -> LogPart:
         """Complete the checks. Returns the result."""
+        self.part.entries = self.entries.spans
         self.listed.finish()
         self.part.unindexed += self.index.conclude(self.part.findings)
         self.part.findings.add_all(map(_doubled, doubled_files(self.store.log, self.start)))
@@ -447,6 +460,8 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     findings.add_all(queueless_findings(store, whole.tally, declared))
     findings.add_all(unlisted_findings(store, whole.tally))
     findings.add_all(check_entries(store, whole.tally, whole.damage))
+    findings.add_all(order_findings(store, whole.entries))
+    findings.add_all(index_end_finding(store, whole.entries))
     findings.add_all(_refused_files(store))
     beside = Findings()
     health = check_files(store, beside)
@@ -519,7 +534,7 @@ def _lost_index(store: MessageStore, whole: LogPart, readable: int) -> Iterator[
         return  # an unreadable file, which is reported, may have them
     headers = [file.header for file in open_index_files(store.path, store.config)]
     newest = max((header.end_timestamp for header in headers if header.items), default=0)
-    first = store.log.store_time_at(store.log_range()[0])
+    first = store.log.store_time_at(store.log.first_place)
     if (whole.unindexed or not readable) and first is not None and first <= said > newest:
         yield Finding(
             Severity.WARNING,
@@ -547,7 +562,10 @@ def _about_rocksdb(store: MessageStore) -> Iterator[Finding]:
 
 
 def _about_dledger(store: MessageStore) -> Iterator[Finding]:
-    for folder in dledger_folders(store.path):  # one with a file was refused
+    there = {folder for one in members_in(store.path, store.config) for folder in one.data}
+    for folder in dledger_folders(store.path):
+        if folder / DATA in there:
+            continue
         yield Finding(
             Severity.NOTE,
             "dledger-without-log",

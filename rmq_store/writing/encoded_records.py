@@ -126,11 +126,11 @@ class EncodedRecords:
         first = int(self.total[: rows.start].sum())
         at = np.cumsum(self.total[rows]) - self.total[rows]
         data: Bytes = self.data[first : first + int(self.total[rows].sum())].copy()
-        _set_fields(data, at, "queue_id", self.queue_id[rows])
-        _set_fields(data, at, "queue_offset", queue_offset)
-        _set_fields(data, at, "physical_offset", log_offset)
+        set_fields(data, at, "queue_id", self.queue_id[rows])
+        set_fields(data, at, "queue_offset", queue_offset)
+        set_fields(data, at, "physical_offset", log_offset)
         behind_v6 = (self.sys_flag[rows] & SysFlag.BORN_HOST_V6) != 0
-        _set_fields(data, at + behind_v6 * V6_EXTRA, "store_timestamp", store_timestamp)
+        set_fields(data, at + behind_v6 * V6_EXTRA, "store_timestamp", store_timestamp)
         return data
 
     def listing(self, rows: slice, *given: Ints) -> ListedRecords:
@@ -166,7 +166,8 @@ def _fields(data: Bytes, at: Ints, name: str) -> npt.NDArray[Any]:
     return values
 
 
-def _set_fields(data: Bytes, at: Ints, name: str, values: npt.NDArray[Any]) -> None:
+def set_fields(data: Bytes, at: Ints, name: str, values: npt.NDArray[Any]) -> None:
+    """Set a field of RECORD_HEAD in records with IPv4 hosts at some places of `data`."""
     _every(data, name)[at + _offset_of(name)] = values
 
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.config.dledger import refuse_dledger
+from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.several_stores import name_in_pattern, names_of
-from rmq_store.errors import DataLossError, MissingFileError, StoreError
+from rmq_store.errors import DataLossError, MissingFileError
 from rmq_store.files.remote.glob import has_pattern
 from rmq_store.files.segments import again_if_expired
 from rmq_store.format.queues import QueueId
@@ -111,11 +111,11 @@ class Follower:
             queues=snapshot is None,
             storage_options=self.asked.storage_options,
         )
-        try:  # a broker that moves to DLedger stores nothing more in the log that is followed
-            refuse_dledger(store.path, store.config, store.log.chain.segments)
-        except StoreError:
+        # A broker that moves to DLedger stores nothing more in the log that is followed.
+        missing = unread_dledger(store.path, store.config, store.log.chain.segments)
+        if missing is not None:
             store.close()
-            raise
+            raise missing
         return store
 
     def _follower_of(self, name: str, target: Target) -> LogFollower:

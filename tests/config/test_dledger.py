@@ -1,4 +1,4 @@
-"""A DLedger log beside commitlog/: nothing is repaired, and no read ends early without saying so."""
+"""A DLedger log is only read; one that is not here is named, and no read ends early without saying so."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.info import store_info
 from rmq_store.admin.rebuild import rebuild
+from rmq_store.admin.retention import plan_retention
 from rmq_store.admin.salvage import salvage
 from rmq_store.errors import StoreError, UnsupportedStoreError
 from rmq_store.recovery.recover_store import plan_recovery, recover
@@ -38,6 +39,11 @@ def plain_records(log: Path) -> list[int]:
     return found
 
 
+def plan_a_deletion(root: Path) -> None:
+    with MessageStore.open(root) as store:
+        plan_retention(store, manual=True)
+
+
 def state_of(root: Path) -> dict[str, str]:
     """A digest of each file."""
     return {
@@ -47,51 +53,69 @@ def state_of(root: Path) -> dict[str, str]:
     }
 
 
+WRITES: dict[str, Callable[[Path], Any]] = {
+    "plan_recovery": plan_recovery,
+    "recover": recover,
+    "recover as the broker": lambda root: recover(root, mode="broker"),
+    "append_to": MessageStore.append_to,
+    "retention": plan_a_deletion,
+}
+
+
+@pytest.mark.parametrize("name", [THERE, EXPIRED])
+@pytest.mark.parametrize("use", WRITES)
+def test_no_writer_changes_a_dledger_log(tmp_path: Path, use: str, name: str) -> None:
+    root = unpack_field(name, tmp_path)
+    (root / "abort").touch()  # so that there is something to repair
+    before = state_of(root)
+    with pytest.raises(UnsupportedStoreError, match="DLedger mode, which is only read") as caught:
+        WRITES[use](root)
+    assert str(root / "dledger-n0" / "data") in str(caught.value)
+    assert "rmqstore rebuild" in str(caught.value)
+    assert state_of(root) == before
+
+
 USES: dict[str, Callable[[Path, Path], Any]] = {
     "open": lambda root, _: MessageStore.open(root),
     "info": lambda root, _: store_info(root),
-    "plan_recovery": lambda root, _: plan_recovery(root),
     "recover": lambda root, _: recover(root),
-    "recover as the broker": lambda root, _: recover(root, mode="broker"),
-    "rebuild": lambda root, new: rebuild(root, new),
     "append_to": lambda root, _: MessageStore.append_to(root),
 }
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_store_with_two_logs_is_refused_by_both_names(tmp_path: Path, use: str) -> None:
+def test_a_log_that_is_not_here_is_named_with_the_one_before_it(tmp_path: Path, use: str) -> None:
+    """storePathDLedgerCommitLog moves the data alone; the index stays in the folder."""
     root = unpack_field(THERE, tmp_path)
-    (root / "abort").touch()  # so that there is something to repair
+    (root / "dledger-n0" / "data").rename(tmp_path / "other-disk")
     before = state_of(root)
-    with pytest.raises(UnsupportedStoreError, match="DLedger") as caught:
+    with pytest.raises(UnsupportedStoreError, match="DLedger log that is not here") as caught:
         USES[use](root, tmp_path / "new")
     said = str(caught.value)
     assert str(root / "commitlog") in said
-    assert str(root / "dledger-n0" / "data") in said
+    assert str(root / "dledger-n0" / "index") in said
     assert f"log offset 0 to {DIVIDED}" in said
-    assert f"from log offset {DIVIDED}" in said
     assert "source=commitlog" in said
     assert "rmqstore salvage" in said
     assert state_of(root) == before
-    assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("use", [*USES, "salvage", "read_log"])
+@pytest.mark.parametrize("use", [*USES, "salvage", "read_log", "rebuild"])
 @pytest.mark.parametrize("gone", [False, True])
-def test_nothing_can_be_read_when_the_older_log_has_expired(
-    tmp_path: Path, use: str, gone: bool
-) -> None:
+def test_nothing_can_be_read_without_both_logs(tmp_path: Path, use: str, gone: bool) -> None:
     root = unpack_field(EXPIRED, tmp_path)
+    (root / "dledger-n0" / "data").rename(tmp_path / "other-disk")
     if gone:
         (root / "commitlog").rmdir()
     uses: dict[str, Callable[[Path, Path], Any]] = {
         **USES,
         "salvage": lambda root, new: salvage(root, new),
         "read_log": lambda root, _: MessageStore.open(root, queues=False),
+        "rebuild": lambda root, new: rebuild(root, new),
     }
     with pytest.raises(UnsupportedStoreError, match="commitlog/ has no file") as caught:
         uses[use](root, tmp_path / "new")
-    assert "12 files, from log offset 1228800" in str(caught.value)
+    assert "not here" in str(caught.value)
     assert "source=commitlog" not in str(caught.value)
 
 
@@ -99,6 +123,7 @@ def test_a_read_of_the_older_log_gives_its_records_and_then_says_what_it_left_ou
     tmp_path: Path,
 ) -> None:
     root = unpack_field(THERE, tmp_path)
+    (root / "dledger-n0" / "data").rename(tmp_path / "other-disk")
     wanted = plain_records(root / "commitlog")
     assert len(wanted) == 1000
     read: list[int] = []
@@ -107,8 +132,8 @@ def test_a_read_of_the_older_log_gives_its_records_and_then_says_what_it_left_ou
         for batch in store.read_log(columns=["commitLogOffset"], on_damage=reported.append):
             read += batch.column(0).to_pylist()
         assert read == wanted
-        assert [str(root / "dledger-n0" / "data") in str(one) for one in reported] == [True]
-        with pytest.raises(UnsupportedStoreError, match="messages after it"):
+        assert ["a DLedger log that is not here" in str(one) for one in reported] == [True]
+        with pytest.raises(UnsupportedStoreError, match="messages after"):
             list(store.read_log())
         # Of adjacent ranges, only the one that reaches the end reports it.
         reported.clear()
@@ -119,38 +144,17 @@ def test_a_read_of_the_older_log_gives_its_records_and_then_says_what_it_left_ou
         assert (sum(map(len, rest)), len(reported)) == (500, 1)
 
 
-def test_salvage_of_the_older_log_says_what_it_did_not_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("here", [True, False])
+def test_salvage_reads_both_logs_and_says_what_it_did_not_read(tmp_path: Path, here: bool) -> None:
     root = unpack_field(THERE, tmp_path)
+    if not here:
+        (root / "dledger-n0" / "data").rename(tmp_path / "other-disk")
     report = salvage(root, tmp_path / "new")
-    assert report.messages == 1000
-    assert report.unread is not None
-    assert str(root / "dledger-n0" / "data") in report.unread
+    assert report.messages == (3000 if here else 1000)
+    assert (report.unread is None) == here
+    assert report.skipped_bytes == 0
     with MessageStore.open(tmp_path / "new") as store:
-        assert sum(map(len, store.read_batches(columns=["body"]))) == 1000
-
-
-def test_several_dledger_folders_are_all_named(tmp_path: Path) -> None:
-    root = unpack_field(THERE, tmp_path)
-    second = root / "dledger-n1" / "data"
-    second.mkdir(parents=True)
-    (second / f"{0:020d}").write_bytes(struct.pack(">i", 1) + bytes(60))
-    with pytest.raises(UnsupportedStoreError) as caught:
-        MessageStore.open(root)
-    assert str(root / "dledger-n0" / "data") in str(caught.value)
-    assert str(second) in str(caught.value)
-
-
-def test_an_index_without_data_shows_that_the_data_is_elsewhere(tmp_path: Path) -> None:
-    """storePathDLedgerCommitLog moves the data alone; the index stays in the folder."""
-    root = unpack_field(THERE, tmp_path)
-    elsewhere = tmp_path / "other-disk"
-    (root / "dledger-n0" / "data").rename(elsewhere)
-    with pytest.raises(UnsupportedStoreError) as caught:
-        MessageStore.open(root)
-    assert str(root / "dledger-n0" / "index") in str(caught.value)
-    with pytest.raises(UnsupportedStoreError, match="24 files, from log offset 1228800") as caught:
-        MessageStore.open(root, config={"storePathDLedgerCommitLog": str(elsewhere)})
-    assert str(elsewhere) in str(caught.value)
+        assert sum(map(len, store.read_batches(columns=["body"]))) == report.messages
 
 
 @pytest.mark.parametrize("inside", ["", "data", "index"])
@@ -173,7 +177,6 @@ def test_a_configuration_of_dledger_mode_is_enough_to_refuse(tmp_path: Path) -> 
     for use in (
         lambda: MessageStore.open(golden.path, broker_conf=conf),
         lambda: recover(golden.path, conf),
-        lambda: rebuild(golden.path, tmp_path / "new", config=conf),
     ):
         with pytest.raises(UnsupportedStoreError, match="enableDLegerCommitLog=true"):
             use()

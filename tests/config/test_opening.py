@@ -96,7 +96,7 @@ def test_no_store_is_named_for_a_path_below_the_root(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("mark", "words"),
     [
-        ("dledger-n0/data/00000000000000000000", "DLedger"),
+        ("dledger-n0/index/00000000000000000000", "DLedger"),
         ("commitlog/x", None),
         ("tieredstore/broker/x", "tiered"),
     ],

@@ -24,10 +24,11 @@ from rmq_store.files.remote import remote_store as remote
 from rmq_store.files.remote.blocks import BLOCK, Held, RemoteFile
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
+from rmq_store.verify.verify_store import verify
 from tests.conftest import GoldenStore, unpack
 from tests.snapshot.test_health import far_from_the_ends
 from tests.snapshot.test_uncovered_bytes import IDLE, lose_idle_end
-from tests.support.golden import keys_of, user_topic
+from tests.support.golden import keys_of, unpack_field, unpack_kind, user_topic
 
 Golden = Callable[[str], GoldenStore]
 SEED = 7
@@ -261,3 +262,30 @@ def test_a_dataset_of_a_remote_store_has_its_rows_and_outlives_it(
         r["keys"] == keyed["keys"] for r in users
     )
     assert narrow.count_rows() == sum(r["storeTimestamp"] >= since for r in users)
+
+
+@pytest.mark.parametrize("name", ["dledger-5.5.0", "mixed-dledger-old-log-there"])
+@pytest.mark.parametrize("small", [False, True])
+def test_a_dledger_log_far_away_is_as_one_that_is_near(
+    far: Callable[[str], MessageStore],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    small: bool,
+) -> None:
+    kind = name.startswith("dledger")
+    root = Path(unpack_kind(name, tmp_path).path) if kind else unpack_field(name, tmp_path)
+    if small:
+        monkeypatch.setattr(blocks, "BLOCK", 512)
+        monkeypatch.setattr(blocks, "MOST_A_REQUEST", 16 << 10)
+        monkeypatch.setattr(blocks, "KEPT_BYTES", 16 << 10)
+        monkeypatch.setattr("rmq_store.commitlog.log._LEAST_LOOK", 2048)
+    away = far(str(root))
+    columns = ["topic", "queueId", "queueOffset", "commitLogOffset", "body"]
+    with MessageStore.open(root) as near:
+        wanted = near.read_batches(columns=columns, include_system_topics=True).read_all()
+        log = near.read_log(columns=columns).read_all()
+        assert near.log_range() == away.log_range()
+    assert away.read_batches(columns=columns, include_system_topics=True).read_all() == wanted
+    assert away.read_log(columns=columns).read_all() == log
+    assert list(verify(away).findings) == []

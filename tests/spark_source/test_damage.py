@@ -267,8 +267,9 @@ def test_what_a_task_has_opened_and_read_is_in_the_debug_log(
 
 
 def test_a_read_of_the_log_before_a_dledger_log_says_what_it_left_out(tmp_path: Path) -> None:
-    """The log holds 1,000 of 3,000 messages; the others are in dledger-n0/data."""
+    """The log holds 1,000 of 3,000 messages; the others are in dledger-n0/data, which was not copied."""
     root = unpack_field("mixed-dledger-old-log-there", tmp_path)
+    (root / "dledger-n0" / "data").rename(tmp_path / "other-disk")
     (topic,) = (path.name for path in (root / "consumequeue").iterdir())
     options = {"path": str(root), "topic": topic, "source": "commitlog", "columns": COLUMNS}
     with pytest.raises(UnsupportedStoreError, match="DLedger"):
@@ -277,6 +278,10 @@ def test_a_read_of_the_log_before_a_dledger_log_says_what_it_left_out(tmp_path: 
     about = [row["corruptRecord"] for row in rows if row["corruptRecord"] is not None]
     assert len(rows) == 1001
     assert len(about) == 1
-    assert str(root / "dledger-n0" / "data") in str(about[0])
-    with pytest.raises(UnsupportedStoreError, match="two logs"):
-        rows_of({name: value for name, value in options.items() if name != "source"})
+    assert "DLedger log that is not here" in str(about[0])
+    plain = {name: value for name, value in options.items() if name != "source"}
+    with pytest.raises(UnsupportedStoreError, match="not here"):
+        rows_of(plain)
+    options["brokerConf"] = plain["brokerConf"] = str(tmp_path / "broker.conf")
+    (tmp_path / "broker.conf").write_text(f"storePathDLedgerCommitLog={tmp_path / 'other-disk'}\n")
+    assert len(rows_of(options)) == len(rows_of(plain)) == 3000

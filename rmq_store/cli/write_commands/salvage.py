@@ -39,7 +39,7 @@ def salvage(
 
     A broker can start on it. Queues and index are rebuilt; those of STORE are not needed. Every
     range of the log that is left out is reported with its reason. Exit code 1 if anything was left
-    out, or if the store goes on in a DLedger log, which is not read.
+    out, or if the store goes on in a DLedger log, which is not here.
     """
     from rmq_store.admin.salvage import salvage as save
     from rmq_store.store import MessageStore

@@ -366,6 +366,16 @@ class Sending:
             )
         atexit.register(self._process.kill)
 
+    def acknowledged_so_far(self) -> int:
+        """The number of messages that the broker has acknowledged, as far as it is known."""
+        return self._output.read_bytes().count(b"\n")
+
+    def kill(self) -> None:
+        """End it at once; what was acknowledged last is not known then."""
+        self._process.kill()
+        self._process.wait()
+        atexit.unregister(self._process.kill)
+
     def finish(self) -> list[Acknowledged]:
         """Stop sending; what the broker acknowledged."""
         assert self._process.stdin is not None
