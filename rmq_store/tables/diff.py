@@ -179,7 +179,8 @@ def _piece_over(log: CommitLog, place: int) -> _Piece:
                 nothing = piece.gap in WITHIN_THE_LOG
                 return _Piece(piece.start, piece.stop, str(piece.gap and piece.gap.value), nothing)
         elif piece.stop > place:
-            row = int(np.searchsorted(piece.headers.at, place - segment.base, "right")) - 1
+            ends = piece.headers.at + piece.headers.total
+            row = int(np.searchsorted(ends, place - segment.base, "right"))
             record = log.record_at(segment.base + int(piece.headers.at[row]))
             topic = record.topic.decode("utf-8", "replace")
             what = f"{topic}/{record.queue_id}@{record.queue_offset}"
