@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +32,7 @@ from rmq_store.markers.lock_file import StoreLock
 from rmq_store.store import MessageStore
 
 _HOUR_MS = 3_600_000
+_QUARTER_MS = _HOUR_MS // 4
 _MOST_HOURS = 23
 
 
@@ -177,6 +178,70 @@ def plan_retention(
         tuple(_risks(store, after)) if log else (),
         store.config,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class OldestFile:
+    """Why the oldest log file is still there, and when it may go. Times are ms.
+
+    `kept_by`: the setting that keeps it; LAST_FILE, because a broker never deletes that one; None if
+    the broker deletes it in its next round. `goes_at`: None if no setting ever makes it due.
+    """
+
+    path: str
+    written: int
+    old_enough_at: int
+    disk_used_percent: float
+    kept_by: str | None
+    goes_at: int | None
+
+
+LAST_FILE = "last file"
+
+
+def why_kept(
+    store: MessageStore,
+    policy: RetentionPolicy | None = None,
+    *,
+    now_ms: int | None = None,
+    disk_used_percent: float | None = None,
+) -> OldestFile | None:
+    """Why the broker has not deleted the oldest file of the log; None for a log without files.
+
+    `goes_at` holds while nobody writes to the file and the disk stays as full as it is. Raises as
+    `plan_retention`.
+    """
+    refuse_members_log(store.path, store.config)
+    rules = policy or RetentionPolicy.of(store.config)
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    used = _used_percent(store) if disk_used_percent is None else disk_used_percent
+    segments = store.log.chain.segments
+    if not segments:
+        return None
+    written = _modified(segments[0])
+    old_enough = written + rules.fileReservedTime * _HOUR_MS
+    kept_by: str | None = "fileReservedTime" if old_enough > now else None
+    goes_at: int | None = max(now, old_enough)
+    if len(segments) == 1:
+        kept_by, goes_at = LAST_FILE, None
+    elif rules.cleanFileForciblyEnable and used > rules.forced_above:
+        kept_by, goes_at = None, now
+    elif used <= rules.due_above:
+        at = _next_hour(rules.hours(), max(now, old_enough))
+        if kept_by is None and at != now:
+            kept_by = "deleteWhen"
+        goes_at = at
+    return OldestFile(segments[0].path, written, old_enough, used, kept_by, goes_at)
+
+
+def _next_hour(hours: Collection[int], at: int) -> int | None:
+    """The first moment from `at` on, ms, in one of the hours of local time; None without hours."""
+    last = at + 2 * (_MOST_HOURS + 1) * _HOUR_MS  # a change of the clock may skip an hour for a day
+    while at < last:
+        if time.localtime(at / 1000).tm_hour in hours:
+            return at
+        at += _QUARTER_MS - at % _QUARTER_MS  # hours of local time begin at a quarter of UTC's
+    return None
 
 
 def _used_percent(store: MessageStore) -> float:

@@ -13,12 +13,19 @@ from typing import NamedTuple
 
 import pytest
 
-from rmq_store.admin.retention import RetentionPolicy, apply_retention, plan_retention
+from rmq_store.admin.retention import (
+    LAST_FILE,
+    RetentionPolicy,
+    apply_retention,
+    plan_retention,
+    why_kept,
+)
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, StoreLockedError
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, unpack
+from tests.support.running.commands import call
 
 HOUR = 3_600_000
 NOW = 1_790_000_000_000
@@ -206,3 +213,62 @@ def test_hours_that_are_none_are_refused() -> None:
         RetentionPolicy.of(StoreConfig(deleteWhen="25"))
     policy = RetentionPolicy.of(StoreConfig(deleteWhen="02;14", fileReservedTime=48))
     assert (policy.hours(), policy.fileReservedTime) == ({2, 14}, 48)
+
+
+def hour_of(ms: int) -> int:
+    return time.localtime(ms / 1000).tm_hour
+
+
+def test_why_the_oldest_file_is_still_there(aged: GoldenStore) -> None:
+    """Each setting keeps it alone; and then the plan of that moment deletes it."""
+    later = RetentionPolicy(deleteWhen=str((hour_of(NOW) + 2) % 24))
+    young = RetentionPolicy(fileReservedTime=101, deleteWhen=ALWAYS.deleteWhen)
+    first = str(log_files(aged.path)[0])
+    with aged.open() as store:
+        for policy, used, kept_by in (
+            (ALWAYS, 10, None),
+            (later, 10, "deleteWhen"),
+            (young, 10, "fileReservedTime"),
+            (later, 80, None),
+            (young, 80, "fileReservedTime"),
+            (young, 90, None),
+            (RetentionPolicy(deleteWhen=""), 10, "deleteWhen"),
+        ):
+            found = why_kept(store, policy, now_ms=NOW, disk_used_percent=used)
+            assert found is not None
+            assert (found.path, found.kept_by) == (first, kept_by)
+            assert found.old_enough_at == NOW - (100 - policy.fileReservedTime) * HOUR
+            if found.goes_at is None:
+                assert policy.deleteWhen == ""
+                continue
+
+            def log_at(
+                moment: int, policy: RetentionPolicy = policy, used: int = used
+            ) -> list[str]:
+                plan = plan_retention(store, policy, now_ms=moment, disk_used_percent=used)
+                return [one.path for one in plan.log]
+
+            assert log_at(found.goes_at)[0] == first
+            assert kept_by is None or log_at(found.goes_at - 1) == []
+
+
+def test_the_last_file_stays(tmp_path: Path) -> None:
+    store = unpack("crash-5.5.0", tmp_path)
+    for path in log_files(store.path)[:-1]:
+        path.unlink()
+    with store.open() as opened:
+        found = why_kept(opened, ALWAYS, now_ms=NOW, disk_used_percent=99)
+    assert found is not None
+    assert (found.kept_by, found.goes_at) == (LAST_FILE, None)
+
+
+def test_why_is_a_table_of_settings(aged: GoldenStore) -> None:
+    done = call("retention", aged.path, "--why")
+    assert done.returncode == 0, done.both
+    assert [line.split("  ")[0] for line in done.stdout.splitlines()] == [
+        *("oldest file", "fileReservedTime", "deleteWhen", "disk", "kept by", "it goes"),
+    ]
+    (line,) = call("retention", aged.path, "--why", "--json").stdout.splitlines()
+    assert json.loads(line)["path"] == str(log_files(aged.path)[0])
+    refused = call("retention", aged.path, "--why", "--apply")
+    assert (refused.returncode, "--why only shows" in refused.stderr) == (2, True)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import json_option, open_store, store_command, time, time_in
-from rmq_store.cli.printing import print_json, print_rows
+from rmq_store.cli.printing import print_json, print_rows, say
 from rmq_store.escaping import printable
 from rmq_store.text.sizes import counted, size
-from rmq_store.text.times import TIME_FORMS, Time
+from rmq_store.text.times import TIME_FORMS, Time, shown_time
+
+if TYPE_CHECKING:
+    from rmq_store.store import MessageStore
 
 
 @click.command(cls=OnceCommand)
@@ -24,6 +28,9 @@ from rmq_store.text.times import TIME_FORMS, Time
     help=f"Delete log files whose messages are all older than TIME: {TIME_FORMS}.",
 )
 @click.option(
+    "--why", is_flag=True, help="Show what keeps the oldest log file, and when it would go."
+)
+@click.option(
     "--apply", "really", is_flag=True, help="Delete; without it the files are only shown."
 )
 @json_option
@@ -33,6 +40,7 @@ def retention(
     broker_name: str | None,
     manual: bool,
     keep_from: Time | None,
+    why: bool,
     really: bool,
     as_json: bool,
 ) -> None:
@@ -45,7 +53,12 @@ def retention(
     from rmq_store.admin.retention import RetentionPolicy, apply_retention, plan_retention
     from rmq_store.text.json_keys import as_json_object
 
+    if why and (manual or really or keep_from is not None):
+        raise click.UsageError("--why only shows: leave out --apply, --manual and --keep-from")
     with open_store(store, broker_conf, broker_name) as opened:
+        if why:
+            _print_why(opened, as_json)
+            return
         plan = plan_retention(
             opened,
             RetentionPolicy.of(opened.config),
@@ -85,3 +98,47 @@ def retention(
         f"{counted(len(files), 'file')}, {size(plan.bytes)}"
         + (f": deleted, {size(freed)}" if really else "; --apply deletes them" if files else "")
     )
+
+
+def _print_why(store: MessageStore, as_json: bool) -> None:
+    """What keeps the oldest file, setting by setting."""
+    from rmq_store.admin.retention import LAST_FILE, RetentionPolicy, why_kept
+    from rmq_store.text.json_keys import as_json_object
+
+    policy = RetentionPolicy.of(store.config)
+    found = why_kept(store, policy)
+    if found is None:
+        raise click.UsageError("the log has no files")
+    if as_json:
+        times = {
+            name: None if ms is None else shown_time(ms)
+            for name, ms in (
+                ("written", found.written),
+                ("oldEnoughAt", found.old_enough_at),
+                ("goesAt", found.goes_at),
+            )
+        }
+        print_json({**as_json_object(found), **asdict(policy), **times})
+        return
+    goes = "never" if found.goes_at is None else f"{shown_time(found.goes_at)} at the earliest"
+    kept = found.kept_by or "nothing: it goes in the broker's next round"
+    if kept == LAST_FILE:
+        kept = "it is the last file, which a broker never deletes"
+    forced = (
+        f"at any age above {policy.forced_above} (diskSpaceCleanForciblyRatio)"
+        if policy.cleanFileForciblyEnable
+        else "cleanFileForciblyEnable is false"
+    )
+    lines = {
+        "oldest file": f"{found.path}, last written {shown_time(found.written)}",
+        "fileReservedTime": f"{policy.fileReservedTime} h: old enough from "
+        f"{shown_time(found.old_enough_at)} on",
+        "deleteWhen": f"{policy.deleteWhen}: hours of the broker's local time; here that of this host",
+        "disk": f"{found.disk_used_percent:.0f} % used; due at any hour above {policy.due_above} "
+        f"(diskMaxUsedSpaceRatio), {forced}",
+        "kept by": kept,
+        "it goes": goes,
+    }
+    width = max(map(len, lines))
+    for name, text in lines.items():
+        say(f"{name:<{width}}  {text}")
