@@ -90,7 +90,7 @@ class NotAStoreError(StoreError):
 
 
 class UnsupportedStoreError(StoreError):
-    """A kind of store that this package does not read: DLedger, queues in RocksDB, tiered storage."""
+    """A kind of store that this package does not read: DLedger, tiered storage; RocksDB without the extra."""
 
     code = "RMQSTORE_UNSUPPORTED_STORE"
 

@@ -60,9 +60,8 @@ def require_store(
 
     Raises NotAStoreError, with a store nearby if there is one. Raises MissingFileError if a
     configured folder of the log does not exist, or has other files than those of a log. Raises
-    UnsupportedStoreError for tiered stores, for a DLedger log and, with `queues`, for queues in
-    RocksDB. Without `queues`, the CommitLog beside a DLedger log may be read. `to_read`: queue
-    files beside a RocksDB database are enough, see `refuse_rocksdb`.
+    UnsupportedStoreError for tiered stores and for a DLedger log; with `queues` and not `to_read`, for
+    queues in RocksDB. Without `queues`, the CommitLog beside a DLedger log may be read.
     """
     root = Path(path)
     try:
@@ -362,9 +361,8 @@ def _refuse_other_kinds(root: Path, config: StoreConfig, queues: bool, to_read: 
     log = _log_files(root, config)
     if queues or not log:
         refuse_dledger(root, config, log)
-    if queues:
-        refuse_rocksdb(root, to_read=to_read)
     if queues and not to_read:
+        refuse_rocksdb(root)
         refuse_to_change(root)
     if (root / COMMITLOG_DIR).is_dir():
         return
