@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from rmq_store.config.rocksdb_config import names_in_databases
 from rmq_store.errors import UnsupportedStoreError, from_os_error
 from rmq_store.files.rocksdb import has_database
 from rmq_store.files.segments import list_segments
@@ -22,16 +23,6 @@ _FOLDERS = (CONSUMEQUEUE_DIR, "consumequeue_rocksdb")
 def rocksdb_queues(root: Path) -> Path | None:
     """The folder of the database with this store's queues; None if there is none."""
     return next((root / name for name in _FOLDERS if has_database(root / name)), None)
-
-
-def has_rocksdb_config(root: Path) -> bool:
-    """Whether the broker keeps topics and offsets in a database (RocksDBConfigManager): the JSON files
-    beside it are older."""
-    try:
-        with os.scandir(root / CONFIG_DIR) as entries:
-            return any(has_database(entry.path) for entry in entries)
-    except OSError:
-        return False
 
 
 def refuse_rocksdb(root: Path) -> None:
@@ -49,6 +40,20 @@ def refuse_rocksdb(root: Path) -> None:
         advice="Reading and rmqstore verify need no change. To repair, let the broker start on a "
         "copy, or use rmqstore rebuild, which writes a new store without the database",
     )
+
+
+def refuse_rocksdb_config(root: Path) -> None:
+    """Raise UnsupportedStoreError if the broker keeps topics or offsets in a database, for those who write
+    JSON files: a broker may not read these."""
+    names = names_in_databases(root)
+    if names:
+        raise UnsupportedStoreError(
+            root / CONFIG_DIR,
+            reason=f"the broker keeps what {' and '.join(names)} would hold in a RocksDB database, which "
+            "rmqstore does not change",
+            advice="Change it with the broker's mqadmin, or use rmqstore rebuild, which writes a new store "
+            "with JSON files",
+        )
 
 
 def has_queue_files(root: Path) -> bool:

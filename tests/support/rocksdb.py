@@ -34,17 +34,28 @@ def write_queue_database(
 ) -> None:
     """A database in `folder` with entries by queue offset. `last`: the last offset of a queue, by default
     that of its last entry; entries beyond are left from before."""
-    database = Rdict(str(folder), options=Options(raw_mode=True))
-    offsets: Any = database.create_column_family("offset", Options(raw_mode=True))
+    rows: dict[bytes, bytes] = {}
+    offsets: dict[bytes, bytes] = {}
     for queue, entries in queues.items():
         for offset, (place, size, tags) in entries.items():
-            database[key_of(queue, offset)] = struct.pack(">qiqq", place, size, tags, 0)
+            rows[key_of(queue, offset)] = struct.pack(">qiqq", place, size, tags, 0)
         final = (last or {}).get(queue, max(entries, default=-1))
         if final >= 0:
             place = entries[final][0] if final in entries else 0
             offsets[max_key_of(queue)] = struct.pack(">qq", place, final)
     offsets[max_key_of(QueueId("CHECKPOINT_TOPIC", 0))] = struct.pack(">q", 0)
-    database.flush()
-    offsets.flush()
+    write_database(folder, {"default": rows, "offset": offsets})
+
+
+def write_database(folder: Path, families: Mapping[str, Mapping[bytes, bytes]]) -> None:
+    """A database in `folder` with these families, all of it in tables."""
+    database: Any = Rdict(str(folder), options=Options(raw_mode=True))
+    for name, rows in families.items():
+        family = database
+        if name != "default":
+            family = database.create_column_family(name, Options(raw_mode=True))
+        for key, value in rows.items():
+            family[key] = value
+        family.flush()
     database.close()
     (folder / "rocksdict-config.json").unlink()
