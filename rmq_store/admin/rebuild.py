@@ -35,7 +35,7 @@ from rmq_store.errors import (
 from rmq_store.escaping import printable
 from rmq_store.files.changes import copy_stored
 from rmq_store.files.durable_files import is_small_file, read_file, sync_folder
-from rmq_store.files.rocksdb import has_database
+from rmq_store.files.rocksdb import had_database
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import (
     BATCH_CONSUMEQUEUE_DIR,
@@ -263,7 +263,7 @@ def _take_config(source: Path, root: Path) -> None:
         raise from_os_error(error.filename or origin, error, "copying the configuration") from error
 
     for folder, inside, names in os.walk(origin, onerror=refused):
-        inside[:] = [one for one in inside if not has_database(Path(folder) / one)]
+        inside[:] = [one for one in inside if not had_database(Path(folder) / one)]
         copies = root / CONFIG_DIR / Path(folder).relative_to(origin)
         copies.mkdir(exist_ok=True)
         for name in names:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rmq_store.errors import CorruptConfigError
-from rmq_store.files.rocksdb import Database, has_database, open_database
+from rmq_store.files.rocksdb import Database, had_database, open_database
 from rmq_store.format.layout import CONFIG_DIR
 
 Parse = Callable[[str], Any]
@@ -89,11 +89,11 @@ def _databases(root: Path, name: str) -> Iterator[Path]:
     if name not in _KINDS:
         return
     config = root / CONFIG_DIR
-    if has_database(config / _VERSION_2):
+    if had_database(config / _VERSION_2):
         yield config / _VERSION_2
         return
     for folder in (_ONE_FOR_ALL, _KINDS[name].folder):
-        if has_database(config / folder):
+        if had_database(config / folder):
             yield config / folder
 
 

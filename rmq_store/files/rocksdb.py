@@ -8,8 +8,10 @@ that deletes a file later takes nothing away.
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
+import struct
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +23,7 @@ from rmq_store.files.remote.remote_store import shadow_of
 
 _CURRENT, _MANIFEST, _LOG, _TABLE = "CURRENT", "MANIFEST-", ".log", ".sst"
 _TRIES = 20
+_BLOCK, _HEAD, _KINDS = 32 << 10, struct.Struct("<4xHB"), 4  # of logs: full, first, middle, last
 
 Damaged = Callable[[str], StoreError]
 """Makes the error of a database that cannot be read, of what RocksDB says."""
@@ -29,6 +32,14 @@ Damaged = Callable[[str], StoreError]
 def has_database(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder holds a RocksDB database."""
     return os.path.isfile(os.path.join(folder, _CURRENT))
+
+
+def had_database(folder: str | os.PathLike[str]) -> bool:
+    """As `has_database`, also for a folder that has lost the file by which a database is known."""
+    try:
+        return any(_is_list(name) for name in os.listdir(folder))
+    except OSError:
+        return False
 
 
 class Database:
@@ -146,6 +157,9 @@ def _opened_once(folder: str, families: Sequence[str]) -> tuple[tuple[Any, list[
         raise from_os_error(tempfile.gettempdir(), error, "making a temporary folder") from error
     try:
         _put_files(folder, aside)
+        odd = next(filter(None, map(_odd_record, _logs_in(aside))), None)
+        if odd is not None:
+            return None, odd
         there = set(Rdict.list_cf(aside, _options(Options)))
         wanted = [name for name in families if name in there]
         opened = Rdict(
@@ -189,6 +203,38 @@ def _put_files(folder: str, aside: str) -> None:
             os.symlink(os.path.realpath(source), target)
         else:
             shutil.copyfile(source, target)
+
+
+def _logs_in(aside: str) -> list[str]:
+    """The files of records: manifests and logs."""
+    names = [
+        name for name in os.listdir(aside) if name.startswith(_MANIFEST) or name.endswith(_LOG)
+    ]
+    return [os.path.join(aside, name) for name in names]
+
+
+def _odd_record(path: str) -> str | None:
+    """What is wrong with the first record of a kind that no broker writes; None if there is none.
+
+    RocksDB checks sums itself, but reads one kind for ever where it does not belong: that of logs which
+    are used again (recycle_log_file_num).
+    """
+    size = os.path.getsize(path)
+    if not size:
+        return None
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+        at = 0
+        while at + _HEAD.size <= size:
+            left = _BLOCK - at % _BLOCK
+            if left < _HEAD.size:
+                at += left
+                continue
+            length, kind = _HEAD.unpack_from(raw, at)
+            if kind > _KINDS:
+                return f"a record of kind {kind} at byte {at} of {os.path.basename(path)}"
+            behind = _HEAD.size + length
+            at += left if behind > left or not kind else behind
+    return None
 
 
 def _is_list(name: str) -> bool:
