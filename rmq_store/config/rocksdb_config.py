@@ -74,6 +74,12 @@ def names_in_databases(root: Path) -> list[str]:
     return [name for name in _KINDS if any(_databases(root, name))]
 
 
+def may_be_behind(root: Path) -> bool:
+    """Whether a database may lack the last changes, or all: a broker of version 2 keeps them in memory for
+    long (rocksdbFlushWalFrequency), and 5.5.0 does not write them when it stops."""
+    return had_database(root / CONFIG_DIR / _VERSION_2)
+
+
 def read_database(root: Path, name: str, parse: Parse) -> Kept | None:
     """What a database has in place of a JSON file of `config/`; None if there is none.
 

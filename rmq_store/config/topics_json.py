@@ -23,6 +23,7 @@ from rmq_store.config.json_files import (
     whole_number,
     write_config_json,
 )
+from rmq_store.config.rocksdb_config import may_be_behind
 from rmq_store.errors import CorruptConfigError
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
@@ -173,8 +174,8 @@ def topics_or_problem(
 
 def lists_all_topics(root: Path) -> bool:
     """Whether a topic that topics.json does not have is unknown to the broker: the file, its .bak or a
-    database in its place is there. Raises AccessError."""
-    return TOPICS_FILE in config_names(root)
+    database in its place is there, which is not behind the broker. Raises AccessError."""
+    return TOPICS_FILE in config_names(root) and not may_be_behind(root)
 
 
 def batch_topics(topic_configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
