@@ -3,6 +3,7 @@ the files are read where they are complete, and refused where they begin late.""
 
 from __future__ import annotations
 
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -226,3 +227,37 @@ def test_rebuild_leaves_the_database_behind(tmp_path: Path) -> None:
     rebuild(root, tmp_path / "new")
     assert not (tmp_path / "new" / "consumequeue" / "CURRENT").exists()
     assert entries_in(the_queue(tmp_path / "new")) == before
+
+
+def test_light_queues_are_in_the_database_alone(tmp_path: Path) -> None:
+    """combineCQUseRocksdbForLmq: all other queues are in files."""
+    golden = unpack("lmq-5.3.3", tmp_path)
+    root = Path(golden.path)
+    with golden.open() as store:
+        before = sorted(offsets(store))
+        light = [queue for queue in store.queues() if queue.topic.startswith("%LMQ%")]
+        rows = {}
+        for queue in light:
+            found = store.entries(queue, 0, store.max_offset(*queue))
+            columns = (found.log_offset, found.size, found.tags_code)
+            places = zip(*(column.tolist() for column in columns), strict=True)
+            rows[queue] = dict(zip(found.offset.tolist(), places, strict=True))
+    assert light
+    for queue in light:
+        shutil.rmtree(root / "consumequeue" / queue.topic, ignore_errors=True)
+    write_queue_database(root / "consumequeue_rocksdb", rows)
+    with golden.open() as store:
+        assert [queue for queue in store.queues() if queue.topic.startswith("%LMQ%")] == light
+        assert all(store.view.state(queue).tail is None for queue in light)
+        assert sorted(offsets(store)) == before == sorted(wanted(golden) + light_rows(golden))
+        assert verify(store).nothing_wrong
+
+
+def light_rows(golden: GoldenStore) -> list[int]:
+    """The log offsets of the records that light queues list besides."""
+    return [
+        record["commitLogOffset"]
+        for queue, records in golden.by_queue.items()
+        if queue.topic.startswith("%LMQ%")
+        for record in records
+    ]
