@@ -90,7 +90,8 @@ class NotAStoreError(StoreError):
 
 
 class UnsupportedStoreError(StoreError):
-    """A kind of store that is not read: queues in RocksDB, tiered storage, a DLedger log that is not here."""
+    """A kind of store that is not read: tiered storage, a DLedger log that is not here; RocksDB without
+    the extra."""
 
     code = "RMQSTORE_UNSUPPORTED_STORE"
 

@@ -126,8 +126,8 @@ class MessageStore:
           default file sizes are inferred from the files.
         - `snapshot`: show what the store held when this was taken.
         - `release`: only `as_broker` answers depend on it; by default it is guessed.
-        - `queues`: False ignores the queues, for `read_log` on a store whose queues are missing,
-          damaged or in RocksDB.
+        - `queues`: False ignores the queues, for `read_log` on a store whose queues are missing or
+          damaged.
         - `storage_options`: for the object store; by default the environment configures it.
         - `listing`: the files of an object store at an earlier `listing()`.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,15 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import members_in
 from rmq_store.config.locate import require_store
 from rmq_store.config.rocksdb import rocksdb_queues
-from rmq_store.errors import CorruptConfigError, CorruptRecordError, from_os_error, shown_path
+from rmq_store.consumequeue.queue_database import QueueDatabase
+from rmq_store.consumequeue.queue_folders import is_queue_id
+from rmq_store.errors import (
+    CorruptConfigError,
+    CorruptRecordError,
+    StoreError,
+    from_os_error,
+    shown_path,
+)
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import (
     ABORT_FILE,
@@ -29,6 +38,7 @@ from rmq_store.format.layout import (
     CONSUMEQUEUE_DIR,
     INDEX_DIR,
 )
+from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record
 from rmq_store.format.topics import is_system_topic, topic_of_broker
 from rmq_store.markers.checkpoint import Checkpoint
@@ -64,7 +74,8 @@ class StoreInfo:
     checkpointTimestamp: (
         int | None
     )  # time up to which messages were on the disk, according to the broker
-    rocksdbQueues: str | None = None  # the folder of a database with the queues, which is not read
+    rocksdbQueues: str | None = None  # the folder of a database with the queues
+    rocksdbUnread: str | None = None  # why that is not read
     dledgerLog: str | None = None  # the members whose log is here, and which of them is read
     damage: tuple[str, ...] = ()  # what is missing in the log, or where it is damaged near its end
 
@@ -85,7 +96,8 @@ def info_of_root(root: Path, config: StoreConfig, name: str) -> StoreInfo:
     """The summary of the store in `root`, a folder that is one, as of now. Raises the errors of reads."""
     log = open_log(root, config)
     try:
-        topics, queues = _count_queues(root)
+        queues, unread = _queues_of(root)
+        topics = {queue.topic for queue in queues}
         first = _record_at(log, log.first_place)
         end = last_record(log)
         last = end.last
@@ -108,10 +120,11 @@ def info_of_root(root: Path, config: StoreConfig, name: str) -> StoreInfo:
             None if last is None else last.store_timestamp,
             len(topics) - len(system),
             len(system),
-            queues,
+            len(queues),
             sum(1 for _ in _names(root / INDEX_DIR)),
             _checkpointed(root),
             None if database is None else shown_path(str(database)),
+            None if unread is None else f"{unread.reason}. {unread.advice}",
             _members(root, config),
             tuple(_damage(root, log, end)),
         )
@@ -139,16 +152,21 @@ def _names(folder: Path) -> Iterator[str]:
         raise from_os_error(folder, error, "listing") from error
 
 
-def _count_queues(root: Path) -> tuple[list[str], int]:
-    topics: set[str] = set()
-    queues = 0
+def _queues_of(root: Path) -> tuple[set[QueueId], StoreError | None]:
+    """The queues with a folder, or in a database; and why that is not read."""
+    queues: set[QueueId] = set()
     for kind in (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR):
         for topic in _names(root / kind):
-            numbers = [name for name in _names(root / kind / topic) if name.isdigit()]
-            if numbers:
-                topics.add(topic)
-                queues += len(numbers)
-    return sorted(topics), queues
+            names = _names(root / kind / topic)
+            queues.update(QueueId(topic, int(name)) for name in names if is_queue_id(name))
+    folder = rocksdb_queues(root)
+    if folder is None:
+        return queues, None
+    try:
+        with closing(QueueDatabase(folder)) as database:
+            return queues | database.ranges.keys(), None
+    except StoreError as error:
+        return queues, error
 
 
 def _record_at(log: CommitLog, offset: int) -> Record | None:
@@ -257,6 +275,10 @@ def _closed(info: StoreInfo) -> str:
     return "not yet: a broker or a writer has it open" if info.lockHeld else "not cleanly (abort)"
 
 
+def _unread(why: str | None) -> str:
+    return "" if why is None else f", not read: {why}"
+
+
 def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
     """The summary as names and sentences, times in UTC."""
     used = info.logEnd - info.logStart
@@ -280,7 +302,7 @@ def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
         ("index files", str(info.indexFiles)),
         *([("DLedger log", info.dledgerLog)] if info.dledgerLog else []),
         *(
-            [("not read", f"{info.rocksdbQueues}: the queues, in a RocksDB database")]
+            [("RocksDB", f"{info.rocksdbQueues}: queues{_unread(info.rocksdbUnread)}")]
             if info.rocksdbQueues
             else []
         ),

@@ -21,11 +21,14 @@ from rmq_store.admin.plain_log import write_plain_log
 from rmq_store.admin.topic_kinds import TopicKinds
 from rmq_store.commitlog.next_intact_record import newest_behind_damage
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.json_files import is_there
+from rmq_store.config.consumer_offsets import offsets_of
+from rmq_store.config.json_files import as_it_is, is_there, read_config, to_fastjson
 from rmq_store.config.locate import require_apart
-from rmq_store.config.topics_json import topics_to_extend
+from rmq_store.config.rocksdb_config import names_in_databases
+from rmq_store.config.topics_json import TOPICS_FILE, topics_to_extend
 from rmq_store.errors import (
     AccessError,
+    CorruptConfigError,
     InvalidArgumentError,
     NotAStoreError,
     from_os_error,
@@ -33,6 +36,7 @@ from rmq_store.errors import (
 from rmq_store.escaping import printable
 from rmq_store.files.changes import copy_stored
 from rmq_store.files.durable_files import is_small_file, read_file, sync_folder
+from rmq_store.files.rocksdb import had_database
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import (
     BATCH_CONSUMEQUEUE_DIR,
@@ -156,7 +160,8 @@ def rebuild(
         flushed = max(flushed, newest_behind_damage(store.log))
         state = {"source": str(store.path.absolute()), "log": log, "release": str(how)}
         kinds = TopicKinds.of(store)
-        topics_to_extend(store.path)  # refuses one that nobody could extend
+        if TOPICS_FILE not in names_in_databases(store.path):
+            topics_to_extend(store.path)  # refuses one that nobody could extend
         resumed = _begin(root, state)
         lock = StoreLock(root)
         try:
@@ -260,10 +265,10 @@ def _copy(segment: SegmentFile, path: Path, size: int) -> None:
 
 
 def _take_config(source: Path, root: Path) -> None:
-    """Copy config/ with all its content, if the source has one.
+    """Copy config/ with all its content, if the source has one; write what databases hold as JSON files.
 
-    Raises AccessError for an unreadable file: without it, the target would start with other topics
-    and without the groups' offsets.
+    A warning names a database that cannot be read. Raises AccessError for an unreadable file: without it,
+    the target would start with other topics and without the groups' offsets.
     """
     origin = source / CONFIG_DIR
     if not is_there(origin):
@@ -272,7 +277,8 @@ def _take_config(source: Path, root: Path) -> None:
     def refused(error: OSError) -> None:
         raise from_os_error(error.filename or origin, error, "copying the configuration") from error
 
-    for folder, _, names in os.walk(origin, onerror=refused):
+    for folder, inside, names in os.walk(origin, onerror=refused):
+        inside[:] = [one for one in inside if not had_database(Path(folder) / one)]
         copies = root / CONFIG_DIR / Path(folder).relative_to(origin)
         copies.mkdir(exist_ok=True)
         for name in names:
@@ -284,3 +290,21 @@ def _take_config(source: Path, root: Path) -> None:
                 shutil.copy2(path, copies / name)
             except PermissionError as error:
                 refused(error)
+    for name in names_in_databases(source):
+        try:
+            _write_as_file(source, root, name)
+        except CorruptConfigError as error:
+            LOG.warning("the new store is without this part of the configuration: %s", error)
+
+
+def _write_as_file(source: Path, root: Path, name: str) -> None:
+    """Write what a database has in place of a JSON file."""
+    found = read_config(source, name, as_it_is)
+    if found is None:
+        return
+    content = dict(found.content)
+    for table in ("offsetTable", "pullOffsetTable"):  # a broker writes their numbers without quotes
+        if table in content:
+            rows = content[table].items()
+            content[table] = {key: offsets_of(found.path, queues) for key, queues in rows}
+    (root / CONFIG_DIR / name).write_text(to_fastjson(content), "utf-8")

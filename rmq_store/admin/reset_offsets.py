@@ -19,6 +19,7 @@ from rmq_store.config.json_files import (
     to_fastjson,
     write_config_json,
 )
+from rmq_store.config.rocksdb import refuse_rocksdb_config
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError, nearest
 from rmq_store.format.layout import CONFIG_DIR
 from rmq_store.markers.lock_file import StoreLock
@@ -124,8 +125,9 @@ def apply_reset(store: MessageStore, changes: Sequence[Reset]) -> str:
     """Write the changes under the store's lock. Returns the path of the written file.
 
     Raises StoreLockedError while a broker or another writer has the store open, CorruptConfigError
-    if the existing file cannot be read.
+    if the existing file cannot be read, UnsupportedStoreError if the offsets are in a RocksDB database.
     """
+    refuse_rocksdb_config(store.path)
     lock = StoreLock(store.path)
     try:
         name = _file_to_write(store)

@@ -337,7 +337,7 @@ def apply_retention(plan: RetentionPlan) -> int:
     or changed since the plan.
     """
     root = Path(plan.path)
-    refuse_rocksdb(root, to_read=False)
+    refuse_rocksdb(root)
     refuse_to_change(root, plan.config, ())
     refuse_foreign_log(root, plan.config)
     refuse_linked_queues(root)

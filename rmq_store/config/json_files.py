@@ -15,6 +15,7 @@ from pathlib import Path
 from time import time_ns
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from rmq_store.config.rocksdb_config import Kept, counter_of, names_in_databases, read_database
 from rmq_store.errors import CorruptConfigError, MissingFileError, from_os_error, shown_path
 from rmq_store.files.durable_files import LARGEST_JSON, read_file, write_whole
 from rmq_store.format.layout import CONFIG_DIR
@@ -248,8 +249,18 @@ def _no_folder(folder: Path) -> CorruptConfigError:
     )
 
 
+def written_at(path: Path) -> int | None:
+    """When a file, or a database, was last written (ms); None if it is gone."""
+    try:
+        files = [path, *path.iterdir()] if path.is_dir() else [path]
+        return max(one.stat().st_mtime_ns for one in files) // 1_000_000
+    except OSError:
+        return None
+
+
 def config_names(store: str | os.PathLike[str]) -> list[str]:
-    """Sorted names of the JSON files in config/, also of those of which only the .bak is there.
+    """Sorted names of the JSON files in config/, also of those of which only the .bak is there, or a RocksDB
+    database in their place.
 
     Raises AccessError, CorruptConfigError if config is no folder.
     """
@@ -261,7 +272,8 @@ def config_names(store: str | os.PathLike[str]) -> list[str]:
         return []
     except OSError as error:
         raise from_os_error(folder, error, "listing files") from error
-    return sorted(name for name in names if name.endswith(".json"))
+    kept = names_in_databases(Path(store))
+    return sorted({*kept, *(name for name in names if name.endswith(".json"))})
 
 
 def read_config(
@@ -269,15 +281,34 @@ def read_config(
 ) -> ConfigFile[T] | None:
     """A file of `config/`, or its `.bak` if it is missing or cannot be read; None if there is neither.
 
-    The broker does the same (ConfigManager#load); it writes X.bak before it writes X again. A warning
-    goes to the log when the `.bak` is read. `decode` is given the path and the content; its
-    CorruptConfigError counts as a file that cannot be read. Raises CorruptConfigError if neither can be
-    read, AccessError without permission for the folder or the file.
+    The broker does the same (ConfigManager#load); it writes X.bak before it writes X again. If it keeps
+    the content in a RocksDB database, a file beside that is taken in if it is newer. A warning goes to
+    the log when the `.bak` is read. `decode` is given the path and the content; its CorruptConfigError
+    counts as a file that cannot be read. Raises CorruptConfigError if neither can be read, AccessError
+    without permission for the folder or the file.
     """
+    kept = read_database(Path(store), name, parse_fastjson)
+    if kept is not None:
+        return _with_database(kept, _read_settled(store, name, as_it_is), decode)
     found = _read_settled(store, name, decode)
     for warning in () if found is None else found.warnings():
         LOG.warning("%s", warning)
     return found
+
+
+def _with_database(kept: Kept, found: ConfigFile[None] | None, decode: Decode[T]) -> ConfigFile[T]:
+    """What a database has, with the entries of a file beside it that is newer (RocksDBTopicConfigManager
+    #merge and the like). Raises CorruptConfigError."""
+    if found is None or not kept.is_merged or counter_of(found.content) <= kept.counter:
+        return ConfigFile(kept.path, kept.content, decode(kept.path, kept.content))
+    content = dict(found.content)
+    for name, table in kept.content.items():
+        newer = content.get(name)
+        if isinstance(table, dict) and isinstance(newer, dict) and name != "dataVersion":
+            content[name] = table | newer
+        elif name not in content:
+            content[name] = table
+    return ConfigFile(found.path, content, decode(found.path, content))
 
 
 def _read_settled(

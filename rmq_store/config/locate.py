@@ -60,10 +60,9 @@ def require_store(
 
     Raises NotAStoreError, with a store nearby if there is one. Raises MissingFileError if a
     configured folder of the log does not exist, or has other files than those of a log. Raises
-    UnsupportedStoreError for tiered stores, for a DLedger log that is not here and, with `queues`,
-    for queues in RocksDB. Without `queues`, the CommitLog that such a log followed may be read.
-    `to_read`: queue files beside a RocksDB database are enough, see `refuse_rocksdb`, and a DLedger
-    log may be there, which no writer changes.
+    UnsupportedStoreError for tiered stores, for a DLedger log that is not here and, with `queues` and
+    not `to_read`, for queues in RocksDB and a DLedger log, which no writer changes. Without `queues`,
+    the CommitLog that a DLedger log followed may be read.
     """
     root = Path(path)
     try:
@@ -369,9 +368,8 @@ def _refuse_other_kinds(root: Path, config: StoreConfig, queues: bool, to_read: 
     missing = unread_dledger(root, config, log)
     if missing is not None and (queues or not log):
         raise missing
-    if queues:
-        refuse_rocksdb(root, to_read=to_read)
     if queues and not to_read:
+        refuse_rocksdb(root)
         refuse_to_change(root, config, log)
     if (root / COMMITLOG_DIR).is_dir():
         return

@@ -1,7 +1,7 @@
-"""Queues in a RocksDB database (RocksDBConsumeQueueStore): not read. Queue files beside it may be.
+"""Where a broker keeps queues and configuration in RocksDB databases (storeType=defaultRocksDB).
 
-A broker with rocksdbCQDoubleWriteEnable=true, or with both kinds in combineCQLoadingCQTypes, writes
-queue files too (CombineConsumeQueueStore).
+Queue files may be beside them: a broker with rocksdbCQDoubleWriteEnable=true, or with both kinds in
+combineCQLoadingCQTypes, writes both (CombineConsumeQueueStore).
 """
 
 from __future__ import annotations
@@ -10,58 +10,55 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from rmq_store.config.rocksdb_config import names_in_databases
 from rmq_store.errors import UnsupportedStoreError, from_os_error
+from rmq_store.files.rocksdb import has_database
 from rmq_store.files.segments import list_segments
 from rmq_store.format.layout import CONFIG_DIR, CONSUMEQUEUE_DIR
 
-_MARK = "CURRENT"
 # The second with useSeparateStorePathForRocksdbCQ.
 _FOLDERS = (CONSUMEQUEUE_DIR, "consumequeue_rocksdb")
-_READ_LOG = (
-    "Read the log itself (Spark: source=commitlog), or let rmqstore rebuild write queue files in a "
-    "new store"
-)
 
 
 def rocksdb_queues(root: Path) -> Path | None:
     """The folder of the database with this store's queues; None if there is none."""
-    return next((root / name for name in _FOLDERS if (root / name / _MARK).is_file()), None)
+    return next((root / name for name in _FOLDERS if has_database(root / name)), None)
 
 
-def has_rocksdb_config(root: Path) -> bool:
-    """Whether the broker keeps topics and offsets in a database (RocksDBConfigManager): the JSON files
-    beside it are older."""
-    try:
-        with os.scandir(root / CONFIG_DIR) as entries:
-            return any(os.path.isfile(os.path.join(entry.path, _MARK)) for entry in entries)
-    except OSError:
-        return False
+def refuse_rocksdb(root: Path) -> None:
+    """Raise UnsupportedStoreError if the queues are in a database, for writers.
 
-
-def refuse_rocksdb(root: Path, *, to_read: bool) -> None:
-    """Raise UnsupportedStoreError if the queues are in a database.
-
-    `to_read`: queue files beside it are enough for the caller, who compares them with the log
-    (`snapshot.queues_beside_rocksdb`). A writer would leave the database behind the files.
+    They would leave the database behind the log and the queue files.
     """
     database = rocksdb_queues(root)
     if database is None:
         return
-    if not any(_queue_files(root)):
+    raise UnsupportedStoreError(
+        database,
+        reason="the queues of this store are in a RocksDB database too, which rmqstore does not "
+        "change: it would contradict the queue files and the log afterwards",
+        advice="Reading and rmqstore verify need no change. To repair, let the broker start on a "
+        "copy, or use rmqstore rebuild, which writes a new store without the database",
+    )
+
+
+def refuse_rocksdb_config(root: Path) -> None:
+    """Raise UnsupportedStoreError if the broker keeps topics or offsets in a database, for those who write
+    JSON files: a broker may not read these."""
+    names = names_in_databases(root)
+    if names:
         raise UnsupportedStoreError(
-            database,
-            reason="the queues of this store are in a RocksDB database, which is not read, and there "
-            "are no queue files beside it",
-            advice=_READ_LOG,
+            root / CONFIG_DIR,
+            reason=f"the broker keeps what {' and '.join(names)} would hold in a RocksDB database, which "
+            "rmqstore does not change",
+            advice="Change it with the broker's mqadmin, or use rmqstore rebuild, which writes a new store "
+            "with JSON files",
         )
-    if not to_read:
-        raise UnsupportedStoreError(
-            database,
-            reason="the queues of this store are in a RocksDB database too, which rmqstore does not "
-            "change: it would contradict the queue files and the log afterwards",
-            advice="Reading and rmqstore verify need no change. To repair, let the broker start on a "
-            "copy, or use rmqstore rebuild, which writes a new store without the database",
-        )
+
+
+def has_queue_files(root: Path) -> bool:
+    """Whether some queue has a file."""
+    return any(_queue_files(root))
 
 
 def _queue_files(root: Path) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from rmq_store.config.json_files import (
     NUMBER,
     as_it_is,
-    is_there,
+    config_names,
     next_count,
     read_config,
     refuse_odd_version,
@@ -23,9 +23,8 @@ from rmq_store.config.json_files import (
     whole_number,
     write_config_json,
 )
-from rmq_store.config.rocksdb import has_rocksdb_config
+from rmq_store.config.rocksdb_config import may_be_behind
 from rmq_store.errors import CorruptConfigError
-from rmq_store.format.layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
@@ -174,11 +173,9 @@ def topics_or_problem(
 
 
 def lists_all_topics(root: Path) -> bool:
-    """Whether a topic that topics.json does not have is unknown to the broker: the file or its .bak is
-    there, and no database has topics instead. Raises AccessError."""
-    path = root / CONFIG_DIR / TOPICS_FILE
-    there = is_there(path) or is_there(path.with_name(f"{TOPICS_FILE}.bak"))
-    return there and not has_rocksdb_config(root)
+    """Whether a topic that topics.json does not have is unknown to the broker: the file, its .bak or a
+    database in its place is there, which is not behind the broker. Raises AccessError."""
+    return TOPICS_FILE in config_names(root) and not may_be_behind(root)
 
 
 def batch_topics(topic_configs: Mapping[str, Mapping[str, Any]]) -> set[str]:

@@ -8,7 +8,7 @@ both are found by bisection. `consumequeue_ext` holds what an entry has no room 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -63,17 +63,22 @@ class QueueFiles:
         folder: str,
         *,
         batch: bool = False,
+        folders: Sequence[str] | None = None,
         file_size: int | None = None,
+        segments: Sequence[SegmentFile] | None = None,
         sources: Sources | None = None,
     ) -> None:
+        """`folder`: what errors name. `folders`: of the files, by default that one; `segments`: the files,
+        if they are known."""
         self.folder = folder
         self.batch = batch
         self._mended: Entries | None = None  # all units of a damaged BatchConsumeQueue
         self._in_order_to = -1  # the units before it were compared, and their offsets ascend
         self.dtype = BATCH_QUEUE_ENTRY if batch else QUEUE_ENTRY
         self.chain = SegmentChain(
-            [folder],
+            [folder] if folders is None else folders,
             file_size=file_size,
+            segments=segments,
             sources=sources,
             setting="mapperFileSizeBatchConsumeQueue" if batch else "mappedFileSizeConsumeQueue",
         )

@@ -1,19 +1,24 @@
-"""The folders of all queues of a store: the existing queues and their files."""
+"""All queues of a store: those that have folders, and those in a RocksDB database."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.consumequeue.queue_files import QueueFiles
-from rmq_store.errors import from_os_error
+from rmq_store.config.rocksdb import has_queue_files, rocksdb_queues
+from rmq_store.consumequeue.queue_database import QueueDatabase, QueueRange
+from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
+from rmq_store.errors import CorruptQueueError, StoreError, UnsupportedStoreError, from_os_error
 from rmq_store.escaping import is_utf8, printable
 from rmq_store.files.safe_paths import path_inside
 from rmq_store.files.source import ReadCounts, Sources
-from rmq_store.format.layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
+from rmq_store.format.layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR, FILLER_SIZE
 from rmq_store.format.queues import QueueId
 
 LOG = logging.getLogger("rmqstore")
@@ -31,11 +36,15 @@ def queue_folder(root: str | os.PathLike[str], kind: str, queue: QueueId) -> str
 
 
 class QueueFolders:
-    """The queues of a store on disk, and their files, opened on demand."""
+    """The queues of a store on disk, and their files, opened on demand.
+
+    `unread`: why the database with the queues was not read, if there are queue files beside it.
+    """
 
     def __init__(self, root: Path, config: StoreConfig) -> None:
         self.root = root
         self.config = config
+        self.unread: StoreError | None = None
         self._sources = Sources(_QUEUE_FILES_KEPT, block=_REMOTE_BLOCK)
         self._open: dict[QueueId, QueueFiles] = {}
 
@@ -45,6 +54,17 @@ class QueueFolders:
         return self._sources.counts
 
     def listed(self) -> dict[QueueId, bool]:
+        """Every queue -> whether it is a BatchConsumeQueue. Sorted.
+
+        Raises UnsupportedStoreError or CorruptQueueError if the queues are in a database alone, and
+        that cannot be read.
+        """
+        found = self.listed_in_files()
+        if self._database is None:
+            return found
+        return dict(sorted((dict.fromkeys(self._database.ranges, False) | found).items()))
+
+    def listed_in_files(self) -> dict[QueueId, bool]:
         """Every queue that has a folder -> whether it is a BatchConsumeQueue. Sorted."""
         found: dict[QueueId, bool] = {}
         for name, batch in ((CONSUMEQUEUE_DIR, False), (BATCH_CONSUMEQUEUE_DIR, True)):
@@ -52,23 +72,63 @@ class QueueFolders:
                 found.setdefault(queue, batch)
         return dict(sorted(found.items()))  # a file system has an order of its own
 
+    @cached_property
+    def _database(self) -> QueueDatabase | None:
+        folder = rocksdb_queues(self.root)
+        if folder is None:
+            return None
+        try:
+            found = QueueDatabase(folder)
+            _ = found.ranges  # a damaged database shows here
+        except (UnsupportedStoreError, CorruptQueueError) as error:
+            if not has_queue_files(self.root):
+                raise
+            self.unread = error
+            return None
+        return found
+
     def files(self, queue: QueueId, *, batch: bool = False) -> QueueFiles:
-        """The files of a queue."""
+        """The files of a queue, or its part of the database in the form of files."""
         files = self._open.get(queue)
         if files is None:
-            folder = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
-            size = (
-                self.config.mapperFileSizeBatchConsumeQueue
-                if batch
-                else self.config.mappedFileSizeConsumeQueue and self.config.queue_file_size
-            )
-            files = self._open[queue] = QueueFiles(
-                queue_folder(self.root, folder, queue),
-                batch=batch,
-                file_size=size,
-                sources=self._sources,
-            )
+            in_database = self._database is not None and queue in self._database.ranges
+            files = self._of_database(queue) if in_database else self.files_of(queue, batch=batch)
+            self._open[queue] = files
         return files
+
+    def files_of(self, queue: QueueId, *, batch: bool = False) -> QueueFiles:
+        """The files of a queue that has a folder."""
+        folder = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
+        size = (
+            self.config.mapperFileSizeBatchConsumeQueue
+            if batch
+            else self.config.mappedFileSizeConsumeQueue and self.config.queue_file_size
+        )
+        return QueueFiles(
+            queue_folder(self.root, folder, queue),
+            batch=batch,
+            file_size=size,
+            sources=self._sources,
+        )
+
+    def _of_database(self, queue: QueueId) -> QueueFiles:
+        """The queue in the database, or its files if they list as much, or both if neither does.
+
+        A broker may have begun to write one of them later, or have ceased to write it. If entries
+        between the two are in neither, it is the one that begins first: the log has the others.
+        """
+        assert self._database is not None
+        known = self._database.ranges[queue]
+        if not os.path.isdir(queue_folder(self.root, CONSUMEQUEUE_DIR, queue)):
+            return self._database.files(queue, known, self._sources)
+        files = self.files_of(queue)
+        listed = _range_of(files)
+        if listed.holds(known) or (listed.stop < known.first and listed.first < listed.stop):
+            return files
+        if known.holds(listed) or known.stop < listed.first:
+            return self._database.files(queue, known, self._sources)
+        both = QueueRange(min(listed.first, known.first), max(listed.stop, known.stop))
+        return self._database.files(queue, both, self._sources, beside=files)
 
     def release(self) -> None:
         """Close the files of a local store; the next read opens them again."""
@@ -78,6 +138,22 @@ class QueueFolders:
         """Close all files."""
         self._sources.clear()
         self._open.clear()
+        database = self.__dict__.pop("_database", None)
+        if database is not None:
+            database.close()
+
+
+def _range_of(files: QueueFiles) -> QueueRange:
+    """The queue offsets from the first entry of the files, after filler and holes, to the last."""
+    ends = files.ends()
+    stop = files.find_stop() if ends is None else ends.stop
+    first = files.first_unit
+    if ends is None or not is_at_or_after(*ends.first, 0):
+        upto = min(stop, first + files.units_per_file)
+        sizes = files.raw(first, upto)["size"] if first < upto else np.zeros(0)
+        real = np.flatnonzero((sizes > 0) & (sizes != FILLER_SIZE))
+        first = first + int(real[0]) if len(real) else upto
+    return QueueRange(first, stop)
 
 
 def _queue_folders(folder: Path) -> Iterable[QueueId]:

@@ -215,7 +215,7 @@ class SegmentChain:
     def _missing(self, start: int, stop: int) -> MissingFileError:
         held = f"{self.start} to {self.stop}" if self.segments else "no files"
         return MissingFileError(
-            self.folders[0],
+            self.folders[0] if self.folders else None,
             offset=start,
             reason=f"no file holds bytes {start} to {stop}",
             expected=held,

@@ -10,9 +10,9 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rmq_store.errors import (
     InvalidArgumentError,
@@ -23,6 +23,9 @@ from rmq_store.errors import (
 )
 from rmq_store.escaping import printable
 from rmq_store.format.layout import SEGMENT_NAME_DIGITS
+
+if TYPE_CHECKING:
+    from rmq_store.files.source import Source
 
 LOG = logging.getLogger("rmqstore")
 
@@ -36,13 +39,15 @@ _LAST_BASE = 2**63 - 1 - LARGEST_FILE
 class SegmentFile:
     """One file of a chain: `base` is the stream offset of its first byte, `size` its current size.
 
-    `others`: files of the same name in other folders, which are not read.
+    `others`: files of the same name in other folders, which are not read. `opened`: the bytes of what is
+    no file of its own, but a part of a database; then `path` is only a name.
     """
 
     path: str
     base: int
     size: int
     others: tuple[SegmentFile, ...] = ()
+    opened: Callable[[], Source] | None = field(default=None, compare=False, repr=False)
 
     @property
     def shown(self) -> str:

@@ -175,7 +175,7 @@ class Sources:
         self.limit = limit
         self.counts = ReadCounts()
         self._block = block
-        self._kept: OrderedDict[str, LocalFile | RemoteFile] = OrderedDict()
+        self._kept: OrderedDict[str, Source] = OrderedDict()
         self._held = Held()
         self._lock = threading.Lock()
         self._guarded: weakref.WeakSet[Guarded] = weakref.WeakSet()  # released ones with views too
@@ -193,8 +193,10 @@ class Sources:
                 while to_fetch and len(self._kept) > 1 and self._held.bytes > KEPT_BYTES:
                     self._drop_oldest()
                 return file
-            shadow = shadow_of(segment.path)
-            if shadow is None:
+            shadow = shadow_of(segment.path) if segment.opened is None else None
+            if segment.opened is not None:
+                file = segment.opened()
+            elif shadow is None:
                 file = LocalFile(segment, self._guarded)
             else:
                 file = RemoteFile(shadow, segment.path, segment.size, self._held, block=self._block)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.ticker import MaxNLocator
@@ -16,6 +15,7 @@ from rmq_store.admin.retention import (
     plan_retention,
 )
 from rmq_store.config.consumer_offsets import CONSUMER_FILES, committed_offsets
+from rmq_store.config.json_files import config_names
 from rmq_store.format.layout import CONFIG_DIR
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.lag import LagQuestion
@@ -57,7 +57,7 @@ def lag(inquiry: Inquiry) -> Section:
     section = Section("lag", "Consumer groups", commands=[inquiry.command("lag")])
     if not offsets:
         names = " or ".join(f"{CONFIG_DIR}/{name}" for name in CONSUMER_FILES)
-        there = any(Path(inquiry.store.path, CONFIG_DIR, name).exists() for name in CONSUMER_FILES)
+        there = not set(config_names(inquiry.store.path)).isdisjoint(CONSUMER_FILES)
         why = "is empty" if there else "is not there"
         return replace(section, about=f"No group has committed an offset: {names} {why}.")
     if offsets > inquiry.bounds.offsets:

@@ -152,9 +152,9 @@ def queue_sizes(folders: QueueFolders, most: int | None = None) -> StoreConfig:
     Queues with several files show the size by their names, so they decide if there are any.
     """
     votes: dict[bool, Counter[tuple[bool, int]]] = {False: Counter(), True: Counter()}
-    for queue, batch in folders.listed().items():
+    for queue, batch in folders.listed_in_files().items():
         if most is None or votes[batch].total() < most:
-            chain = folders.files(queue, batch=batch).chain
+            chain = folders.files_of(queue, batch=batch).chain
             if chain.segments:
                 votes[batch][len(chain.segments) > 1, chain.file_size] += 1
     return StoreConfig(

@@ -12,7 +12,6 @@ from typing import Any
 from rmq_store.commitlog.doubled_records import doubled_names
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.consumer_offsets import read_consumer_offsets
-from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.topics_json import (
     lists_all_topics,
     may_be_read,
@@ -150,6 +149,11 @@ class QueueView:
                     readers.setdefault(topic, set()).add(group)
         return KnownNames(frozenset(self.known_topics), readers)
 
+    @property
+    def unread_database(self) -> StoreError | None:
+        """Why the database with the queues was not read, if there are queue files beside it."""
+        return self._folders.unread
+
     @cached_property
     def health(self) -> Health:
         """What is missing in the store."""
@@ -179,13 +183,12 @@ class QueueView:
                 f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "
                 "missing, empty or cut. rmqstore verify shows what is lost"
             )
-        database = rocksdb_queues(self._root)
+        unread = self.unread_database
         tails = [state.tail for state in self.snapshot.queues.values() if state.tail is not None]
-        if database is not None and tails:
+        if unread is not None and tails:
             yield (
                 f"{sum(map(len, tails))} records are in the log and in no queue file: they are listed as "
-                f"a broker's dispatch lists them. {database}, a RocksDB database, may have their "
-                "entries and is not read"
+                f"a broker's dispatch lists them. A RocksDB database may have their entries: {unread}"
             )
         for queue, lost in self.health.lost_queues.items():
             unless = "" if lost.records else "Unless its messages expired, "
@@ -243,12 +246,12 @@ class QueueView:
         return self._folders.files(queue, batch=self.is_batch(queue))
 
     def folder(self, queue: QueueId) -> str:
-        """The folder of a queue's files."""
-        return str(self.files(queue).chain.folders[0])
+        """The folder of a queue's files, or of the database that the queue is in."""
+        return self.files(queue).folder
 
     def folders(self) -> dict[QueueId, bool]:
         """Every queue that has a folder now -> whether it is a BatchConsumeQueue."""
-        return self._folders.listed()
+        return self._folders.listed_in_files()
 
     def entries(self, queue: QueueId, start: int, stop: int) -> Entries:
         """The entries of queue offsets [start, stop): from its files, and of undispatched records.

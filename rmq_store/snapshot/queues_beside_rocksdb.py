@@ -1,4 +1,4 @@
-"""Whether the queue files beside a RocksDB database list all records of the log.
+"""Whether queue files and the RocksDB database beside them list all records of the log.
 
 Files that end before the log are no loss: the later records are listed as a broker's dispatch does
 (`undispatched_records`). Files that begin late are one: a broker that starts to write them later
@@ -14,7 +14,7 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.rocksdb import rocksdb_queues
+from rmq_store.config.rocksdb import has_queue_files, rocksdb_queues
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entry_of_record import dispatch
 from rmq_store.errors import UnsupportedStoreError
@@ -33,13 +33,15 @@ class _Listing(NamedTuple):
 
 
 def refuse_late_files(root: Path, log: CommitLog, view: QueueView, config: StoreConfig) -> None:
-    """Raise UnsupportedStoreError if records at the start of the log are in the database alone.
+    """Raise UnsupportedStoreError if records at the start of the log are in no queue file beside a database.
+
+    They are in the database alone, if it was not read, or in no queue at all.
 
     Reads the first records of the log, until one is in a queue file. One whose queue offset was used
     again, or whose topic is not declared any more, proves nothing: its topic was deleted.
     """
     database = rocksdb_queues(root)
-    if database is None:
+    if database is None or not has_queue_files(root):
         return
     first: _Listing | None = None
     for record in _first_records(log, view, config):
@@ -49,14 +51,19 @@ def refuse_late_files(root: Path, log: CommitLog, view: QueueView, config: Store
             return
         if listed is False:
             break
+    unread = view.unread_database
+    how = "" if unread is None or unread.advice is None else f"{unread.advice}. "
     if first is not None:
         raise UnsupportedStoreError(
             database,
             offset=first.log_offset,
-            reason="the queue files of this store do not list the first records of the log: those "
-            "entries are in the RocksDB database alone, which is not read. The first such record is "
-            f"number {first.offset} of queue {first.queue.topic}/{first.queue.queue_id}",
-            advice="The offset is a log offset. Read the log itself (Spark: source=commitlog), or let "
+            reason="the queue files of this store do not list the first records of the log: "
+            + ("nor does" if unread is None else "those entries are in")
+            + " the RocksDB database"
+            + ("" if unread is None else f" alone, which was not read ({unread.reason})")
+            + f". The first such record is number {first.offset} of queue {first.queue.topic}/"
+            f"{first.queue.queue_id}",
+            advice=f"{how}The offset is a log offset. Read the log itself (Spark: source=commitlog), or let "
             "rmqstore rebuild write queue files in a new store",
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rmq_store.config.json_files import as_it_is, config_names, read_config
+from rmq_store.config.json_files import as_it_is, config_names, read_config, written_at
 from rmq_store.errors import CorruptConfigError
 from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
 from rmq_store.format.queues import QueueSlice
@@ -70,7 +70,7 @@ def _config(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterato
             continue
         if found is None:
             continue
-        row = {"file": str(found.path), "modified": _modified(found.path)}
+        row: dict[str, Any] = {"file": str(found.path), "modified": written_at(found.path)}
         row["problem"] = "; ".join(found.warnings()) or None
         for key, text in _leaves(found.content):
             yield {**row, "name": key, "value": text}
@@ -78,10 +78,8 @@ def _config(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterato
 
 def _modified(path: Path) -> int | None:
     """When a file, or the .bak if it is missing, was written; ms."""
-    for one in (path, path.with_name(path.name + ".bak")):
-        if one.exists():
-            return one.stat().st_mtime_ns // 1_000_000
-    return None
+    written = written_at(path)
+    return written_at(path.with_name(f"{path.name}.bak")) if written is None else written
 
 
 def _leaves(value: Any, name: str = "", secret: bool = False) -> Iterator[tuple[str, str]]:
@@ -97,7 +95,7 @@ def _leaves(value: Any, name: str = "", secret: bool = False) -> Iterator[tuple[
 
 CONFIG = Table(
     "config",
-    "the JSON files under config/, value by value; secrets are hidden",
+    "the JSON files under config/, and databases in their place, value by value; secrets are hidden",
     (
         BROKER,
         TableColumn("file", TEXT, "the file, or its .bak if that was read instead"),

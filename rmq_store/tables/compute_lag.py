@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.config.consumer_offsets import Committed
+from rmq_store.config.json_files import written_at
 from rmq_store.config.topics_json import queue_count
 from rmq_store.format.layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId
@@ -22,10 +23,7 @@ NOT_KNOWN = "NOT_KNOWN"
 def source_of(store: MessageStore, name: str) -> tuple[str, int | None]:
     """The path of a config file that was read, and when it was written (ms); None if it is gone now."""
     path = Path(store.path) / CONFIG_DIR / name
-    try:
-        return str(path), path.stat().st_mtime_ns // 1_000_000
-    except OSError:
-        return str(path), None
+    return str(path), written_at(path)
 
 
 def group_rows(

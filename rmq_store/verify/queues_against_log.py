@@ -444,6 +444,8 @@ def queueless_findings(
 
 
 def queue_folder(store: MessageStore, queue: QueueId, batch: bool = False) -> str:
-    """The folder of a queue's files."""
+    """The folder of a queue's files, or of the database that it is in."""
+    if queue in store.snapshot().queues:
+        return store.view.folder(queue)
     kind = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
     return f"{store.path}/{kind}/{queue.topic}/{queue.queue_id}"

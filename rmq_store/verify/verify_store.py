@@ -318,7 +318,7 @@ def _refused_files(store: MessageStore) -> Iterator[Finding]:
     for queue, state in store.snapshot().queues.items():
         kind = "mapperFileSizeBatchConsumeQueue" if state.batch else "mappedFileSizeConsumeQueue"
         files = store.view.files(queue).chain
-        for error in refused_files([Path(files.folders[0])], files.file_size, kind):
+        for error in refused_files([Path(one) for one in files.folders], files.file_size, kind):
             yield _refused(
                 error,
                 "queue",
@@ -549,15 +549,16 @@ def _lost_index(store: MessageStore, whole: LogPart, readable: int) -> Iterator[
 
 
 def _about_rocksdb(store: MessageStore) -> Iterator[Finding]:
-    database = rocksdb_queues(store.path)
-    if database is not None:
+    unread = store.view.unread_database
+    if unread is not None:
         yield Finding(
             Severity.NOTE,
             "queues-in-rocksdb",
-            str(database),
+            str(rocksdb_queues(store.path)),
             "the queues are in a RocksDB database too, which was not examined: all that is said of "
-            "queues is about their files. Light queues (LMQ) may be in the database alone",
-            "Normal with rocksdbCQDoubleWriteEnable=true and with combineCQLoadingCQTypes",
+            f"queues is about their files. Light queues (LMQ) may be in the database alone. {unread}",
+            "A database beside queue files is normal with rocksdbCQDoubleWriteEnable=true and with "
+            "combineCQLoadingCQTypes",
         )
 
 

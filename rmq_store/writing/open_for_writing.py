@@ -18,6 +18,7 @@ from rmq_store.config.locate import (
     refuse_linked_queues,
     require_store,
 )
+from rmq_store.config.rocksdb import refuse_rocksdb_config
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import NotAStoreError, from_os_error
 from rmq_store.files.changes import cut
@@ -82,6 +83,7 @@ def open_store(
     check_mode(recovery, others=("refuse",))
     given, traits = StoreConfig.of(config), dialect(release)
     root = require_store(path, given)
+    refuse_rocksdb_config(root)
     refuse_foreign_log(root, given)
     refuse_linked_queues(root)
     lock = StoreLock(root)

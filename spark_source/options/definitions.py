@@ -190,8 +190,7 @@ OPTIONS: tuple[Option, ...] = (
         "source",
         values.one_of(CONSUMEQUEUE, COMMITLOG),
         CONSUMEQUEUE,
-        "`commitlog` reads the log itself, for stores whose queues are missing, damaged or in "
-        "RocksDB",
+        "`commitlog` reads the log itself, for stores whose queues are missing or damaged",
     ),
     Option(
         "includeUnqueued",

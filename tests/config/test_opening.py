@@ -12,6 +12,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import (
+    CorruptQueueError,
     IndexGeometryError,
     InvalidArgumentError,
     MissingFileError,
@@ -116,13 +117,13 @@ def test_other_kinds_of_store_are_refused_by_name(
 
 
 @pytest.mark.parametrize("folder", ["consumequeue", "consumequeue_rocksdb"])
-def test_queues_in_rocksdb_are_refused_and_never_read_as_empty(tmp_path: Path, folder: str) -> None:
+def test_queues_in_a_damaged_database_are_never_read_as_empty(tmp_path: Path, folder: str) -> None:
     golden = unpack("crc-5.5.0", tmp_path)
     shutil.rmtree(Path(golden.path, "consumequeue"))
     mark = Path(golden.path, folder, "CURRENT")
     mark.parent.mkdir()
     mark.write_text("MANIFEST-000004\n")
-    with pytest.raises(UnsupportedStoreError, match="RocksDB") as caught:
+    with pytest.raises(CorruptQueueError, match=r"RocksDB.*MANIFEST-000004") as caught:
         golden.open()
     assert caught.value.path == str(mark.parent)
 

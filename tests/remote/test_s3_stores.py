@@ -27,6 +27,7 @@ from spark_source.options.parse import parse_options
 from spark_source.planning.selection import select_ranges
 from spark_source.source import RmqStoreSource
 from tests.conftest import GoldenStore, unpack
+from tests.support.golden import unpack_kind
 from tests.support.slow_s3 import SECRET, FarAway, s3_server, upload
 from tests.support.spark.reads import rows_of
 
@@ -34,6 +35,7 @@ pytestmark = pytest.mark.campaign
 
 Golden = Callable[[str], GoldenStore]
 NAMES = ("clean-5.5.0", "crash-5.5.0", "geometry-5.5.0")
+ROCKSDB = "rocksdb-5.5.0"
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     with s3_server() as options:
         for name in NAMES:
             upload(options, unpack(name, folder).path, name)
+        upload(options, unpack_kind(ROCKSDB, folder).path, ROCKSDB)
         yield options
 
 
@@ -89,6 +92,20 @@ def test_the_rows_are_those_of_the_local_store(
     far = rows_of(options_of(bucket, name, **more))
     near = rows_of({"path": golden(name).path, **more})
     assert sorted(far, key=key) == sorted(near, key=key)
+
+
+def test_queues_and_offsets_in_rocksdb_are_read_too(bucket: dict[str, Any], tmp_path: Path) -> None:
+    golden = unpack_kind(ROCKSDB, tmp_path)
+    topics = {line["topic"] for line in golden.lines("served")}
+    more = {"topic": ",".join(sorted(topics)), "columns": "topic,queueId,queueOffset,body"}
+    rows = rows_of(options_of(bucket, ROCKSDB, **more))
+    assert len(rows) == len(golden.lines("served"))
+    assert rows == rows_of({"path": golden.path, **more})
+    with (
+        MessageStore.open(f"s3://stores/{ROCKSDB}", storage_options=bucket) as far,
+        MessageStore.open(golden.path) as near,
+    ):
+        assert far.consumer_offsets() == near.consumer_offsets() != {}
 
 
 def test_keys_tags_and_times_select_as_locally(golden: Golden, bucket: dict[str, Any]) -> None:

@@ -1,7 +1,9 @@
-"""Queue files beside a RocksDB database: read where they are complete, refused where they begin late."""
+"""Queue files beside a RocksDB database: each queue is read from where it is complete. Without the database,
+the files are read where they are complete, and refused where they begin late."""
 
 from __future__ import annotations
 
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +16,11 @@ from rmq_store.admin.info import store_info
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.retention import apply_retention, plan_retention
 from rmq_store.errors import UnsupportedStoreError
+from rmq_store.format.queues import QueueId
 from rmq_store.recovery.recover_store import plan_recovery, recover
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, offsets, unpack, unpack_field, wanted
+from tests.support.rocksdb import write_queue_database
 
 DOUBLE = "rocksdb-double-write"
 ENTRY = struct.Struct(">qiq")
@@ -47,6 +51,24 @@ def add_database(golden: GoldenStore, folder: str) -> Path:
     return database
 
 
+@pytest.fixture
+def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """rocksdict is not installed."""
+    monkeypatch.setattr("rmq_store.files.rocksdb.find_spec", lambda name: None)
+
+
+def test_complete_files_are_read(tmp_path: Path) -> None:
+    root = unpack_field(DOUBLE, tmp_path)
+    listed = [where for where, _, _ in entries_in(the_queue(root))]
+    with MessageStore.open(root) as store:
+        (queue,) = store.queues()
+        assert read(store) == listed
+        assert store.view.folder(queue) == str(the_queue(root).parent)
+        assert list(store.view.warnings()) == []
+        assert [one.code for one in verify(store).findings] == ["index-absent"]
+
+
+@pytest.mark.usefixtures("without_library")
 def test_complete_files_are_read_and_the_database_is_named(tmp_path: Path) -> None:
     root = unpack_field(DOUBLE, tmp_path)
     listed = [where for where, _, _ in entries_in(the_queue(root))]
@@ -56,6 +78,7 @@ def test_complete_files_are_read_and_the_database_is_named(tmp_path: Path) -> No
         assert list(store.view.warnings()) == []
         (finding,) = (one for one in verify(store).findings if one.code != "index-absent")
     assert (finding.code, finding.path) == ("queues-in-rocksdb", str(root / "consumequeue"))
+    assert "rmqstore[rocksdb]" in finding.meaning
     assert store_info(root).rocksdbQueues == str(root / "consumequeue")
 
 
@@ -70,12 +93,65 @@ def test_a_database_in_either_place_hides_no_message(tmp_path: Path, folder: str
         )
 
 
-def test_files_that_end_early_are_continued_from_the_log_and_that_is_said(tmp_path: Path) -> None:
-    """Double write was switched off after 60 records."""
-    root = unpack_field(DOUBLE, tmp_path)
+def cut_after_60(root: Path) -> list[int]:
+    """As if double write was switched off after 60 records. The log offsets of all 100."""
     file = the_queue(root)
-    listed = [where for where, _, _ in entries_in(file)]
-    file.write_bytes(file.read_bytes()[: 60 * ENTRY.size].ljust(2000, b"\0"))
+    raw = file.read_bytes()
+    file.write_bytes(raw[: 60 * ENTRY.size].ljust(2000, b"\0"))
+    return [where for where, _, _ in ENTRY.iter_unpack(raw)]
+
+
+def begin_after_30(root: Path, head: bytes) -> list[int]:
+    """As if double write was switched on after 30 records. The log offsets of all 100."""
+    file = the_queue(root)
+    raw = file.read_bytes()
+    file.write_bytes(head * 30 + raw[30 * ENTRY.size :])
+    return [where for where, _, _ in ENTRY.iter_unpack(raw)]
+
+
+def give_database(root: Path, start: int, stop: int) -> None:
+    """A database with the entries [start, stop) of the queue in place of the store's own, which has two."""
+    (topic,) = (folder.name for folder in (root / "consumequeue").iterdir() if folder.is_dir())
+    entries = list(ENTRY.iter_unpack(the_queue(root).read_bytes()))
+    for path in (root / "consumequeue").iterdir():
+        if path.is_file():
+            path.unlink()
+    rows = {QueueId(topic, 0): dict(list(enumerate(entries))[start:stop])}
+    write_queue_database(root / "consumequeue_rocksdb", rows)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 100), (40, 100), (60, 100)])
+def test_files_that_end_early_are_continued_from_the_database(
+    tmp_path: Path, start: int, stop: int
+) -> None:
+    root = unpack_field(DOUBLE, tmp_path)
+    give_database(root, start, stop)
+    listed = cut_after_60(root)
+    with MessageStore.open(root) as store:
+        (queue,) = store.queues()
+        assert store.view.state(queue).tail is None
+        assert read(store) == listed
+        assert list(store.view.warnings()) == []
+        assert [one.code for one in verify(store).findings] == ["index-absent"]
+
+
+@pytest.mark.parametrize("head", [FILLER, bytes(ENTRY.size)])
+@pytest.mark.parametrize(("start", "stop"), [(0, 100), (0, 50), (0, 30)])
+def test_what_files_that_begin_late_lack_is_read_from_the_database(
+    tmp_path: Path, head: bytes, start: int, stop: int
+) -> None:
+    root = unpack_field(DOUBLE, tmp_path)
+    give_database(root, start, stop)
+    listed = begin_after_30(root, head)
+    with MessageStore.open(root) as store:
+        assert read(store) == listed
+        assert [one.code for one in verify(store).findings] == ["index-absent"]
+
+
+@pytest.mark.usefixtures("without_library")
+def test_files_that_end_early_are_continued_from_the_log_and_that_is_said(tmp_path: Path) -> None:
+    root = unpack_field(DOUBLE, tmp_path)
+    listed = cut_after_60(root)
     with MessageStore.open(root) as store:
         assert read(store) == listed
         (warning,) = store.view.warnings()
@@ -83,16 +159,27 @@ def test_files_that_end_early_are_continued_from_the_log_and_that_is_said(tmp_pa
     assert str(root / "consumequeue") in warning
 
 
-@pytest.mark.parametrize("head", [FILLER, bytes(ENTRY.size)])
-def test_files_that_begin_late_are_refused(tmp_path: Path, head: bytes) -> None:
-    """Double write was switched on after 30 records: their entries are in the database alone."""
+def test_what_is_in_neither_is_continued_from_the_log(tmp_path: Path) -> None:
+    """The store's own database has the last two entries alone."""
     root = unpack_field(DOUBLE, tmp_path)
-    file = the_queue(root)
-    raw = file.read_bytes()
-    file.write_bytes(head * 30 + raw[30 * ENTRY.size :])
+    listed = cut_after_60(root)
+    with MessageStore.open(root) as store:
+        assert read(store) == listed
+
+
+@pytest.mark.parametrize("library", [True, False])
+@pytest.mark.parametrize("head", [FILLER, bytes(ENTRY.size)])
+def test_files_that_begin_late_are_refused_if_nothing_else_has_the_entries(
+    tmp_path: Path, head: bytes, library: bool, request: pytest.FixtureRequest
+) -> None:
+    if not library:
+        request.getfixturevalue("without_library")
+    root = unpack_field(DOUBLE, tmp_path)
+    begin_after_30(root, head)
     with pytest.raises(UnsupportedStoreError, match="do not list the first records") as caught:
         MessageStore.open(root)
     assert (caught.value.offset, caught.value.path) == (0, str(root / "consumequeue"))
+    assert ("rmqstore[rocksdb]" in str(caught.value)) is not library
     with MessageStore.open(root, queues=False) as store:
         assert sum(map(len, store.read_log(columns=["topic"]))) == 100
 
@@ -140,3 +227,37 @@ def test_rebuild_leaves_the_database_behind(tmp_path: Path) -> None:
     rebuild(root, tmp_path / "new")
     assert not (tmp_path / "new" / "consumequeue" / "CURRENT").exists()
     assert entries_in(the_queue(tmp_path / "new")) == before
+
+
+def test_light_queues_are_in_the_database_alone(tmp_path: Path) -> None:
+    """combineCQUseRocksdbForLmq: all other queues are in files."""
+    golden = unpack("lmq-5.3.3", tmp_path)
+    root = Path(golden.path)
+    with golden.open() as store:
+        before = sorted(offsets(store))
+        light = [queue for queue in store.queues() if queue.topic.startswith("%LMQ%")]
+        rows = {}
+        for queue in light:
+            found = store.entries(queue, 0, store.max_offset(*queue))
+            columns = (found.log_offset, found.size, found.tags_code)
+            places = zip(*(column.tolist() for column in columns), strict=True)
+            rows[queue] = dict(zip(found.offset.tolist(), places, strict=True))
+    assert light
+    for queue in light:
+        shutil.rmtree(root / "consumequeue" / queue.topic, ignore_errors=True)
+    write_queue_database(root / "consumequeue_rocksdb", rows)
+    with golden.open() as store:
+        assert [queue for queue in store.queues() if queue.topic.startswith("%LMQ%")] == light
+        assert all(store.view.state(queue).tail is None for queue in light)
+        assert sorted(offsets(store)) == before == sorted(wanted(golden) + light_rows(golden))
+        assert verify(store).nothing_wrong
+
+
+def light_rows(golden: GoldenStore) -> list[int]:
+    """The log offsets of the records that light queues list besides."""
+    return [
+        record["commitLogOffset"]
+        for queue, records in golden.by_queue.items()
+        if queue.topic.startswith("%LMQ%")
+        for record in records
+    ]

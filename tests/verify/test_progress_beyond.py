@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore, QueueId
+from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.lag import LagQuestion
 from rmq_store.tables import TABLES
@@ -16,6 +17,7 @@ from rmq_store.verify.config_against_store import progress_findings
 from rmq_store.verify.findings import Finding, Severity
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, log_files, unpack, unpack_kind
+from tests.support.rocksdb import write_database
 from tests.support.running.commands import complaint, objects, run
 
 
@@ -420,9 +422,17 @@ def test_without_topics_json_no_topic_is_said_to_be_unknown(
     assert "queue-not-read" not in found(clean)
 
 
-def test_topics_in_a_database_are_not_those_of_topics_json(clean: GoldenStore) -> None:
-    undeclare(clean, "orders")
-    folder = Path(clean.path, "config", "topics")
-    folder.mkdir()
-    (folder / "CURRENT").write_text("MANIFEST-000005\n")
-    assert not found(clean)
+@pytest.mark.parametrize("declared", [True, False])
+def test_topics_in_a_database_are_not_those_of_topics_json(
+    clean: GoldenStore, declared: bool
+) -> None:
+    topics = read_topic_configs(clean.path)
+    if declared:
+        undeclare(clean, "orders")
+    rows = {name.encode(): json.dumps(settings).encode() for name, settings in topics.items()}
+    if not declared:
+        del rows[b"orders"]
+    counted = b'{"counter":1000000,"stateVersion":0,"timestamp":0}'
+    families = {"default": rows, "kvDataVersion": {b"kvDataVersionKey": counted}}
+    write_database(Path(clean.path, "config", "topics"), families)
+    assert ("queue-not-read" in found(clean)) is not declared

@@ -1,0 +1,204 @@
+"""Topics, groups and offsets in RocksDB databases, in the form of the JSON files that they stand for.
+
+Version 1 (RocksDBConfigManager): a database for each, or one for all (useSingleRocksDBForAllConfigs), with
+keys such as a topic's name and JSON as values. A broker that starts takes in a JSON file beside it that
+is newer. Version 2 (broker.config.v2.ConfigStorage): one database with binary keys.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rmq_store.errors import CorruptConfigError
+from rmq_store.files.rocksdb import Database, had_database, open_database
+from rmq_store.format.layout import CONFIG_DIR
+
+Parse = Callable[[str], Any]
+_VERSION_2, _ONE_FOR_ALL = "rdb", "metadata"
+_DEFAULT, _VERSIONS, _FORBIDDEN = "default", "kvDataVersion", "forbidden"
+_VERSION_KEY = b"kvDataVersionKey"
+_VERSION_2_KEY = b"data_version"
+_HEAD = struct.Struct(">BhB")  # of a key of version 2: 1, table, kind of record
+_A_VERSION, _DATA, _JSON = 1, 2, 1
+_NUMBERS = struct.Struct(">qqq")  # stateVersion, timestamp, counter
+_LENGTH, _QUEUE, _OFFSET = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+
+
+class _Kind(NamedTuple):
+    """What a JSON file holds, and where: folder and family in version 1, number of a table in version 2."""
+
+    table: str
+    folder: str
+    family: str
+    number: int
+
+
+_KINDS = {
+    "topics.json": _Kind("topicConfigTable", "topics", "topic", 3),
+    "subscriptionGroup.json": _Kind(
+        "subscriptionGroupTable", "subscriptionGroups", "subscriptionGroup", 4
+    ),
+    "consumerOffset.json": _Kind("offsetTable", "consumerOffsets", "consumerOffset", 1),
+}
+_PULLED = 2  # table of version 2
+_OFFSETS = "offsetTable"
+
+
+class Kept(NamedTuple):
+    """What a database has in place of a JSON file. `is_merged`: a newer JSON file beside it counts too."""
+
+    path: Path
+    content: dict[str, Any]
+    is_merged: bool
+
+    @property
+    def counter(self) -> int:
+        """That of the dataVersion; 0 without one."""
+        return counter_of(self.content)
+
+
+def counter_of(content: dict[str, Any]) -> int:
+    """The counter of a dataVersion; 0 without one."""
+    version = content.get("dataVersion")
+    counter = version.get("counter") if isinstance(version, dict) else None
+    return counter if isinstance(counter, int) else 0
+
+
+def names_in_databases(root: Path) -> list[str]:
+    """The JSON files in place of which the broker has a database."""
+    return [name for name in _KINDS if any(_databases(root, name))]
+
+
+def may_be_behind(root: Path) -> bool:
+    """Whether a database may lack the last changes, or all: a broker of version 2 keeps them in memory for
+    long (rocksdbFlushWalFrequency), and 5.5.0 does not write them when it stops."""
+    return had_database(root / CONFIG_DIR / _VERSION_2)
+
+
+def read_database(root: Path, name: str, parse: Parse) -> Kept | None:
+    """What a database has in place of a JSON file of `config/`; None if there is none.
+
+    Of two databases the one with the larger counter counts. `parse`: makes a value of JSON. Raises
+    CorruptConfigError for a damaged database, and without rocksdict; AccessError.
+    """
+    found = [_read(folder, name, parse) for folder in _databases(root, name)]
+    return max(found, key=lambda one: one.counter, default=None)
+
+
+def _databases(root: Path, name: str) -> Iterator[Path]:
+    """The databases with what a JSON file holds. One of version 2 stands for all."""
+    if name not in _KINDS:
+        return
+    config = root / CONFIG_DIR
+    if had_database(config / _VERSION_2):
+        yield config / _VERSION_2
+        return
+    for folder in (_ONE_FOR_ALL, _KINDS[name].folder):
+        if had_database(config / folder):
+            yield config / folder
+
+
+def _read(folder: Path, name: str, parse: Parse) -> Kept:
+    if find_spec("rocksdict") is None:
+        raise CorruptConfigError(
+            folder,
+            reason=f"this is a RocksDB database in place of {name}, which needs a library to be read",
+            advice="pip install 'rmqstore[rocksdb]'. The messages do not depend on it",
+        )
+
+    def damaged(problem: str) -> CorruptConfigError:
+        return CorruptConfigError(
+            folder,
+            reason=f"the RocksDB database in place of {name} cannot be read: {problem}",
+            advice="Restore it from a backup, or move it away: the messages do not depend on it",
+        )
+
+    kind = _KINDS[name]
+    version_2, alone = folder.name == _VERSION_2, folder.name != _ONE_FOR_ALL
+    family, versions = (_DEFAULT, _VERSIONS) if alone else (kind.family, f"{kind.family}Version")
+    with closing(open_database(str(folder), (family, versions, _FORBIDDEN), damaged)) as database:
+        try:
+            if version_2:
+                content = _version_2(database, kind, parse)
+            else:
+                content = _version_1(database, kind, family, versions, parse)
+        except (ValueError, struct.error) as error:  # UnicodeDecodeError too
+            raise damaged(str(error)) from None
+    return Kept(folder, content, not version_2)
+
+
+def _version_1(
+    database: Database, kind: _Kind, family: str, versions: str, parse: Parse
+) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    for key, value in database.items(versions):
+        if key == _VERSION_KEY:
+            content["dataVersion"] = parse(value.decode("utf-8"))
+    rows = {
+        key.decode("utf-8"): parse(value.decode("utf-8")) for key, value in database.items(family)
+    }
+    if kind.table == _OFFSETS:
+        rows = {key: _offsets_of(key, value) for key, value in rows.items()}
+    content[kind.table] = rows
+    if kind.family == "subscriptionGroup":
+        content["forbiddenTable"] = {
+            key.decode("utf-8"): parse(value.decode("utf-8"))
+            for key, value in database.items(_FORBIDDEN)
+        }
+    return content
+
+
+def _offsets_of(key: str, value: Any) -> Any:
+    if not isinstance(value, dict) or _OFFSETS not in value:
+        raise ValueError(f"{key!r} has {str(value)[:40]!r} and no offsets")
+    return value[_OFFSETS]
+
+
+def _version_2(database: Database, kind: _Kind, parse: Parse) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    for key, value in _rows(database, kind.number, _A_VERSION):
+        if key == _VERSION_2_KEY:
+            names = ("stateVersion", "timestamp", "counter")
+            content["dataVersion"] = dict(zip(names, _NUMBERS.unpack(value), strict=True))
+    if kind.table == _OFFSETS:
+        content[_OFFSETS] = _offsets(database, kind.number)
+        pulled = _offsets(database, _PULLED)
+        return content | ({"pullOffsetTable": pulled} if pulled else {})
+    table = content[kind.table] = {}
+    for key, value in _rows(database, kind.number, _DATA):
+        name, _ = _text(key, 0)
+        if value[:1] != bytes([_JSON]):
+            raise ValueError(f"{name!r} is not in JSON")
+        table[name] = parse(value[1:].decode("utf-8"))
+    return content
+
+
+def _rows(database: Database, table: int, record: int) -> Iterator[tuple[bytes, bytes]]:
+    """Keys, without what all of a table begin with, and values."""
+    first, stop = _HEAD.pack(1, table, record), _HEAD.pack(1, table, record + 1)
+    for key, value in database.items(_DEFAULT, first, stop):
+        yield key[_HEAD.size :], value
+
+
+def _offsets(database: Database, table: int) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for key, value in _rows(database, table, _DATA):
+        group, at = _text(key, 0)
+        topic, at = _text(key, at + 1)
+        queue = _QUEUE.unpack(key[at + 1 :])[0]
+        found.setdefault(f"{topic}@{group}", {})[str(queue)] = _OFFSET.unpack(value)[0]
+    return found
+
+
+def _text(key: bytes, at: int) -> tuple[str, int]:
+    """A text with its length before it, and where it ends."""
+    start = at + _LENGTH.size
+    stop = start + _LENGTH.unpack(key[at:start])[0]
+    if not start <= stop <= len(key):
+        raise ValueError(f"a key is cut: {key[:60]!r}")
+    return key[start:stop].decode("utf-8"), stop

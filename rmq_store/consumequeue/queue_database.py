@@ -1,0 +1,267 @@
+"""Queues in a RocksDB database (RocksDBConsumeQueueStore), as files that hold the same entries.
+
+Family `default`: topic, queueId and queueOffset -> log offset, size, tagsCode, storeTimestamp
+(RocksDBConsumeQueueTable). Family `offset`: topic, "max", queueId -> the last queue offset
+(RocksDBConsumeQueueOffsetTable). Entries beyond that are left from a log that was cut, and do not count;
+those of expired messages are gone one by one (its compaction filter). So the bytes of a queue file with
+the entries that are there say all of a queue, and every reader takes them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from rmq_store.consumequeue.queue_files import QueueEnds, QueueFiles
+from rmq_store.errors import CorruptQueueError
+from rmq_store.escaping import is_utf8
+from rmq_store.files.cost import LOCAL, Cost
+from rmq_store.files.remote.blocks import Run
+from rmq_store.files.rocksdb import Database, open_database, require_rocksdict
+from rmq_store.files.safe_paths import is_plain_name
+from rmq_store.files.segments import SegmentFile
+from rmq_store.files.source import Sources
+from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.layout import FILLER_SIZE, QUEUE_ENTRY
+from rmq_store.format.queues import QueueId
+
+_ENTRIES, _OFFSETS = "default", "offset"
+_MARK, _MAX = b"\x01", b"\x01max\x01"
+_INT, _LONG, _PLACE = struct.Struct(">i"), struct.Struct(">q"), struct.Struct(">qq")
+_VALUE = 28  # log offset, size, tagsCode as in a queue file; then storeTimestamp
+_LAST = 2**62  # queue offset; a larger one is damage
+_MOST = 2**36  # queue offsets from the first to the last entry; more is damage
+_UNITS = 300_000  # of a queue file by default; bounds what one of ours holds in memory
+_READ = 1 << 14  # entries at a time
+_WIDTH = QUEUE_ENTRY.itemsize
+_OTHERWISE = (
+    "Without it the log can be read (source=commitlog in Spark, queues=False in Python), and rmqstore "
+    "rebuild writes queue files in a new store"
+)
+
+
+class QueueRange(NamedTuple):
+    """The queue offsets [first, stop) of a queue; entries inside may be gone."""
+
+    first: int
+    stop: int
+
+    def holds(self, other: QueueRange) -> bool:
+        """Whether a range is a part of this one."""
+        return self.first <= other.first and other.stop <= self.stop
+
+
+class QueueDatabase:
+    """The queues of one database, as they were when it was opened."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises UnsupportedStoreError without rocksdict, AccessError, CorruptQueueError."""
+        self.folder = str(folder)
+        require_rocksdict(
+            folder,
+            "the queues of this store are in a RocksDB database, which needs a library to be read",
+            _OTHERWISE,
+        )
+        self._database = open_database(self.folder, (_ENTRIES, _OFFSETS), self._damaged)
+
+    @cached_property
+    def ranges(self) -> dict[QueueId, QueueRange]:
+        """Every queue that has had a message, and its range. Raises CorruptQueueError."""
+        found = {}
+        for key, value in self._database.items(_OFFSETS):
+            queue = _queue_of(key)
+            if queue is not None and len(value) == _PLACE.size:
+                last = _PLACE.unpack(value)[1]
+                if 0 <= last < _LAST:
+                    found[queue] = self._range_of(queue, last)
+        return dict(sorted(found.items()))
+
+    def _range_of(self, queue: QueueId, last: int) -> QueueRange:
+        """The range of a queue whose last offset is `last`. It begins with the first entry that is there:
+        what the database calls the least offset may have expired."""
+        front = _front(queue)
+        low, behind = front + _LONG.pack(0), front + _LONG.pack(last + 1)
+        key = self._database.first_key(_ENTRIES, low, behind)
+        start = last + 1 if key is None else _LONG.unpack_from(key, len(front))[0]
+        if last - start >= _MOST:
+            raise self._damaged(f"queue {queue.topic}/{queue.queue_id} is from {start} to {last}")
+        return QueueRange(start, last + 1)
+
+    def files(
+        self, queue: QueueId, known: QueueRange, sources: Sources, beside: QueueFiles | None = None
+    ) -> QueueFiles:
+        """The range `known` of a queue as files. `beside`: the queue's own files, for entries that
+        the database does not have."""
+        return _DatabaseQueue(_Units(self._database, queue, beside), self.folder, known, sources)
+
+    def _damaged(self, problem: str) -> CorruptQueueError:
+        return CorruptQueueError(
+            self.folder,
+            reason=f"the RocksDB database with the queues cannot be read: {problem}",
+            advice="Restore it from a copy, or read the log itself (source=commitlog in Spark, queues=False "
+            "in Python); rmqstore rebuild writes queue files in a new store",
+        )
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+
+class _Units(NamedTuple):
+    """The entries of one queue, as bytes of a queue file."""
+
+    database: Database
+    queue: QueueId
+    beside: QueueFiles | None
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """The bytes of the entries [start, stop); one that leads nowhere for each that is not there.
+
+        Raises the error of a damaged database.
+        """
+        front = _front(self.queue)
+        first, last = front + _LONG.pack(start), front + _LONG.pack(stop)
+        values = self.database.values(_ENTRIES, first, last)
+        if len(values) == stop - start and all(len(value) == _VALUE for value in values):
+            raw = np.frombuffer(b"".join(values), dtype=np.uint8)
+            return np.ascontiguousarray(raw.reshape(-1, _VALUE)[:, :_WIDTH]).reshape(-1)
+        units = np.zeros(stop - start, dtype=QUEUE_ENTRY)
+        units["log_offset"] = -1
+        if self.beside is not None:
+            held = self.beside.raw(start, stop)
+            real = (held["size"] > 0) & (held["size"] != FILLER_SIZE)
+            units[real] = held[real]
+        found = units.view(np.uint8).reshape(-1, _WIDTH)
+        for key, value in self.database.items(_ENTRIES, first, last):
+            if len(key) == len(first) and len(value) == _VALUE:
+                at = _LONG.unpack(key[len(front) :])[0] - start
+                found[at] = np.frombuffer(value, dtype=np.uint8)[:_WIDTH]
+        return found.reshape(-1)
+
+
+def _front(queue: QueueId) -> bytes:
+    """What the keys of a queue's entries begin with; a queue offset follows."""
+    name = queue.topic.encode("utf-8")
+    return b"".join((_INT.pack(len(name)), _MARK, name, _MARK, _INT.pack(queue.queue_id), _MARK))
+
+
+def _queue_of(key: bytes) -> QueueId | None:
+    """The queue of a key of `offset`, if it is the one of a last offset."""
+    if len(key) < _INT.size:
+        return None
+    stop = _INT.size + 1 + _INT.unpack_from(key)[0]
+    rest = key[stop:]
+    if stop <= _INT.size or len(rest) != len(_MAX) + _INT.size or not rest.startswith(_MAX):
+        return None
+    number = _INT.unpack_from(rest, len(_MAX))[0]
+    try:
+        name = key[_INT.size + 1 : stop].decode("utf-8")
+    except UnicodeDecodeError:  # a broker takes the name from a topic, which is UTF-8
+        return None
+    if number < 0 or not name or not is_utf8(name) or not is_plain_name(name):
+        return None
+    return QueueId(name, number)
+
+
+class _DatabaseQueue(QueueFiles):
+    """The entries of a queue as a chain of files. The database says where the queue begins and ends."""
+
+    def __init__(self, units: _Units, folder: str, known: QueueRange, sources: Sources) -> None:
+        self._known = known
+        super().__init__(
+            folder,
+            folders=(),
+            file_size=_UNITS * _WIDTH,
+            segments=list(_segments(units, folder, known)),
+            sources=sources,
+        )
+
+    @property
+    def first_unit(self) -> int:
+        """The first queue offset."""
+        return self._known.first
+
+    def find_stop(self) -> int:
+        """The queue offset after the last one."""
+        return self._known.stop
+
+    def ends(self) -> QueueEnds | None:
+        """The first and the last entry; None if there is none."""
+        first, stop = self._known
+        if first >= stop:
+            return None
+        return QueueEnds(self.unit(first), self.unit(stop - 1), stop, False)
+
+    def has_bytes_after(self, unit: int) -> bool:
+        """Nothing follows: what is in the database beyond its last offset does not count."""
+        return False
+
+
+def _segments(units: _Units, folder: str, known: QueueRange) -> Iterator[SegmentFile]:
+    for base in range(known.first - known.first % _UNITS, known.stop, _UNITS):
+        file = _DatabaseFile(units, base, min(known.stop - base, _UNITS))
+        name = f"{folder}:{units.queue.topic}/{units.queue.queue_id}/{base * _WIDTH:020}"
+        yield SegmentFile(name, base * _WIDTH, file.size, opened=file.again)
+
+
+class _DatabaseFile:
+    """A source: some entries of a queue as bytes, read from the database when they are asked for."""
+
+    cost: Cost = LOCAL
+    is_there = False
+
+    def __init__(self, units: _Units, base: int, count: int) -> None:
+        """`base`: the first of `count` queue offsets."""
+        self._units, self._base, self._count = units, base, count
+        self.size = count * _WIDTH
+
+    def again(self) -> _DatabaseFile:
+        """The same without the bytes that were read."""
+        return _DatabaseFile(self._units, self._base, self._count)
+
+    @cached_property
+    def bytes(self) -> Bytes:
+        """All bytes; those that were fetched are there, the others are zeros."""
+        return np.zeros(self.size, dtype=np.uint8)
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """A copy of some bytes. Raises CorruptQueueError."""
+        first, last = start // _WIDTH, -(-stop // _WIDTH)
+        parts = [
+            self._units.read(self._base + at, self._base + min(at + _READ, last))
+            for at in range(first, last, _READ)
+        ]
+        found = np.concatenate(parts) if len(parts) != 1 else parts[0]
+        return found[start - first * _WIDTH : stop - first * _WIDTH]
+
+    def missing(self, starts: Ints, stops: Ints) -> Iterator[Run]:
+        """Nothing that could be fetched side by side."""
+        return iter(())
+
+    def fetch(self, starts: Ints, stops: Ints, *, first: bool = False) -> None:
+        """Read these ranges into `bytes`. Raises CorruptQueueError."""
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            if start < stop:
+                self.bytes[start:stop] = self.read(start, stop)
+
+    def hold(self) -> None:
+        """Does nothing: the database stays open."""
+
+    def release(self) -> None:
+        """Does nothing, as `hold`."""
+
+    def check(self, size: int) -> None:
+        """Does nothing: the database was opened as it was at one moment."""
+
+    def stored_from(self, position: int) -> int:
+        """Returns `position`."""
+        return position
+
+    def stored_until(self) -> int:
+        """The size of the file."""
+        return self.size

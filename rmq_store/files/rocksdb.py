@@ -1,0 +1,266 @@
+"""A RocksDB database of a store: what it holds at one moment, read by the library rocksdict.
+
+The library writes a file into the folder that it opens, and RocksDB a log. So they open a temporary
+folder: it has links to the files that never change (*.sst), and copies of those that a broker appends
+to. RocksDB then holds all files open (max_open_files), so the folder is deleted at once, and a broker
+that deletes a file later takes nothing away.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import struct
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from rmq_store.errors import StoreError, UnsupportedStoreError, from_os_error
+from rmq_store.files.remote.remote_store import shadow_of
+
+_CURRENT, _MANIFEST, _LOG, _TABLE = "CURRENT", "MANIFEST-", ".log", ".sst"
+_TRIES = 20
+_BLOCK, _HEAD, _KINDS = 32 << 10, struct.Struct("<4xHB"), 4  # of logs: full, first, middle, last
+
+Damaged = Callable[[str], StoreError]
+"""Makes the error of a database that cannot be read, of what RocksDB says."""
+
+
+def has_database(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds a RocksDB database."""
+    return os.path.isfile(os.path.join(folder, _CURRENT))
+
+
+def had_database(folder: str | os.PathLike[str]) -> bool:
+    """As `has_database`, also for a folder that has lost the file by which a database is known."""
+    try:
+        return any(_is_list(name) for name in os.listdir(folder))
+    except OSError:
+        return False
+
+
+class Database:
+    """Column families of a database, as they were when it was opened. Not thread-safe.
+
+    All methods raise the error of a damaged database.
+    """
+
+    def __init__(self, opened: Any, families: Sequence[str], damaged: Damaged) -> None:
+        """Use `open_database`."""
+        self._opened, self._damaged = opened, damaged
+        self.families = {name: opened.get_column_family(name) for name in families}
+
+    def items(
+        self, family: str, first: bytes = b"", stop: bytes = b""
+    ) -> list[tuple[bytes, bytes]]:
+        """Keys and values from the key `first` to before `stop`, in order; empty: no limit.
+
+        Nothing where there is no such family.
+        """
+        if family not in self.families:
+            return []
+        with self._errors():
+            how = _upto(stop)
+            found: list[tuple[bytes, bytes]] = list(
+                self.families[family].items(from_key=first or None, read_opt=how)
+            )
+            # The library's list ends where a block is damaged. Only an iterator says so.
+            beyond = found[-1][0] + b"\0" if found else first
+            if self._seek(family, beyond, how) is not None:
+                raise self._damaged("a list of keys ended early")
+        return found
+
+    def values(self, family: str, first: bytes, stop: bytes) -> list[bytes]:
+        """The values of these keys, in half the time of `items`; fewer where a block is damaged."""
+        if family not in self.families:
+            return []
+        with self._errors():
+            return list(self.families[family].values(from_key=first, read_opt=_upto(stop)))
+
+    def first_key(self, family: str, first: bytes, stop: bytes) -> bytes | None:
+        """The first key at or after `first` and before `stop`; None if there is none."""
+        if family not in self.families:
+            return None
+        with self._errors():
+            return self._seek(family, first, _upto(stop))
+
+    def _seek(self, family: str, key: bytes, how: Any) -> bytes | None:
+        place = self.families[family].iter(how)
+        place.seek(key) if key else place.seek_to_first()
+        if place.valid():
+            found: bytes = place.key()
+            return found
+        place.status()  # raises, if that is why
+        return None
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            raise
+        except Exception as error:  # the library has no class of its own
+            raise self._damaged(str(error).strip()) from None
+
+    def close(self) -> None:
+        """Close the files."""
+        self.families.clear()
+        self._opened.close()
+
+
+def _upto(stop: bytes) -> Any:
+    from rocksdict import ReadOptions
+
+    how = ReadOptions()
+    if stop:
+        how.set_iterate_upper_bound(stop)
+    return how
+
+
+def require_rocksdict(folder: str | os.PathLike[str], reason: str, otherwise: str) -> None:
+    """Raise UnsupportedStoreError unless the extra `rocksdb` is installed."""
+    if find_spec("rocksdict") is None:
+        raise UnsupportedStoreError(
+            folder, reason=reason, advice=f"pip install 'rmqstore[rocksdb]'. {otherwise}"
+        )
+
+
+def open_database(folder: str, families: Sequence[str], damaged: Damaged) -> Database:
+    """The database in `folder`, as it is now, with those of `families` that it has.
+
+    A broker may have it open, and write. Nothing is written in `folder`. Raises AccessError, and what
+    `damaged` makes of an error of RocksDB. The caller has called `require_rocksdict`.
+    """
+    problem = ""
+    for _ in range(_TRIES):
+        before = _versions(folder)
+        opened, problem = _opened_once(folder, families)
+        if opened is not None and _holds_the_same(before, _versions(folder)):
+            return Database(opened[0], opened[1], damaged)
+        if opened is not None:
+            opened[0].close()
+        elif before == _versions(folder):
+            break  # nothing has changed, so that it would not open the next time either
+    raise damaged(problem or "a broker changed its files again and again while it was opened")
+
+
+def _opened_once(folder: str, families: Sequence[str]) -> tuple[tuple[Any, list[str]] | None, str]:
+    """The database and the families that it has, or why it cannot be opened."""
+    from rocksdict import AccessType, Options, Rdict
+
+    try:
+        aside = tempfile.mkdtemp(prefix="rmqstore-rocksdb-")
+    except OSError as error:
+        raise from_os_error(tempfile.gettempdir(), error, "making a temporary folder") from error
+    try:
+        _put_files(folder, aside)
+        odd = next(filter(None, map(_odd_record, _logs_in(aside))), None)
+        if odd is not None:
+            return None, odd
+        there = set(Rdict.list_cf(aside, _options(Options)))
+        wanted = [name for name in families if name in there]
+        opened = Rdict(
+            aside,
+            options=_options(Options),
+            column_families={name: _options(Options) for name in ("default", *wanted)},
+            access_type=AccessType.read_only(),
+        )
+        return (opened, wanted), ""
+    except StoreError:
+        raise
+    except FileNotFoundError as error:
+        return None, f"{os.path.basename(str(error.filename))} is missing"
+    except OSError as error:
+        raise from_os_error(folder, error, "reading the database") from error
+    except Exception as error:
+        return None, str(error).strip().replace(aside, folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _options(options: Any) -> Any:
+    found = options(raw_mode=True)
+    found.create_if_missing(False)
+    found.set_max_open_files(-1)  # all, from now on: the folder is deleted
+    return found
+
+
+def _put_files(folder: str, aside: str) -> None:
+    """Link and copy what RocksDB reads. The manifest comes first: later files are not in it."""
+    names = sorted(os.listdir(folder), key=lambda name: (not _is_list(name), name))
+    for name in names:
+        source, target = os.path.join(folder, name), os.path.join(aside, name)
+        shadow = shadow_of(source)
+        if not (_is_list(name) or name.endswith((_LOG, _TABLE))) or not os.path.isfile(source):
+            continue  # a pipe would make the reader wait
+        if shadow is not None:
+            with open(target, "wb") as file:
+                file.write(shadow.read_whole(source))
+        elif name.endswith(_TABLE):
+            os.symlink(os.path.realpath(source), target)
+        else:
+            shutil.copyfile(source, target)
+
+
+def _logs_in(aside: str) -> list[str]:
+    """The files of records: manifests and logs."""
+    names = [
+        name for name in os.listdir(aside) if name.startswith(_MANIFEST) or name.endswith(_LOG)
+    ]
+    return [os.path.join(aside, name) for name in names]
+
+
+def _odd_record(path: str) -> str | None:
+    """What is wrong with the first record of a kind that no broker writes; None if there is none.
+
+    RocksDB checks sums itself, but reads one kind for ever where it does not belong: that of logs which
+    are used again (recycle_log_file_num).
+    """
+    size = os.path.getsize(path)
+    if not size:
+        return None
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+        at = 0
+        while at + _HEAD.size <= size:
+            left = _BLOCK - at % _BLOCK
+            if left < _HEAD.size:
+                at += left
+                continue
+            length, kind = _HEAD.unpack_from(raw, at)
+            if kind > _KINDS:
+                return f"a record of kind {kind} at byte {at} of {os.path.basename(path)}"
+            behind = _HEAD.size + length
+            at += left if behind > left or not kind else behind
+    return None
+
+
+def _is_list(name: str) -> bool:
+    return name == _CURRENT or name.startswith(_MANIFEST)
+
+
+def _versions(folder: str) -> dict[str, tuple[int, int]]:
+    """The files of a database: inode, and size of those that do not grow."""
+    found = {}
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:
+                    continue
+                found[entry.name] = status.st_ino, status.st_size
+    except OSError as error:
+        raise from_os_error(folder, error, "listing the files of the database") from error
+    return found
+
+
+def _holds_the_same(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> bool:
+    """Whether no list of files was replaced, and no log deleted: its content is in a later table."""
+    return all(
+        name in after and after[name][0] == inode
+        for name, (inode, _) in before.items()
+        if _is_list(name) or name.endswith(_LOG)
+    )

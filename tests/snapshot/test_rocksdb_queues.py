@@ -1,0 +1,224 @@
+"""Stores of real brokers with queues in a RocksDB database, against what a client pulled from them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.admin.info import facts_of, store_info
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.consumequeue.queue_folders import QueueFolders
+from rmq_store.errors import CorruptQueueError, UnsupportedStoreError
+from rmq_store.format.queues import QueueId
+from rmq_store.verify.verify_store import verify
+from tests.support.golden import GoldenStore, unpack_kind
+from tests.support.rocksdb import write_queue_database
+
+CLEAN, CRASHED = "rocksdb-5.5.0", "rocksdb-crash-5.5.0"
+COLUMNS = {
+    "topic": "topic",
+    "queueId": "queue",
+    "queueOffset": "offset",
+    "commitLogOffset": "phy",
+    "storeSize": "size",
+    "uniqKey": "msgId",
+    "bodyCrc": "bodyCrc",
+    "storeTimestamp": "storeTs",
+}
+
+
+def served(golden: GoldenStore) -> list[tuple[Any, ...]]:
+    """What the client pulled, in the order of the log."""
+    lines = sorted(golden.lines("served"), key=lambda line: line["phy"])
+    return [tuple(line[name] for name in COLUMNS.values()) for line in lines]
+
+
+def read(store: MessageStore, topics: set[str]) -> list[tuple[Any, ...]]:
+    """The rows of these topics, times in ms, in the order of the log."""
+    table = store.read_batches(sorted(topics), columns=list(COLUMNS)).read_all()
+    stored = table.column("storeTimestamp").cast("int64").to_pylist()
+    rows = table.drop_columns("storeTimestamp").to_pylist()
+    return [(*row.values(), time) for row, time in zip(rows, stored, strict=True)]
+
+
+@pytest.mark.parametrize("name", [CLEAN, CRASHED])
+def test_rows_are_those_that_a_client_got(tmp_path: Path, name: str) -> None:
+    golden = unpack_kind(name, tmp_path)
+    wanted, before = served(golden), golden.fingerprint()
+    with MessageStore.open(golden.path) as store:
+        topics = {row[0] for row in wanted}
+        assert set(store.topics(include_system=False)) >= topics
+        assert read(store, topics) == wanted
+        assert list(store.view.warnings()) == []
+        for queue in {QueueId(row[0], row[1]) for row in wanted}:
+            count = sum(row[:2] == queue for row in wanted)
+            assert (store.min_offset(*queue), store.max_offset(*queue)) == (0, count)
+    assert golden.fingerprint() == before
+
+
+def test_a_database_in_its_own_folder_is_found(tmp_path: Path) -> None:
+    """useSeparateStorePathForRocksdbCQ."""
+    golden = unpack_kind(CLEAN, tmp_path)
+    root = Path(golden.path)
+    (root / "consumequeue").rename(root / "consumequeue_rocksdb")
+    wanted = served(golden)
+    with MessageStore.open(golden.path) as store:
+        assert read(store, {row[0] for row in wanted}) == wanted
+
+
+def test_an_offset_and_a_time_are_found_as_in_files(tmp_path: Path) -> None:
+    golden = unpack_kind(CLEAN, tmp_path)
+    wanted = [row for row in served(golden) if row[:2] == ("orders", 2)]
+    with MessageStore.open(golden.path) as store:
+        queue = QueueId("orders", 2)
+        for row in wanted:
+            assert store.view.offset_at_log(queue, row[3]) == row[2]
+            assert store.view.offset_at_log(queue, row[3] - 1) == row[2]
+            assert store.log_offset_of(queue, row[2]) == row[3]
+            earlier = [one[2] for one in wanted if one[7] < row[7]]
+            assert store.first_since(queue, row[7]) == len(earlier)
+        found = store.get_message("orders", 2, 40, 10)
+        assert [one.commit_log_offset for one in found.messages] == [r[3] for r in wanted[40:50]]
+
+
+def test_a_store_that_is_open_keeps_what_a_broker_deletes(tmp_path: Path) -> None:
+    """As a compaction does with the files that it has merged."""
+    golden = unpack_kind(CLEAN, tmp_path)
+    wanted = served(golden)
+    with MessageStore.open(golden.path) as store:
+        shutil.rmtree(Path(golden.path, "consumequeue"))
+        assert read(store, {row[0] for row in wanted}) == wanted
+
+
+def test_a_snapshot_shows_the_same_rows_to_another_process(tmp_path: Path) -> None:
+    golden = unpack_kind(CLEAN, tmp_path)
+    wanted = served(golden)
+    with MessageStore.open(golden.path) as store, store.again() as other:
+        assert other.snapshot().queues == store.snapshot().queues
+        assert read(other, {row[0] for row in wanted}) == wanted
+
+
+@pytest.fixture
+def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """rocksdict is not installed."""
+    monkeypatch.setattr("rmq_store.files.rocksdb.find_spec", lambda name: None)
+
+
+@pytest.mark.usefixtures("without_library")
+@pytest.mark.parametrize("name", [CLEAN, CRASHED])
+def test_without_the_library_the_log_is_read_and_the_error_says_what_to_install(
+    tmp_path: Path, name: str
+) -> None:
+    golden = unpack_kind(name, tmp_path)
+    with pytest.raises(UnsupportedStoreError, match=r"pip install 'rmqstore\[rocksdb\]'") as caught:
+        MessageStore.open(golden.path)
+    assert caught.value.path == str(Path(golden.path, "consumequeue"))
+    wanted = {row[3] for row in served(golden)}
+    with MessageStore.open(golden.path, queues=False) as store:
+        log = store.read_log(columns=["commitLogOffset"]).read_all()
+        assert wanted <= set(log.column(0).to_pylist())
+
+
+def test_info_counts_the_queues_of_the_database(tmp_path: Path) -> None:
+    golden = unpack_kind(CLEAN, tmp_path)
+    info, folder = store_info(golden.path), str(Path(golden.path, "consumequeue"))
+    users = {row[:2] for row in served(golden)}
+    assert info.topics == len({topic for topic, _ in users})
+    assert info.queues > len(users)
+    assert (info.rocksdbQueues, info.rocksdbUnread) == (folder, None)
+    assert store_info(unpack_kind(CRASHED, tmp_path).path).queues == 0
+
+
+@pytest.mark.usefixtures("without_library")
+def test_info_says_what_to_install(tmp_path: Path) -> None:
+    golden = unpack_kind(CLEAN, tmp_path)
+    info = store_info(golden.path)
+    assert (info.queues, info.logEnd) == (
+        0,
+        MessageStore.open(golden.path, queues=False).log_range()[1],
+    )
+    assert "pip install 'rmqstore[rocksdb]'" in dict(facts_of(info))["RocksDB"]
+
+
+def test_verify_compares_the_database_with_the_log(tmp_path: Path) -> None:
+    golden = unpack_kind(CLEAN, tmp_path)
+    with MessageStore.open(golden.path) as store:
+        report = verify(store)
+    assert list(report.findings) == []
+    wanted = [row for row in served(golden) if row[:2] == ("orders", 0)]
+    queue, folder = QueueId("orders", 0), Path(golden.path, "consumequeue")
+    entries = {row[2]: (row[3], row[4], 0) for row in wanted}
+    del entries[7]
+    entries[9] = (entries[9][0] + 1, *entries[9][1:])
+    shutil.rmtree(folder)
+    write_queue_database(folder, {queue: entries})
+    with MessageStore.open(golden.path) as store:
+        found = {one.code: one for one in verify(store).findings if "orders/0" in one.meaning}
+    assert found["queue-misses-record"].count == 2
+    assert "queue offsets 7, 9" in found["queue-misses-record"].meaning
+    assert found["queue-dangling-entry"].path == str(folder)
+
+
+def test_entries_that_are_gone_are_reported_and_no_row(tmp_path: Path) -> None:
+    """The last offset counts, and keys beyond it do not; a message that has no key is lost."""
+    golden, queue, gone = unpack_kind(CLEAN, tmp_path), QueueId("orders", 1), (0, 1, 50, 51)
+    wanted = [row for row in served(golden) if row[:2] == queue]
+    entries = {row[2]: (row[3], row[4], 0) for row in wanted}
+    beyond = {112: entries[111], 113: entries[110]}
+    kept = {offset: place for offset, place in entries.items() if offset not in gone}
+    folder = Path(golden.path, "consumequeue")
+    shutil.rmtree(folder)
+    write_queue_database(folder, {queue: kept | beyond}, last={queue: 111})
+    damage: list[Exception] = []
+    with MessageStore.open(golden.path) as store:
+        assert (store.min_offset(*queue), store.max_offset(*queue)) == (2, 112)
+        with pytest.raises(CorruptQueueError, match="orders/1, which has later messages, lists"):
+            store.read_batches("orders", [1], columns=["body"]).read_all()
+        rows = store.read_batches(
+            "orders", [1], columns=["queueOffset", "body"], on_damage=damage.append
+        ).read_all()
+        assert rows.column(0).to_pylist() == list(kept)
+    lists_none = [error for error in damage if "lists none" in str(error)]
+    assert len(lists_none) == 2
+
+
+@pytest.mark.parametrize("kept", [3, 2, 0])
+def test_expired_entries_are_no_damage(tmp_path: Path, kept: int) -> None:
+    """The compaction filter removes the entries of expired messages one by one, and knows no order."""
+    golden = unpack_kind(CRASHED, tmp_path)
+    root = Path(golden.path)
+    first, second = sorted((root / "commitlog").iterdir())
+    rows = [row for row in served(golden) if row[:2] == ("orders", 0)]
+    base = int(second.name)
+    lines = [(row[2], (row[3], row[4], 0)) for row in rows]
+    assert all(place[0] < base for _, place in lines), "all are in the first file"
+    (root / "abort").unlink()
+    shutil.rmtree(root / "consumequeue")
+    queue = QueueId("orders", 0)
+    some = {offset: place for offset, place in lines if kept and offset % kept}
+    write_queue_database(root / "consumequeue", {queue: some}, last={queue: 129})
+    first.unlink()
+    with MessageStore.open(golden.path) as store:
+        assert store.min_offset(*queue) == store.max_offset(*queue) == 130
+        assert store.read_batches("orders").read_all().num_rows == 0
+
+
+def test_a_long_queue_is_read_over_its_parts(tmp_path: Path) -> None:
+    """A part has 300,000 queue offsets. The entries lead to records of another queue, and are not read."""
+    golden = unpack_kind(CLEAN, tmp_path)
+    root = Path(golden.path)
+    shutil.rmtree(root / "consumequeue")
+    queue, count = QueueId("orders", 0), 700_000
+    entries = {number: (number, 1, number) for number in range(299_990, count)}
+    write_queue_database(root / "consumequeue", {queue: entries})
+    files = QueueFolders(root, StoreConfig.of(None)).files(queue)
+    assert (files.first_unit, files.find_stop(), files.has_holes) == (299_990, count, False)
+    found = files.entries(299_990, count)
+    assert found.log_offset.tolist() == found.tags_code.tolist() == list(entries)
+    for place in (299_990, 299_999, 300_000, 450_001, 599_999, 600_000, 699_999):
+        assert files.first_pointing_at_or_after(place, 299_990, count) == place
+        assert files.unit(place) == (place, 1)

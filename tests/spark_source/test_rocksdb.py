@@ -1,0 +1,120 @@
+"""Stores whose queues are in RocksDB, in Spark: rows are those that a client pulled from the broker."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import unix_millis
+
+from rmq_store import QueueId
+from rmq_store.errors import StoreError
+from spark_source.source import RmqStoreSource
+from tests.support.golden import GoldenStore, unpack_kind
+from tests.support.rocksdb import write_queue_database
+from tests.support.spark.reads import partitions_of, rows_of
+
+CLEAN, CRASHED = "rocksdb-5.5.0", "rocksdb-crash-5.5.0"
+COLUMNS = "topic,queueId,queueOffset,commitLogOffset,storeSize,bodyCrc"
+FIELDS = ("topic", "queue", "offset", "phy", "size", "bodyCrc")
+
+
+def served(golden: GoldenStore) -> list[tuple[Any, ...]]:
+    return sorted(tuple(line[name] for name in FIELDS) for line in golden.lines("served"))
+
+
+def options_of(golden: GoldenStore, **more: str) -> dict[str, str]:
+    topics = ",".join(sorted({row[0] for row in served(golden)}))
+    return {"path": golden.path, "topic": topics, "columns": COLUMNS, **more}
+
+
+@pytest.mark.parametrize("source", ["consumequeue", "commitlog"])
+@pytest.mark.parametrize("name", [CLEAN, CRASHED])
+def test_partitions_give_what_a_client_got(tmp_path: Path, name: str, source: str) -> None:
+    golden = unpack_kind(name, tmp_path)
+    before = golden.fingerprint()
+    tables = partitions_of(options_of(golden, source=source, minPartitions="4"))
+    assert len(tables) > 1
+    rows = [tuple(row.values()) for table in tables for row in table.to_pylist()]
+    assert sorted(rows) == served(golden)
+    assert golden.fingerprint() == before
+
+
+def test_a_task_sees_the_plan_although_the_database_has_changed(tmp_path: Path) -> None:
+    """A broker has added entries, and its compaction has replaced all files."""
+    golden = unpack_kind(CLEAN, tmp_path)
+    options, queue = options_of(golden, minPartitions="3", topic="orders"), QueueId("orders", 1)
+    wanted = [row for row in served(golden) if row[0] == "orders"]
+    source = RmqStoreSource(options)
+    reader = source.reader(source.schema())
+    partitions = list(reader.partitions())
+    folder = Path(golden.path, "consumequeue")
+    shutil.rmtree(folder)
+    entries: dict[QueueId, dict[int, tuple[int, int, int]]] = {}
+    for _, number, offset, place, size, _ in wanted:
+        entries.setdefault(QueueId("orders", number), {})[offset] = place, size, 0
+    entries[queue] |= dict.fromkeys(range(112, 300), entries[queue][111])
+    write_queue_database(folder, entries)
+    sent = pickle.loads(pickle.dumps((reader, partitions)))
+    found = [batch for partition in sent[1] for batch in sent[0].read(partition)]
+    assert sorted(tuple(row.values()) for batch in found for row in batch.to_pylist()) == wanted
+    shutil.rmtree(folder)
+    with pytest.raises(StoreError):
+        _ = [list(sent[0].read(partition)) for partition in sent[1]]
+
+
+def test_an_end_that_only_the_log_has_comes_with_the_rest(tmp_path: Path) -> None:
+    """The broker was killed after the database had been written: it lacks the last entries."""
+    golden = unpack_kind(CRASHED, tmp_path)
+    rows, entries = served(golden), dict[QueueId, dict[int, tuple[int, int, int]]]()
+    middle = sorted(row[3] for row in rows)[len(rows) // 2]
+    for topic, number, offset, place, size, _ in rows:
+        if place <= middle:
+            entries.setdefault(QueueId(topic, number), {})[offset] = place, size, 0
+    shutil.rmtree(Path(golden.path, "consumequeue"))
+    write_queue_database(Path(golden.path, "consumequeue"), entries)
+    assert sorted(tuple(row.values()) for row in rows_of(options_of(golden))) == rows
+
+
+def test_a_query_and_a_stream_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    golden = unpack_kind(CLEAN, tmp_path)
+    before = golden.fingerprint()
+    options = options_of(golden, minPartitions="3")
+    frame = spark.read.format("rmqstore").options(**options).load()
+    assert sorted(tuple(row) for row in frame.collect()) == served(golden)
+    times = sorted(line["storeTs"] for line in golden.lines("served") if line["topic"] == "orders")
+    orders = spark.read.format("rmqstore").options(path=golden.path, topic="orders").load()
+    late = orders.where(unix_millis("storeTimestamp") >= times[200])
+    assert late.count() == sum(time >= times[200] for time in times)
+    stream = (
+        spark.readStream.format("rmqstore")
+        .options(**options_of(golden, startingOffsets="earliest"))
+        .load()
+    )
+    query = (
+        stream.writeStream.format("memory")
+        .queryName("rocksdb_rows")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    rows = spark.table("rocksdb_rows").collect()
+    assert sorted(tuple(row) for row in rows) == served(golden)
+    assert golden.fingerprint() == before
+
+
+def test_nothing_is_appended(spark: SparkSession, tmp_path: Path) -> None:
+    golden = unpack_kind(CLEAN, tmp_path)
+    before = golden.fingerprint()
+    frame = spark.createDataFrame([("orders", b"x")], "topic string, body binary")
+    write = frame.write.format("rmqstore").mode("append").option("ifExists", "append")
+    with pytest.raises(
+        Exception, match="in a RocksDB database too, which rmqstore does not change"
+    ):
+        write.save(golden.path)
+    assert golden.fingerprint() == before
