@@ -67,9 +67,10 @@ class StoreInfo:
     logBytes: int  # size of all files, including preallocated space
     firstStoreTimestamp: int | None
     lastStoreTimestamp: int | None
-    topics: int
-    systemTopics: int
-    queues: int
+    # None: not known, because the queues are in a database that is not read.
+    topics: int | None
+    systemTopics: int | None
+    queues: int | None
     indexFiles: int
     checkpointTimestamp: (
         int | None
@@ -118,9 +119,9 @@ def info_of_root(root: Path, config: StoreConfig, name: str) -> StoreInfo:
             sum(segment.size for segment in log.chain.segments),
             None if first is None else first.store_timestamp,
             None if last is None else last.store_timestamp,
-            len(topics) - len(system),
-            len(system),
-            len(queues),
+            None if unread else len(topics) - len(system),
+            None if unread else len(system),
+            None if unread else len(queues),
             sum(1 for _ in _names(root / INDEX_DIR)),
             _checkpointed(root),
             None if database is None else shown_path(str(database)),
@@ -297,8 +298,14 @@ def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
             f"{iso_time(info.firstStoreTimestamp)} to {iso_time(info.lastStoreTimestamp)}",
         ),
         ("checkpoint", iso_time(info.checkpointTimestamp)),
-        ("topics", f"{info.topics} with queues, and {info.systemTopics} system topics"),
-        ("queues", str(info.queues)),
+        *(
+            [("queues", "not known: see RocksDB")]
+            if info.queues is None
+            else [
+                ("topics", f"{info.topics} with queues, and {info.systemTopics} system topics"),
+                ("queues", str(info.queues)),
+            ]
+        ),
         ("index files", str(info.indexFiles)),
         *([("DLedger log", info.dledgerLog)] if info.dledgerLog else []),
         *(
