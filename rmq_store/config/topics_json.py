@@ -190,6 +190,15 @@ def batch_topics(topic_configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
     }
 
 
+def compaction_topics(topic_configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Topics of which a broker keeps the last message of each key (attribute cleanup.policy=COMPACTION)."""
+    return {
+        topic
+        for topic, settings in topic_configs.items()
+        if (settings.get("attributes") or {}).get("cleanup.policy") == "COMPACTION"
+    }
+
+
 def declared_batch_topics(root: Path) -> set[str]:
     """Topics with BatchConsumeQueues according to topics.json; none if it cannot be read."""
     return batch_topics(declared_topics(root))
