@@ -17,7 +17,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_store
-from rmq_store.config.topics_json import batch_topics, compaction_topics
+from rmq_store.config.topics_json import batch_topics, is_compacted
 from rmq_store.consumequeue.compacted_queue import CompactionFolders
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import ReadOnlyStoreError
@@ -531,7 +531,7 @@ class MessageStore:
         problem = self.view.topics_problem
         if problem is not None and self._compaction.is_there(topic):
             raise problem
-        return topic in compaction_topics(self.view.declared_topics)
+        return is_compacted(self.view.declared_topics.get(topic))
 
     def message_at(self, commit_log_offset: int) -> Message:
         """The message whose record starts at a log offset; queue_offset is None if no queue lists it.

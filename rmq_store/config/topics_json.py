@@ -190,13 +190,9 @@ def batch_topics(topic_configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
     }
 
 
-def compaction_topics(topic_configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Topics of which a broker keeps the last message of each key (attribute cleanup.policy=COMPACTION)."""
-    return {
-        topic
-        for topic, settings in topic_configs.items()
-        if (settings.get("attributes") or {}).get("cleanup.policy") == "COMPACTION"
-    }
+def is_compacted(settings: Mapping[str, Any] | None) -> bool:
+    """Whether a broker keeps the last message of each key of a topic (cleanup.policy=COMPACTION)."""
+    return ((settings or {}).get("attributes") or {}).get("cleanup.policy") == "COMPACTION"
 
 
 def declared_batch_topics(root: Path) -> set[str]:
