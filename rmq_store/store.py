@@ -17,7 +17,8 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_store
-from rmq_store.config.topics_json import batch_topics
+from rmq_store.config.topics_json import batch_topics, is_compacted
+from rmq_store.consumequeue.compacted_queue import CompactionFolders
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import ReadOnlyStoreError
 from rmq_store.escaping import is_utf8, printable
@@ -32,6 +33,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.format.topics import is_system_topic, topic_of_broker
 from rmq_store.index.query_message import KeyIndex
+from rmq_store.reading.get_compacted import CompactedGetter, no_files
 from rmq_store.reading.get_message import GetMessageResult, MessageGetter
 from rmq_store.reading.inner_batch_rows import RangesOf
 from rmq_store.reading.log_reader import (
@@ -86,6 +88,7 @@ class MessageStore:
         self.path, self.config, self.broker_name = root, config, broker_name
         self._log = open_log(root, config)
         self._folders = QueueFolders(root, config)
+        self._compaction = CompactionFolders(root)
         looked = snapshot is None and queues
         if looked:
             snapshot = take_snapshot(root, self._log, self._folders, config, past_damage=True)
@@ -224,10 +227,12 @@ class MessageStore:
         if self._shadow is None:
             self._log.chain.close()
             self._folders.release()
+            self._compaction.release()
 
     def _unmap(self) -> None:
         self._log.chain.close()
         self._folders.close()
+        self._compaction.close()
 
     def __enter__(self) -> MessageStore:
         return self
@@ -492,14 +497,41 @@ class MessageStore:
         `as_broker`: as DefaultMessageStore#getMessage answers. That is at most 32 messages and
         256 KiB, up to the end of one queue file, tags by hash alone, with the broker's min offset.
 
-        Raises CorruptRecordError for a damaged record on the way; `as_broker` returns it unread.
+        A topic with cleanup.policy=COMPACTION is answered from `compaction/`, as the broker does
+        (CompactionLog#getMessage): with the last message of each key, as far as it has been compacted,
+        at its place in the compaction log as commit_log_offset, and with the offsets of that queue,
+        min_offset -1 if it is empty. No offset is too small there, and `as_broker` compares no tags.
+
+        Raises CorruptRecordError for a damaged record on the way; `as_broker` returns it unread. In
+        `compaction/` both raise it, and CorruptQueueError or MissingFileError for its other damage.
         """
-        getter = MessageGetter(self.view, self.log, self.lookup)
-        queue = QueueId(topic, queue_id)
+        queue, log = QueueId(topic, queue_id), self.log
+        if self._answers_compacted(topic):
+            files = self._compaction.queue(queue)
+            if files is None:
+                return no_files()
+            compacted = CompactedGetter(queue, files, self.broker_name)
+            if as_broker:
+                return compacted.as_broker(offset, max_messages)
+            return compacted.exact(offset, max_messages, tags)
+        getter = MessageGetter(self.view, log, self.lookup)
         if as_broker:
             overflow_to_min = self.dialect.has("overflow_to_min")
             return getter.as_broker(queue, offset, max_messages, tags, overflow_to_min)
         return getter.exact(queue, offset, max_messages, tags)
+
+    def _answers_compacted(self, topic: str) -> bool:
+        """Whether a broker answers a topic from `compaction/` (DefaultMessageStore#getMessage).
+
+        Every broker with enableCompaction makes that folder; without it the CommitLog alone has the
+        topic. Raises CorruptConfigError if topics.json is damaged and the topic has files there.
+        """
+        if self.config.enableCompaction is False or not self._compaction.is_there():
+            return False
+        problem = self.view.topics_problem
+        if problem is not None and self._compaction.is_there(topic):
+            raise problem
+        return is_compacted(self.view.declared_topics.get(topic))
 
     def message_at(self, commit_log_offset: int) -> Message:
         """The message whose record starts at a log offset; queue_offset is None if no queue lists it.

@@ -65,8 +65,11 @@ class CommitLog:
         sources: Sources | None = None,
         segments: Sequence[SegmentFile] | None = None,
         entries: Sequence[str | Path] = (),
+        copied: bool = False,
     ) -> None:
         """`segments`: the files; by default those in `folders`, of several with one name the fullest.
+
+        `copied`: its records are copies, which were given another physicalOffset (`decode_record`).
 
         `entries`: those of `folders` with the files of a DLedger log, which follow all others.
         """
@@ -77,7 +80,7 @@ class CommitLog:
             sources=sources,
             setting="mappedFileSizeCommitLog",
         )
-        self._file_size, self._entries = file_size, entries
+        self._file_size, self._entries, self._copied = file_size, entries, copied
         framed = {os.fspath(folder) for folder in entries}
         files = self.chain.segments if framed else ()
         bases = (file.base for file in files if os.path.dirname(file.path) in framed)
@@ -169,7 +172,9 @@ class CommitLog:
     def decoded_at(self, segment: SegmentFile, offset: int) -> Record | Gap:
         """What starts at a log offset of a file. Raises CorruptRecordError for any other bytes."""
         with self._from(offset, segment) as window:
-            decoded = decode_record(window.bytes.data, 0, offset, segment.shown)
+            decoded = decode_record(
+                window.bytes.data, 0, offset, segment.shown, copied=self._copied
+            )
         _require_whole(decoded, segment, offset)
         return decoded
 
@@ -197,7 +202,12 @@ class CommitLog:
 
     def listed_again(self) -> CommitLog:
         """The log of the files that are there now; the caller closes it."""
-        return CommitLog(self.chain.folders, file_size=self._file_size, entries=self._entries)
+        return CommitLog(
+            self.chain.folders,
+            file_size=self._file_size,
+            entries=self._entries,
+            copied=self._copied,
+        )
 
     def starts_now(self) -> int:
         """The log offset of the first file that exists now; everything before it has expired."""

@@ -56,6 +56,7 @@ class StoreConfig:
     autoMessageVersionOnTopicLen: bool | None = None
     enableLmq: bool | None = None
     enableMultiDispatch: bool | None = None
+    enableCompaction: bool | None = None
     defaultTopicQueueNums: int | None = None
     storePathRootDir: str | None = None
     storePathCommitLog: str | None = None

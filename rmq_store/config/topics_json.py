@@ -187,6 +187,11 @@ def batch_topics(topic_configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
     }
 
 
+def is_compacted(settings: Mapping[str, Any] | None) -> bool:
+    """Whether a broker keeps the last message of each key of a topic (cleanup.policy=COMPACTION)."""
+    return ((settings or {}).get("attributes") or {}).get("cleanup.policy") == "COMPACTION"
+
+
 def declared_batch_topics(root: Path) -> set[str]:
     """Topics with BatchConsumeQueues according to topics.json; none if it cannot be read."""
     return batch_topics(declared_topics(root))

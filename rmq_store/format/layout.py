@@ -14,6 +14,9 @@ import numpy as np
 COMMITLOG_DIR: Final = "commitlog"
 CONSUMEQUEUE_DIR: Final = "consumequeue"
 BATCH_CONSUMEQUEUE_DIR: Final = "batchconsumequeue"
+COMPACTION_DIR: Final = "compaction"
+COMPACTION_LOG_DIR: Final = "compaction/compactionLog"
+COMPACTION_QUEUE_DIR: Final = "compaction/compactionCq"
 CONSUMEQUEUE_EXT_DIR: Final = "consumequeue_ext"
 INDEX_DIR: Final = "index"
 ROCKSDB_STORE_DIR: Final = "rocksdbstore"  # since 5.4.0 in every store

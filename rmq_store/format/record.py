@@ -107,7 +107,12 @@ def host_size(sys_flag: int, v6_bit: int) -> int:
 
 
 def decode_record(
-    buffer: bytes | memoryview, at: int, log_offset: int, path: str | None = None
+    buffer: bytes | memoryview,
+    at: int,
+    log_offset: int,
+    path: str | None = None,
+    *,
+    copied: bool = False,
 ) -> Record | Gap:
     """The record at `buffer[at:]`, or the gap there; `log_offset` is its place in the log.
 
@@ -115,6 +120,8 @@ def decode_record(
     body CRC, the record CRC, and that physicalOffset equals `log_offset` (else Gap.GHOST). Raises
     CorruptRecordError if the bytes are not a record. Only the caller, who knows what follows, can
     decide whether that is a torn tail or damage. Source: CommitLog#checkMessageAndReturnSize.
+
+    `copied`: the record CRC is not checked, since it was computed with another physicalOffset.
     """
     remaining = len(buffer) - at
     if remaining < BLANK_SIZE:
@@ -136,7 +143,7 @@ def decode_record(
         what = f"total size {total} {how}"
         _fail(path, log_offset, what, f"{MIN_RECORD_SIZE} to {remaining}", total)
     record = _split(bytes(buffer[at : at + total]), magic, log_offset, path)
-    _check_crcs(bytes(buffer[at : at + total]), record, log_offset, path)
+    _check_crcs(bytes(buffer[at : at + total]), record, log_offset, path, copied)
     return record if record.physical_offset == log_offset else Gap.GHOST
 
 
@@ -217,10 +224,12 @@ def _refuse(fault: str, found: Mapping[str, int], path: str | None, log_offset: 
     _fail(path, log_offset, what, f"0 to {room}", length)
 
 
-def _check_crcs(raw: bytes, record: Record, log_offset: int, path: str | None) -> None:
+def _check_crcs(
+    raw: bytes, record: Record, log_offset: int, path: str | None, copied: bool
+) -> None:
     if record.body and body_crc(record.body) != record.body_crc:
         _fail(path, log_offset, "bodyCRC", record.body_crc, body_crc(record.body))
-    stored = record_crc_of(record.properties)
+    stored = None if copied else record_crc_of(record.properties)
     if stored is not None and record.physical_offset == log_offset:
         computed = crc32(raw[:-CRC_ITEM_SIZE]) & CRC_MASK
         if stored != computed:

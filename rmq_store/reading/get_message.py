@@ -13,7 +13,8 @@ from rmq_store.format.layout import FILLER_SIZE
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId
 from rmq_store.format.tag_key_hashes import tags_code
-from rmq_store.reading.message_lookup import MessageLookup, broker_position
+from rmq_store.reading.entry_messages import broker_position
+from rmq_store.reading.message_lookup import MessageLookup
 from rmq_store.reading.query import parse_tags, positive
 from rmq_store.snapshot.queue_view import QueueView
 
@@ -158,41 +159,47 @@ class MessageGetter:
         near = entries.take((entries.offset - offset) * unit_size < most_bytes)
         wanted = parse_tags(tags)
         hashes = None if wanted is None else {tags_code(tag) & _MASK32 for tag in wanted}
-        status, rows, at = self._broker_batch(near, offset, max_messages, hashes)
+        log_end = self._view.snapshot.log_end
+        status, rows, at = broker_batch(self._log, log_end, near, offset, max_messages, hashes)
         found = [self._lookup.any_message_at(queue, near, row) for row in rows]
         messages = [message for message in found if message is not None]
         return GetMessageResult(status, at, low, high, messages)
 
-    def _broker_batch(
-        self, entries: Entries, offset: int, max_messages: int, hashes: set[int] | None
-    ) -> tuple[GetMessageStatus, list[int], int]:
-        """The status, the rows of the entries that the broker sends, and its next offset."""
-        log_end = self._view.snapshot.log_end
-        status, at = GetMessageStatus.NO_MATCHED_MESSAGE, offset
-        limits = BrokerLimits(max_messages, log_end)
-        rows: list[int] = []
-        skip_to: int | None = None  # after a missing record, continue at the next log file
-        for row in range(len(entries)):
-            where, size, count = (
-                int(column[row]) for column in (entries.log_offset, entries.size, entries.count)
-            )
-            if limits.is_full(where, size, count):
-                break
-            at = int(entries.offset[row]) + count
-            if skip_to is not None and where < skip_to:
-                continue
-            if hashes is not None and int(entries.tags_code[row]) & _MASK32 not in hashes:
-                continue
-            if not _is_there(self._log, where, size, log_end):
-                if not limits.bytes:
-                    status = GetMessageStatus.MESSAGE_WAS_REMOVING
-                file_size = self._log.chain.file_size or 1  # 0: the log has no files
-                skip_to = where + file_size - where % file_size
-                continue
-            rows.append(row)
-            limits.bytes, limits.count = limits.bytes + size, limits.count + count
-            status, skip_to = GetMessageStatus.FOUND, None
-        return status, rows, at
+
+def broker_batch(
+    log: CommitLog,
+    log_end: int,
+    entries: Entries,
+    offset: int,
+    max_messages: int,
+    hashes: set[int] | None,
+) -> tuple[GetMessageStatus, list[int], int]:
+    """The status, the rows of the entries that the broker sends, and its next offset."""
+    status, at = GetMessageStatus.NO_MATCHED_MESSAGE, offset
+    limits = BrokerLimits(max_messages, log_end)
+    rows: list[int] = []
+    skip_to: int | None = None  # after a missing record, continue at the next log file
+    for row in range(len(entries)):
+        where, size, count = (
+            int(column[row]) for column in (entries.log_offset, entries.size, entries.count)
+        )
+        if limits.is_full(where, size, count):
+            break
+        at = int(entries.offset[row]) + count
+        if skip_to is not None and where < skip_to:
+            continue
+        if hashes is not None and int(entries.tags_code[row]) & _MASK32 not in hashes:
+            continue
+        if not _is_there(log, where, size, log_end):
+            if not limits.bytes:
+                status = GetMessageStatus.MESSAGE_WAS_REMOVING
+            file_size = log.chain.file_size or 1  # 0: the log has no files
+            skip_to = where + file_size - where % file_size
+            continue
+        rows.append(row)
+        limits.bytes, limits.count = limits.bytes + size, limits.count + count
+        status, skip_to = GetMessageStatus.FOUND, None
+    return status, rows, at
 
 
 def _is_there(log: CommitLog, where: int, size: int, log_end: int) -> bool:

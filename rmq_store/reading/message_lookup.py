@@ -13,27 +13,26 @@ from rmq_store.arrow.column_definitions import COLUMNS
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import not_a_record
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
-from rmq_store.format.compression import decompress
 from rmq_store.format.entries import Entries
 from rmq_store.format.layout import (
     HOST_V4_SIZE,
     HOST_V6_SIZE,
-    MULTI_DISPATCH_SEPARATOR,
     Property,
 )
-from rmq_store.format.message import Message, to_message
+from rmq_store.format.message import Message
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Record
 from rmq_store.index.items_of_messages import has_key
 from rmq_store.index.query_message import KeyIndex
 from rmq_store.reading.damage_modes import OnDamage, handler_of_search
+from rmq_store.reading.entry_messages import EntryMessages
 from rmq_store.reading.query import Query
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
 from rmq_store.snapshot.queue_view import QueueView
 
 
-class MessageLookup:
+class MessageLookup(EntryMessages):
     """Finds messages one at a time in the store of a view."""
 
     def __init__(
@@ -43,9 +42,8 @@ class MessageLookup:
         broker_name: str,
         key_index: Callable[[], KeyIndex],
     ) -> None:
+        super().__init__(log, broker_name)
         self._view = view
-        self._log = log
-        self._broker_name = broker_name
         self._key_index = key_index
 
     def message_of(self, queue: QueueId, entries: Entries, row: int) -> Message | None:
@@ -67,52 +65,9 @@ class MessageLookup:
             if self._log().is_record(where, size):
                 raise
             return None
-        if record.total_size != size or not self._belongs(record, queue):
+        if record.total_size != size or not self.belongs(record, queue):
             return None
-        return self._to_message(
-            record, queue, int(entries.offset[row]), int(entries.tags_code[row])
-        )
-
-    def any_message_at(self, queue: QueueId, entries: Entries, row: int) -> Message | None:
-        """What the broker would return for an entry, if it is a record."""
-        where = broker_position(self._log(), int(entries.log_offset[row]))
-        try:
-            record = self._log().record_at(where)
-        except (CorruptRecordError, MissingFileError):
-            return None
-        return self._to_message(
-            record, queue, int(entries.offset[row]), int(entries.tags_code[row])
-        )
-
-    @staticmethod
-    def _belongs(record: Record, queue: QueueId) -> bool:
-        if decode_utf8(record.topic) == queue.topic and record.queue_id == queue.queue_id:
-            return True
-        found = decode_properties(record.properties).get(Property.INNER_MULTI_DISPATCH, "")
-        return queue.topic in found.split(MULTI_DISPATCH_SEPARATOR)
-
-    def _to_message(
-        self,
-        record: Record,
-        queue: QueueId | None = None,
-        queue_offset: int | None = None,
-        code: int | None = None,
-    ) -> Message:
-        body = decompress(
-            record.body,
-            record.sys_flag,
-            path=self._log().path_at(record.physical_offset),
-            log_offset=record.physical_offset,
-        )
-        return to_message(
-            record,
-            broker_name=self._broker_name,
-            body=body,
-            topic=None if queue is None else queue.topic,
-            queue_id=None if queue is None else queue.queue_id,
-            queue_offset=queue_offset,
-            tags_code=code,
-        )
+        return self.of_record(record, queue, int(entries.offset[row]), int(entries.tags_code[row]))
 
     def message_at(self, commit_log_offset: int) -> Message:
         """The message whose record starts at a log offset; queue_offset is null if no queue lists it.
@@ -126,15 +81,15 @@ class MessageLookup:
         """The message of a record, with its queue offset found by its log offset."""
         queue = QueueId(decode_utf8(record.topic), record.queue_id)
         if queue not in self._view.snapshot.queues:
-            return self._to_message(record)
+            return self.of_record(record)
         # The entry is nearly always where the record says; else it is searched.
         entries = self._entry_of(queue, record.queue_offset, record)
         if entries is None:
             at = self._view.offset_at_log(queue, record.physical_offset)
             entries = self._entry_of(queue, at, record)
         if entries is None:
-            return self._to_message(record)
-        return self._to_message(record, queue, int(entries.offset[0]), int(entries.tags_code[0]))
+            return self.of_record(record)
+        return self.of_record(record, queue, int(entries.offset[0]), int(entries.tags_code[0]))
 
     def _entry_of(self, queue: QueueId, offset: int, record: Record) -> Entries | None:
         """The entry at `offset` if it points to `record`."""
@@ -323,15 +278,6 @@ class MessageLookup:
 
     def _in_log(self, offset: int) -> bool:
         return self._view.snapshot.log_start <= offset < self._view.snapshot.log_end
-
-
-def broker_position(log: CommitLog, where: int) -> int:
-    """The position where the broker reads a log offset. For 0 it is the first existing file.
-
-    See MappedFileQueue#findMappedFileByOffset with returnFirstOnNotFound for offset 0: for an
-    expired first entry of a queue, the broker returns the record that is now first.
-    """
-    return log.start if where == 0 else where
 
 
 def log_offset_of_id(message_id: str) -> int | None:

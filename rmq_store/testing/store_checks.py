@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId
+from rmq_store.reading.get_message import MessageGetter
 from rmq_store.store import MessageStore
 
 _AT_A_TIME = 1000  # messages
@@ -68,9 +69,11 @@ class StoreChecks:
 
 
 def _all_of(store: MessageStore, queue: QueueId) -> Iterator[Message]:
+    """All messages of the queue, also of a compaction topic: what was sent is checked."""
+    getter = MessageGetter(store.view, store.log, store.lookup)
     offset, stop = store.min_offset(*queue), store.max_offset(*queue)
     while offset < stop:
-        answer = store.get_message(*queue, offset, _AT_A_TIME)
+        answer = getter.exact(queue, offset, _AT_A_TIME, None)
         yield from answer.messages
         offset = answer.next_begin_offset
 

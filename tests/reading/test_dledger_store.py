@@ -19,6 +19,7 @@ from rmq_store.reading.growing_log import LogFollower, LogPlace
 from rmq_store.verify.verify_store import verify
 from tests.support.dledger import HEAD, Log, entries_of, record_at
 from tests.support.golden import GoldenStore, unpack_field, unpack_kind
+from tests.support.golden_rows import as_served
 
 NAME = "dledger-5.5.0"
 THERE, EXPIRED = "mixed-dledger-old-log-there", "mixed-dledger-old-log-expired"
@@ -49,26 +50,6 @@ def by_queue(lines: list[dict[str, Any]]) -> dict[QueueId, list[dict[str, Any]]]
     for line in lines:
         found.setdefault(QueueId(line["topic"], line["queue"]), []).append(line)
     return found
-
-
-def as_served(message: Any) -> dict[str, Any]:
-    """A message with the fields of `served.jsonl`."""
-    return {
-        "topic": message.topic,
-        "queue": message.queue_id,
-        "offset": message.queue_offset,
-        "phy": message.commit_log_offset,
-        "size": message.store_size,
-        "offsetMsgId": message.msg_id,
-        "sysFlag": message.sys_flag & ~1,  # the client has decompressed the body
-        "flag": message.flag,
-        "bornTs": message.born_timestamp,
-        "storeTs": message.store_timestamp,
-        "bodyCrc": message.body_crc,
-        "reconsume": message.reconsume_times,
-        "prepared": message.prepared_transaction_offset,
-        "body": message.body,
-    }
 
 
 def test_messages_by_queue_offset_are_those_that_a_client_was_served(golden: GoldenStore) -> None:

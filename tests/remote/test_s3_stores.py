@@ -395,3 +395,22 @@ def test_a_report_of_a_store_in_a_bucket(
     rows = sections["space"].grids[0].rows
     assert [cell.text for cell in rows[0]] == ["orders", "971", "484.7 KiB", "52.2%"]
     assert SECRET not in repr(report)
+
+
+@pytest.mark.usefixtures("blocks")
+def test_compaction_topics_answer_as_in_the_local_store(
+    bucket: dict[str, Any], tmp_path: Path
+) -> None:
+    golden = unpack_kind("compacted-5.5.0", tmp_path)
+    uri = upload(bucket, golden.path, golden.name)
+    answers = golden.answers("getMessage")
+    assert answers
+    with (
+        MessageStore.open(uri, broker_name="store", storage_options=bucket) as far,
+        MessageStore.open(golden.path) as near,
+    ):
+        for answer in answers:
+            asked = answer["topic"], answer["queueId"], answer["offset"], answer["maxMsgNums"]
+            for as_broker in (False, True):
+                found = far.get_message(*asked, as_broker=as_broker)
+                assert found == near.get_message(*asked, as_broker=as_broker)

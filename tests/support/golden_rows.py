@@ -78,3 +78,23 @@ def all_rows(store: MessageStore, **how: Any) -> list[Expected]:
 def log_end_of(store: GoldenStore) -> int:
     """maxPhyOffset by the broker's account."""
     return int(store.answers("log")[0]["maxPhyOffset"])
+
+
+def as_served(message: Any) -> dict[str, Any]:
+    """A message with the fields of `served.jsonl`."""
+    return {
+        "topic": message.topic,
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+        "phy": message.commit_log_offset,
+        "size": message.store_size,
+        "offsetMsgId": message.msg_id,
+        "sysFlag": message.sys_flag & ~1,  # the client has decompressed the body
+        "flag": message.flag,
+        "bornTs": message.born_timestamp,
+        "storeTs": message.store_timestamp,
+        "bodyCrc": message.body_crc,
+        "reconsume": message.reconsume_times,
+        "prepared": message.prepared_transaction_offset,
+        "body": message.body,
+    }

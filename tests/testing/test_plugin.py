@@ -14,7 +14,7 @@ from rmq_store.errors import InvalidMessageError
 from rmq_store.testing.store_checks import StoreChecks
 from rmq_store.testing.store_factory import StoreFactory
 from tests.support.checkout import CHECKOUT
-from tests.support.golden import in_a_queue, unpack
+from tests.support.golden import in_a_queue, unpack, unpack_kind
 
 PAGE = CHECKOUT / "docs" / "testing.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
@@ -59,6 +59,21 @@ def test_a_store_of_a_broker_is_checked(
         checks.assert_topics({"orders": len(truth) + 1})
     with pytest.raises(AssertionError, match="keys of orders"):
         checks.assert_keys("orders", ["no such key"])
+
+
+def test_all_messages_of_a_compaction_topic_are_checked(
+    tmp_path: Path, rmq_store_at: Callable[[str], StoreChecks]
+) -> None:
+    """Not only those that the broker still serves."""
+    golden = unpack_kind("compacted-5.5.0", tmp_path)
+    sent = {one["queueId"]: one["max"] for one in golden.answers("minMax")}
+    assert sent == {0: 109, 1: 42, 2: 0, 3: 5, 4: 0}
+    checks = rmq_store_at(golden.path)
+    others = [one for one in golden.lines("served") if one["topic"] == "other"]
+    assert len(checks.messages("state")) == sum(sent.values())
+    checks.assert_topics({"state": sum(sent.values()), "other": len(others)})
+    keys = [message.keys for message in checks.messages("state", 3)]
+    assert keys == ["same"] * 5
 
 
 def test_stores_of_one_test_have_folders_of_their_own(rmq_store_factory: StoreFactory) -> None:

@@ -1,0 +1,289 @@
+"""The files that a broker answers pulls of a compaction topic from (CompactionLog, SparseConsumeQueue).
+
+A file of `compactionLog` and the file of `compactionCq` with the same name, the place of the first record
+in that log, belong together. The records are copies of those in the CommitLog, with their place here as
+physicalOffset. The entries are those of a BatchConsumeQueue, one for each record. Their queue offsets
+ascend with gaps, because of the messages with one key only the last is kept; so do the names of files.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.consumequeue.queue_folders import queue_folder
+from rmq_store.errors import CorruptQueueError, CorruptRecordError, MissingFileError
+from rmq_store.files.segment_chain import SegmentChain
+from rmq_store.files.segments import SegmentFile, again_if_expired
+from rmq_store.files.source import Sources
+from rmq_store.format.entries import Entries, concat_entries, no_entries
+from rmq_store.format.layout import (
+    BATCH_QUEUE_ENTRY,
+    COMPACTION_DIR,
+    COMPACTION_LOG_DIR,
+    COMPACTION_QUEUE_DIR,
+    segment_name,
+)
+from rmq_store.format.queues import QueueId
+
+_WIDTH = BATCH_QUEUE_ENTRY.itemsize
+_AT_A_TIME = 1 << 16  # units; a file of the usual size has more, and most of them are zeros
+_END = np.array([(-1, 0, 0, 0, 0, 0, -1, 0)], BATCH_QUEUE_ENTRY).tobytes()
+"""The unit behind the last entry of a full file (SparseConsumeQueue#putEndPositionInfo)."""
+
+_FILES_KEPT = 16
+ADVICE = (
+    "read_batches and read_log give the messages of the topic from the CommitLog. Restore the file from a "
+    "replica or a copy, or open the store again if its broker is running"
+)
+
+
+class CompactionFolders:
+    """The queues of a store that have files for compaction, opened on demand."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._sources = Sources(_FILES_KEPT)
+        self._open: dict[QueueId, CompactedQueue | None] = {}
+
+    def is_there(self, topic: str | None = None) -> bool:
+        """Whether a broker with compaction has used the store; with `topic`, has compacted that."""
+        if topic is None:
+            return os.path.isdir(self._root / COMPACTION_DIR)
+        return os.path.isdir(self._root / COMPACTION_LOG_DIR / topic)
+
+    def queue(self, queue: QueueId) -> CompactedQueue | None:
+        """The files of a queue as they were when it was first asked for; None without any.
+
+        Raises MissingFileError, CorruptQueueError, and the errors of SegmentChain.
+        """
+        if queue not in self._open:
+            self._open[queue] = again_if_expired(lambda: self._opened(queue))
+        return self._open[queue]
+
+    def _opened(self, queue: QueueId) -> CompactedQueue | None:
+        names = COMPACTION_LOG_DIR, COMPACTION_QUEUE_DIR
+        log, entries = (queue_folder(self._root, name, queue) for name in names)
+        found = CompactedQueue(log, entries, self._sources)
+        # A broker that starts passes over a queue without one of its folders (CompactionStore#load).
+        both = os.path.isdir(log) and os.path.isdir(entries)
+        return found if both else None
+
+    def release(self) -> None:
+        """Close the files of a local store; the next read opens them again."""
+        self._sources.release()
+
+    def close(self) -> None:
+        """Close all files."""
+        self._sources.clear()
+        self._open.clear()
+
+
+class _Held(NamedTuple):
+    """A file of entries, with the queue offsets of its first and after its last message."""
+
+    file: SegmentFile
+    first: int
+    stop: int
+
+
+class CompactedQueue:
+    """The entries and records of one queue of a compaction topic."""
+
+    def __init__(self, log_folder: str, entries_folder: str, sources: Sources) -> None:
+        """Reads the entries of all files once. Raises as `CompactionFolders.queue`."""
+        self.log = CommitLog([log_folder], sources=sources, copied=True)
+        self._chain = SegmentChain(
+            [entries_folder], sources=sources, setting="compactionCqMappedFileSize"
+        )
+        self._refuse_lone_files(log_folder, entries_folder)
+        self._kept: tuple[SegmentFile, Entries] | None = None
+        self.min_offset, self.max_offset, self.log_end = -1, 0, self.log.chain.stop
+        self._files: list[_Held] = []
+        for file in self._chain.segments:
+            self._add(file)
+        if self._files:
+            self._refuse_wrong_end(self._files[0].file, 0)
+            self._refuse_wrong_end(self._files[-1].file, -1)
+
+    def _refuse_lone_files(self, log_folder: str, entries_folder: str) -> None:
+        """A broker does not start with such (CompactionLog.TopicPartitionLog#sanityCheck)."""
+        of_log, of_entries = (
+            {file.base for file in chain.segments} for chain in (self.log.chain, self._chain)
+        )
+        for folder, other, lacking in (
+            (entries_folder, log_folder, of_log - of_entries),
+            (log_folder, entries_folder, of_entries - of_log),
+        ):
+            if lacking:
+                name = segment_name(min(lacking))
+                raise MissingFileError(
+                    os.path.join(folder, name),
+                    reason="the file is missing or empty, and the one that belongs to it is there: "
+                    + os.path.join(other, name),
+                    advice=ADVICE,
+                )
+
+    def _add(self, file: SegmentFile) -> None:
+        entries = self._entries_of(file)
+        if not len(entries):
+            if file is self._chain.segments[-1]:
+                return  # made for the next message, which did not come
+            raise self._corrupt(file, 0, "the file has no entry, and others follow", None, None)
+        first, stop = int(entries.offset[0]), int(entries.offset[-1] + entries.count[-1])
+        if first < self.max_offset:
+            what = "the queue offset does not follow those of the file before"
+            raise self._corrupt(file, 0, what, f"{self.max_offset} or more", first)
+        if not self._files:
+            self.min_offset = first
+        self.max_offset = stop
+        if file is self._chain.segments[-1]:
+            self.log_end = int(entries.log_offset[-1] + entries.size[-1])
+        self._files.append(_Held(file, first, stop))
+
+    def _refuse_wrong_end(self, file: SegmentFile, row: int) -> None:
+        """Raise if the first or last entry has another queue offset than its record, if that is whole.
+
+        The range of the queue rests on them. Other entries are compared when they are read.
+        """
+        entries = self._entries_of(file)
+        at, offset = row % len(entries), int(entries.offset[row])
+        one = entries.take(slice(at, at + 1))
+        for _, headers in self.log.whole_headers(one.log_offset, one.size):
+            found = int(headers.queue_offset[0])
+            if found != offset:
+                what = "the queue offset of the entry is not that of its record"
+                raise self._corrupt(file, at, what, str(found), offset)
+
+    def entries_from(self, offset: int) -> Entries:
+        """The entries from a queue offset on, or from the next one there is, of one file.
+
+        The file is the first with such an entry. Empty from `max_offset` on.
+        """
+        for held in self._files:
+            if offset < held.stop:
+                entries = self._entries_of(held.file)
+                return entries.take(entries.offset >= offset)
+        return no_entries()
+
+    def place_of(self, offset: int) -> tuple[str, int]:
+        """The file of the entry of a queue offset, and its byte there, for messages."""
+        held = next(held for held in self._files if offset < held.stop)
+        row = int(np.searchsorted(self._entries_of(held.file).offset, offset))
+        return held.file.path, row * _WIDTH
+
+    def _entries_of(self, file: SegmentFile) -> Entries:
+        if self._kept is None or self._kept[0] is not file:
+            self._kept = file, self._read(file)
+        return self._kept[1]
+
+    def _read(self, file: SegmentFile) -> Entries:
+        """The entries of a file, checked. Raises CorruptQueueError, CorruptRecordError."""
+        if file.size < self._chain.file_size or file.size % _WIDTH:
+            whole = self._chain.file_size // _WIDTH * _WIDTH
+            raise self._corrupt(
+                file, file.size, "the file was cut", f"{whole} bytes", f"{file.size} bytes"
+            )
+        while True:
+            entries = self._filled(file)
+            self._refuse_disorder(file, entries)
+            self._refuse_bytes_behind(file, len(entries))
+            if self._lists_all(file, entries):
+                return entries
+            # A broker writes a record and then its entry: it may have done so after the look.
+            if len(self._filled(file)) == len(entries):
+                what = "the compaction log has a record that no entry lists"
+                raise self._corrupt(file, len(entries), what, None, None)
+
+    def _filled(self, file: SegmentFile) -> Entries:
+        """The units of a file up to the first that is no entry (SparseConsumeQueue#recover)."""
+        parts: list[Entries] = []
+        count = file.size // _WIDTH
+        for first in range(0, count, _AT_A_TIME):
+            last = min(first + _AT_A_TIME, count)
+            span = file.base + first * _WIDTH, file.base + last * _WIDTH
+            with self._chain.window(*span) as window:
+                units: npt.NDArray[Any] = np.array(window.bytes).view(BATCH_QUEUE_ENTRY)
+            self._chain.count_read(span[0], span[1] - span[0])
+            no_entry = (
+                (units["log_offset"] < 0)
+                | (units["size"] <= 0)
+                | (units["base_offset"] < 0)
+                | (units["batch_size"] <= 0)
+            )
+            filled = int(no_entry.argmax()) if no_entry.any() else len(units)
+            names = "base_offset", "log_offset", "size", "tags_code", "batch_size"
+            parts.append(Entries(*(units[name][:filled].astype(np.int64) for name in names)))
+            if filled < len(units):
+                break
+        return concat_entries(parts)
+
+    def _refuse_disorder(self, file: SegmentFile, entries: Entries) -> None:
+        """Raise for an entry that is not of one message, or does not follow those before it."""
+        several = np.flatnonzero(entries.count != 1)
+        if len(several):
+            row = int(several[0])
+            what = "the entry has another number of messages"
+            raise self._corrupt(file, row, what, "1", int(entries.count[row]))
+        for name, low, found in (
+            ("queue offset", entries.offset + entries.count, entries.offset),
+            ("place", entries.log_offset + entries.size, entries.log_offset),
+        ):
+            least = np.concatenate(([file.base if name == "place" else 0], low[:-1]))
+            wrong = np.flatnonzero(found < least)
+            if len(wrong):
+                row = int(wrong[0])
+                what = f"the {name} of the entry does not follow"
+                raise self._corrupt(file, row, what, f"{least[row]} or more", int(found[row]))
+        self._refuse_cut_log(file, entries)
+
+    def _refuse_cut_log(self, file: SegmentFile, entries: Entries) -> None:
+        """Raise if the file of the log that belongs to this one ends before what is listed."""
+        log_file = self.log.chain.segment_at(file.base)
+        assert log_file is not None  # each has its counterpart
+        ends = entries.log_offset + entries.size
+        beyond = np.flatnonzero(ends > log_file.base + log_file.size)
+        if len(beyond):
+            row = int(beyond[0])
+            raise CorruptRecordError(
+                log_file.path,
+                offset=int(entries.log_offset[row]),
+                reason=f"the file ends before the record that {file.path} lists",
+                expected=f"{int(ends[row]) - log_file.base} bytes or more",
+                actual=f"{log_file.size} bytes",
+                advice=ADVICE,
+            )
+
+    def _refuse_bytes_behind(self, file: SegmentFile, filled: int) -> None:
+        """Raise unless only the mark of a full file, and zeros, follow the entries."""
+        at, stop = file.base + filled * _WIDTH, file.base + file.size
+        if at < stop and self._chain.read(at, at + _WIDTH).tobytes() == _END:
+            at += _WIDTH
+        if not self._chain.is_zero(at, stop):
+            what = "the bytes behind the entries are neither an entry nor zeros"
+            raise self._corrupt(file, (at - file.base) // _WIDTH, what, None, None)
+
+    def _lists_all(self, file: SegmentFile, entries: Entries) -> bool:
+        """Whether no record of the log follows the last one that is listed."""
+        end = int(entries.log_offset[-1] + entries.size[-1]) if len(entries) else file.base
+        is_inside = self.log.chain.segment_at(end) is self.log.chain.segment_at(file.base)
+        return not (is_inside and self.log.is_record(end))
+
+    @staticmethod
+    def _corrupt(
+        file: SegmentFile, row: int, what: str, expected: str | None, actual: object
+    ) -> CorruptQueueError:
+        """The error for the unit `row` of a file."""
+        return CorruptQueueError(
+            file.path,
+            offset=row * _WIDTH if row * _WIDTH < file.size else file.size,
+            reason=what,
+            expected=expected,
+            actual=actual,
+            advice=ADVICE,
+        )
