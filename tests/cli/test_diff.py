@@ -156,3 +156,65 @@ def test_spark_has_the_same_rows(
     assert {**row, "brokerName": ""} == {**expected, "brokerName": ""}
     with pytest.raises(Exception, match="table 'diff' compares two stores"):
         read().load(one.path).collect()
+
+
+def test_what_follows_a_hole_in_both_logs_is_compared(
+    pair: tuple[GoldenStore, GoldenStore],
+) -> None:
+    one, other = pair
+    for store in pair:
+        sorted(Path(store.path, "commitlog").iterdir())[1].unlink()
+    assert rows(one, other) == []
+    record = one.truth[-3]
+    change(other, record["commitLogOffset"] + record["storeSize"] // 2)
+    (found,) = rows(one, other)
+    assert (found["what"], found["first"]) == ("log", record["commitLogOffset"])
+
+
+def test_a_file_that_cannot_be_read_is_named(pair: tuple[GoldenStore, GoldenStore]) -> None:
+    one, other = pair
+
+    def damage(store: GoldenStore, text: str) -> None:
+        for name in ("topics.json", "topics.json.bak"):
+            Path(store.path, "config", name).write_text(text)
+
+    damage(other, "{ cut")
+    (found,) = rows(one, other)
+    assert (found["what"], found["name"], found["one"]) == ("config", "topics.json", None)
+    assert "RMQSTORE_CORRUPT_CONFIG" in str(found["other"])
+    assert "cannot be read in the second store" in str(found["meaning"])
+    damage(one, "{ cut too")
+    (found,) = rows(one, other)
+    assert "cannot be read in both stores" in str(found["meaning"])
+
+
+def test_a_backup_that_stands_for_its_file_has_the_same_values(
+    pair: tuple[GoldenStore, GoldenStore],
+) -> None:
+    one, other = pair
+    config = Path(other.path, "config")
+    shutil.copy(config / "topics.json", config / "topics.json.bak")
+    (config / "topics.json").unlink()
+    assert rows(one, other) == []
+
+
+def test_a_secret_that_differs_is_named_and_not_shown(
+    pair: tuple[GoldenStore, GoldenStore],
+) -> None:
+    one, other = pair
+    for store, secret in ((one, "abc"), (other, "xyz")):
+        Path(store.path, "config", "plain.json").write_text(json.dumps({"secretKey": secret}))
+    (found,) = rows(one, other)
+    assert found["name"] == "plain.json secretKey"
+    assert (found["one"], found["other"]) == ("(hidden)", "(hidden)")
+    assert not any(secret in str(found) for secret in ("abc", "xyz"))
+
+
+def test_tags_in_the_extension_of_a_queue_are_compared(golden: Golden, tmp_path: Path) -> None:
+    store = golden("ext-5.5.0")
+    done = call("rebuild", store.path, "--to", str(tmp_path / "new"), "--broker-conf", store.conf)
+    assert done.returncode == 0, done.both
+    assert list(Path(store.path, "consumequeue_ext").rglob("0*0"))
+    done = call("diff", store.path, str(tmp_path / "new"), "--json")
+    # The store has no topics.json, and the new one has.
+    assert {json.loads(line)["what"] for line in done.stdout.splitlines()} == {"config"}
