@@ -96,10 +96,11 @@ def _of_logs(one: MessageStore, other: MessageStore, progress: OnBytes) -> Itera
     place = _first_difference(one.log, other.log, first, stop, progress)
     if place is not None:
         pieces = [_piece_over(store.log, place) for store in (one, other)]
+        first_ = min(piece.start for piece in pieces)
         yield {
             "what": "log",
-            "first": min(piece.start for piece in pieces),
-            "count": stop - place,
+            "first": first_,
+            "count": stop - first_,
             "one": str(pieces[0]),
             "other": str(pieces[1]),
             "meaning": "the logs differ from here on, and were not compared further",

@@ -58,6 +58,8 @@ def test_the_first_record_that_differs(pair: tuple[GoldenStore, GoldenStore]) ->
     change(other, one.truth[-1]["commitLogOffset"] + 60)  # later ones are not looked for
     (found,) = rows(one, other)
     assert (found["what"], found["first"]) == ("log", record["commitLogOffset"])
+    with MessageStore.open(one.path) as store:
+        assert found["count"] == store.log_range()[1] - record["commitLogOffset"]
     place = f"orders/{record['queueId']}@{record['queueOffset']} at {record['commitLogOffset']}"
     assert str(found["one"]).startswith(place)
     assert "not a record" in str(found["other"])
