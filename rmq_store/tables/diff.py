@@ -9,7 +9,8 @@ import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import WITHIN_THE_LOG, Extent, walk
-from rmq_store.format.array_types import Bytes
+from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.entries import Entries, concat_entries
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.store import MessageStore
@@ -235,21 +236,33 @@ def _of_entries(
     counts, at = [0] * len(_UNLIKE), [0] * len(_UNLIKE)
     for start in range(first, stop, _ENTRIES_AT_ONCE):
         end = min(start + _ENTRIES_AT_ONCE, stop)
-        mine, its = (store.view.slice_entries(queue, start, end) for store in (one, other))
+        mine, its = (_listed(store, queue, start, end) for store in (one, other))
         _, here, there = np.intersect1d(
             mine.offset, its.offset, assume_unique=True, return_indices=True
         )
-        offsets, lone = mine.offset[here], np.setxor1d(mine.offset, its.offset, assume_unique=True)
-        size = mine.size[here] != its.size[there]
-        tag = ~size & (mine.tags_code[here] != its.tags_code[there])
-        place = ~size & ~tag & (mine.log_offset[here] != its.log_offset[there])
-        for number, unlike in enumerate((lone, offsets[size], offsets[tag], offsets[place])):
+        both, its_both = mine.take(here), its.take(there)
+        lone = concat_entries([_without(mine, here), _without(its, there)])
+        size = both.size != its_both.size
+        tag = ~size & (both.tags_code != its_both.tags_code)
+        place = ~size & ~tag & (both.log_offset != its_both.log_offset)
+        for number, unlike in enumerate((lone, both.take(size), both.take(tag), both.take(place))):
             if len(unlike) and not counts[number]:
-                at[number] = int(unlike[0])
-            counts[number] += len(unlike)
+                at[number] = int(unlike.offset.min())
+            counts[number] += int(unlike.count.sum())
     for first_unlike, count, meaning in zip(at, counts, _UNLIKE, strict=True):
         if count:
             yield {**row, "first": first_unlike, "count": count, "meaning": meaning}
+
+
+def _listed(store: MessageStore, queue: QueueId, start: int, stop: int) -> Entries:
+    """The entries of a range that lead to a record."""
+    found = store.view.slice_entries(queue, start, stop)
+    return found.take(found.points_to_record)
+
+
+def _without(entries: Entries, rows: Ints) -> Entries:
+    """The entries without those of some rows."""
+    return entries.take(np.delete(np.arange(len(entries)), rows))
 
 
 # --- offsets and configuration --------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrameReader, SparkSession
 
 from rmq_store import MessageStore
-from tests.support.golden import STORES, GoldenStore, unpack
+from tests.support.golden import STORES, GoldenStore, messages_in, unpack
 from tests.support.running.commands import call
 
 Golden = Callable[[str], GoldenStore]
@@ -220,3 +221,37 @@ def test_tags_in_the_extension_of_a_queue_are_compared(golden: Golden, tmp_path:
     done = call("diff", store.path, str(tmp_path / "new"), "--json")
     # The store has no topics.json, and the new one has.
     assert {json.loads(line)["what"] for line in done.stdout.splitlines()} == {"config"}
+
+
+def test_entries_that_lead_nowhere_are_none(pair: tuple[GoldenStore, GoldenStore]) -> None:
+    one, other = pair
+    unit = Path(other.path, "consumequeue", "payments", "0", "0" * 20)
+    raw = bytearray(unit.read_bytes())
+    raw[20 * 5 : 20 * 8] = bytes(60)
+    unit.write_bytes(raw)
+    (found,) = rows(one, other)
+    assert (found["name"], found["first"], found["count"]) == ("payments/0", 5, 3)
+    assert found["meaning"] == "only one of the stores has an entry"
+    raw[20 * 5 : 20 * 6] = struct.pack(">qiq", -1, 0, 0)  # no place, in another form
+    for store in pair:
+        Path(store.path, "consumequeue", "payments", "0", "0" * 20).write_bytes(raw)
+        raw[20 * 5 : 20 * 6] = bytes(20)
+    assert rows(one, other) == []
+
+
+def test_an_entry_of_a_batch_counts_its_messages(pair: tuple[GoldenStore, GoldenStore]) -> None:
+    one, other = pair
+    batches = sorted(
+        (record["queueOffset"], messages_in(record))
+        for record in one.truth
+        if record["topic"] == "inner"
+    )
+    number, (offset, count) = next(
+        (number, batch) for number, batch in enumerate(batches) if number and batch[1] > 1
+    )
+    (unit,) = Path(other.path, "batchconsumequeue", "inner", "0").iterdir()
+    raw = bytearray(unit.read_bytes())
+    raw[46 * number + 19] ^= 1  # its tagsCode
+    unit.write_bytes(raw)
+    (found,) = rows(one, other)
+    assert (found["name"], found["first"], found["count"]) == ("inner/0", offset, count)
