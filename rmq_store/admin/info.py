@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from rmq_store.commitlog.doubled_records import doubled_names
 from rmq_store.commitlog.log import CommitLog, open_log
+from rmq_store.commitlog.next_intact_record import last_file
 from rmq_store.commitlog.walk import last_from
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import members_in
@@ -194,7 +195,7 @@ class LogEnd(NamedTuple):
 
 
 def last_record(log: CommitLog) -> LogEnd:
-    segment = log.last_record_file()
+    segment = last_file(log)
     if segment is None:
         return LogEnd(log.start, None)
     written = _written_until(log, segment)
@@ -244,7 +245,7 @@ def _damage(root: Path, log: CommitLog, end: LogEnd) -> Iterator[str]:
         checkpoint.index_msg_timestamp,
     )
     closed = not (root / ABORT_FILE).exists()
-    if flushed > 0 and log.last_record_file() is None:
+    if flushed > 0 and end.last is None:
         yield "the log has no record, and the checkpoint knows of messages: the log is lost"
     elif closed and end.last is not None and flushed > end.last.store_timestamp:
         yield (

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmq_store.config.consumer_offsets import decode_consumer_offsets, offsets_of, table_in
+from rmq_store.config.dledger import refuse_members_offsets
 from rmq_store.config.json_files import (
     is_there,
     next_count,
@@ -125,9 +126,11 @@ def apply_reset(store: MessageStore, changes: Sequence[Reset]) -> str:
     """Write the changes under the store's lock. Returns the path of the written file.
 
     Raises StoreLockedError while a broker or another writer has the store open, CorruptConfigError
-    if the existing file cannot be read, UnsupportedStoreError if the offsets are in a RocksDB database.
+    if the existing file cannot be read, UnsupportedStoreError if the offsets are in a RocksDB database, or
+    the store is that of a broker in DLedger mode.
     """
     refuse_rocksdb_config(store.path)
+    refuse_members_offsets(store.path, store.config)
     lock = StoreLock(store.path)
     try:
         name = _file_to_write(store)

@@ -115,7 +115,8 @@ class MessagePrinter:
     """Prints messages: JSON lines, rows of a table on a terminal, or tab-separated text.
 
     `full`: rows of a table are not cut. `body`: the form of bodies, by default what suits the output.
-    `charset`: that of bodies, by default UTF-8. `header`: to begin text with the names of the columns.
+    `charset`: that of bodies, by default UTF-8. `header`: the names of the columns, with which text
+    begins, also if there is no message.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class MessagePrinter:
         full: bool,
         body: str | None,
         charset: str | None = None,
-        header: bool = False,
+        header: Sequence[str] | None = None,
     ) -> None:
         self._as_json, self._body, self._charset = as_json, body, charset or _UTF8
         self._header = header
@@ -142,6 +143,9 @@ class MessagePrinter:
     ) -> int:
         """Print at most `limit` messages. Returns how many were printed."""
         count = 0
+        if self._header and self._table is None:
+            click.echo("\t".join(self._header))
+            self._header = None
         for batch in batches:
             part = batch if limit is None else batch.slice(0, min(limit - count, batch.num_rows))
             if part.num_rows:
@@ -160,9 +164,6 @@ class MessagePrinter:
         elif self._as_json:
             write(json_lines(batch, self._charset))
         else:
-            if self._header:
-                click.echo("\t".join(batch.schema.names))
-                self._header = False
             plain = self._body is None and self._charset == _UTF8
             write(text_lines(batch if plain else with_bodies(batch, self._body, self._charset)))
 

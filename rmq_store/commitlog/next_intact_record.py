@@ -152,7 +152,7 @@ def intact_records_behind(log: CommitLog, stop: int, newest: int | None) -> Iter
 
 def _has_more(log: CommitLog, stop: int) -> bool:
     """Whether anything but zeros is at `stop`, soon after it, or at the start of a later file."""
-    file = log.last_record_file()
+    file = last_file(log)
     if file is None or stop < file.base:
         return file is not None
     end = log.chain.segment_end(file)
@@ -160,9 +160,14 @@ def _has_more(log: CommitLog, stop: int) -> bool:
     return stop < end and not log.chain.is_zero(stop, min(end, log.chain.stored_from(stop) + read))
 
 
+def last_file(log: CommitLog) -> SegmentFile | None:
+    """The last file that begins with a record; the first if none does: it may begin with damage."""
+    return log.last_record_file() or next(iter(log.chain.segments), None)
+
+
 def newest_behind_damage(log: CommitLog) -> int:
     """When the last intact record behind damage in the log's last file was stored (ms); else 0."""
-    file, newest = log.last_record_file(), 0
+    file, newest = last_file(log), 0
     if file is None:
         return newest
     last, stop = last_from(log, file.base)

@@ -162,6 +162,18 @@ def refuse_members_log(root: Path, config: StoreConfig) -> None:
         )
 
 
+def refuse_members_offsets(root: Path, config: StoreConfig) -> None:
+    """Raise UnsupportedStoreError for a store with a DLedger log, before consumer offsets are written."""
+    for member in members_in(root, config)[:1]:
+        raise UnsupportedStoreError(
+            member.data[0],
+            reason="this is the store of one member of a DLedger group: each has consumer offsets of its "
+            "own, and consumers get those of the member that leads",
+            advice="Nothing was changed. Reset them with the broker's mqadmin, or in a store that rmqstore "
+            "rebuild makes of this one",
+        )
+
+
 def unread_dledger(
     root: Path, config: StoreConfig, old: Sequence[SegmentFile]
 ) -> UnsupportedStoreError | None:

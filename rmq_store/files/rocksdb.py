@@ -21,6 +21,7 @@ from typing import Any
 from rmq_store.errors import StoreError, UnsupportedStoreError, from_os_error
 from rmq_store.files.remote.remote_store import shadow_of
 
+_SIGNS = ("CURRENT", "IDENTITY", "LOCK")  # of a database, which may have lost one
 _CURRENT, _MANIFEST, _LOG, _TABLE = "CURRENT", "MANIFEST-", ".log", ".sst"
 _TRIES = 20
 _BLOCK, _HEAD, _KINDS = 32 << 10, struct.Struct("<4xHB"), 4  # of logs: full, first, middle, last
@@ -30,14 +31,14 @@ Damaged = Callable[[str], StoreError]
 
 
 def has_database(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds a RocksDB database."""
-    return os.path.isfile(os.path.join(folder, _CURRENT))
+    """Whether a folder holds a RocksDB database, or what is left of one."""
+    return any(os.path.isfile(os.path.join(folder, name)) for name in _SIGNS)
 
 
 def had_database(folder: str | os.PathLike[str]) -> bool:
-    """As `has_database`, also for a folder that has lost the file by which a database is known."""
+    """As `has_database`, also for a folder that has lost all files by which a database is known."""
     try:
-        return any(_is_list(name) for name in os.listdir(folder))
+        return has_database(folder) or any(_is_list(name) for name in os.listdir(folder))
     except OSError:
         return False
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rmq_store.config.json_files import as_it_is, config_names, read_config, written_at
 from rmq_store.errors import CorruptConfigError
@@ -59,21 +59,41 @@ CHECKPOINT_TABLE = Table(
 )
 
 
-def _config(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+class Value(NamedTuple):
+    """A value of a configuration file. As a text it is hidden if it is a secret."""
+
+    text: str
+    is_secret: bool
+
+    def __str__(self) -> str:
+        return HIDDEN if self.is_secret else self.text
+
+
+def config_rows(store: MessageStore) -> Iterator[tuple[str, Row, list[tuple[str, Value]]]]:
+    """Of each file of config/: its name, also where its .bak or a database was read, the columns that all
+    its rows have, and its values by their path of names. Only `problem` says that it cannot be read, and
+    then it has no values."""
     folder = Path(store.path) / CONFIG_DIR
     for name in config_names(store.path):
         path = folder / name
         try:
             found = read_config(store.path, name, as_it_is)
         except CorruptConfigError as error:
-            yield {"file": str(path), "modified": _modified(path), "problem": str(error)}
+            yield name, {"file": str(path), "modified": _modified(path), "problem": str(error)}, []
             continue
         if found is None:
             continue
         row: dict[str, Any] = {"file": str(found.path), "modified": written_at(found.path)}
         row["problem"] = "; ".join(found.warnings()) or None
-        for key, text in _leaves(found.content):
-            yield {**row, "name": key, "value": text}
+        yield name, row, list(_leaves(found.content))
+
+
+def _config(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+    for _, row, values in config_rows(store):
+        if not values:
+            yield row
+        for key, value in values:
+            yield {**row, "name": key, "value": str(value)}
 
 
 def _modified(path: Path) -> int | None:
@@ -82,7 +102,7 @@ def _modified(path: Path) -> int | None:
     return written_at(path.with_name(f"{path.name}.bak")) if written is None else written
 
 
-def _leaves(value: Any, name: str = "", secret: bool = False) -> Iterator[tuple[str, str]]:
+def _leaves(value: Any, name: str = "", secret: bool = False) -> Iterator[tuple[str, Value]]:
     """Every value that is not an object, with its path of names joined by dots."""
     secret = secret or _SECRET.search(name.rpartition(".")[2]) is not None
     if isinstance(value, dict) and value:
@@ -90,7 +110,7 @@ def _leaves(value: Any, name: str = "", secret: bool = False) -> Iterator[tuple[
             yield from _leaves(inside, f"{name}.{key}" if name else str(key), secret)
         return
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    yield name, HIDDEN if secret else text
+    yield name, Value(text, secret)
 
 
 CONFIG = Table(

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import WITHIN_THE_LOG, Extent, walk
-from rmq_store.errors import shown_path
-from rmq_store.format.array_types import Bytes
-from rmq_store.format.entries import Entries
+from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.entries import Entries, concat_entries
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.store import MessageStore
-from rmq_store.tables.checkpoint_config import CONFIG
+from rmq_store.tables.checkpoint_config import config_rows
 from rmq_store.tables.groups_offsets import OFFSETS
 from rmq_store.tables.table import BROKER, LONG, TEXT, Row, Table, TableColumn
 from rmq_store.text.sizes import counted, size
@@ -71,7 +69,7 @@ def differences(
     for queue in sorted({*one.queues(), *other.queues()}):
         yield from _of_queue(one, other, queue)
     yield from _of_values("offset", _offsets(one), _offsets(other))
-    yield from _of_values("config", _config(one), _config(other))
+    yield from _of_config(one, other)
 
 
 # --- the log --------------------------------------------------------------------------------------
@@ -99,10 +97,11 @@ def _of_logs(one: MessageStore, other: MessageStore, progress: OnBytes) -> Itera
     place = _first_difference(one.log, other.log, first, stop, progress)
     if place is not None:
         pieces = [_piece_over(store.log, place) for store in (one, other)]
+        first_ = min(piece.start for piece in pieces)
         yield {
             "what": "log",
-            "first": min(piece.start for piece in pieces),
-            "count": stop - place,
+            "first": first_,
+            "count": stop - first_,
             "one": str(pieces[0]),
             "other": str(pieces[1]),
             "meaning": "the logs differ from here on, and were not compared further",
@@ -129,7 +128,12 @@ def _first_difference(
     while at < stop:
         files = [log.chain.segment_at(at) for log in (one, other)]
         if files[0] is None or files[1] is None:
-            return None if files[0] is files[1] else at
+            if files[0] is not files[1]:
+                return at
+            end = _end_of_hole(at, stop, one, other)
+            progress(end - at)
+            at = end
+            continue
         ends = (one.chain.segment_end(files[0]), other.chain.segment_end(files[1]))
         end = min(stop, at + _STEP, *ends)
         with one.chain.window(at, end) as mine, other.chain.window(at, end) as its:
@@ -144,6 +148,12 @@ def _first_difference(
         progress(pieces[0].stop - at)
         at = pieces[0].stop
     return None
+
+
+def _end_of_hole(at: int, stop: int, *logs: CommitLog) -> int:
+    """Where a range that neither log has in a file ends in one of them, at most `stop`."""
+    later = (segment.base for log in logs for segment in log.chain.segments_from(at))
+    return min(stop, *later)
 
 
 def _first_unequal(one: Bytes, other: Bytes) -> int | None:
@@ -226,27 +236,33 @@ def _of_entries(
     counts, at = [0] * len(_UNLIKE), [0] * len(_UNLIKE)
     for start in range(first, stop, _ENTRIES_AT_ONCE):
         end = min(start + _ENTRIES_AT_ONCE, stop)
-        mine, its = (_entries_from(store, queue, start, end) for store in (one, other))
+        mine, its = (_listed(store, queue, start, end) for store in (one, other))
         _, here, there = np.intersect1d(
             mine.offset, its.offset, assume_unique=True, return_indices=True
         )
-        offsets, lone = mine.offset[here], np.setxor1d(mine.offset, its.offset, assume_unique=True)
-        size = mine.size[here] != its.size[there]
-        tag = ~size & (mine.tags_code[here] != its.tags_code[there])
-        place = ~size & ~tag & (mine.log_offset[here] != its.log_offset[there])
-        for number, unlike in enumerate((lone, offsets[size], offsets[tag], offsets[place])):
+        both, its_both = mine.take(here), its.take(there)
+        lone = concat_entries([_without(mine, here), _without(its, there)])
+        size = both.size != its_both.size
+        tag = ~size & (both.tags_code != its_both.tags_code)
+        place = ~size & ~tag & (both.log_offset != its_both.log_offset)
+        for number, unlike in enumerate((lone, both.take(size), both.take(tag), both.take(place))):
             if len(unlike) and not counts[number]:
-                at[number] = int(unlike[0])
-            counts[number] += len(unlike)
+                at[number] = int(unlike.offset.min())
+            counts[number] += int(unlike.count.sum())
     for first_unlike, count, meaning in zip(at, counts, _UNLIKE, strict=True):
         if count:
             yield {**row, "first": first_unlike, "count": count, "meaning": meaning}
 
 
-def _entries_from(store: MessageStore, queue: QueueId, start: int, stop: int) -> Entries:
-    """The entries whose first message is in the range."""
-    found = store.entries(queue, start, stop)
-    return found.take(found.offset >= start)
+def _listed(store: MessageStore, queue: QueueId, start: int, stop: int) -> Entries:
+    """The entries of a range that lead to a record."""
+    found = store.view.slice_entries(queue, start, stop)
+    return found.take(found.points_to_record)
+
+
+def _without(entries: Entries, rows: Ints) -> Entries:
+    """The entries without those of some rows."""
+    return entries.take(np.delete(np.arange(len(entries)), rows))
 
 
 # --- offsets and configuration --------------------------------------------------------------------
@@ -279,10 +295,32 @@ def _offsets(store: MessageStore) -> _Values:
     }
 
 
-def _config(store: MessageStore) -> _Values:
-    rows = CONFIG.rows_of(store, None) if CONFIG.rows_of else ()
-    return {
-        (Path(shown_path(row["file"])).name, row["name"]): row["value"]
-        for row in rows
-        if row.get("name") is not None and not row["name"].startswith(_LEFT_OUT)
-    }
+def _of_config(one: MessageStore, other: MessageStore) -> Iterator[Row]:
+    """The values that differ; one row for a file that cannot be read, which is not compared."""
+    (mine, problem), (its, other_problem) = _config(one), _config(other)
+    unread = {*problem, *other_problem}
+    for name in sorted(unread):
+        both = name in problem and name in other_problem
+        stores = "both stores" if both else f"the {_longer(name in problem)} store"
+        yield {
+            "what": "config",
+            "name": name,
+            "one": problem.get(name),
+            "other": other_problem.get(name),
+            "meaning": f"the file cannot be read in {stores}, and was not compared",
+        }
+    compared = [{key: its[key] for key in its if key[0] not in unread} for its in (mine, its)]
+    yield from _of_values("config", *compared)
+
+
+def _config(store: MessageStore) -> tuple[_Values, dict[str, str]]:
+    """The values by file and name, and why files cannot be read."""
+    values: dict[tuple[str, ...], Hashable] = {}
+    problems: dict[str, str] = {}
+    for file, row, pairs in config_rows(store):
+        if not pairs:
+            problems[file] = row["problem"]
+        for name, value in pairs:
+            if not name.startswith(_LEFT_OUT):
+                values[file, name] = value
+    return values, problems

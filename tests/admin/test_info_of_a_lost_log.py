@@ -37,3 +37,20 @@ def test_usage_of_a_log_that_is_gone_has_no_shares(tmp_path: Path) -> None:
     assert lines
     assert all(line.endswith("\t") for line in lines)
     assert {row["share"] for row in objects("usage", store.path, expect=1)} == {None}
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_records_behind_damage_at_the_start_of_the_only_file_are_not_called_lost(
+    tmp_path: Path, checkpoint: bool
+) -> None:
+    store = unpack("nommap-5.5.0", tmp_path)
+    (file,) = (Path(store.path) / "commitlog").iterdir()
+    raw = bytearray(file.read_bytes())
+    raw[4] ^= 1  # the magic code of the first record
+    file.write_bytes(raw)
+    if not checkpoint:
+        (Path(store.path) / "checkpoint").unlink()
+    first = store.truth[0]
+    text = run("info", store.path, expect=1)
+    assert f"log offset 0 to {first['storeSize']} is not a record, and records follow" in text
+    assert "the log is lost" not in text

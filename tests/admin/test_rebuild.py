@@ -158,6 +158,26 @@ def test_no_whole_record_behind_damage_is_dropped(tmp_path: Path, file: int) -> 
     assert not report.all_well
 
 
+@pytest.mark.parametrize(("name", "file"), [("clean-5.5.0", -1), ("nommap-5.5.0", 0)])
+def test_a_file_that_begins_with_damage_is_not_left_out(
+    tmp_path: Path, name: str, file: int
+) -> None:
+    """The last file, and the only one: no record stands at its start."""
+    store = unpack(name, tmp_path)
+    path = sorted((Path(store.path) / "commitlog").iterdir())[file]
+    records = {r["commitLogOffset"]: r for r in store.truth}
+    lost = records[int(path.name)]
+    raw = bytearray(path.read_bytes())
+    raw[4] ^= 1  # the magic code
+    path.write_bytes(raw)
+    report = rebuilt(store, tmp_path / "target")
+    assert report.recovery.records == len(records) - 1
+    assert [tuple(one) for one in report.recovery.damage] == [
+        (lost["commitLogOffset"], lost["commitLogOffset"] + lost["storeSize"])
+    ]
+    assert not report.all_well
+
+
 def test_a_linked_file_is_never_written_through(tmp_path: Path) -> None:
     """Where the whole last file is damaged, the log ends in one that the source has too."""
     store = unpack("clean-5.5.0", tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrameReader, SparkSession
 
 from rmq_store import MessageStore
-from tests.support.golden import STORES, GoldenStore, unpack
+from tests.support.golden import STORES, GoldenStore, messages_in, unpack
 from tests.support.running.commands import call
 
 Golden = Callable[[str], GoldenStore]
@@ -58,6 +59,8 @@ def test_the_first_record_that_differs(pair: tuple[GoldenStore, GoldenStore]) ->
     change(other, one.truth[-1]["commitLogOffset"] + 60)  # later ones are not looked for
     (found,) = rows(one, other)
     assert (found["what"], found["first"]) == ("log", record["commitLogOffset"])
+    with MessageStore.open(one.path) as store:
+        assert found["count"] == store.log_range()[1] - record["commitLogOffset"]
     place = f"orders/{record['queueId']}@{record['queueOffset']} at {record['commitLogOffset']}"
     assert str(found["one"]).startswith(place)
     assert "not a record" in str(found["other"])
@@ -156,3 +159,99 @@ def test_spark_has_the_same_rows(
     assert {**row, "brokerName": ""} == {**expected, "brokerName": ""}
     with pytest.raises(Exception, match="table 'diff' compares two stores"):
         read().load(one.path).collect()
+
+
+def test_what_follows_a_hole_in_both_logs_is_compared(
+    pair: tuple[GoldenStore, GoldenStore],
+) -> None:
+    one, other = pair
+    for store in pair:
+        sorted(Path(store.path, "commitlog").iterdir())[1].unlink()
+    assert rows(one, other) == []
+    record = one.truth[-3]
+    change(other, record["commitLogOffset"] + record["storeSize"] // 2)
+    (found,) = rows(one, other)
+    assert (found["what"], found["first"]) == ("log", record["commitLogOffset"])
+
+
+def test_a_file_that_cannot_be_read_is_named(pair: tuple[GoldenStore, GoldenStore]) -> None:
+    one, other = pair
+
+    def damage(store: GoldenStore, text: str) -> None:
+        for name in ("topics.json", "topics.json.bak"):
+            Path(store.path, "config", name).write_text(text)
+
+    damage(other, "{ cut")
+    (found,) = rows(one, other)
+    assert (found["what"], found["name"], found["one"]) == ("config", "topics.json", None)
+    assert "RMQSTORE_CORRUPT_CONFIG" in str(found["other"])
+    assert "cannot be read in the second store" in str(found["meaning"])
+    damage(one, "{ cut too")
+    (found,) = rows(one, other)
+    assert "cannot be read in both stores" in str(found["meaning"])
+
+
+def test_a_backup_that_stands_for_its_file_has_the_same_values(
+    pair: tuple[GoldenStore, GoldenStore],
+) -> None:
+    one, other = pair
+    config = Path(other.path, "config")
+    shutil.copy(config / "topics.json", config / "topics.json.bak")
+    (config / "topics.json").unlink()
+    assert rows(one, other) == []
+
+
+def test_a_secret_that_differs_is_named_and_not_shown(
+    pair: tuple[GoldenStore, GoldenStore],
+) -> None:
+    one, other = pair
+    for store, secret in ((one, "abc"), (other, "xyz")):
+        Path(store.path, "config", "plain.json").write_text(json.dumps({"secretKey": secret}))
+    (found,) = rows(one, other)
+    assert found["name"] == "plain.json secretKey"
+    assert (found["one"], found["other"]) == ("(hidden)", "(hidden)")
+    assert not any(secret in str(found) for secret in ("abc", "xyz"))
+
+
+def test_tags_in_the_extension_of_a_queue_are_compared(golden: Golden, tmp_path: Path) -> None:
+    store = golden("ext-5.5.0")
+    done = call("rebuild", store.path, "--to", str(tmp_path / "new"), "--broker-conf", store.conf)
+    assert done.returncode == 0, done.both
+    assert list(Path(store.path, "consumequeue_ext").rglob("0*0"))
+    done = call("diff", store.path, str(tmp_path / "new"), "--json")
+    # The store has no topics.json, and the new one has.
+    assert {json.loads(line)["what"] for line in done.stdout.splitlines()} == {"config"}
+
+
+def test_entries_that_lead_nowhere_are_none(pair: tuple[GoldenStore, GoldenStore]) -> None:
+    one, other = pair
+    unit = Path(other.path, "consumequeue", "payments", "0", "0" * 20)
+    raw = bytearray(unit.read_bytes())
+    raw[20 * 5 : 20 * 8] = bytes(60)
+    unit.write_bytes(raw)
+    (found,) = rows(one, other)
+    assert (found["name"], found["first"], found["count"]) == ("payments/0", 5, 3)
+    assert found["meaning"] == "only one of the stores has an entry"
+    raw[20 * 5 : 20 * 6] = struct.pack(">qiq", -1, 0, 0)  # no place, in another form
+    for store in pair:
+        Path(store.path, "consumequeue", "payments", "0", "0" * 20).write_bytes(raw)
+        raw[20 * 5 : 20 * 6] = bytes(20)
+    assert rows(one, other) == []
+
+
+def test_an_entry_of_a_batch_counts_its_messages(pair: tuple[GoldenStore, GoldenStore]) -> None:
+    one, other = pair
+    batches = sorted(
+        (record["queueOffset"], messages_in(record))
+        for record in one.truth
+        if record["topic"] == "inner"
+    )
+    number, (offset, count) = next(
+        (number, batch) for number, batch in enumerate(batches) if number and batch[1] > 1
+    )
+    (unit,) = Path(other.path, "batchconsumequeue", "inner", "0").iterdir()
+    raw = bytearray(unit.read_bytes())
+    raw[46 * number + 19] ^= 1  # its tagsCode
+    unit.write_bytes(raw)
+    (found,) = rows(one, other)
+    assert (found["name"], found["first"], found["count"]) == ("inner/0", offset, count)

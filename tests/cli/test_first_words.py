@@ -100,3 +100,39 @@ def test_the_help_of_an_export_is_in_the_words_of_the_shell() -> None:
     named = set(re.findall(r"--[a-z-]+", long))
     assert {"--starting-offsets", "--mode", "--topic"} <= named
     assert "--help-all" not in call("replay", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["cat", "--topic", "orders", "--since", "2100-01-01"],
+        ["find", "--key", "no-such-key"],
+        ["tail", "--topic", "%RETRY%g-slow"],
+    ],
+)
+def test_the_header_comes_without_a_message_too(golden: Golden, words: list[str]) -> None:
+    command, *options = words
+    store = golden("clean-5.5.0").path
+    done = call(command, store, *options, "--header", "--columns", "queueId,topic,body")
+    assert done.stdout == "queueId\ttopic\tbody\n"
+    assert call(command, store, *options).stdout == ""
+
+
+def test_the_header_names_the_columns_of_the_rows(golden: Golden) -> None:
+    store = golden("clean-5.5.0").path
+    columns = ["--columns", "queueOffset,topic,commitLogOffset"]
+    done = call("cat", store, "--topic", "orders", "--header", *columns)
+    header, *lines = done.stdout.splitlines()
+    rows = objects("cat", store, "--topic", "orders", *columns)
+    names = header.split("\t")
+    assert [dict(zip(names, line.split("\t"), strict=True)) for line in lines] == [
+        {name: str(value) for name, value in row.items()} for row in rows
+    ]
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_table_of_two_stores_has_its_own_command(golden: Golden, swapped: bool) -> None:
+    words = ["diff", golden("clean-5.5.0").path]
+    done = call("table", *(reversed(words) if swapped else words))
+    assert done.returncode == 2
+    assert "rmqstore diff STORE OTHER" in done.stderr

@@ -14,12 +14,13 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.info import store_info
 from rmq_store.admin.rebuild import rebuild
+from rmq_store.admin.reset_offsets import apply_reset, plan_reset
 from rmq_store.admin.retention import plan_retention
 from rmq_store.admin.salvage import salvage
 from rmq_store.errors import StoreError, UnsupportedStoreError
 from rmq_store.recovery.recover_store import plan_recovery, recover
 from rmq_store.verify.verify_store import verify
-from tests.support.golden import unpack, unpack_field
+from tests.support.golden import unpack, unpack_field, unpack_kind
 
 THERE, EXPIRED = "mixed-dledger-old-log-there", "mixed-dledger-old-log-expired"
 DIVIDED = 1_228_800  # where commitlog/ of both stores ends and the DLedger log begins
@@ -73,6 +74,17 @@ def test_no_writer_changes_a_dledger_log(tmp_path: Path, use: str, name: str) ->
     assert str(root / "dledger-n0" / "data") in str(caught.value)
     assert "rmqstore rebuild" in str(caught.value)
     assert state_of(root) == before
+
+
+def test_offsets_of_a_member_are_not_written(tmp_path: Path) -> None:
+    golden = unpack_kind("dledger-5.5.0", tmp_path)
+    before = state_of(Path(golden.path))
+    with MessageStore.open(golden.path) as store:
+        changes = plan_reset(store, "g-slow", to="earliest")
+        assert changes
+        with pytest.raises(UnsupportedStoreError, match="one member of a DLedger group"):
+            apply_reset(store, changes)
+    assert state_of(Path(golden.path)) == before
 
 
 USES: dict[str, Callable[[Path, Path], Any]] = {

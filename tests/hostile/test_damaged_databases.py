@@ -14,7 +14,13 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.config.topics_json import read_topic_configs
-from rmq_store.errors import CorruptConfigError, CorruptQueueError, StoreError
+from rmq_store.errors import (
+    CorruptConfigError,
+    CorruptQueueError,
+    StoreError,
+    UnsupportedStoreError,
+)
+from rmq_store.recovery.recover_store import recover
 from tests.support.golden import GoldenStore, unpack_kind
 
 STORE = "rocksdb-5.5.0"
@@ -140,3 +146,19 @@ def test_a_configuration_without_its_mark_is_not_passed_over(tmp_path: Path) -> 
     Path(golden.path, "config", "topics", "CURRENT").unlink()
     with pytest.raises(CorruptConfigError):
         read_topic_configs(golden.path)
+
+
+@pytest.mark.parametrize("lost", [["CURRENT"], ["CURRENT", "MANIFEST-*"], ["CURRENT", "LOCK"]])
+def test_queues_without_their_mark_are_not_passed_over(tmp_path: Path, lost: list[str]) -> None:
+    golden = unpack_kind(STORE, tmp_path)
+    for pattern in lost:
+        for path in Path(golden.path, "consumequeue").glob(pattern):
+            path.unlink()
+    Path(golden.path, "abort").touch()
+    before = golden.fingerprint()
+    with pytest.raises(CorruptQueueError, match="RocksDB database with the queues"):
+        MessageStore.open(golden.path)
+    for write in (recover, MessageStore.append_to):
+        with pytest.raises(UnsupportedStoreError, match="RocksDB"):
+            write(golden.path)
+    assert golden.fingerprint() == before

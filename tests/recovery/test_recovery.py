@@ -406,3 +406,17 @@ def check_torn(
         assert all(e.gap in (None, Gap.FILLER, Gap.UNWRITTEN) for e in reader.scan())
         if part == "index":
             assert len(index_answers(reader)) == 2 * len(places)  # keys and tags
+
+
+def test_intact_records_of_an_only_file_that_begins_with_damage_are_counted(tmp_path: Path) -> None:
+    """Nothing says that they were flushed, so a recovery cuts them, and says so."""
+    store = unpack("nommap-5.5.0", tmp_path)
+    (file,) = (Path(store.path) / "commitlog").iterdir()
+    raw = bytearray(file.read_bytes())
+    raw[4] ^= 1  # the magic code of the first record
+    file.write_bytes(raw)
+    (Path(store.path) / "checkpoint").unlink()
+    (Path(store.path) / "abort").touch()
+    for mode in ("strict", "broker"):
+        plan = plan_recovery(store.path, mode=mode)
+        assert (plan.log_end, plan.intact_cut) == (0, len(store.truth) - 1)

@@ -131,7 +131,9 @@ def cat(
         if search.is_timed:
             batches = (one.filter(stored_in_time(one, search)) for one in batches)
         batches = (one.select(read) for one in batches)
-        MessagePrinter(as_json, full, body, charset, header).print(batches, limit, progress)
+        MessagePrinter(as_json, full, body, charset, names if header else None).print(
+            batches, limit, progress
+        )
     damage.conclude()
     if damage.count:
         sys.exit(EXIT_FINDINGS)

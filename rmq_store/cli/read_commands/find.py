@@ -127,7 +127,9 @@ def find(
             if message_id is None
             else _by_id(opened, message_id, names, on_damage, raw)
         )
-        count = MessagePrinter(as_json, full, body, charset, header).print(batches, limit, progress)
+        count = MessagePrinter(as_json, full, body, charset, names if header else None).print(
+            batches, limit, progress
+        )
         words = [*keys, *([] if message_id is None else [message_id])]
         gone = "" if count else "".join(where_it_was(opened, word, topics) for word in words)
     damage.conclude()

@@ -135,12 +135,15 @@ def table(
     """Print a table of the Spark source by its NAME: files, index, checkpoint, config, damage,
     ..."""
     from rmq_store.tables import TABLES, TABLES_OF_A_STORE
+    from rmq_store.tables.diff import DIFF
 
     if name is None or store is None:
         given = "STORE is missing" if name in TABLES_OF_A_STORE else "NAME is missing"
         raise click.UsageError(f"{given}. The tables: {', '.join(sorted(TABLES_OF_A_STORE))}")
-    if name not in TABLES_OF_A_STORE and store in TABLES_OF_A_STORE:
+    if name not in TABLES and store in TABLES:
         name, store = store, name  # all other commands have the store first
+    if name == DIFF.name:
+        raise click.UsageError("table diff is about two stores: rmqstore diff STORE OTHER")
     if name not in TABLES_OF_A_STORE:
         raise click.BadParameter(f"there is no table {name!r}. {nearest(name, TABLES_OF_A_STORE)}")
     past = TABLES[name].rows_past_damage

@@ -89,8 +89,8 @@ def tail(
     With -f, a topic that is created later is printed from its first message. It fails if the log was
     cut behind what it has printed, if files expired before it read them, or if another store is there.
     """
-    printer = MessagePrinter(as_json, full, body, charset, header)
     names = chosen_columns(columns, as_json, body, header)
+    printer = MessagePrinter(as_json, full, body, charset, names if header else None)
     interrupted = _interrupt_event()
     following = _Following(store, broker_conf, broker_name, topics)
     with open_store(store, broker_conf, broker_name) as opened:
