@@ -144,7 +144,7 @@ class _Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args[:1] == ["help"]:  # as other tools have it
-            args = [*args[1:], "--help"]
+            args = [*(word for word in args[1:] if word != "help"), "--help"]
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

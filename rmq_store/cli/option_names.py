@@ -25,7 +25,7 @@ SYSTEM = "Include system topics."
 LOG = "Copy the log, or hard-link its full files and copy the last; links need one file system."
 
 
-_OFTEN_LEFT_OUT = ("topic", "topics", "keys", "group", "groups", "report")
+_OFTEN_LEFT_OUT = ("target", "to_store", "topic", "topics", "keys", "group", "groups", "report")
 
 
 class OnceCommand(click.Command):
@@ -44,7 +44,8 @@ class OnceCommand(click.Command):
 
     def _about_word(self, word: str) -> str:
         """What to say of a word that belongs to nothing: often a topic, a key or a file."""
-        names = [param.opts[0] for param in self.params if param.name in _OFTEN_LEFT_OUT]
+        known = {param.name: param.opts[0] for param in self.params}
+        names = [known[name] for name in _OFTEN_LEFT_OUT if name in known]
         hint = ", or ".join(f"{name} {word}" for name in names)
         return f"{word!r} belongs to no option" + (f". Did you mean {hint}?" if hint else "")
 

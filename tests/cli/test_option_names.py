@@ -138,6 +138,8 @@ def test_flags_of_the_source_are_flags(golden: Golden) -> None:
         (("cat", "STORE", "orders"), "'orders' belongs to no option. Did you mean --topic orders?"),
         (("find", "STORE", "A_1"), "Did you mean --topic A_1, or --key A_1?"),
         (("info", "STORE", "more"), "'more' belongs to no option"),
+        (("export", "STORE", "out"), "Did you mean --to out, "),
+        (("replay", "STORE", "out"), "Did you mean --to out, "),
         (("table", "STORE"), "NAME is missing. The tables: checkpoint, config, damage"),
         (("table", "files"), "STORE is missing. The tables: checkpoint"),
     ],
@@ -151,5 +153,5 @@ def test_a_word_too_many_or_too_few_is_named(
 
 
 def test_help_is_a_command_too() -> None:
-    assert call("help").stdout == call("--help").stdout
+    assert call("help").stdout == call("help", "help").stdout == call("--help").stdout
     assert call("help", "lag").stdout == call("lag", "--help").stdout
