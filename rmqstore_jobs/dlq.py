@@ -26,7 +26,7 @@ from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from
 from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.result_tables import Answer
-from rmqstore_jobs.running.source_options import source_options
+from rmqstore_jobs.running.source_options import rare_option, source_options
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import plan_of
 from spark_source.options.secret import HidesSecrets
@@ -174,13 +174,17 @@ _OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
     metavar="DIR",
     help="Send them again: write them to this new store, in their origin topics.",
 )
-@click.option("--release", metavar="RELEASE", help=option_names.RELEASE)
+@rare_option("--release", metavar="RELEASE", help=option_names.RELEASE)
 @click.option(
     "--to-broker", metavar="HOST:PORT", help="Send them again: to the proxy of a running broker."
 )
 @click.option("--failed", metavar="DIR", help="Folder for refused messages and reasons.")
-@click.option("--tls", is_flag=True, help="Connect to the proxy with TLS.")
-@click.option("--tls-ca", metavar="FILE", help="Certificates, in PEM, that sign the proxy's own.")
+@rare_option("--tls", is_flag=True, help="Connect to the proxy with TLS.")
+@rare_option(
+    "--tls-ca",
+    metavar="FILE",
+    help="Certificates, in PEM, that sign the proxy's own.",
+)
 @source_options(_OPTIONS)
 def main(given: Given) -> DlqSpec:
     """Report dead letters with reason, consumer group and origin topic; optionally send them

@@ -52,7 +52,7 @@ from rmqstore_jobs.running.job_command import (
 )
 from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.result_tables import Answer
-from rmqstore_jobs.running.source_options import source_options
+from rmqstore_jobs.running.source_options import rare_option, source_options
 from rmqstore_jobs.running.store_selection import lost_from, pieces_in
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import parse_options
@@ -407,7 +407,13 @@ def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.B
     show_default=True,
     help="A folder of Parquet, CSV or JSON lines files, or a Delta table.",
 )
-@click.option("--wave-bytes", type=size, default="8g", show_default=True, help="Bytes per wave.")
+@rare_option(
+    "--wave-bytes",
+    type=size,
+    default="8g",
+    show_default=True,
+    help="Bytes per wave.",
+)
 @charset_option
 @source_options(SELECTION)
 def main(given: Given) -> ExportSpec:

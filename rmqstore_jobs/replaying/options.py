@@ -13,6 +13,7 @@ from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
 from rmqstore_jobs.replaying.replay_spec import DEFAULT_PATIENCE, ReplaySpec, check
 from rmqstore_jobs.running.job_command import size
+from rmqstore_jobs.running.source_options import rare_option
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -33,7 +34,7 @@ _OPTIONS = (
         multiple=True,
         help="Only this queue; repeatable. ID alone: of each --topic.",
     ),
-    click.option(
+    rare_option(
         "--offsets",
         metavar="TOPIC:ID=FROM..BEFORE",
         multiple=True,
@@ -50,48 +51,48 @@ _OPTIONS = (
         multiple=True,
         help=option_names.KEYS,
     ),
-    click.option(
+    rare_option(
         "--by-index",
         is_flag=True,
         help="Find keys with the index instead of reading the whole selection.",
     ),
-    click.option("--system", "include_system_topics", is_flag=True, help=option_names.SYSTEM),
-    click.option(
+    rare_option("--system", "include_system_topics", is_flag=True, help=option_names.SYSTEM),
+    rare_option(
         "--broker-name", metavar="NAME", help="The source's name in the origin properties."
     ),
-    click.option(
+    rare_option(
         "--broker-conf", metavar="FILE", help="The broker's configuration file of the source."
     ),
-    click.option("--map-topic", "topic_map", metavar="OLD=NEW", multiple=True, help="Repeatable."),
-    click.option(
+    rare_option("--map-topic", "topic_map", metavar="OLD=NEW", multiple=True, help="Repeatable."),
+    rare_option(
         "--map-queue",
         "queue_map",
         metavar="[TOPIC:]OLD=NEW",
         multiple=True,
         help="Change a queue id, for one source topic or all topics; repeatable.",
     ),
-    click.option(
+    rare_option(
         "--keep-timestamps", is_flag=True, help="Keep the store timestamps (default: now)."
     ),
     click.option("--append", is_flag=True, help="The target store exists; add to it."),
-    click.option(
+    rare_option(
         "--target-conf",
         metavar="FILE",
         help="Configuration file of the target broker, for file sizes.",
     ),
-    click.option("--release", metavar="RELEASE", help=option_names.RELEASE),
+    rare_option("--release", metavar="RELEASE", help=option_names.RELEASE),
     click.option(
         "--failed", metavar="DIR", help="Folder for refused messages and reasons, as Parquet."
     ),
-    click.option(
+    rare_option(
         "--fifo",
         "fifo_topics",
         metavar="TOPIC",
         multiple=True,
         help="A FIFO topic of the broker; the message group is the source queue; repeatable.",
     ),
-    click.option("--rate", type=float, metavar="N", help="Send at most N messages per second."),
-    click.option(
+    rare_option("--rate", type=float, metavar="N", help="Send at most N messages per second."),
+    rare_option(
         "--patience",
         type=float,
         default=DEFAULT_PATIENCE,
@@ -99,8 +100,8 @@ _OPTIONS = (
         metavar="SECONDS",
         help="Seconds to retry a message.",
     ),
-    click.option("--tls", is_flag=True, help="Connect to the proxy with TLS."),
-    click.option(
+    rare_option("--tls", is_flag=True, help="Connect to the proxy with TLS."),
+    rare_option(
         "--tls-ca", metavar="FILE", help="Certificates, in PEM, that sign the proxy's own."
     ),
     click.option(
@@ -108,7 +109,7 @@ _OPTIONS = (
         is_flag=True,
         help="Report what would be written or sent, and what would be refused; write nothing.",
     ),
-    click.option(
+    rare_option(
         "--wave-bytes",
         type=size,
         help="Bytes per wave (default: 64m, with many queues up to 256m; to a broker 8m).",

@@ -20,7 +20,7 @@ from rmq_store.errors import AccessError, StoreError, nearest
 from rmq_store.heap_settings import keep_freed_memory
 from rmqstore_jobs.running.failures import AlreadyDoneError, is_damage, is_from_spark, reason_of
 from rmqstore_jobs.running.result_tables import JobResult
-from rmqstore_jobs.running.source_options import SourceOption
+from rmqstore_jobs.running.source_options import RareOption, rare_option
 from rmqstore_jobs.running.spark_engine import AUTO, ENGINES, runs_on_spark
 from spark_source.options.definitions import OPTIONS
 from spark_source.options.secret import hide_secrets
@@ -76,7 +76,7 @@ class JobCommand(OnceCommand):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """The parameters, with --help-all if it lists more than --help does."""
         found = super().get_params(ctx)
-        if not any(isinstance(param, SourceOption) for param in found):
+        if not any(isinstance(param, RareOption) for param in found):
             return found
         return [*found, _HELP_ALL]
 
@@ -85,7 +85,7 @@ class JobCommand(OnceCommand):
             row
             for param in self.get_params(ctx)
             if isinstance(param, click.Option)
-            and (ctx.meta.get(_ALL) or not isinstance(param, SourceOption))
+            and (ctx.meta.get(_ALL) or not isinstance(param, RareOption))
             for row in [param.get_help_record(ctx)]
             if row is not None
         ]
@@ -107,7 +107,7 @@ _HELP_ALL = click.Option(
     is_eager=True,
     expose_value=False,
     callback=_show_all,
-    help="Show the options of the Spark source too, and exit.",
+    help="Show all options, and exit.",
 )
 
 
@@ -220,7 +220,7 @@ def job(
 
     def decorate(ask: Callable[[Given], Any]) -> Job:
         for add in (
-            click.option(
+            rare_option(
                 "--engine",
                 type=click.Choice(ENGINES),
                 default=AUTO,
@@ -228,17 +228,21 @@ def job(
                 help="Work in this process (local) or on Spark. auto: local up to a log of 4 GiB, "
                 "without --master and spark-submit.",
             ),
-            click.option(
+            rare_option(
                 "--master",
                 metavar="URL",
                 help="Spark's master (default: spark-submit's, else local).",
             ),
-            click.option(
+            rare_option(
                 "--checksums",
                 is_flag=True,
                 help="Report size and SHA-256 of every file of the store.",
             ),
-            click.option("--report", metavar="FILE", help="Write the report as JSON to FILE too."),
+            rare_option(
+                "--report",
+                metavar="FILE",
+                help="Write the report as JSON to FILE too.",
+            ),
             click.option(
                 "--json",
                 "as_json",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -36,6 +37,7 @@ WORDS: Mapping[str, tuple[str, str]] = {
 """Options of the source that commands call otherwise: name -> word, meaning."""
 
 
+_RARE = ("brokerConf", "brokerName")
 _METAVARS = {
     "topic": "TOPIC",
     "tags": "TAG",
@@ -64,8 +66,15 @@ def source_options(names: Sequence[str]) -> Callable[[_F], _F]:
     return decorate
 
 
-class SourceOption(click.Option):
-    """An option of the source that only --help-all lists: one that commands do not have."""
+class RareOption(click.Option):
+    """An option that only --help-all lists, because few need it."""
+
+
+rare_option = partial(click.option, cls=RareOption)
+
+
+class SourceOption(RareOption):
+    """An option of the source that commands do not have; the page of the source explains it."""
 
 
 def _option(known: Option, names: Collection[str]) -> Callable[[_F], _F]:
@@ -82,7 +91,9 @@ def _option(known: Option, names: Collection[str]) -> Callable[[_F], _F]:
     if known.parse is flag:
         how = {"help": how["help"], "is_flag": True, "default": None, "callback": _flag_text}
         word = word if known.name in WORDS else f"{word}/--no-{word.removeprefix('--')}"
-    kind = click.Option if known.name in WORDS else SourceOption
+    kind = SourceOption if known.name not in WORDS else click.Option
+    if known.name in _RARE:
+        kind = RareOption
     return click.option(word, known.name, cls=kind, **how)
 
 

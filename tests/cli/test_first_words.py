@@ -99,7 +99,13 @@ def test_the_help_of_an_export_is_in_the_words_of_the_shell() -> None:
     assert "in the form of --starting-offsets" in shown
     named = set(re.findall(r"--[a-z-]+", long))
     assert {"--starting-offsets", "--mode", "--topic"} <= named
-    assert "--help-all" not in call("replay", "--help").stdout
+    short, long = call("replay", "--help").stdout, call("replay", "--help-all").stdout
+    assert "--topic" in short
+    assert "--keep-timestamps" not in short
+    assert "--keep-timestamps" in long
+    for name in ("replay", "export", "dlq"):
+        count = len(re.findall(r"^  --", call(name, "--help").stdout, re.MULTILINE))
+        assert count <= 14, name
 
 
 @pytest.mark.parametrize(
