@@ -1,6 +1,6 @@
 """The records of a DLedger log written as a CommitLog without entries.
 
-Each record keeps everything but its place. So what names a place is written anew: physicalOffset, the half
+Each record keeps everything but its place. So what names a place is written again: physicalOffset, the half
 message of a committed transaction, and the CRC of a record that covers both. Files that an interrupted run
 has completed are left as they are: the same log gives the same bytes.
 """

@@ -145,7 +145,7 @@ def rebuild(
         if store.log.has_entries and log == "link":
             raise InvalidArgumentError(
                 store.log.chain.folders[-1],
-                reason="the files of a DLedger log cannot be linked: its records are written anew, "
+                reason="the files of a DLedger log cannot be linked: its records are written again, "
                 "without entries",
                 expected="copy",
                 actual=log,
