@@ -104,8 +104,10 @@ def test_the_help_of_an_export_is_in_the_words_of_the_shell() -> None:
     assert "--keep-timestamps" not in short
     assert "--keep-timestamps" in long
     for name in ("replay", "export", "dlq"):
-        count = len(re.findall(r"^  --", call(name, "--help").stdout, re.MULTILINE))
-        assert count <= 14, name
+        shown = set(re.findall(r"^  (--[a-z-]+) ", call(name, "--help").stdout, re.MULTILINE))
+        assert len(shown - {"--help"}) <= 14, (
+            shown
+        )  # it has a short form, if click has not kept another
 
 
 @pytest.mark.parametrize(

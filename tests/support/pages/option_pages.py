@@ -44,7 +44,8 @@ def pages() -> Iterator[tuple[Path, str, click.Command]]:
 
 def synopsis(typed: str, command: click.Command) -> str:
     """One line, as click has it."""
-    pieces = command.collect_usage_pieces(click.Context(command))
+    # click keeps the help option of the first context, so that this one has to be as the command's own.
+    pieces = command.collect_usage_pieces(click.Context(command, **command.context_settings))
     return f"{typed} {' '.join(pieces)}\n"
 
 
