@@ -155,3 +155,22 @@ def test_a_word_too_many_or_too_few_is_named(
 def test_help_is_a_command_too() -> None:
     assert call("help").stdout == call("help", "help").stdout == call("--help").stdout
     assert call("help", "lag").stdout == call("lag", "--help").stdout
+
+
+def test_several_keys_find_the_messages_of_each(golden: Golden) -> None:
+    store = golden("clean-5.5.0")
+    keyed = [r for r in store.truth if r["topic"] in ("orders", "payments") and r["keys"]]
+    first, second = (keyed[at]["keys"].split()[0] for at in (3, -3))
+    wanted = {
+        (r["topic"], r["queueId"], r["queueOffset"])
+        for r in keyed
+        if {first, second} & set(r["keys"].split())
+    }
+    words = ("--key", first, "--key", second)
+    topics = ("--topic", "orders", "--topic", "payments")
+    found = objects("find", store.path, *words, *topics)
+    assert {(r["topic"], r["queueId"], r["queueOffset"]) for r in found} == wanted
+    sql = "SELECT topic, queueId, queueOffset FROM messages WHERE topic IN ('orders', 'payments')"
+    rows = objects("sql", store.path, sql, *words)
+    assert {(r["topic"], r["queueId"], r["queueOffset"]) for r in rows} == wanted
+    assert len(wanted) > 1
