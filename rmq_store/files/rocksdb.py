@@ -104,7 +104,7 @@ class Database:
         except StoreError:
             raise
         except Exception as error:  # the library has no class of its own
-            raise self._damaged(str(error).strip()) from None
+            raise self._damaged(_sentence(error)) from None
 
     def close(self) -> None:
         """Close the files."""
@@ -177,9 +177,14 @@ def _opened_once(folder: str, families: Sequence[str]) -> tuple[tuple[Any, list[
     except OSError as error:
         raise from_os_error(folder, error, "reading the database") from error
     except Exception as error:
-        return None, str(error).strip().replace(aside, folder)
+        return None, _sentence(error).replace(aside, folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _sentence(error: Exception) -> str:
+    """What RocksDB says, on one line, to be a part of ours."""
+    return " ".join(str(error).split()).rstrip(". ")
 
 
 def _options(options: Any) -> Any:
