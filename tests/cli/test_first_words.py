@@ -104,10 +104,8 @@ def test_the_help_of_an_export_is_in_the_words_of_the_shell() -> None:
     assert "--keep-timestamps" not in short
     assert "--keep-timestamps" in long
     for name in ("replay", "export", "dlq"):
-        shown = set(re.findall(r"^  (--[a-z-]+) ", call(name, "--help").stdout, re.MULTILINE))
-        assert len(shown - {"--help"}) <= 14, (
-            shown
-        )  # it has a short form, if click has not kept another
+        listed = set(re.findall(r"^  (--[a-z-]+) ", call(name, "--help").stdout, re.MULTILINE))
+        assert len(listed - {"--help"}) <= 14, listed
 
 
 @pytest.mark.parametrize(
