@@ -110,6 +110,7 @@ class Health:
         self.snapshot = view.snapshot
         self.records = UnlistedRecords(root, log, config, view)
         self._searched: dict[QueueId, Missing | None] = {}
+        self._of_all: dict[LogRange, MissingRecords] = {}  # of selections that have the whole log
 
     def errors(
         self,
@@ -190,7 +191,11 @@ class Health:
             return self._compared(parts, LogRange(None, None, frozenset()))
         if covered is None or (covered.is_log and self._in_whole_log is not None):
             return self._in_whole_log
-        return self._uncovered(covered, parts)
+        if not covered.is_log:
+            return self._uncovered(covered, parts)
+        if covered not in self._of_all:
+            self._of_all[covered] = self._uncovered(covered, parts)
+        return self._of_all[covered]
 
     def _compared(self, parts: Sequence[QueueSlice], covered: LogRange) -> MissingRecords:
         """What a range of the log has and the queues of `parts` do not list."""
