@@ -139,7 +139,8 @@ def hosts(headers: Headers, of_store: bool) -> pa.Array:
     longest = texts.LONGEST_HOST if (headers.sys_flag & bit).any() else texts.LONGEST_V4_HOST
     data, ends = room_for(longest * len(headers), len(headers))
     of = (headers.window.data, headers.at.data, headers.sys_flag.data)
-    texts.hosts(*of, of_store, data.data, ends.data)
+    host = headers.store_host if of_store else headers.born_host
+    texts.hosts(*of, host.data, of_store, data.data, ends.data)
     return string_array(data, ends, pa.string())
 
 
@@ -147,7 +148,8 @@ def message_ids(headers: Headers) -> pa.Array:
     """offsetMsgId: store host and log offset in upper-case hex."""
     data, ends = room_for(texts.LONGEST_MESSAGE_ID * len(headers), len(headers))
     of = (headers.window.data, headers.at.data, headers.sys_flag.data)
-    texts.message_ids(*of, data.data, ends.data)
+    places = (headers.store_host.data, headers.physical_offset.data)
+    texts.message_ids(*of, *places, data.data, ends.data)
     return string_array(data, ends, pa.string())
 
 

@@ -29,6 +29,8 @@ class Headers:
     born_timestamp: Ints
     store_timestamp: Ints
     prepared_transaction_offset: Ints
+    born_host: Ints  # address and port as one number; of an IPv6 address only its first half
+    store_host: Ints
     body_at: Ints
     body_length: Ints
     topic_at: Ints

@@ -41,18 +41,15 @@ cdef extern from *:
     #ifdef __SSE2__
     #include <emmintrin.h>
     static inline uint64_t rmq_ones_and_twos(const uint8_t *p, uint64_t *other) {
-        __m128i one = _mm_set1_epi8(1), two = _mm_set1_epi8(2), all = _mm_setzero_si128(), v, found;
-        uint64_t bits = 0;
+        __m128i one = _mm_set1_epi8(1), two = _mm_set1_epi8(2), v, found;
+        uint64_t bits = 0, beside = 0;
         for (int at = 0; at < 64; at += 16) {
             v = _mm_loadu_si128((const __m128i *)(p + at));
-            all = _mm_or_si128(all, v);
             found = _mm_or_si128(_mm_cmpeq_epi8(v, one), _mm_cmpeq_epi8(v, two));
             bits |= (uint64_t)_mm_movemask_epi8(found) << at;
+            beside |= (uint64_t)_mm_movemask_epi8(v) << at;
         }
-        *other = 0;
-        if (_mm_movemask_epi8(all))
-            for (int at = 0; at < 64; at++)
-                *other |= (uint64_t)(p[at] >> 7) << at;
+        *other = beside;
         return bits;
     }
     #else
@@ -181,14 +178,17 @@ cdef inline Py_ssize_t find(Bytes raw, Py_ssize_t at, Py_ssize_t stop, int byte)
 cdef inline Py_ssize_t copy(
     Bytes raw, Py_ssize_t at, Py_ssize_t size, Room out, Py_ssize_t to
 ) except -1 nogil:
+    cdef Py_ssize_t done = 64
     if size < 0 or at < 0 or size > raw.shape[0] - at:
         outside(at, size, raw.shape[0])
     if to < 0 or size > out.shape[0] - to:
         outside(to, size, out.shape[0])
-    # Most texts are short: a call for each costs more than its work, and a loop guesses its end. All 64
-    # bytes are loaded before the first is stored: a copy inside of one buffer may overlap.
-    if size <= 64 and raw.shape[0] - at >= 64 and out.shape[0] - to >= 64:
+    # Most texts are short: a call for each costs more than its work, and guesses their sizes.
+    if size <= 256 and raw.shape[0] - at >= 256 and out.shape[0] - to >= 256:
         _copy64(&out[to], &raw[at])
+        while done < size:
+            _copy64(&out[to + done], &raw[at + done])
+            done += 64
     elif size:
         memmove(&out[to], &raw[at], size)
     return to + size
@@ -250,9 +250,16 @@ cdef inline Py_ssize_t separators(
     cdef Py_ssize_t count = 0
     cdef uint64_t found, other, kept, seen = 0
     cdef const uint8_t *some
+    cdef int64_t *out
+    cdef int place
     cdef uint8_t last[64]
     if at < 0 or stop > raw.shape[0]:
         outside(at, stop - at, raw.shape[0])
+    if stop <= at:
+        return 0
+    if stop - at > places.shape[0]:
+        outside(0, stop - at, places.shape[0])
+    out = &places[0]
     while at < stop:
         if at <= raw.shape[0] - 64:
             some = &raw[at]
@@ -265,7 +272,8 @@ cdef inline Py_ssize_t separators(
         seen |= other & kept
         found &= kept
         while found:
-            places[count] = (at + zeros_behind(found)) << 1 | (some[zeros_behind(found)] - NAME_VALUE_SEPARATOR)
+            place = zeros_behind(found)
+            out[count] = (at + place) << 1 | (some[place] & 2) >> 1
             count += 1
             found &= found - 1
         at += 64

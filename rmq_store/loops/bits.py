@@ -116,7 +116,10 @@ def find(raw: Bytes, at: int, stop: int, byte: int) -> int:
 
 
 def copy(raw: Bytes, at: int, size: int, out: Room, to: int) -> int:
-    """Copy bytes; returns the place behind the copy. May overwrite 64 bytes behind its start."""
+    """Copy bytes; returns the place behind the copy.
+
+    May overwrite up to 64 bytes behind the copy. Inside of one buffer it goes behind what is copied.
+    """
     _check(at, size, len(raw))
     _check(to, size, len(out))
     out[to : to + size] = raw[at : at + size]
@@ -155,10 +158,11 @@ def mixed(one: int, other: int) -> int:
 def separators(raw: Bytes, at: int, stop: int, places: LongRoom) -> int:
     """Write the places in [at, stop) of separators of properties: twice the place, plus 1 for 0x02.
 
-    Returns twice their number, plus 1 if there are bytes beside ASCII.
+    `places` has room for one in each byte. Returns twice their number, plus 1 if there are bytes beside ASCII.
     """
     if at < 0 or stop > len(raw):
         raise IndexError(f"bytes {at} to {stop} are not inside of a buffer of {len(raw)}")
+    _check(0, max(0, stop - at), len(places))
     some = bytes(raw[at : max(at, stop)])
     found = [
         (at + place) << 1 | (byte == PROPERTY_SEPARATOR)

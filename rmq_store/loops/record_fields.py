@@ -47,6 +47,8 @@ LONG_FIELDS = (
     "born_timestamp",
     "store_timestamp",
     "prepared_transaction_offset",
+    "born_host",
+    "store_host",
     "body_at",
     "body_length",
     "topic_at",
@@ -147,6 +149,9 @@ def _split(
     longs[4, row] = bits.i64(raw, place)
     ints[5, row] = bits.i32(raw, end - 16)
     longs[5, row] = bits.i64(raw, end - 12)
+    # Of a host that has an IPv6 address: the first half of that.
+    longs[6, row] = bits.i64(raw, at + bits.BORN_HOST_AT)
+    longs[7, row] = bits.i64(raw, place + 8)
     fault = _lengths(raw, end, at + size, row, longs, 2 if ints[0, row] == bits.MAGIC_V2 else 1)
     if fault == _INTACT and longs[2, row] != base + at:
         return _ELSEWHERE
@@ -176,7 +181,7 @@ def _rest_unread(
 ) -> cython.int:
     """Write zeros to the fields from `first` on, which a refused record lacks; returns its fault."""
     column: cython.int
-    for column in range(first, 12):
+    for column in range(first, 14):
         longs[column, row] = 0
     return fault
 
@@ -195,27 +200,27 @@ def _lengths(
 ) -> cython.int:
     """Place and length of body, topic and properties. `place`: the end of the head."""
     length: bits.Place = bits.i32(raw, place - 4)
-    longs[6, row] = place
-    longs[7, row] = length
+    longs[8, row] = place
+    longs[9, row] = length
     if length < 0 or length > end - place:
-        return _rest_unread(_BODY, 8, row, longs)
+        return _rest_unread(_BODY, 10, row, longs)
     place += length
-    longs[8, row] = place + topic_width
+    longs[10, row] = place + topic_width
     if end - place < topic_width:
-        return _rest_unread(_TOPIC, 9, row, longs)
+        return _rest_unread(_TOPIC, 11, row, longs)
     length = bits.i16(raw, place)
     if topic_width == 1:
         length >>= 8
-    longs[9, row] = length
+    longs[11, row] = length
     place += topic_width
     if length < 0 or length > end - place:
-        return _rest_unread(_TOPIC, 10, row, longs)
+        return _rest_unread(_TOPIC, 12, row, longs)
     place += length
-    longs[10, row] = place + 2
+    longs[12, row] = place + 2
     if end - place < 2:
-        return _rest_unread(_PROPERTIES, 11, row, longs)
+        return _rest_unread(_PROPERTIES, 13, row, longs)
     length = bits.i16(raw, place)
-    longs[11, row] = length
+    longs[13, row] = length
     place += 2
     if length < 0 or length > end - place:
         return _PROPERTIES

@@ -106,32 +106,34 @@ def hosts(
     raw: bits.Bytes,
     at: bits.Longs,
     sys_flag: bits.Ints,
+    host: bits.Longs,
     of_store: cython.bint,
     out: bits.Room,
     ends: bits.IntRoom,
 ) -> int:
     """Write the hosts of n records as `ip:port` or `[ip]:port`; returns the place behind the last one.
 
-    `at`: the starts of the records. `ends` receives n + 1 offsets in `out`.
+    `at`: the starts of the records. `host`: address and port of those with an IPv4 address, as
+    record_fields.split finds them. `ends` receives n + 1 offsets in `out`.
     """
     row: bits.Place
     to: bits.Place = 0
     place: bits.Place
     before: bits.Place = 0  # the IPv4 host that was written last
     size: bits.Place = 0
-    known: bits.Word = 0
+    known: bits.Long = 0
     flag: cython.int = bits.STORE_HOST_V6 if of_store else bits.BORN_HOST_V6
     with cython.nogil:
         ends[0] = 0
         for row in range(at.shape[0]):
-            place = _host_place(at[row], sys_flag[row], of_store)
             if sys_flag[row] & flag:
-                to = _host_v6(raw, place, out, to)
-            elif size and bits.word(raw, place) == known:  # mostly that of the record before
+                to = _host_v6(raw, _host_place(at[row], sys_flag[row], of_store), out, to)
+            elif size and host[row] == known:  # mostly that of the record before
                 to = bits.copy(out, before, size, out, to)
             else:
-                known = bits.word(raw, place)
+                known = host[row]
                 before = to
+                place = _host_place(at[row], sys_flag[row], of_store)
                 to = _host_v4(raw, place, place + 4, out, to)
                 size = to - before
             ends[row + 1] = cython.cast(cython.int, to)
@@ -203,11 +205,17 @@ def _host_v6(raw: bits.Bytes, place: bits.Place, out: bits.Room, to: bits.Place)
 
 
 def message_ids(
-    raw: bits.Bytes, at: bits.Longs, sys_flag: bits.Ints, out: bits.Room, ends: bits.IntRoom
+    raw: bits.Bytes,
+    at: bits.Longs,
+    sys_flag: bits.Ints,
+    host: bits.Longs,
+    physical_offset: bits.Longs,
+    out: bits.Room,
+    ends: bits.IntRoom,
 ) -> int:
     """Write the offsetMsgId of n records: storeHost and physicalOffset in upper-case hex.
 
-    `out` has 56 bytes for each. Returns the place behind the last one.
+    `host`: as in `hosts`, of storeHost. `out` has 56 bytes for each. Returns the place behind the last one.
     """
     row: bits.Place
     to: bits.Place = 0
@@ -215,12 +223,12 @@ def message_ids(
     with cython.nogil:
         ends[0] = 0
         for row in range(at.shape[0]):
-            place = _host_place(at[row], sys_flag[row], True)
-            to = bits.put_hex(out, to, bits.i64(raw, place))
+            to = bits.put_hex(out, to, host[row])
             if sys_flag[row] & bits.STORE_HOST_V6:
+                place = _host_place(at[row], sys_flag[row], True)
                 to = bits.put_hex(out, to, bits.i64(raw, place + 8))
                 # Four bytes: the second half of these digits is written over.
                 to = bits.put_hex(out, to, bits.i64(raw, place + 16)) - 8
-            to = bits.put_hex(out, to, bits.i64(raw, at[row] + 28))
+            to = bits.put_hex(out, to, physical_offset[row])
             ends[row + 1] = cython.cast(cython.int, to)
     return to

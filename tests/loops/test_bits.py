@@ -103,15 +103,19 @@ def argument(kind: str, name: str, chosen: random.Random) -> Any:
     """A value for an argument: mostly sound, at times outside of what any buffer has."""
     if kind in BYTES:
         few = chosen.choice([b"\0\1", bytes(range(256)), b"ab\0"])
-        return bytes(chosen.choices(few, k=chosen.choice([0, 1, 7, 8, 9, 20, 45, 90])))
+        return bytes(chosen.choices(few, k=chosen.choice([0, 1, 7, 8, 9, 20, 45, 90, 700])))
     if kind == "LongRoom":
-        return array("q", bytes(8 * chosen.choice([0, 1, 3, 90])))
+        return array("q", bytes(8 * chosen.choice([0, 1, 3, 90, 700])))
     if name == "byte":
         return chosen.choice([0, 1, 2, 97, 128, 255])
     if kind in ("Py_ssize_t", "Place") or name in ("at", "size", "stop", "to", "place"):
         large = [sys.maxsize, sys.maxsize - 7, -sys.maxsize - 1, -1]
         return chosen.choice(
-            [chosen.randrange(12), chosen.randrange(12), chosen.randrange(-9, 99)]
+            [
+                *(chosen.randrange(12) for _ in range(2)),
+                chosen.randrange(-9, 99),
+                chosen.randrange(300),
+            ]
             if chosen.random() < 0.95
             else large
         )
@@ -141,7 +145,7 @@ def outcome(function: Callable[..., Any], given: list[Any]) -> Any:
 
 
 def written(one: Declared, given: list[Any]) -> list[Any]:
-    """What rooms hold; a copy may leave anything in the 64 bytes behind its start."""
+    """What rooms hold; a copy may leave anything in the 64 bytes behind its end."""
     rooms: list[Any] = []
     by_name = {name: value for (_, name), value in zip(one.taken, given, strict=True)}
     for kind, name in one.taken:
@@ -149,7 +153,7 @@ def written(one: Declared, given: list[Any]) -> list[Any]:
             room = bytearray(by_name[name])
             if "to" in by_name and "size" in by_name:
                 end = by_name["to"] + by_name["size"]
-                del room[end : max(end, by_name["to"] + 64)]
+                del room[end : end + 64]
             rooms.append(room)
         if kind == "LongRoom":
             rooms.append(by_name[name])

@@ -113,21 +113,29 @@ def test_texts(log: bytes, seed: int) -> None:
     if seed % 2:  # what an IPv6 host would be, whatever stands there
         flags |= np.array([chosen.choice([0, 0x10, 0x20, 0x30]) for _ in some], dtype=np.int32)
     raw = memoryview(log)
+    fields = dict(zip(record_fields.LONG_FIELDS, longs, strict=True))
 
     def texts_and_ends(size: int) -> list[Any]:
         return [np.zeros(size * ROWS + 64, np.uint8), np.zeros(ROWS + 1, np.int32)]
 
-    for of_store in (False, True):
+    for of_store, name in ((False, "born_host"), (True, "store_host")):
         both(
             texts,
-            lambda form, rooms, s=of_store: form.hosts(  # type: ignore[misc]
-                raw, some.data, flags.data, s, rooms[0].data, rooms[1].data
+            lambda form, rooms, s=of_store, n=name: form.hosts(  # type: ignore[misc]
+                raw, some.data, flags.data, fields[n].data, s, rooms[0].data, rooms[1].data
             ),
             lambda: texts_and_ends(texts.LONGEST_HOST),
         )
     ids = both(
         texts,
-        lambda form, rooms: form.message_ids(raw, some.data, flags.data, *(r.data for r in rooms)),
+        lambda form, rooms: form.message_ids(
+            raw,
+            some.data,
+            flags.data,
+            fields["store_host"].data,
+            fields["physical_offset"].data,
+            *(r.data for r in rooms),
+        ),
         lambda: texts_and_ends(texts.LONGEST_MESSAGE_ID),
     )
     first = bytes(ids[1][: ids[2][1]])
