@@ -14,7 +14,6 @@ from rmq_store.arrow.column_definitions import BY_NAME, arrow_schema, column_nam
 from rmq_store.arrow.property_columns import PropertyColumns, property_columns_at
 from rmq_store.arrow.string_slices import (
     as_java_reads,
-    buffers,
     number_array,
     room_for,
     slices,
@@ -112,7 +111,7 @@ def stored_properties(headers: Headers) -> pa.Array:
 def other_topic_rows(rows: ListedEntries, headers: Headers) -> npt.NDArray[np.bool_]:
     """Mask of rows whose record names another topic or queue than the queue that lists it."""
     same = np.empty(len(rows), dtype=np.uint8)
-    ends, names = buffers(texts_array(rows.queues.topics))
+    names, ends = rows.queues.topic_texts
     texts.is_of_topic(
         headers.window.data,
         headers.topic_at.data,
@@ -176,7 +175,8 @@ def _topics(rows: ListedEntries) -> pa.Array:
     codes, names = rows.topic_code, rows.queues.topics
     if len(codes) and (codes == codes[0]).all():
         return _constant(names[int(codes[0])], len(rows))
-    return texts_array(names).take(number_array(codes))
+    raw, ends = rows.queues.topic_texts
+    return slices(raw, ends[codes], np.diff(ends)[codes], pa.string())
 
 
 def _queue_offsets(builder: BatchBuilder, rows: ListedEntries, headers: Headers | None) -> pa.Array:

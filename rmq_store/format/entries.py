@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.format.array_types import Columns, Ints, concatenated
+from rmq_store.format.array_types import Bytes, Columns, Ints, concatenated
 from rmq_store.format.layout import FILLER_SIZE
 from rmq_store.format.queues import QueueId
 
@@ -70,6 +70,13 @@ class Queues(tuple[QueueId, ...]):
     def topics(self) -> list[str]:
         """The distinct topics, in order."""
         return sorted({queue.topic for queue in self})
+
+    @cached_property
+    def topic_texts(self) -> tuple[Bytes, npt.NDArray[np.int32]]:
+        """The bytes of `topics`, one behind the other, and where each begins and the last one ends."""
+        raw = [topic.encode() for topic in self.topics]
+        ends = np.cumsum([0, *map(len, raw)], dtype=np.int32)
+        return np.frombuffer(b"".join(raw), dtype=np.uint8), ends
 
     @cached_property
     def topic_codes(self) -> npt.NDArray[np.int32]:

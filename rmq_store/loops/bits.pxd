@@ -33,13 +33,20 @@ cdef extern from *:
         x = ~(((x & 0x7F7F7F7F7F7F7F7FULL) + 0x7F7F7F7F7F7F7F7FULL) | x | 0x7F7F7F7F7F7F7F7FULL);
         return ((x >> 7) * 0x0102040810204080ULL) >> 56;
     }
-    typedef struct { uint64_t w[8]; } rmq_line;
-    static inline void rmq_copy64(uint8_t *to, const uint8_t *from) {
-        rmq_line v; memcpy(&v, from, 64); memcpy(to, &v, 64);
-    }
-    /* A bit for each of 64 bytes that is 1 or 2, and in `other` one for each that is not ASCII. */
+    /* 64 bytes, all loaded before the first is stored. And a bit for each of 64 bytes that is 1 or 2, with
+       one in `other` for each that is not ASCII. */
     #ifdef __SSE2__
     #include <emmintrin.h>
+    static inline void rmq_copy64(uint8_t *to, const uint8_t *from) {
+        __m128i a = _mm_loadu_si128((const __m128i *)from);
+        __m128i b = _mm_loadu_si128((const __m128i *)(from + 16));
+        __m128i c = _mm_loadu_si128((const __m128i *)(from + 32));
+        __m128i d = _mm_loadu_si128((const __m128i *)(from + 48));
+        _mm_storeu_si128((__m128i *)to, a);
+        _mm_storeu_si128((__m128i *)(to + 16), b);
+        _mm_storeu_si128((__m128i *)(to + 32), c);
+        _mm_storeu_si128((__m128i *)(to + 48), d);
+    }
     static inline uint64_t rmq_ones_and_twos(const uint8_t *p, uint64_t *other) {
         __m128i one = _mm_set1_epi8(1), two = _mm_set1_epi8(2), v, found;
         uint64_t bits = 0, beside = 0;
@@ -53,6 +60,10 @@ cdef extern from *:
         return bits;
     }
     #else
+    typedef struct { uint64_t w[8]; } rmq_line;
+    static inline void rmq_copy64(uint8_t *to, const uint8_t *from) {
+        rmq_line v; memcpy(&v, from, 64); memcpy(to, &v, 64);
+    }
     static inline uint64_t rmq_ones_and_twos(const uint8_t *p, uint64_t *other) {
         uint64_t bits = 0;
         *other = 0;
@@ -179,12 +190,13 @@ cdef inline Py_ssize_t copy(
     Bytes raw, Py_ssize_t at, Py_ssize_t size, Room out, Py_ssize_t to
 ) except -1 nogil:
     cdef Py_ssize_t done = 64
+    cdef Py_ssize_t whole = (size + 63) & -64 if size > 0 else 64
     if size < 0 or at < 0 or size > raw.shape[0] - at:
         outside(at, size, raw.shape[0])
     if to < 0 or size > out.shape[0] - to:
         outside(to, size, out.shape[0])
     # Most texts are short: a call for each costs more than its work, and guesses their sizes.
-    if size <= 256 and raw.shape[0] - at >= 256 and out.shape[0] - to >= 256:
+    if size <= 256 and whole <= raw.shape[0] - at and whole <= out.shape[0] - to:
         _copy64(&out[to], &raw[at])
         while done < size:
             _copy64(&out[to + done], &raw[at + done])

@@ -61,6 +61,8 @@ def gather_values(
         ends[0] = 0
         for row in range(known.shape[0]):
             at = row * width + first
+            if row + 16 < known.shape[0]:
+                bits.prefetch(raw, values[at + 16 * width], 1)
             known[row] = values[at + 1] > 0
             unknown += 1 - known[row]
             to = bits.copy(raw, values[at], values[at + 1] - values[at], out, to)
