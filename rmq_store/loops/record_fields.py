@@ -28,6 +28,7 @@ FAULTS = (
 
 FRONT_SIZE = cython.declare(cython.int, 36)  # bytes up to the end of physicalOffset
 _ENTRY_HEAD = cython.declare(cython.int, 48)  # of a DLedger log, before each record
+_AHEAD = cython.declare(cython.int, 2048)  # bytes
 _INTACT = cython.declare(cython.int, 0)
 _OUTSIDE = cython.declare(cython.int, 1)
 _MAGIC = cython.declare(cython.int, 2)
@@ -242,6 +243,7 @@ def follow(
     magic: cython.int
     last: bits.Place = raw.shape[0] - FRONT_SIZE
     with cython.nogil:
+        before = 0
         while at < stop and at <= last and count < found.shape[0]:
             size = bits.i32(raw, at)
             magic = bits.i32(raw, at + 4)
@@ -253,8 +255,13 @@ def follow(
                 break
             found[count] = at
             count += 1
-            # Where the fourth record from here begins, if records are of one size: its page at least.
-            bits.prefetch(raw, at + 4 * size, 1)
+            # Where the fourth record from here begins, if records are of one size; else all bytes that are
+            # further ahead: the place of a record is known when the one before it is there.
+            if size == before:
+                bits.prefetch(raw, at + 4 * size, 1)
+            else:
+                bits.prefetch(raw, at + _AHEAD, size)
+            before = size
             at += size
     return count, at
 
