@@ -17,7 +17,7 @@ from rmq_store.commitlog.doubled_files import fullest
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.record_runs import RecordRun, follow, next_record
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.dledger import entries_folders
+from rmq_store.config.dledger import entries_folders, refuse_entries
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.errors import CorruptRecordError, MissingFileError
 from rmq_store.files.segment_chain import SegmentChain
@@ -36,6 +36,7 @@ _FIRST: Ints = np.zeros(1, dtype=np.int64)
 # A record begins with four bytes of size. At most the first three of them are zeros, so a
 # record may begin up to three bytes before the first stored byte.
 _ZEROS_OF_A_SIZE = 3
+_ZEROS_OF_A_FILE_AHEAD = 1 << 20  # bytes at the start of a file that tell a file made ahead
 
 
 def _require_whole(decoded: Record | Gap, segment: SegmentFile, offset: int) -> None:
@@ -146,6 +147,13 @@ class CommitLog:
             reason=f"no record starts here: {decoded.value}",
             advice="The offset counts from the start of the log; rmqstore verify lists the gaps",
         )
+
+    def intact_at(self, offset: int) -> Record | None:
+        """The record at `offset`, fully checked; None without one."""
+        try:
+            return self.record_at(offset)
+        except (CorruptRecordError, MissingFileError):
+            return None
 
     def _decode(self, offset: int) -> Record | Gap:
         segment = self.chain.segment_at(offset)
@@ -282,22 +290,44 @@ class CommitLog:
         window.fetch([start], [run.stop])  # the last record may extend past `upto`
         return run
 
-    def last_record_file(self) -> SegmentFile | None:
-        """The last file that begins with a record (or a blank): the log ends in it.
+    def last_file(self) -> SegmentFile | None:
+        """The last file with a record (or a blank at its start), in which the log ends; without one
+        the first file, None without files.
 
-        At most one file follows: the zeros that the broker preallocates.
+        It may begin with damage. At most one file follows: one that the broker made ahead, with zeros or
+        with a first record that it is writing. Raises UnsupportedStoreError for files with entries of a
+        DLedger log that are not among those of one.
         """
         for segment in reversed(self.chain.segments):
-            frame = self.frame_at(segment.base)
-            with self._from(segment.base, segment) as window:
-                if frame:
-                    size = EntryHead.of(window.bytes[:frame].tobytes()).size
-                    window.fetch([0], [min(max(size, frame), _LARGEST_RECORD)])
-                front = Headers(window.bytes, _FIRST + frame, segment.base)
-                found = bool(front.valid[0]) or self._is_other_start(window.bytes, segment)
-            if found:
+            if self._begins_with_record(segment) or self._has_record_behind_damage(segment):
                 return segment
-        return None
+        return next(iter(self.chain.segments), None)
+
+    def _begins_with_record(self, segment: SegmentFile) -> bool:
+        frame = self.frame_at(segment.base)
+        with self._from(segment.base, segment) as window:
+            if frame:
+                size = EntryHead.of(window.bytes[:frame].tobytes()).size
+                window.fetch([0], [min(max(size, frame), _LARGEST_RECORD)])
+            front = Headers(window.bytes, _FIRST + frame, segment.base)
+            if front.valid[0] or self._is_other_start(window.bytes, segment):
+                return True
+            if not frame:
+                refuse_entries(segment, window.bytes[:ENTRY_HEAD_SIZE].tobytes())
+        return False
+
+    def _has_record_behind_damage(self, segment: SegmentFile) -> bool:
+        """Whether an intact record follows the start of a file that begins with other bytes."""
+        chain, at, end = self.chain, segment.base, self.chain.segment_end(segment)
+        looked_at = min(_ZEROS_OF_A_FILE_AHEAD, chain.cost.spare)
+        if chain.is_zero(at, min(end, chain.stored_from(at) + looked_at)):
+            return False
+        found = self.next_record(segment, at + 1, end)
+        while found is not None:
+            if self.intact_at(found + self.frame_at(found)) is not None:
+                return True
+            found = self.next_record(segment, found + 1, end)
+        return False
 
     def _is_other_start(self, raw: Bytes, segment: SegmentFile) -> bool:
         """Whether a file begins with a blank, or with an entry that has no record."""

@@ -372,5 +372,5 @@ def _damage(
 
 
 def _goes_on(log: CommitLog, segment: SegmentFile) -> bool:
-    last = log.last_record_file()
+    last = log.last_file()
     return last is not None and last.base > segment.base

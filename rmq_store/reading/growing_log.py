@@ -179,7 +179,7 @@ class LogFollower:
 
 def _change_of(log: CommitLog) -> tuple[int | None, ...]:
     """The number and the time of change of the last file; None for both where nothing says that."""
-    last = log.last_record_file() if log.chain.cost.grows else None
+    last = log.last_file() if log.chain.cost.grows else None
     try:
         return (None, None) if last is None else (last.base, os.stat(last.path).st_mtime_ns)
     except OSError:
@@ -194,7 +194,7 @@ def whole_end(log: CommitLog, start: int, listed_end: Callable[[int], int]) -> i
     that a queue lists, and is called only if the bytes do not decide: with the end that they leave
     in doubt.
     """
-    last = log.last_record_file()
+    last = log.last_file()
     if last is None:
         return max(start, log.start)
     end, doubtful = _run_end(log, max(start, last.base))
