@@ -19,7 +19,11 @@ from rmq_store.commitlog.record_runs import RecordRun, follow, next_record
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import entries_folders, refuse_entries
 from rmq_store.config.locate import commitlog_folders
-from rmq_store.errors import CorruptRecordError, MissingFileError
+from rmq_store.errors import (
+    CorruptRecordError,
+    LogOffset,
+    MissingFileError,
+)
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, list_segments
 from rmq_store.files.source import Sources, Window
@@ -47,7 +51,7 @@ def _require_whole(decoded: Record | Gap, segment: SegmentFile, offset: int) -> 
     if isinstance(decoded, Record) and offset + decoded.total_size > segment.base + segment.size:
         raise CorruptRecordError(
             segment.shown,
-            offset=offset,
+            offset=LogOffset(offset),
             reason="the file ends inside the record",
             expected=f"{decoded.total_size} bytes",
             actual=f"{segment.base + segment.size - offset} bytes",
@@ -80,6 +84,7 @@ class CommitLog:
             segments=list_segments(folders, fullest) if segments is None else segments,
             sources=sources,
             setting="mappedFileSizeCommitLog",
+            place=LogOffset,
         )
         self._file_size, self._entries, self._copied = file_size, entries, copied
         framed = {os.fspath(folder) for folder in entries}
@@ -143,9 +148,9 @@ class CommitLog:
             return decoded
         raise CorruptRecordError(
             self.path_at(offset),
-            offset=offset,
+            offset=LogOffset(offset),
             reason=f"no record starts here: {decoded.value}",
-            advice="The offset counts from the start of the log; rmqstore verify lists the gaps",
+            advice="rmqstore verify lists the gaps",
         )
 
     def intact_at(self, offset: int) -> Record | None:
@@ -162,7 +167,7 @@ class CommitLog:
             if hole is not None:
                 raise MissingFileError(
                     self.chain.folders[0],
-                    offset=offset,
+                    offset=LogOffset(offset),
                     reason=f"the files of the CommitLog from {hole[0]} to {hole[1]} are missing, "
                     "including the record",
                     advice="There are files before and after them, so they did not expire. Restore "
@@ -170,7 +175,7 @@ class CommitLog:
                 )
             raise MissingFileError(
                 self.chain.folders[0],
-                offset=offset,
+                offset=LogOffset(offset),
                 reason="no file of the CommitLog holds this offset",
                 expected=f"{self.start} to {self.chain.stop}",
                 advice="It expired and was deleted, or was never written",

@@ -13,7 +13,11 @@ from weakref import WeakKeyDictionary
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import Extent, SoundRun, gap_at, last_from, walk
-from rmq_store.errors import CorruptRecordError, StoreError
+from rmq_store.errors import (
+    CorruptRecordError,
+    LogOffset,
+    StoreError,
+)
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import MAGIC_V1, MAGIC_V2
 from rmq_store.format.record import NO_RECORD, Gap
@@ -107,7 +111,7 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
     front = log.chain.read(offset, min(offset + _SHOWN, log.chain.segment_end(segment))).tobytes()
     return CorruptRecordError(
         segment.shown,
-        offset=offset,
+        offset=LogOffset(offset),
         reason="the bytes at this offset of the log are not a record"
         + (f" ({found})" if found else ""),
         expected=why.expected or "the start of a record",

@@ -19,7 +19,13 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import next_start
 from rmq_store.commitlog.walk import records_from
-from rmq_store.errors import DataLossError, LogCutError, OtherStoreError, StoreError
+from rmq_store.errors import (
+    DataLossError,
+    LogCutError,
+    LogOffset,
+    OtherStoreError,
+    StoreError,
+)
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.queue_view import QueueView
@@ -83,7 +89,7 @@ def check_place(log: CommitLog, place: LogPlace, path: str) -> None:
         if now is not None and now != place.first:
             raise OtherStoreError(
                 path,
-                offset=place.first.start,
+                offset=LogOffset(place.first.start),
                 reason="another store is at this path: its log begins with other bytes",
                 expected=place.first.digest,
                 actual=now.digest,
@@ -96,7 +102,7 @@ def check_place(log: CommitLog, place: LogPlace, path: str) -> None:
         if now != place.before:
             raise LogCutError(
                 path,
-                offset=place.offset,
+                offset=LogOffset(place.offset),
                 reason="the log was cut behind what was already read: a broker lost what it had "
                 "not flushed",
                 expected=f"the bytes that ended at {place.offset}",
@@ -112,7 +118,7 @@ def expired(path: str, offset: int, log_start: int) -> DataLossError:
     """The error for files of a log that expired before they were read."""
     return DataLossError(
         path,
-        offset=offset,
+        offset=LogOffset(offset),
         reason="files of the log expired before they were read",
         expected=f"the log from {offset} on",
         actual=f"the log from {log_start} on",

@@ -22,7 +22,12 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.commitlog.walk import SoundRun, last_from, walk
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch, numbered_queues
-from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
+from rmq_store.errors import (
+    CorruptRecordError,
+    LogOffset,
+    MissingFileError,
+    StoreError,
+)
 from rmq_store.format.entries import ListedEntries
 from rmq_store.format.layout import enters_queue
 from rmq_store.format.queues import QueueId
@@ -182,17 +187,17 @@ class LogReader:
     def _gap(self, start: int, stop: int, reason: str | None) -> CorruptRecordError:
         return CorruptRecordError(
             self.log.path_at(start),
-            offset=start,
+            offset=LogOffset(start),
             reason=f"{stop - start} bytes are not a record: {reason or 'left from something else'}",
-            advice="The offset is a log offset; these bytes are lost, the rest can be read",
+            advice="These bytes are lost, the rest can be read",
         )
 
     def _missing(self, start: int, stop: int) -> MissingFileError:
         return MissingFileError(
             self.log.chain.folders[0],
-            offset=start,
+            offset=LogOffset(start),
             reason=f"no commitLog file has {stop - start} bytes",
-            advice="The offset is a log offset; a file was lost or not copied",
+            advice="A file was lost or not copied",
         )
 
     def _damaged(self, error: StoreError) -> None:

@@ -16,7 +16,11 @@ from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entry_of_record import entries_to_write
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.errors import InvalidArgumentError, UnrecoverableStoreError
+from rmq_store.errors import (
+    InvalidArgumentError,
+    LogOffset,
+    UnrecoverableStoreError,
+)
 from rmq_store.files.changes import Change, cut
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segment_chain import SegmentChain
@@ -146,10 +150,10 @@ class StrictRecovery:
         if report.intact_cut and not self._cuts_intact:
             raise UnrecoverableStoreError(
                 log.path_at(end),
-                offset=end,
+                offset=LogOffset(end),
                 reason=f"{report.intact_cut} intact records are behind a damaged one, and a recovery "
                 "cuts them",
-                advice="The offset is a log offset. Copy them into a new store first: rmqstore salvage; "
+                advice="Copy them into a new store first: rmqstore salvage; "
                 "then rmqstore recover --apply cuts them here",
             )
         return first
@@ -183,7 +187,7 @@ class StrictRecovery:
             raise InvalidArgumentError(
                 self.root,
                 reason="the log cannot be cut there: no record ends at this offset",
-                offset=until,
+                offset=LogOffset(until),
                 actual=f"records to {walk.end}",
             )
         return shorter
