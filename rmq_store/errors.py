@@ -21,6 +21,28 @@ def shown_path(path: str) -> str:
     return path
 
 
+class Place(int):
+    """The place of a fault, of one of three kinds. `meaning`: what messages say about the kind."""
+
+    meaning = ""
+
+
+class FileOffset(Place):
+    """A byte of the named file, or of the files of the named folder, one after the other."""
+
+
+class LogOffset(Place):
+    """A physicalOffset: a byte of the whole CommitLog."""
+
+    meaning = "The offset is a log offset. "
+
+
+class QueueOffset(Place):
+    """A queueOffset of the queue that the reason names."""
+
+    meaning = "The offset is a queue offset. "
+
+
 class ListedAt(NamedTuple):
     """A queue entry: its queue offset, and the place in the CommitLog that it points to."""
 
@@ -34,8 +56,8 @@ class ListedAt(NamedTuple):
 class StoreError(Exception):
     """Base of all errors that `rmq_store` raises on purpose.
 
-    `path` is the file or folder. `offset` is a byte position in that file, or in the CommitLog if
-    the reason says so. `expected` and `actual` are the two sides of a failed check. `advice` is the
+    `path` is the file or folder. `offset` is the place of the fault, an int: FileOffset (of that file),
+    LogOffset or QueueOffset. `expected` and `actual` are the two sides of a failed check. `advice` is the
     next step. `code` is stable, for programs. `entry` is the queue entry that points to the damage,
     if a reader came from a queue.
     """
@@ -54,12 +76,19 @@ class StoreError(Exception):
         advice: str | None = None,
     ) -> None:
         self.path = None if path is None else shown_path(os.fspath(path))
-        self.offset = offset
+        self.offset = offset if offset is None or isinstance(offset, Place) else FileOffset(offset)
         self.reason = reason
         self.expected = expected
         self.actual = actual
         self.advice = advice
         super().__init__(self._sentence())
+
+    @property
+    def log_offset(self) -> int | None:
+        """Where the damage is in the CommitLog: the record of `entry`, if there is one; None if unknown."""
+        if self.entry is not None:
+            return self.entry.log_offset if self.entry.log_offset >= 0 else None
+        return self.offset if isinstance(self.offset, LogOffset) else None
 
     def _sentence(self) -> str:
         where = "" if self.path is None else f"{self.path}: "
@@ -67,8 +96,10 @@ class StoreError(Exception):
         both = (("expected", self.expected), ("found", self.actual))
         compared = ", ".join(f"{side} {value}" for side, value in both if value is not None)
         sides = f" ({compared})" if compared else ""
-        todo = "" if self.advice is None else f". {self.advice}"
-        return printable(f"[{self.code}] {where}{self.reason}{at}{sides}{todo}")
+        todo = ("" if self.offset is None else self.offset.meaning) + (self.advice or "")
+        return printable(
+            f"[{self.code}] {where}{self.reason}{at}{sides}{todo and f'. {todo.strip()}'}"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Keyword-only arguments do not survive the default pickling of exceptions, and executors

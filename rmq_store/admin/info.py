@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from rmq_store.commitlog.doubled_records import doubled_names
 from rmq_store.commitlog.log import CommitLog, open_log
-from rmq_store.commitlog.next_intact_record import last_file
 from rmq_store.commitlog.walk import last_from
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import members_in
@@ -195,7 +194,7 @@ class LogEnd(NamedTuple):
 
 
 def last_record(log: CommitLog) -> LogEnd:
-    segment = last_file(log)
+    segment = log.last_file()
     if segment is None:
         return LogEnd(log.start, None)
     written = _written_until(log, segment)

@@ -240,7 +240,7 @@ def _begin(root: Path, state: dict[str, str]) -> bool:
 def _take_log(store: MessageStore, root: Path, mode: str, progress: Progress | None) -> None:
     """Copy or link all log files with bytes, without files that a broker created in advance."""
     chain = store.log.chain
-    last = _last_with_bytes(store)
+    last = store.log.last_file()
     for segment in chain.segments:
         if last is None or segment.base > last.base:
             continue
@@ -254,15 +254,6 @@ def _take_log(store: MessageStore, root: Path, mode: str, progress: Progress | N
         if progress is not None:
             progress(segment.size)
     sync_folder(root / COMMITLOG_DIR)
-
-
-def _last_with_bytes(store: MessageStore) -> SegmentFile | None:
-    """The last log file that is not empty. It may begin with damage, and have records behind that."""
-    chain, last = store.log.chain, store.log.last_record_file()
-    for segment in reversed(chain.segments):
-        if segment == last or not chain.is_zero(segment.base, chain.segment_end(segment)):
-            return segment
-    return None
 
 
 def _copy(segment: SegmentFile, path: Path, size: int) -> None:

@@ -155,7 +155,7 @@ def _topics_of_inner_batches(store: MessageStore) -> set[str]:
 
 def _has_record_crcs(store: MessageStore) -> bool:
     """Whether the newest file has record CRCs. If so, the target gets new ones."""
-    last = store.log.last_record_file()
+    last = store.log.last_file()
     runs = walk(store.log, None if last is None else last.base)
     return any(len(record_crc_rows(run.headers)) > 0 for run in runs if isinstance(run, SoundRun))
 

@@ -10,7 +10,13 @@ import numpy as np
 from rmq_store.commitlog.doubled_files import first_difference
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import SoundRun, walk
-from rmq_store.errors import CorruptRecordError, StoreError, UnrecoverableStoreError, shown_path
+from rmq_store.errors import (
+    CorruptRecordError,
+    LogOffset,
+    StoreError,
+    UnrecoverableStoreError,
+    shown_path,
+)
 from rmq_store.files.segments import SegmentFile
 
 _ADVICE = "Find out which of the two is right, and move the other one away"
@@ -104,10 +110,10 @@ def contradictions(log: CommitLog, start: int = 0, stop: int = 2**63 - 1) -> Ite
             if offset is not None and start <= offset < stop:
                 yield CorruptRecordError(
                     used.path,
-                    offset=offset,
+                    offset=LogOffset(offset),
                     reason=f"another file of this name, {shown_path(other.path)}, has other records; "
                     "this one is read. They differ",
-                    advice=f"The offset is a log offset. {_ADVICE}; rmqstore verify counts the records",
+                    advice=f"{_ADVICE}; rmqstore verify counts the records",
                 )
 
 

@@ -17,9 +17,13 @@ from rmq_store.commitlog.doubled_files import fullest
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.record_runs import RecordRun, follow, next_record
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.dledger import entries_folders
+from rmq_store.config.dledger import entries_folders, refuse_entries
 from rmq_store.config.locate import commitlog_folders
-from rmq_store.errors import CorruptRecordError, MissingFileError
+from rmq_store.errors import (
+    CorruptRecordError,
+    LogOffset,
+    MissingFileError,
+)
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, list_segments
 from rmq_store.files.source import Sources, Window
@@ -36,6 +40,7 @@ _FIRST: Ints = np.zeros(1, dtype=np.int64)
 # A record begins with four bytes of size. At most the first three of them are zeros, so a
 # record may begin up to three bytes before the first stored byte.
 _ZEROS_OF_A_SIZE = 3
+_ZEROS_OF_A_FILE_AHEAD = 1 << 20  # bytes at the start of a file that tell a file made ahead
 
 
 def _require_whole(decoded: Record | Gap, segment: SegmentFile, offset: int) -> None:
@@ -46,7 +51,7 @@ def _require_whole(decoded: Record | Gap, segment: SegmentFile, offset: int) -> 
     if isinstance(decoded, Record) and offset + decoded.total_size > segment.base + segment.size:
         raise CorruptRecordError(
             segment.shown,
-            offset=offset,
+            offset=LogOffset(offset),
             reason="the file ends inside the record",
             expected=f"{decoded.total_size} bytes",
             actual=f"{segment.base + segment.size - offset} bytes",
@@ -79,6 +84,7 @@ class CommitLog:
             segments=list_segments(folders, fullest) if segments is None else segments,
             sources=sources,
             setting="mappedFileSizeCommitLog",
+            place=LogOffset,
         )
         self._file_size, self._entries, self._copied = file_size, entries, copied
         framed = {os.fspath(folder) for folder in entries}
@@ -142,10 +148,17 @@ class CommitLog:
             return decoded
         raise CorruptRecordError(
             self.path_at(offset),
-            offset=offset,
+            offset=LogOffset(offset),
             reason=f"no record starts here: {decoded.value}",
-            advice="The offset counts from the start of the log; rmqstore verify lists the gaps",
+            advice="rmqstore verify lists the gaps",
         )
+
+    def intact_at(self, offset: int) -> Record | None:
+        """The record at `offset`, fully checked; None without one."""
+        try:
+            return self.record_at(offset)
+        except (CorruptRecordError, MissingFileError):
+            return None
 
     def _decode(self, offset: int) -> Record | Gap:
         segment = self.chain.segment_at(offset)
@@ -154,7 +167,7 @@ class CommitLog:
             if hole is not None:
                 raise MissingFileError(
                     self.chain.folders[0],
-                    offset=offset,
+                    offset=LogOffset(offset),
                     reason=f"the files of the CommitLog from {hole[0]} to {hole[1]} are missing, "
                     "including the record",
                     advice="There are files before and after them, so they did not expire. Restore "
@@ -162,7 +175,7 @@ class CommitLog:
                 )
             raise MissingFileError(
                 self.chain.folders[0],
-                offset=offset,
+                offset=LogOffset(offset),
                 reason="no file of the CommitLog holds this offset",
                 expected=f"{self.start} to {self.chain.stop}",
                 advice="It expired and was deleted, or was never written",
@@ -282,22 +295,44 @@ class CommitLog:
         window.fetch([start], [run.stop])  # the last record may extend past `upto`
         return run
 
-    def last_record_file(self) -> SegmentFile | None:
-        """The last file that begins with a record (or a blank): the log ends in it.
+    def last_file(self) -> SegmentFile | None:
+        """The last file with a record (or a blank at its start), in which the log ends; without one
+        the first file, None without files.
 
-        At most one file follows: the zeros that the broker preallocates.
+        It may begin with damage. At most one file follows: one that the broker made ahead, with zeros or
+        with a first record that it is writing. Raises UnsupportedStoreError for files with entries of a
+        DLedger log that are not among those of one.
         """
         for segment in reversed(self.chain.segments):
-            frame = self.frame_at(segment.base)
-            with self._from(segment.base, segment) as window:
-                if frame:
-                    size = EntryHead.of(window.bytes[:frame].tobytes()).size
-                    window.fetch([0], [min(max(size, frame), _LARGEST_RECORD)])
-                front = Headers(window.bytes, _FIRST + frame, segment.base)
-                found = bool(front.valid[0]) or self._is_other_start(window.bytes, segment)
-            if found:
+            if self._begins_with_record(segment) or self._has_record_behind_damage(segment):
                 return segment
-        return None
+        return next(iter(self.chain.segments), None)
+
+    def _begins_with_record(self, segment: SegmentFile) -> bool:
+        frame = self.frame_at(segment.base)
+        with self._from(segment.base, segment) as window:
+            if frame:
+                size = EntryHead.of(window.bytes[:frame].tobytes()).size
+                window.fetch([0], [min(max(size, frame), _LARGEST_RECORD)])
+            front = Headers(window.bytes, _FIRST + frame, segment.base)
+            if front.valid[0] or self._is_other_start(window.bytes, segment):
+                return True
+            if not frame:
+                refuse_entries(segment, window.bytes[:ENTRY_HEAD_SIZE].tobytes())
+        return False
+
+    def _has_record_behind_damage(self, segment: SegmentFile) -> bool:
+        """Whether an intact record follows the start of a file that begins with other bytes."""
+        chain, at, end = self.chain, segment.base, self.chain.segment_end(segment)
+        looked_at = min(_ZEROS_OF_A_FILE_AHEAD, chain.cost.spare)
+        if chain.is_zero(at, min(end, chain.stored_from(at) + looked_at)):
+            return False
+        found = self.next_record(segment, at + 1, end)
+        while found is not None:
+            if self.intact_at(found + self.frame_at(found)) is not None:
+                return True
+            found = self.next_record(segment, found + 1, end)
+        return False
 
     def _is_other_start(self, raw: Bytes, segment: SegmentFile) -> bool:
         """Whether a file begins with a blank, or with an entry that has no record."""

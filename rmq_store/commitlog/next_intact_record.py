@@ -13,7 +13,11 @@ from weakref import WeakKeyDictionary
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import Extent, SoundRun, gap_at, last_from, walk
-from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
+from rmq_store.errors import (
+    CorruptRecordError,
+    LogOffset,
+    StoreError,
+)
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import MAGIC_V1, MAGIC_V2
 from rmq_store.format.record import NO_RECORD, Gap
@@ -95,7 +99,7 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
     found: str | None = None
     if not first <= offset < behind:
         _, around = next_start(log, segment, offset)
-        if around is not None and _is_sound(log, around):
+        if around is not None and log.intact_at(around) is not None:
             return None
         gap = gap_at(log, segment, log.front(offset))
         if gap is None or gap.gap is Gap.FILLER:
@@ -107,7 +111,7 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
     front = log.chain.read(offset, min(offset + _SHOWN, log.chain.segment_end(segment))).tobytes()
     return CorruptRecordError(
         segment.shown,
-        offset=offset,
+        offset=LogOffset(offset),
         reason="the bytes at this offset of the log are not a record"
         + (f" ({found})" if found else ""),
         expected=why.expected or "the start of a record",
@@ -118,14 +122,6 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
 
 
 _SHOWN = 8  # bytes: size and magic of a record
-
-
-def _is_sound(log: CommitLog, offset: int) -> bool:
-    try:
-        log.record_at(offset)
-    except (CorruptRecordError, MissingFileError):
-        return False
-    return True
 
 
 # Stored zeros at the log's end that are read in search of a record behind them: pages that a crash
@@ -152,7 +148,7 @@ def intact_records_behind(log: CommitLog, stop: int, newest: int | None) -> Iter
 
 def _has_more(log: CommitLog, stop: int) -> bool:
     """Whether anything but zeros is at `stop`, soon after it, or at the start of a later file."""
-    file = last_file(log)
+    file = log.last_file()
     if file is None or stop < file.base:
         return file is not None
     end = log.chain.segment_end(file)
@@ -160,14 +156,9 @@ def _has_more(log: CommitLog, stop: int) -> bool:
     return stop < end and not log.chain.is_zero(stop, min(end, log.chain.stored_from(stop) + read))
 
 
-def last_file(log: CommitLog) -> SegmentFile | None:
-    """The last file that begins with a record; the first if none does: it may begin with damage."""
-    return log.last_record_file() or next(iter(log.chain.segments), None)
-
-
 def newest_behind_damage(log: CommitLog) -> int:
     """When the last intact record behind damage in the log's last file was stored (ms); else 0."""
-    file, newest = last_file(log), 0
+    file, newest = log.last_file(), 0
     if file is None:
         return newest
     last, stop = last_from(log, file.base)

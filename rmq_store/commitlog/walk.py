@@ -15,7 +15,10 @@ from rmq_store.commitlog.entry_order import EntryOrder
 from rmq_store.commitlog.headers import Headers, wrong_crc_rows
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import RecordRun
-from rmq_store.errors import CorruptRecordError
+from rmq_store.errors import (
+    CorruptRecordError,
+    LogOffset,
+)
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Window
 from rmq_store.format.dledger import ENTRY_HEAD_SIZE, EntryHead
@@ -300,11 +303,11 @@ def _in_entry(log: CommitLog, segment: SegmentFile, at: int, head: EntryHead) ->
     what, expected, actual = fault or ("body length", "that of its record", head.body_length)
     raise CorruptRecordError(
         segment.shown,
-        offset=at,
+        offset=LogOffset(at),
         reason=f"{NO_RECORD}{what} of the entry",
         expected=expected,
         actual=actual,
-        advice="The offset counts from the start of the log. Records after it are still readable; "
+        advice="Records after the offset are still readable; "
         "rmqstore verify lists the damaged ranges",
     )
 
@@ -372,5 +375,5 @@ def _damage(
 
 
 def _goes_on(log: CommitLog, segment: SegmentFile) -> bool:
-    last = log.last_record_file()
+    last = log.last_file()
     return last is not None and last.base > segment.base

@@ -137,6 +137,13 @@ def refuse_to_change(root: Path, config: StoreConfig, old: Sequence[SegmentFile]
     repair would take the queue entries of its messages for wrong. `old`: the files of `commitlog/`.
     """
     refuse_members_log(root, config)
+    for segment in old[:1]:
+        chain = SegmentChain([root / COMMITLOG_DIR], segments=[segment])
+        refuse_entries(
+            segment,
+            chain.read(chain.start, min(chain.start + ENTRY_HEAD_SIZE, chain.stop)).tobytes(),
+        )
+        chain.close()
     missing = unread_dledger(root, config, old)
     if missing is not None:
         raise missing
@@ -147,6 +154,18 @@ def refuse_to_change(root: Path, config: StoreConfig, old: Sequence[SegmentFile]
             "is not here, and queue entries lead to them",
             advice="Nothing was changed. Reading and rmqstore verify show whether entries lead beyond "
             "the log. If none does, move the empty folder away",
+        )
+
+
+def refuse_entries(segment: SegmentFile, front: bytes) -> None:
+    """Raise UnsupportedStoreError if a file of `commitlog/` begins, with `front`, with a DLedger entry."""
+    if EntryHead.of(front).fault_at(segment.base) is None:
+        raise UnsupportedStoreError(
+            segment.shown,
+            reason="this file of the CommitLog begins with an entry of DLedger: its folder looks like "
+            "dledger-<dLegerSelfId>/data of a broker in DLedger mode, copied to the place of commitlog/",
+            advice="Nothing was read or changed. Give the folder the place that it has in the broker's "
+            "store: dledger-<dLegerSelfId>/data beside consumequeue/",
         )
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from rmq_store.errors import MissingFileError
+from rmq_store.errors import FileOffset, MissingFileError, Place
 from rmq_store.files.cost import LOCAL, REMOTE, Cost
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.segments import (
@@ -45,12 +45,14 @@ class SegmentChain:
         segments: Sequence[SegmentFile] | None = None,
         sources: Sources | None = None,
         setting: str = "the file size given",
+        place: type[Place] = FileOffset,
     ) -> None:
-        """`setting`: the broker's name for `file_size`, for messages.
+        """`setting`: the broker's name for `file_size`, and `place`: what offsets are, for errors.
 
         Raises InvalidArgumentError if the files contradict `file_size`, and UnrecoverableStoreError
         for a file that is larger than the others' names allow.
         """
+        self._place = place
         self.folders = [os.fspath(folder) for folder in folders]
         listed = list(list_segments(folders) if segments is None else segments)
         refuse_sizes(listed, file_size, setting)
@@ -216,7 +218,7 @@ class SegmentChain:
         held = f"{self.start} to {self.stop}" if self.segments else "no files"
         return MissingFileError(
             self.folders[0] if self.folders else None,
-            offset=start,
+            offset=self._place(start),
             reason=f"no file holds bytes {start} to {stop}",
             expected=held,
             advice="The range expired and was deleted, or its file was not copied with the others",

@@ -6,7 +6,7 @@ import lz4.frame
 import zstandard
 from zlib_ng import zlib_ng
 
-from rmq_store.errors import BodyError
+from rmq_store.errors import BodyError, LogOffset
 from rmq_store.format.layout import SysFlag
 
 DEFAULT_MAX_BODY_BYTES = 256 << 20
@@ -55,7 +55,7 @@ def decompress(
     if len(body) > max_body_bytes:
         raise BodyError(
             path,
-            offset=log_offset,
+            offset=_place(log_offset),
             reason=f"the {name} body of {len(stored)} bytes exceeds the limit when decompressed",
             expected=f"at most {max_body_bytes} bytes",
             advice="Raise max_body_bytes if you trust the producer, or read rawBody",
@@ -63,10 +63,14 @@ def decompress(
     return body
 
 
+def _place(log_offset: int | None) -> LogOffset | None:
+    return None if log_offset is None else LogOffset(log_offset)
+
+
 def _error(path: str | None, log_offset: int | None, reason: str) -> BodyError:
     return BodyError(
         path,
-        offset=log_offset,
+        offset=_place(log_offset),
         reason=reason,
         advice="Read column rawBody to get the bytes as stored",
     )

@@ -11,7 +11,10 @@ from enum import Enum
 
 import numpy as np
 
-from rmq_store.errors import CorruptRecordError
+from rmq_store.errors import (
+    CorruptRecordError,
+    LogOffset,
+)
 from rmq_store.format.crc import body_crc, crc32
 from rmq_store.format.layout import (
     BLANK_SIZE,
@@ -150,11 +153,11 @@ def decode_record(
 def _fail(path: str | None, at: int, what: str, expected: object, actual: object) -> Gap:
     raise CorruptRecordError(
         path,
-        offset=at,
+        offset=LogOffset(at),
         reason=NO_RECORD + what,
         expected=expected,
         actual=actual,
-        advice="The offset counts from the start of the log. Records after it are still readable; "
+        advice="Records after the offset are still readable; "
         "rmqstore verify lists the damaged ranges",
     )
 

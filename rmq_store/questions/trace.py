@@ -178,7 +178,7 @@ def _damage_of(
     hits = {key: _hits(store, key) for key in keys}
     anyones = set().union(*hits.values())
     return {
-        key: [e for e in damage if _place(e) in hits[key] or _place(e) not in anyones]
+        key: [e for e in damage if e.log_offset in hits[key] or e.log_offset not in anyones]
         for key in keys
     }
 
@@ -194,7 +194,3 @@ def _found_by(store: MessageStore, key: str, error: StoreError) -> StoreError:
     if error.entry is None or error.entry.log_offset not in _hits(store, key):
         return error
     return behind_index(error, error.entry.topic, key, error.entry.log_offset)
-
-
-def _place(error: StoreError) -> int | None:
-    return error.offset if error.entry is None else error.entry.log_offset

@@ -110,9 +110,9 @@ def nullable_schema(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in arrow_schema(columns)])
 
 
-def leads_to(entry: ListedAt) -> tuple[int, int] | tuple[None, None]:
-    """Log offset and size of the record that an entry leads to; None for a queue offset without one."""
-    return (None, None) if entry.log_offset < 0 else (entry.log_offset, entry.size)
+def record_size(entry: ListedAt | None) -> int | None:
+    """Size of the record that an entry leads to; None without one."""
+    return None if entry is None or entry.log_offset < 0 else entry.size
 
 
 def damage_rows(
@@ -124,8 +124,8 @@ def damage_rows(
         "topic": lambda e: e.entry and e.entry.topic,
         "queueId": lambda e: None if e.entry is None else e.entry.queue_id,
         "queueOffset": lambda e: None if e.entry is None else e.entry.queue_offset,
-        "commitLogOffset": lambda e: e.offset if e.entry is None else leads_to(e.entry)[0],
-        "storeSize": lambda e: None if e.entry is None else leads_to(e.entry)[1],
+        "commitLogOffset": lambda e: e.log_offset,
+        "storeSize": lambda e: record_size(e.entry),
         CORRUPT: str,
     }
     schema = nullable_schema(columns)

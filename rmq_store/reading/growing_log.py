@@ -19,7 +19,13 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import next_start
 from rmq_store.commitlog.walk import records_from
-from rmq_store.errors import DataLossError, LogCutError, OtherStoreError, StoreError
+from rmq_store.errors import (
+    DataLossError,
+    LogCutError,
+    LogOffset,
+    OtherStoreError,
+    StoreError,
+)
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.queue_view import QueueView
@@ -83,7 +89,7 @@ def check_place(log: CommitLog, place: LogPlace, path: str) -> None:
         if now is not None and now != place.first:
             raise OtherStoreError(
                 path,
-                offset=place.first.start,
+                offset=LogOffset(place.first.start),
                 reason="another store is at this path: its log begins with other bytes",
                 expected=place.first.digest,
                 actual=now.digest,
@@ -96,7 +102,7 @@ def check_place(log: CommitLog, place: LogPlace, path: str) -> None:
         if now != place.before:
             raise LogCutError(
                 path,
-                offset=place.offset,
+                offset=LogOffset(place.offset),
                 reason="the log was cut behind what was already read: a broker lost what it had "
                 "not flushed",
                 expected=f"the bytes that ended at {place.offset}",
@@ -112,7 +118,7 @@ def expired(path: str, offset: int, log_start: int) -> DataLossError:
     """The error for files of a log that expired before they were read."""
     return DataLossError(
         path,
-        offset=offset,
+        offset=LogOffset(offset),
         reason="files of the log expired before they were read",
         expected=f"the log from {offset} on",
         actual=f"the log from {log_start} on",
@@ -179,7 +185,7 @@ class LogFollower:
 
 def _change_of(log: CommitLog) -> tuple[int | None, ...]:
     """The number and the time of change of the last file; None for both where nothing says that."""
-    last = log.last_record_file() if log.chain.cost.grows else None
+    last = log.last_file() if log.chain.cost.grows else None
     try:
         return (None, None) if last is None else (last.base, os.stat(last.path).st_mtime_ns)
     except OSError:
@@ -194,7 +200,7 @@ def whole_end(log: CommitLog, start: int, listed_end: Callable[[int], int]) -> i
     that a queue lists, and is called only if the bytes do not decide: with the end that they leave
     in doubt.
     """
-    last = log.last_record_file()
+    last = log.last_file()
     if last is None:
         return max(start, log.start)
     end, doubtful = _run_end(log, max(start, last.base))

@@ -20,7 +20,12 @@ from rmq_store.arrow.property_columns import PropertyColumns, decode_property_co
 from rmq_store.arrow.string_slices import buffers, slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.errors import BodyError, ListedAt, StoreError
+from rmq_store.errors import (
+    BodyError,
+    ListedAt,
+    LogOffset,
+    StoreError,
+)
 from rmq_store.format.array_types import Columns, Ints
 from rmq_store.format.entries import ListedEntries
 from rmq_store.format.queues import QueueId
@@ -71,7 +76,7 @@ class MemberBatches:
             self._damaged(
                 BodyError(
                     self._log.path_at(int(rows.log_offset[row])),
-                    offset=int(rows.log_offset[row]),
+                    offset=LogOffset(int(rows.log_offset[row])),
                     reason="the body of an inner batch cannot be split into messages",
                     advice="Read with unwrapBatches=false and rawBody to get the stored bytes",
                 ),

@@ -22,8 +22,12 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.commitlog.walk import SoundRun, last_from, walk
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch, numbered_queues
-from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
-from rmq_store.files.segments import SegmentFile
+from rmq_store.errors import (
+    CorruptRecordError,
+    LogOffset,
+    MissingFileError,
+    StoreError,
+)
 from rmq_store.format.entries import ListedEntries
 from rmq_store.format.layout import enters_queue
 from rmq_store.format.queues import QueueId
@@ -183,17 +187,17 @@ class LogReader:
     def _gap(self, start: int, stop: int, reason: str | None) -> CorruptRecordError:
         return CorruptRecordError(
             self.log.path_at(start),
-            offset=start,
+            offset=LogOffset(start),
             reason=f"{stop - start} bytes are not a record: {reason or 'left from something else'}",
-            advice="The offset is a log offset; these bytes are lost, the rest can be read",
+            advice="These bytes are lost, the rest can be read",
         )
 
     def _missing(self, start: int, stop: int) -> MissingFileError:
         return MissingFileError(
             self.log.chain.folders[0],
-            offset=start,
+            offset=LogOffset(start),
             reason=f"no commitLog file has {stop - start} bytes",
-            advice="The offset is a log offset; a file was lost or not copied",
+            advice="A file was lost or not copied",
         )
 
     def _damaged(self, error: StoreError) -> None:
@@ -203,7 +207,6 @@ class LogReader:
 
 
 _NOTHING = QueueLimits(0, 0, 0, 0)
-_ZEROS_LOOKED_AT = 1 << 20  # bytes at the start of a file that tell a file made ahead
 
 
 def log_end_without_queues(log: CommitLog) -> int:
@@ -211,34 +214,12 @@ def log_end_without_queues(log: CommitLog) -> int:
 
     Damage in that file, or at its start, does not end the log if valid records follow.
     """
-    last = log.last_record_file()
-    for segment in reversed(log.chain.segments):
-        if segment == last:
-            return _end_in(log, segment, segment.base)
-        first = _record_behind_damage(log, segment)
-        if first is not None:
-            return _end_in(log, segment, first)
-    return log.start
-
-
-def _record_behind_damage(log: CommitLog, segment: SegmentFile) -> int | None:
-    """The first record of a file that does not begin with one, nor with zeros as one made ahead."""
-    chain, end = log.chain, log.chain.segment_end(segment)
-    looked_at = min(_ZEROS_LOOKED_AT, chain.cost.spare)
-    if chain.is_zero(segment.base, min(end, chain.stored_from(segment.base) + looked_at)):
-        return None
-    found = log.next_record(segment, segment.base + 1, end)
-    while found is not None and last_from(log, found)[0] is None:
-        found = log.next_record(segment, found + 1, end)
-    return found
-
-
-def _end_in(log: CommitLog, last: SegmentFile, start: int) -> int:
-    """The end of the last record of a file, from the record at `start` on."""
-    end, file_end = last_from(log, start)[1], log.chain.segment_end(last)
-    while end < file_end:
-        behind = log.next_record(last, end + 1, file_end)
-        if behind is None:
-            return end
-        end = max(last_from(log, behind)[1], behind + 1)
+    file = log.last_file()
+    if file is None:
+        return log.start
+    end, file_end = last_from(log, file.base)[1], log.chain.segment_end(file)
+    looked_at = end
+    while (behind := log.next_record(file, looked_at + 1, file_end)) is not None:
+        last, stop = last_from(log, behind)
+        end, looked_at = (end, behind) if last is None else (stop, stop)
     return end

@@ -12,7 +12,12 @@ import pyarrow as pa
 from rmq_store.arrow.column_definitions import COLUMNS
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import not_a_record
-from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
+from rmq_store.errors import (
+    CorruptRecordError,
+    LogOffset,
+    MissingFileError,
+    StoreError,
+)
 from rmq_store.format.entries import Entries
 from rmq_store.format.layout import (
     HOST_V4_SIZE,
@@ -295,7 +300,7 @@ def behind_index(error: StoreError, topic: str, key: str, offset: int) -> StoreE
     there."""
     return type(error)(
         error.path,
-        offset=offset,
+        offset=LogOffset(offset),
         reason=f"an index entry for the hash of {key!r} in topic {topic!r} points to damage: "
         f"{error.reason}",
         expected=error.expected,

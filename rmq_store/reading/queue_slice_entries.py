@@ -13,7 +13,12 @@ import numpy.typing as npt
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.log_order import in_log_order, queue_after_queue
-from rmq_store.errors import CorruptQueueError, ListedAt, StoreError
+from rmq_store.errors import (
+    CorruptQueueError,
+    ListedAt,
+    QueueOffset,
+    StoreError,
+)
 from rmq_store.format.array_types import Ints
 from rmq_store.format.entries import Entries, ListedEntries
 from rmq_store.format.layout import EXT_MAX_ADDRESS, FILLER_SIZE
@@ -164,19 +169,19 @@ def leads_nowhere(folder: str, entry: ListedAt, log_end: int) -> CorruptQueueErr
     if entry.log_offset < 0 and not entry.size:
         return CorruptQueueError(
             folder,
-            offset=entry.queue_offset,
+            offset=QueueOffset(entry.queue_offset),
             reason=f"queue {entry.topic}/{entry.queue_id}, which has later messages, lists none (it is lost, "
             "or its entry is out of order)",
-            advice="The offset is a queue offset. Read with on_damage to skip it",
+            advice="Read with on_damage to skip it",
         )
     what = "filler" if entry.size == FILLER_SIZE else "an entry that points outside the log"
     return CorruptQueueError(
         folder,
-        offset=entry.queue_offset,
+        offset=QueueOffset(entry.queue_offset),
         reason=f"{what} in queue {entry.topic}/{entry.queue_id}",
         expected=f"a record before log offset {log_end}",
         actual=f"log offset {entry.log_offset}, size {entry.size}",
-        advice="The offset is a queue offset. Read with on_damage to skip it",
+        advice="Read with on_damage to skip it",
     )
 
 
@@ -184,10 +189,9 @@ def points_back(folder: str, entry: ListedAt, before: int) -> CorruptQueueError:
     """The error of an entry that points before `before`, where the record of the last one ends."""
     return CorruptQueueError(
         folder,
-        offset=entry.queue_offset,
+        offset=QueueOffset(entry.queue_offset),
         reason=f"an entry of queue {entry.topic}/{entry.queue_id} points back in the log",
         expected=f"log offset {before} or more",
         actual=entry.log_offset,
-        advice="The offset is a queue offset. Read with verifyQueue to check the entries against "
-        "their records",
+        advice="Read with verifyQueue to check the entries against their records",
     )

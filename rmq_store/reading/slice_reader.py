@@ -24,7 +24,13 @@ from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.commitlog.headers import Headers, wrong_crc_rows
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.entry_of_record import other_queues
-from rmq_store.errors import CorruptQueueError, ListedAt, MissingFileError, StoreError
+from rmq_store.errors import (
+    CorruptQueueError,
+    ListedAt,
+    LogOffset,
+    MissingFileError,
+    StoreError,
+)
 from rmq_store.files.source import Window
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.entries import ListedEntries
@@ -330,7 +336,7 @@ class SliceReader:
             self._damaged(
                 CorruptQueueError(
                     self.log.path_at(where),
-                    offset=where,
+                    offset=LogOffset(where),
                     reason=f"queue {_name(rows, row)} lists a record of another size",
                     expected=size,
                     actual=found.total_size,
@@ -343,7 +349,7 @@ class SliceReader:
         topic = stored_topics(headers.take(np.array([row])))[0].as_py()
         return CorruptQueueError(
             self.log.path_at(int(rows.log_offset[row])),
-            offset=int(rows.log_offset[row]),
+            offset=LogOffset(int(rows.log_offset[row])),
             reason=f"queue {_name(rows, row)} lists a record of another queue",
             expected=_name(rows, row),
             actual=f"{topic}/{int(headers.queue_id[row])}",
@@ -353,7 +359,7 @@ class SliceReader:
     def _renumbered(self, rows: ListedEntries, row: int, own: int) -> CorruptQueueError:
         return CorruptQueueError(
             self.log.path_at(int(rows.log_offset[row])),
-            offset=int(rows.log_offset[row]),
+            offset=LogOffset(int(rows.log_offset[row])),
             reason=f"queue {_name(rows, row)} {OTHER_OFFSET}",
             expected=f"queue offset {int(rows.offset[row])}",
             actual=own,

@@ -241,6 +241,7 @@ class BrokerRecovery:
                 )
 
     _walked_to = 0
+    _last: int | None = None  # log offset of the last record
     _newest = 0  # when the last record was stored, ms
 
     def _walk(self, number: int) -> Iterator[Headers]:
@@ -256,6 +257,7 @@ class BrokerRecovery:
                     own = headers.window is not window  # one whose physicalOffset is another place
                     at = int(headers.at[-1] + headers.total[-1]) + own * at
                     self._walked_to = base + at
+                    self._last = self._walked_to - int(headers.total[-1])
                     yield headers
                     continue
                 ends_file = _is_blank(window, at)
@@ -290,7 +292,7 @@ class BrokerRecovery:
                 broker_queue.stop // unit,
                 isinstance(broker_queue, BrokerBatchQueue),
             )
-        report.snapshot = StoreSnapshot(start, end, states)
+        report.snapshot = StoreSnapshot(start, end, states, self._last)
         self.log.chain.close()
         return report
 

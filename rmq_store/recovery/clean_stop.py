@@ -8,7 +8,12 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import page_rest
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.errors import CorruptIndexError, IndexGeometryError, UncleanStoreError
+from rmq_store.errors import (
+    CorruptIndexError,
+    IndexGeometryError,
+    LogOffset,
+    UncleanStoreError,
+)
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import ABORT_FILE, BLANK_HEAD, BLANK_SIZE, INDEX_DIR, MAGIC_BLANK
 from rmq_store.format.queues import QueueId
@@ -112,7 +117,7 @@ def _refuse_tail(log: CommitLog, log_end: int) -> None:
     if not log.chain.is_zero(log_end, end) and page_rest(log, log_end) is None:
         raise UncleanStoreError(
             segment.path,
-            offset=log_end,
+            offset=LogOffset(log_end),
             reason="bytes that are not a record follow the last record",
             expected="zeros",
             advice=_ADVICE,

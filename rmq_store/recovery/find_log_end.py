@@ -16,24 +16,13 @@ import numpy as np
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import WITHIN_THE_LOG, Extent, SoundRun, last_from, walk
-from rmq_store.errors import CorruptRecordError
-from rmq_store.files.segments import SegmentFile
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import PROPERTIES_LENGTH_SIZE
-from rmq_store.format.record import Gap, Record
+from rmq_store.format.record import Gap
 from rmq_store.markers.checkpoint import Checkpoint
 
 _SECTOR = 512  # bytes of the smallest disk write
 TIMESTAMP_SLACK_MS = 3000  # StoreCheckpoint#getMinTimestamp
-
-
-def first_record(log: CommitLog, segment: SegmentFile) -> Record | None:
-    """The fully checked record at the start of a log file; None without one."""
-    try:
-        found = log.decoded_at(segment, segment.base)
-    except CorruptRecordError:
-        return None
-    return found if isinstance(found, Record) else None
 
 
 def careful_start(log: CommitLog, checkpoint: Checkpoint) -> int:
@@ -46,7 +35,7 @@ def careful_start(log: CommitLog, checkpoint: Checkpoint) -> int:
     until = min(times) - TIMESTAMP_SLACK_MS
     dispatched = checkpoint.logics_physical_offset
     for segment in reversed(log.chain.segments):
-        record = first_record(log, segment)
+        record = log.intact_at(segment.base)
         if record is None or not 0 < record.store_timestamp <= until:
             continue
         if dispatched <= 0 or segment.base <= dispatched:
@@ -78,7 +67,7 @@ class LogWalk:
     def __post_init__(self) -> None:
         self.end = self.start
         if self.last_base < 0:
-            last = self.log.last_record_file()
+            last = self.log.last_file()
             self.last_base = self.log.start if last is None else last.base
 
     def again(self, start: int) -> LogWalk:

@@ -16,7 +16,11 @@ from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entry_of_record import entries_to_write
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.errors import InvalidArgumentError, UnrecoverableStoreError
+from rmq_store.errors import (
+    InvalidArgumentError,
+    LogOffset,
+    UnrecoverableStoreError,
+)
 from rmq_store.files.changes import Change, cut
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segment_chain import SegmentChain
@@ -88,14 +92,20 @@ class StrictRecovery:
             return self.report
         refuse_unknown_size(log, self.config)
         chains = self._chains(log)
+        first = self._looked_through(log, careful_start(log, self.checkpoint))
+        # Whatever refuses a store has refused it now, before the first change.
         if not self._changes.planned:
             write_abort(self.root, self.release)  # also if a clean store's tail was torn later
         self._extend_files(log, chains)
         try:
-            self._run_from(log, careful_start(log, self.checkpoint))
+            self._repair(log, first)
         except LookFurther:
             self._changes.release(forget=True)
-            self._run_from(log, log.start)
+            first = self._looked_through(log, log.start)
+            self._repair(log, first)
+        if not self._changes.planned:
+            self._changes.sync()
+            self._write_checkpoint(first)
         return self.report
 
     def _chains(self, log: CommitLog) -> list[SegmentChain]:
@@ -128,11 +138,10 @@ class StrictRecovery:
     def _extend(self, path: str | Path, size: int, full: int) -> None:
         self._changes.add(Change(str(path), "extended", full - size, size))
 
-    def _run_from(self, log: CommitLog, start: int) -> None:
-        first = self._first_walk(log, start)
+    def _looked_through(self, log: CommitLog, start: int) -> LogWalk:
+        """The walk that finds the end of the log. Raises UnrecoverableStoreError."""
+        first, report = self._first_walk(log, start), self.report
         start, end = first.start, first.end
-        index = IndexRecovery(self.root, self.config, self.checkpoint, (log.start, end))
-        report = self.report
         report.scanned_from, report.records = start, first.records
         report.damage = [*(hole for hole in log.chain.holes if hole[1] <= start), *first.damage]
         report.log_start, report.log_end = log.start, end
@@ -141,16 +150,13 @@ class StrictRecovery:
         if report.intact_cut and not self._cuts_intact:
             raise UnrecoverableStoreError(
                 log.path_at(end),
-                offset=end,
+                offset=LogOffset(end),
                 reason=f"{report.intact_cut} intact records are behind a damaged one, and a recovery "
                 "cuts them",
-                advice="The offset is a log offset. Copy them into a new store first: rmqstore salvage; "
+                advice="Copy them into a new store first: rmqstore salvage; "
                 "then rmqstore recover --apply cuts them here",
             )
-        self._repair(log, first, index)
-        if not self._changes.planned:
-            self._changes.sync()
-            self._write_checkpoint(first)
+        return first
 
     def _intact_behind(self, log: CommitLog, end: int, newest: int) -> int:
         """How many intact records follow the one at `end`, which does not count.
@@ -181,13 +187,14 @@ class StrictRecovery:
             raise InvalidArgumentError(
                 self.root,
                 reason="the log cannot be cut there: no record ends at this offset",
-                offset=until,
+                offset=LogOffset(until),
                 actual=f"records to {walk.end}",
             )
         return shorter
 
-    def _repair(self, log: CommitLog, first: LogWalk, index: IndexRecovery) -> None:
+    def _repair(self, log: CommitLog, first: LogWalk) -> None:
         """Cut the log, and make queues and index match it."""
+        index = IndexRecovery(self.root, self.config, self.checkpoint, (log.start, first.end))
         begin = first.start if index.start is None else min(first.start, index.start)
         walk = first.again(begin)
         if begin > log.start:  # queues may need earlier records, which only the last one decides

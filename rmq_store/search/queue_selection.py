@@ -135,11 +135,11 @@ class DamageInTime:
 
     def _concerns(self, error: StoreError) -> bool:
         if error.entry is None:
-            if error.offset is None:
+            if error.log_offset is None:
                 return True
             start, stop = self._log_range
             reaches_end = any(map(self._reaches_end, self._ranges.values()))
-            return start <= error.offset < stop or (reaches_end and error.offset >= stop)
+            return start <= error.log_offset < stop or (reaches_end and error.log_offset >= stop)
         part = self._ranges.get(QueueId(error.entry.topic, error.entry.queue_id))
         if part is None:
             return True

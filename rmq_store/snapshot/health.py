@@ -31,6 +31,8 @@ from rmq_store.errors import (
     CorruptRecordError,
     DataLossError,
     ListedAt,
+    LogOffset,
+    QueueOffset,
     StoreError,
     shown_path,
 )
@@ -328,11 +330,11 @@ class Health:
             return None
         return DataLossError(
             self.log.path_at(self.snapshot.log_end),
-            offset=self.snapshot.log_end,
+            offset=LogOffset(self.snapshot.log_end),
             reason="the end of the log is lost: the checkpoint has a later time than the last record",
             expected=f"a record stored at {flushed} ms",
             actual="no record" if last is None else f"the last one stored at {stored} ms",
-            advice="The offset is a log offset. Look for the rest in a replica or a copy; if the "
+            advice="Look for the rest in a replica or a copy; if the "
             "checkpoint is wrong, move it away",
         )
 
@@ -588,10 +590,10 @@ class Health:
         )
         error = CorruptQueueError(
             self.log.path_at(entry.log_offset),
-            offset=entry.log_offset,
+            offset=LogOffset(entry.log_offset),
             reason=f"queue {entry.topic}/{entry.queue_id} does not list this record{why}, no consumer gets "
             "it: the record",
-            advice=f"The offset is a log offset. {_SKIPPED if one.skipped else _REBUILD}",
+            advice=f"{_SKIPPED if one.skipped else _REBUILD}",
         )
         error.entry = entry
         return error
@@ -609,9 +611,9 @@ class Health:
     def _damaged(self, start: int, length: int, why: str) -> StoreError:
         return CorruptRecordError(
             self.log.path_at(start),
-            offset=start,
+            offset=LogOffset(start),
             reason=f"{length} bytes of the log are damaged ({why}), and no queue lists all that was there",
-            advice="The offset is a log offset; the messages there are lost, of any queue",
+            advice="The messages there are lost, of any queue",
         )
 
     def _bytes_after(self, queue: QueueId) -> StoreError:
@@ -627,10 +629,10 @@ class Health:
         state = self._states[queue]
         error = CorruptQueueError(
             self.view.folder(queue),
-            offset=missing.offset,
+            offset=QueueOffset(missing.offset),
             reason=reason,
             actual=f"queue offsets {state.min_offset} to {state.max_offset}",
-            advice=f"The offset is a queue offset. {_REBUILD}",
+            advice=f"{_REBUILD}",
         )
         error.entry = ListedAt(*queue, missing.offset, missing.log_offset, missing.size)
         return error

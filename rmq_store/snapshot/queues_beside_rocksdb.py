@@ -17,7 +17,10 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.rocksdb import has_queue_files, rocksdb_queues
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entry_of_record import dispatch
-from rmq_store.errors import UnsupportedStoreError
+from rmq_store.errors import (
+    LogOffset,
+    UnsupportedStoreError,
+)
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.queue_view import QueueView
 
@@ -56,14 +59,14 @@ def refuse_late_files(root: Path, log: CommitLog, view: QueueView, config: Store
     if first is not None:
         raise UnsupportedStoreError(
             database,
-            offset=first.log_offset,
+            offset=LogOffset(first.log_offset),
             reason="the queue files of this store do not list the first records of the log: "
             + ("nor does" if unread is None else "those entries are in")
             + " the RocksDB database"
             + ("" if unread is None else f" alone, which was not read ({unread.reason})")
             + f". The first such record is number {first.offset} of queue {first.queue.topic}/"
             f"{first.queue.queue_id}",
-            advice=f"{how}The offset is a log offset. Read the log itself (Spark: source=commitlog), or let "
+            advice=f"{how}Read the log itself (Spark: source=commitlog), or let "
             "rmqstore rebuild write queue files in a new store",
         )
 

@@ -174,7 +174,7 @@ def _find_log_end(log: CommitLog, listed: Collection[ListedQueue], past_damage: 
 
 
 def _end_without_entries(log: CommitLog, listed: Collection[ListedQueue]) -> _LogEnd:
-    file = log.last_record_file()
+    file = log.last_file()
     if file is None:
         return _LogEnd(log.start, None, log.start)
     last, end = last_from(log, file.base)

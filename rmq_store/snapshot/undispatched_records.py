@@ -14,7 +14,13 @@ from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
-from rmq_store.errors import CorruptQueueError, ListedAt, StoreError, UndispatchedError
+from rmq_store.errors import (
+    CorruptQueueError,
+    ListedAt,
+    LogOffset,
+    StoreError,
+    UndispatchedError,
+)
 from rmq_store.format.array_types import Mask
 from rmq_store.format.entries import Entries, concat_entries
 from rmq_store.format.layout import MIN_RECORD_SIZE
@@ -104,7 +110,7 @@ def _strays_in(
         if count > MOST_UNDISPATCHED:
             raise UndispatchedError(
                 piece.segment.path,
-                offset=piece.stop,
+                offset=LogOffset(piece.stop),
                 reason=f"over {MOST_UNDISPATCHED:,} records are in the log and in no queue",
                 advice="The queues are lost or far behind the log. Rebuild them in another store with "
                 "rmqstore rebuild, or read the log itself with source=commitlog",
@@ -211,10 +217,10 @@ class _Placing:
             offset, log_offset, size = (int(column[row]) for column in columns)
             error = CorruptQueueError(
                 self._log.path_at(log_offset),
-                offset=log_offset,
+                offset=LogOffset(log_offset),
                 reason=f"a record that queue {self._queue.topic}/{self._queue.queue_id} does not "
                 f"list says queue offset {offset}, which does not follow the queue's end",
-                advice="The offset is a log offset. Read with source=commitlog to get the message, "
+                advice="Read with source=commitlog to get the message, "
                 "or rebuild the queues: rmqstore rebuild",
             )
             error.entry = ListedAt(*self._queue, offset, log_offset, size)

@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.reading.damage_modes import leads_to
+from rmq_store.reading.damage_modes import record_size
 from rmq_store.search.log_partitions import bytes_between
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import (
@@ -99,18 +99,12 @@ def damage_row(error: StoreError) -> Row:
         "code": error.code,
         "reason": str(error),
         "path": error.path,
-        "commitLogOffset": error.offset,
+        "commitLogOffset": error.log_offset,
+        "storeSize": record_size(error.entry),
     }
     if error.entry is not None:
         topic, queue_id, queue_offset, *_ = error.entry
-        log_offset, size = leads_to(error.entry)
-        row |= {
-            "topic": topic,
-            "queueId": queue_id,
-            "queueOffset": queue_offset,
-            "commitLogOffset": log_offset,
-            "storeSize": size,
-        }
+        row |= {"topic": topic, "queueId": queue_id, "queueOffset": queue_offset}
     return row
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from rmq_store.commitlog.doubled_records import refuse_doubled
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import page_rest
-from rmq_store.commitlog.walk import records_from
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.config.locate import (
     commitlog_folders,
@@ -108,7 +107,9 @@ def open_store(
         refuse_contradiction(root, known, log, folders, snapshot)
         _clear_page_rest(log, snapshot.log_end)
         name = broker_name or known.brokerName or root.absolute().name
-        return WritableStore(root, known, lock, traits, name, snapshot, report, *_last_record(log))
+        return WritableStore(
+            root, known, lock, traits, name, snapshot, report, *_last_record(log, snapshot)
+        )
     except BaseException:
         lock.release()
         raise
@@ -122,14 +123,11 @@ def _clear_page_rest(log: CommitLog, end: int) -> None:
             change.make()
 
 
-def _last_record(log: CommitLog) -> tuple[int, int]:
-    """Log offset and store time of the last record; zeros without one."""
-    where = stored = 0
-    last = log.last_record_file()
-    if last is not None:
-        for run in records_from(log, last.base):
-            where, stored = run.last, int(run.headers.store_timestamp[-1])
-    return where, stored
+def _last_record(log: CommitLog, snapshot: StoreSnapshot) -> tuple[int, int]:
+    """Log offset and store time (ms) of the last record; zeros without one."""
+    last = snapshot.last_record
+    stored = None if last is None else log.store_time_at(last)
+    return (0, 0) if last is None or stored is None else (last, stored)
 
 
 def with_log_of_its_own(config: StoreConfig) -> StoreConfig:

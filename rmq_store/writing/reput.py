@@ -8,7 +8,11 @@ from collections.abc import Callable
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import WITHIN_THE_LOG, Extent, SoundRun, walk
-from rmq_store.errors import CorruptRecordError, StoreError
+from rmq_store.errors import (
+    CorruptRecordError,
+    LogOffset,
+    StoreError,
+)
 from rmq_store.format.record import Gap
 
 _BYTES_AT_A_TIME = 4 << 20
@@ -130,7 +134,7 @@ class Reput:
     def _lost(self, gap: Gap | None) -> CorruptRecordError:
         return CorruptRecordError(
             None if self._log is None else self._log.path_at(self.position),
-            offset=self.position,
+            offset=LogOffset(self.position),
             reason="the log cannot be dispatched further" + (f": {gap.value}" if gap else ""),
             advice="Close the store and open it again, which recovers it",
         )

@@ -76,6 +76,32 @@ def test_no_writer_changes_a_dledger_log(tmp_path: Path, use: str, name: str) ->
     assert state_of(root) == before
 
 
+READS: dict[str, Callable[[Path], Any]] = {
+    "open": MessageStore.open,
+    "open without queues": lambda root: MessageStore.open(root, queues=False),
+    "salvage": lambda root: salvage(root, root.parent / "saved"),
+    "rebuild": lambda root: rebuild(root, root.parent / "rebuilt"),
+}
+
+
+@pytest.mark.parametrize("use", READS | WRITES)
+def test_entries_in_the_place_of_the_plain_log_are_named(tmp_path: Path, use: str) -> None:
+    golden = unpack_kind("dledger-5.5.0", tmp_path)
+    root = Path(golden.path)
+    (member,) = root.glob("dledger-*")
+    shutil.rmtree(root / "commitlog", ignore_errors=True)
+    shutil.move(member / "data", root / "commitlog")
+    shutil.rmtree(member)
+    before = state_of(root)
+    with pytest.raises(UnsupportedStoreError, match="begins with an entry of DLedger") as caught:
+        (READS | WRITES)[use](root)
+    assert str(root / "commitlog") in str(caught.value)
+    assert state_of(root) == before
+    shutil.move(root / "commitlog", root / "dledger-n0" / "data")  # as the advice says
+    with MessageStore.open(root) as store:
+        assert store.read_batches().read_all().num_rows
+
+
 def test_offsets_of_a_member_are_not_written(tmp_path: Path) -> None:
     golden = unpack_kind("dledger-5.5.0", tmp_path)
     before = state_of(Path(golden.path))

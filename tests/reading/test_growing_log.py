@@ -16,7 +16,8 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.files.source import stored_until
 from rmq_store.reading.growing_log import LogFollower, LogPlace, dispatched_end, whole_end
 from rmq_store.store import MessageStore
-from tests.support.golden import GoldenStore
+from tests.support.damage import break_start
+from tests.support.golden import GoldenStore, in_a_queue, unpack
 from tests.support.growing import Growing
 from tests.support.log_records import parts, records
 
@@ -266,3 +267,38 @@ def test_a_record_in_doubt_has_the_queues_looked_at_soon(
             break
     assert end == at + len(raw)
     assert clock[0] <= 120
+
+
+@pytest.mark.parametrize("name", ["clean-5.5.0", "crash-5.5.0", "nommap-5.5.0"])
+@pytest.mark.parametrize("width", [1, 5000])
+def test_records_behind_damage_at_the_start_of_the_last_file_are_reached(
+    tmp_path: Path, name: str, width: int
+) -> None:
+    """Queues list them, so no writer is at work on the damaged one: a follower must not wait there."""
+    store = unpack(name, tmp_path)
+    start = break_start(store, width)
+    listed = [r for r in store.truth if in_a_queue(r)]
+    reached = max(r["commitLogOffset"] + r["storeSize"] for r in listed)
+    with MessageStore.open(store.path, broker_conf=store.conf) as opened:
+        log, place = opened.log, LogPlace.at(opened.log, start)
+        follower = LogFollower(lambda: dispatched_end(opened.view, opened.queues()))
+        assert follower.end(log, log.start) >= reached
+        assert follower.after(log, place, "") >= reached
+
+
+@pytest.mark.parametrize("shown", [0, 1, 60])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_first_record_that_is_half_there_is_waited_for(
+    golden: Golden, tmp_path: Path, shown: int, ahead: int
+) -> None:
+    """In the last file, and in one behind which the broker made the next with zeros."""
+    store = Growing(golden(NAME), tmp_path)
+    base, size = max(store.files), len(store.bytes[0])
+    found = list(records(golden(NAME).path))
+    whole = max(int(f.name) + at + len(raw) for f, at, raw in found if int(f.name) < base)
+    store.show(base + shown)
+    for number in range(ahead + 1):
+        file = store.path / "commitlog" / f"{base + size * number:020}"
+        if not file.exists():
+            file.write_bytes(bytes(size))
+    assert ends(store.path, size) == whole

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import CorruptRecordError, StoreError
-from tests.support.golden import GoldenStore, in_a_queue, unpack
-
-
-def break_start(store: GoldenStore, width: int) -> int:
-    """Damage the first bytes of the last file that has a record; gives the log offset."""
-    last = max(r["commitLogOffset"] for r in store.truth)
-    file = max(f for f in Path(store.path, "commitlog").iterdir() if int(f.name) <= last)
-    raw = bytearray(file.read_bytes())
-    raw[4 : 4 + width] = bytes(byte ^ 0x5A for byte in raw[4 : 4 + width])
-    file.write_bytes(raw)
-    return int(file.name)
+from tests.support.damage import break_start
+from tests.support.golden import in_a_queue, unpack
 
 
 @pytest.mark.parametrize("name", ["clean-5.5.0", "crash-5.5.0", "nommap-5.5.0", "expired-5.5.0"])
@@ -41,6 +33,28 @@ def test_records_behind_damage_at_the_start_of_the_last_file(
         found = opened.read_log(columns=["commitLogOffset"], on_damage=met.append).read_all()
     assert sorted(found.column(0).to_pylist()) == sorted(set(listed) - hurt)
     assert met
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("name", ["clean-5.5.0", "nommap-5.5.0"])
+def test_a_snapshot_has_them_too_though_no_queue_lists_them(
+    tmp_path: Path, name: str, closed: bool
+) -> None:
+    store = unpack(name, tmp_path)
+    start = break_start(store, 1)
+    for queues in Path(store.path).glob("*consumequeue"):
+        shutil.rmtree(queues)
+        queues.mkdir()
+    if not closed:
+        Path(store.path, "abort").touch()
+    met: list[StoreError] = []
+    with MessageStore.open(store.path, broker_conf=store.conf) as opened:
+        found = opened.read_batches(
+            include_system_topics=True, columns=["commitLogOffset", "body"], on_damage=met.append
+        ).read_all()
+    listed = {r["commitLogOffset"] for r in store.truth if in_a_queue(r)}
+    assert set(found.column(0).to_pylist()) - {None} == listed - {start}
+    assert any(error.offset == start for error in met)
 
 
 def test_a_file_made_ahead_is_no_damage(tmp_path: Path) -> None:

@@ -420,3 +420,20 @@ def test_intact_records_of_an_only_file_that_begins_with_damage_are_counted(tmp_
     for mode in ("strict", "broker"):
         plan = plan_recovery(store.path, mode=mode)
         assert (plan.log_end, plan.intact_cut) == (0, len(store.truth) - 1)
+
+
+@pytest.mark.parametrize("magic", [b"\xff", b"\x5a"])
+def test_a_writer_that_is_refused_leaves_the_store_as_it_was(tmp_path: Path, magic: bytes) -> None:
+    """Intact records follow the damage at the start of the only file; the store was closed cleanly."""
+    store = unpack("nommap-5.5.0", tmp_path)
+    (file,) = (Path(store.path) / "commitlog").iterdir()
+    with file.open("r+b") as log_file:
+        log_file.seek(4)
+        log_file.write(magic)
+    (Path(store.path) / "checkpoint").unlink()
+    lock = str(Path(store.path, "lock"))  # each writer opens it
+    before = {path: seen for path, seen in store.fingerprint().items() if path != lock}
+    behind = f"{len(store.truth) - 1} intact records are behind"
+    with pytest.raises(UnrecoverableStoreError, match=behind):
+        MessageStore.append_to(store.path, release="5.5.0")
+    assert {path: seen for path, seen in store.fingerprint().items() if path != lock} == before

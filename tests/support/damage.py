@@ -208,3 +208,13 @@ def same_bytes(one: dict[int, bytes], other: dict[int, bytes], at: int, size: in
 
     found = piece(one)
     return found is not None and found == piece(other)
+
+
+def break_start(store: GoldenStore, width: int) -> int:
+    """Damage the first bytes of the last file that has a record; gives the log offset."""
+    last = max(r["commitLogOffset"] for r in store.truth)
+    file = max(f for f in Path(store.path, "commitlog").iterdir() if int(f.name) <= last)
+    raw = bytearray(file.read_bytes())
+    raw[4 : 4 + width] = bytes(byte ^ 0x5A for byte in raw[4 : 4 + width])
+    file.write_bytes(raw)
+    return int(file.name)

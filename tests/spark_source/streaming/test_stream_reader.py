@@ -20,6 +20,8 @@ from spark_source.planning.selection import TopicWithoutQueueError
 from spark_source.source import RmqStoreSource
 from spark_source.streaming.stream_reader import RmqStoreStreamReader
 from tests.conftest import GoldenStore, unpack
+from tests.support.damage import break_start
+from tests.support.golden import in_a_queue
 from tests.support.growing import Growing
 from tests.support.log_records import parts, records
 
@@ -340,6 +342,23 @@ def test_damage_in_a_closed_file_is_damage_and_does_not_stop_the_stream(tmp_path
     (damage,) = [row for row in rows if row["corruptRecord"] is not None]
     assert damage["commitLogOffset"] == record["commitLogOffset"]
     assert rows[-1]["commitLogOffset"] > record["commitLogOffset"]
+
+
+def test_damage_at_the_start_of_the_last_file_is_damage_and_does_not_stop_the_stream(
+    tmp_path: Path,
+) -> None:
+    store = unpack("geometry-5.5.0", tmp_path)
+    start = break_start(store, 1)
+    reader = reader_of(
+        store.path, topic="orders", mode="PERMISSIVE", columns=COLUMNS + ", corruptRecord"
+    )
+    first = through_json(reader.initialOffset())
+    rows = rows_between(reader, first, latest(reader, first))
+    (damage,) = [row for row in rows if row["corruptRecord"] is not None]
+    assert damage["commitLogOffset"] == start
+    mine = (r for r in store.truth if r["topic"] == "orders" and in_a_queue(r))
+    orders = {r["commitLogOffset"] for r in mine}
+    assert {row["commitLogOffset"] for row in rows} == orders | {start}
 
 
 def test_a_query_continues_though_the_offsets_where_it_began_have_expired(
