@@ -14,12 +14,12 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rmq_store.admin.plain_log import write_plain_log
 from rmq_store.admin.topic_kinds import TopicKinds
-from rmq_store.commitlog.next_intact_record import newest_behind_damage
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import offsets_of
 from rmq_store.config.json_files import as_it_is, is_there, read_config, to_fastjson
@@ -156,8 +156,6 @@ def rebuild(
         settings = known.with_defaults_of(store.geometry())
         # Damage does not end the log before records that were flushed.
         flushed = Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).physic_msg_timestamp
-        # Nor, in the copy, before intact ones that a recovery in place would cut.
-        flushed = max(flushed, newest_behind_damage(store.log))
         state = {"source": str(store.path.absolute()), "log": log, "release": str(how)}
         kinds = TopicKinds.of(store)
         if TOPICS_FILE not in names_in_databases(store.path):
@@ -182,15 +180,15 @@ def rebuild(
     try:
         write_abort(root, how)
         kinds.make_folders(root)
-        report = recover_locked(
-            root, settings, how, "strict", flushed_until=flushed, progress=progress
-        )
+        # Nor, in the copy, before intact ones that a recovery in place would cut.
+        recover = partial(recover_locked, root, settings, how, "strict", keeps_intact=True)
+        report = recover(flushed_until=flushed, progress=progress)
         if kinds.learn(report.batch_topics, report.queues):
             for name in (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR, INDEX_DIR):
                 shutil.rmtree(root / name, ignore_errors=True)
             (root / CHECKPOINT_FILE).unlink(missing_ok=True)
             kinds.make_folders(root)
-            report = recover_locked(root, settings, how, "strict", flushed_until=flushed)
+            report = recover(flushed_until=flushed)
         kinds.declare(root, how, report.queues)
         remove_abort(root)
         (root / STATE_FILE).unlink()

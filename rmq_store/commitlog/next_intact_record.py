@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import Extent, SoundRun, gap_at, last_from, walk
+from rmq_store.commitlog.walk import Extent, SoundRun, gap_at, walk
 from rmq_store.errors import (
     CorruptRecordError,
     LogOffset,
@@ -154,18 +154,6 @@ def _has_more(log: CommitLog, stop: int) -> bool:
     end = log.chain.segment_end(file)
     read = min(_ZEROS_READ, log.chain.cost.spare)
     return stop < end and not log.chain.is_zero(stop, min(end, log.chain.stored_from(stop) + read))
-
-
-def newest_behind_damage(log: CommitLog) -> int:
-    """When the last intact record behind damage in the log's last file was stored (ms); else 0."""
-    file, newest = log.last_file(), 0
-    if file is None:
-        return newest
-    last, stop = last_from(log, file.base)
-    before = None if last is None else log.store_time_at(last)
-    for run in intact_records_behind(log, stop, before):
-        newest = int(run.headers.store_timestamp[-1])
-    return newest
 
 
 _PAGE = 4096

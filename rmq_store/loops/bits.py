@@ -158,7 +158,8 @@ def mixed(one: int, other: int) -> int:
 def separators(raw: Bytes, at: int, stop: int, places: LongRoom) -> int:
     """Write the places in [at, stop) of separators of properties: twice the place, plus 1 for 0x02.
 
-    `places` has room for one in each byte. Returns twice their number, plus 1 if there are bytes beside ASCII.
+    `places` has room for one in each byte. Returns twice their number, plus 1 if there are bytes
+    beside ASCII.
     """
     if at < 0 or stop > len(raw):
         raise IndexError(f"bytes {at} to {stop} are not inside of a buffer of {len(raw)}")

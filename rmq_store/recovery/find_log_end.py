@@ -47,13 +47,15 @@ def careful_start(log: CommitLog, checkpoint: Checkpoint) -> int:
 class LogWalk:
     """One pass over the log from `start`; `end` and the other results are valid after the pass.
 
-    `flushed_until`: records stored up to that time (ms) were on the disk. `stop`: the known end
-    from an earlier pass, with the damage found then; CRCs are not computed again.
+    `flushed_until`: records stored up to that time (ms) were on the disk. `keeps_intact`: intact
+    records behind damage count, unless they are older than the record before it. `stop`: the known
+    end from an earlier pass, with the damage found then; CRCs are not computed again.
     """
 
     log: CommitLog
     start: int
     flushed_until: int = 0
+    keeps_intact: bool = False
     stop: int | None = None
     end: int = 0
     records: int = 0
@@ -107,7 +109,7 @@ class LogWalk:
                 doubt = None
             if isinstance(piece, SoundRun):
                 if doubt is not None:
-                    if doubt.base >= self.last_base and not self._was_flushed(piece):
+                    if doubt.base >= self.last_base and not self._counts(piece):
                         return
                     self.damage.append((doubt.start, piece.start))
                     doubt = None
@@ -171,10 +173,12 @@ class LogWalk:
         self.last_timestamp = int(stamps[-1])
         self.newest_timestamp = max(self.newest_timestamp, int(stamps.max()))
 
-    def _was_flushed(self, run: SoundRun) -> bool:
-        """Whether the records behind damage were on the disk before a crash."""
+    def _counts(self, run: SoundRun) -> bool:
+        """Whether the records behind damage count: they were on the disk before a crash, or are kept."""
         stored = int(run.headers.store_timestamp[0])
         # A record older than its predecessors remains from before the log was truncated.
+        if self.keeps_intact and stored >= self.last_timestamp:
+            return True
         if max(1, self.newest_timestamp) <= stored <= self.flushed_until:
             return True
         if self.newest_timestamp <= self.flushed_until:

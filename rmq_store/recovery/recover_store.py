@@ -107,6 +107,7 @@ def recover_locked(
     *,
     until: int | None = None,
     flushed_until: int = 0,
+    keeps_intact: bool = False,
     cuts_intact: bool = True,
     progress: Callable[[int], None] | None = None,
     planned: bool = False,
@@ -114,7 +115,8 @@ def recover_locked(
     """As `recover`, under the caller's lock; afterwards `abort` exists if a recovery was needed.
 
     `flushed_until` (ms): the caller knows that records stored up to then were on the disk, although
-    the checkpoint does not show it; damage before such records does not end the log. `progress`:
+    the checkpoint does not show it; damage before such records does not end the log. `keeps_intact`:
+    nor before other intact ones, unless they are older than the record before it. `progress`:
     callback that receives byte counts of the log, which is read twice. `until`: truncate the log of
     an unclean store at this offset, even if whole records follow. `planned`: change nothing. Raises
     InvalidArgumentError if no record ends there, and without `cuts_intact` UnrecoverableStoreError
@@ -127,7 +129,9 @@ def recover_locked(
             report = BrokerRecovery(root, config, traits, changes).run()
         else:
             given = (root, config, traits, changes, until, flushed_until, progress)
-            report = StrictRecovery(*given, cuts_intact=cuts_intact).run()
+            report = StrictRecovery(
+                *given, keeps_intact=keeps_intact, cuts_intact=cuts_intact
+            ).run()
     finally:
         changes.close()
     report.files = changes.made

@@ -63,6 +63,7 @@ class StrictRecovery:
         flushed_until: int = 0,
         progress: Callable[[int], None] | None = None,
         *,
+        keeps_intact: bool = False,
         cuts_intact: bool = True,
     ) -> None:
         """For the parameters see `recover_locked` in rmq_store.recovery.recover_store."""
@@ -73,7 +74,8 @@ class StrictRecovery:
         self.config = config.with_defaults_of(queue_sizes(QueueFolders(root, config)))
         self._folders = QueueFolders(root, self.config)
         self.release = release
-        self._until, self._cuts_intact = until, cuts_intact
+        self._keeps_intact, self._cuts_intact = keeps_intact, cuts_intact
+        self._until = until
         self._changes = changes
         self.report = RecoveryReport(
             str(root), "strict", not (root / ABORT_FILE).exists(), not changes.planned
@@ -178,7 +180,7 @@ class StrictRecovery:
             before = log.chain.segment_at(max(log.start, until - 1))
             start = min(start, log.start if before is None else before.base)
         flushed = max(self.checkpoint.physic_msg_timestamp, self._flushed_until)
-        walk = LogWalk(log, start, flushed_until=flushed).to_the_end(self._progress)
+        walk = LogWalk(log, start, flushed, self._keeps_intact).to_the_end(self._progress)
         if until is None or walk.end == until:
             return walk
         damage = [damaged for damaged in walk.damage if damaged[1] <= until]
