@@ -176,7 +176,8 @@ def _topics(rows: ListedEntries) -> pa.Array:
     if len(codes) and (codes == codes[0]).all():
         return _constant(names[int(codes[0])], len(rows))
     raw, ends = rows.queues.topic_texts
-    return slices(raw, ends[codes], np.diff(ends)[codes], pa.string())
+    starts = ends[:-1].astype(np.int64)
+    return slices(raw, starts[codes], (ends[1:] - starts)[codes], pa.string())
 
 
 def _queue_offsets(builder: BatchBuilder, rows: ListedEntries, headers: Headers | None) -> pa.Array:
