@@ -43,7 +43,7 @@ REMOTE_BLOCK = 4 << 10
 _OFFSET_IN_ITEM = 4
 _SLOT = struct.Struct(">i")  # INDEX_SLOT
 _ITEM = struct.Struct(">iqii")  # INDEX_ITEM: key_hash, log_offset, time_diff, previous
-_PIECE = 1 << 20  # items
+_PIECE = 1 << 16  # items
 _ALL_ITEMS = 1 << 16  # in a file of no more items, all are looked at for a jump
 _JUMP_SAMPLE = 33
 _JUMP = 8  # times the usual distance between items
@@ -143,10 +143,7 @@ class IndexFile:
 
     def _bytes(self, start: int, stop: int) -> Bytes:
         """A copy of a range of the file."""
-        with self._window() as window:
-            window.fetch([start], [stop])
-            found: Bytes = window.bytes[start:stop].copy()
-        return found
+        return self._sources.get(self._segment).read(start, stop)
 
     def ranges(self, starts: Ints, stops: Ints) -> Ranges:
         """Ranges of the file, for `fetch_all`."""
@@ -335,13 +332,12 @@ class IndexFile:
 
     def items(self) -> npt.NDArray[Any]:
         """All items from number 1 on, as stored."""
-        found: npt.NDArray[Any] = self._places(1, self.header.items + 1).copy()
-        return found
+        return self._places(1, self.header.items + 1)
 
     def pieces(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """All items in pieces: the number of the first item of each piece, and the piece as stored."""
         for first in range(1, self.header.items + 1, _PIECE):
-            yield first, self._places(first, min(first + _PIECE, self.header.items + 1)).copy()
+            yield first, self._places(first, min(first + _PIECE, self.header.items + 1))
 
     def sampled_places(self, most: int) -> list[int]:
         """The log offsets of at most `most` items, evenly among all."""
