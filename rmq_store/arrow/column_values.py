@@ -30,7 +30,12 @@ from rmq_store.loops import texts
 _FROM_QUEUE = frozenset(
     ("brokerName", "topic", "queueId", "queueOffset", "commitLogOffset", "storeSize", "tagsCode")
 )
-_FROM_PROPERTIES = frozenset(("tags", "keys", "uniqKey", "properties"))
+_FROM_PROPERTIES = {
+    "tags": "tags",
+    "keys": "keys",
+    "uniqKey": "uniq_key",
+    "properties": "properties",
+}
 
 
 def needs_log(columns: Sequence[str]) -> bool:
@@ -49,7 +54,9 @@ class BatchBuilder:
         self.names = column_names(columns)
         self.schema = arrow_schema(self.names)
         self.broker_name = broker_name
-        self._wants_properties = bool(_FROM_PROPERTIES.intersection(self.names))
+        self._of_properties = [
+            (name, _FROM_PROPERTIES[name]) for name in self.names if name in _FROM_PROPERTIES
+        ]
 
     def empty(self) -> pa.RecordBatch:
         """A batch without rows."""
@@ -69,14 +76,9 @@ class BatchBuilder:
         they are known; column `body` needs the opened bodies.
         """
         arrays: dict[str, pa.Array] = {} if bodies is None else {"body": bodies}
-        if headers is not None and self._wants_properties:
+        if headers is not None and self._of_properties:
             decoded = properties or self.properties(headers)
-            arrays |= {
-                "tags": decoded.tags,
-                "keys": decoded.keys,
-                "uniqKey": decoded.uniq_key,
-                "properties": decoded.properties,
-            }
+            arrays |= {name: getattr(decoded, field) for name, field in self._of_properties}
         columns = [
             arrays[name] if name in arrays else _MAKERS[name](self, rows, headers)
             for name in self.names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -27,16 +27,6 @@ LOOKED_AT = (Property.TAGS, Property.KEYS, Property.UNIQ_KEY)
 _SMALLEST_ITEM = 3  # bytes: name, separator, value; the last item needs no other separator
 
 
-@dataclass(frozen=True, slots=True)
-class PropertyColumns:
-    """tags, keys, uniqKey (null if absent) and, if requested, the map of all properties."""
-
-    tags: pa.Array
-    keys: pa.Array
-    uniq_key: pa.Array
-    properties: pa.Array | None
-
-
 def decode_property_columns(stored: pa.Array, *, with_map: bool) -> PropertyColumns:
     """The columns of a binary array of stored property strings, without nulls."""
     ends, raw = buffers(stored)
@@ -46,9 +36,9 @@ def decode_property_columns(stored: pa.Array, *, with_map: bool) -> PropertyColu
 
 def property_columns_at(raw: Bytes, at: Ints, length: Ints, *, with_map: bool) -> PropertyColumns:
     """The columns of n stored property strings, `raw[at[i]:at[i] + length[i]]`."""
-    found = _Found(raw, at, length, with_map)
+    found = PropertyColumns(raw, at, length, with_map=with_map)
     if found.is_ascii or found.is_utf8():
-        return found.columns()
+        return found
     text = as_java_reads(slices(raw, at, length, pa.binary()))
     return decode_property_columns(text.view(pa.binary()), with_map=with_map)
 
@@ -77,16 +67,48 @@ class _Room:
         self.values = np.empty((len(at), PLACES), dtype=np.int64)
 
 
-class _Found:
-    """What the loop finds in n strings."""
+class PropertyColumns:
+    """tags, keys, uniqKey (null if absent) of n strings and, if requested, the map of all properties.
 
-    def __init__(self, raw: Bytes, at: Ints, length: Ints, with_map: bool) -> None:
+    The first three are made when they are asked for, of the bytes that they were found in.
+    """
+
+    def __init__(self, raw: Bytes, at: Ints, length: Ints, *, with_map: bool) -> None:
         self._raw = raw
-        self._map: pa.Array | None = None
+        self._count = len(at)
+        self.properties: pa.Array | None = None
         if with_map:
             self._split(at, length)
         else:
             self._values, self.is_ascii = look(raw, at, length)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @cached_property
+    def tags(self) -> pa.Array:
+        """Values of TAGS."""
+        return self._values_of(Property.TAGS)
+
+    @cached_property
+    def keys(self) -> pa.Array:
+        """Values of KEYS."""
+        return self._values_of(Property.KEYS)
+
+    @cached_property
+    def uniq_key(self) -> pa.Array:
+        """Values of UNIQ_KEY."""
+        return self._values_of(Property.UNIQ_KEY)
+
+    def is_utf8(self) -> bool:
+        """Whether all that was found is well-formed."""
+        texts = [self.tags, self.keys, self.uniq_key]
+        if self.properties is not None:
+            texts += [self.properties.keys, self.properties.items]
+        return all(is_utf8(text) for text in texts)
+
+    def _values_of(self, name: str) -> pa.Array:
+        return values_of(self._raw, self._values, 2 * LOOKED_AT.index(name))
 
     def _split(self, at: Ints, length: Ints) -> None:
         room = _Room(self._raw, at, length)
@@ -112,23 +134,9 @@ class _Found:
             row_ends.data,
         )
         count = int(row_ends[-1])
-        self._map = pa.MapArray.from_arrays(
+        self.properties = pa.MapArray.from_arrays(
             number_array(row_ends),
             string_array(names, name_ends, pa.string(), count=count),
             string_array(texts, text_ends, pa.string(), count=count),
             type=PROPERTIES,
         )
-
-    def is_utf8(self) -> bool:
-        """Whether all that was found is well-formed."""
-        texts = [*self._looked_at()]
-        if self._map is not None:
-            texts += [self._map.keys, self._map.items]
-        return all(is_utf8(text) for text in texts)
-
-    def columns(self) -> PropertyColumns:
-        tags, keys, uniq_key = self._looked_at()
-        return PropertyColumns(tags, keys, uniq_key, self._map)
-
-    def _looked_at(self) -> list[pa.Array]:
-        return [values_of(self._raw, self._values, 2 * number) for number in range(len(LOOKED_AT))]

@@ -204,7 +204,7 @@ class SliceReader:
             yield self._builder.build(rows, headers, properties)
 
     def _matches(self, properties: PropertyColumns) -> npt.NDArray[np.bool_]:
-        hits = np.ones(len(properties.tags), dtype=bool)
+        hits = np.ones(len(properties), dtype=bool)
         if self.query.tags is not None:
             tags = pc.is_in(properties.tags, pa.array(sorted(self.query.tags)))
             hits &= tags.to_numpy(zero_copy_only=False)
