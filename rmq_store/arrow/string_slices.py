@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.array_types import Bytes, Ints, Mask
-from rmq_store.format.crc import crc32
+from rmq_store.format.crc import CRC32_IN_C, crc32
 from rmq_store.format.properties import decode_utf8
 from rmq_store.loops import checksums, texts
 
@@ -42,7 +42,8 @@ def slices_with_crcs(
     data, ends = room_for(int(lengths.sum()), len(starts))
     found = np.empty(len(starts), dtype=np.int64)
     places = (_whole(starts).data, _whole(lengths).data)
-    checksums.of_copies(crc32, source.data, *places, data.data, ends.data, found.data)
+    of = (crc32, CRC32_IN_C, source.data, *places)
+    checksums.of_copies(*of, data.data, ends.data, found.data)
     return string_array(data, ends, kind), found
 
 

@@ -1,6 +1,6 @@
 # The compiled form of bits.py: what loops read, write and search, within the bounds of a buffer.
 # These functions alone take the address of a byte, after a check of all the bytes that they use.
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memmove, memset
 
 cdef extern from *:
@@ -314,3 +314,12 @@ cdef inline object view_of(Bytes raw, Py_ssize_t at, Py_ssize_t size):
 
 cdef inline int32_t signed32(uint64_t value) noexcept nogil:
     return <int32_t>value
+
+ctypedef uint32_t (*_Sum)(uint32_t before, const uint8_t *at, size_t size) noexcept nogil
+
+cdef inline int64_t sum_of(
+    int64_t function, Bytes raw, Py_ssize_t at, Py_ssize_t size
+) except -1 nogil:
+    if size < 0 or at < 0 or size > raw.shape[0] - at:
+        outside(at, size, raw.shape[0])
+    return (<_Sum><intptr_t>function)(0, &raw[at], size) if size else 0

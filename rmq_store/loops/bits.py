@@ -6,6 +6,8 @@ for a place outside of its buffer.
 
 from __future__ import annotations
 
+import ctypes
+
 Bytes = memoryview
 Room = memoryview
 Ints = memoryview
@@ -189,3 +191,16 @@ def signed32(value: int) -> int:
     """The last 32 bits of a number as a signed one, as Java's `(int)`."""
     value &= 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
+
+
+_Sum = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t)
+
+
+def sum_of(function: int, raw: Bytes, at: int, size: int) -> int:
+    """The checksum of some bytes, 0 of none, by a function of C: `uint32_t (before, at, size)`.
+
+    `function` is its address.
+    """
+    _check(at, size, len(raw))
+    found: int = _Sum(function)(0, bytes(raw[at : at + size]), size) if size else 0
+    return found

@@ -33,8 +33,8 @@ def gather(
     with cython.nogil:
         ends[0] = 0
         for row in range(at.shape[0]):
-            if row + 2 < at.shape[0]:
-                bits.prefetch(raw, at[row + 2], length[row + 2])
+            if row + 4 < at.shape[0]:
+                bits.prefetch(raw, at[row + 4], length[row + 4])
             to = bits.copy(raw, at[row], length[row], out, to)
             ends[row + 1] = cython.cast(cython.int, to)
 

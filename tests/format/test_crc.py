@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 
-from rmq_store.format.crc import crc32_of_slices
+from rmq_store.format.crc import CRC32_IN_C, crc32_of_slices
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,9 @@ def test_the_crc_of_many_slices_is_that_of_each(shortest: int, longest: int) -> 
 def test_no_slices_have_no_crcs() -> None:
     none = np.zeros(0, dtype=np.int64)
     assert crc32_of_slices(np.zeros(8, np.uint8), none, none).tolist() == []
+
+
+def test_the_function_in_c_is_found() -> None:
+    assert CRC32_IN_C, (
+        "the wheel of zlib-ng no longer exports zng_crc32_z: checks of bodies are slower"
+    )

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import hatch_build
+from rmq_store.format.crc import CRC32_IN_C
 from rmq_store.loops import bits
 from rmq_store.testing.live_broker.needs import missing_here
 
@@ -106,6 +107,8 @@ def argument(kind: str, name: str, chosen: random.Random) -> Any:
         return bytes(chosen.choices(few, k=chosen.choice([0, 1, 7, 8, 9, 20, 45, 90, 700])))
     if kind == "LongRoom":
         return array("q", bytes(8 * chosen.choice([0, 1, 3, 90, 700])))
+    if name == "function":
+        return CRC32_IN_C
     if name == "byte":
         return chosen.choice([0, 1, 2, 97, 128, 255])
     if kind in ("Py_ssize_t", "Place") or name in ("at", "size", "stop", "to", "place"):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from rmq_store.format import layout
+from rmq_store.format.crc import CRC32_IN_C
 from rmq_store.format.layout import Property
 from rmq_store.format.properties import decode_properties
 from rmq_store.loops import bits, checksums, property_items, record_fields, texts
@@ -310,8 +311,9 @@ def test_properties_of_few_layouts(seed: int) -> None:
     check_properties(strings)
 
 
+@pytest.mark.parametrize("function", [0, CRC32_IN_C], ids=["called", "in C"])
 @pytest.mark.parametrize("seed", range(8))
-def test_checksums(log: bytes, seed: int) -> None:
+def test_checksums(log: bytes, seed: int, function: int) -> None:
     chosen = random.Random(seed)
     some = numbers(sorted(chosen.sample(places(log), ROWS)))
     longs, _ = split(log, some)
@@ -320,14 +322,16 @@ def test_checksums(log: bytes, seed: int) -> None:
     expected = [zlib.crc32(log[s : s + n]) for s, n in zip(at, length, strict=True)]
     _, found = both(
         checksums,
-        lambda form, rooms: form.of_slices(zlib.crc32, raw, at.data, length.data, rooms[0].data),
+        lambda form, rooms: form.of_slices(
+            zlib.crc32, function, raw, at.data, length.data, rooms[0].data
+        ),
         lambda: [np.zeros(ROWS, np.int64)],
     )
     assert found == expected
     _, copies, _ends, found = both(
         checksums,
         lambda form, rooms: form.of_copies(
-            zlib.crc32, raw, at.data, length.data, *(r.data for r in rooms)
+            zlib.crc32, function, raw, at.data, length.data, *(r.data for r in rooms)
         ),
         lambda: [
             np.zeros(int(length.sum()), np.uint8),
