@@ -14,6 +14,9 @@ from rmq_store.loops import checksums, record_fields
 
 Numbers = npt.NDArray[np.int32]
 
+# Columns of a batch of 8,192 rows would all begin at the same place of the processor's cache.
+_APART = 24
+
 
 class Headers:
     """n records of one window: `at` is the start of each; all positions count in the window.
@@ -48,11 +51,11 @@ class Headers:
     def __init__(self, window: Bytes, at: Ints, base: int) -> None:
         """`window`: bytes of the log from offset `base` on. `at`: int64 positions in it."""
         at = np.ascontiguousarray(at)
-        longs = np.empty((len(record_fields.LONG_FIELDS), len(at)), dtype=np.int64)
-        ints = np.empty((len(record_fields.INT_FIELDS), len(at)), dtype=np.int32)
+        longs = np.empty((len(record_fields.LONG_FIELDS), len(at) + _APART), dtype=np.int64)
+        ints = np.empty((len(record_fields.INT_FIELDS), len(at) + _APART), dtype=np.int32)
         if len(at):
             record_fields.split(window.data, base, at.data, longs.data, ints.data)
-        self._set(window, base, at, longs, ints)
+        self._set(window, base, at, longs[:, : len(at)], ints[:, : len(at)])
 
     def _set(
         self, window: Bytes, base: int, at: Ints, longs: npt.NDArray[Any], ints: npt.NDArray[Any]
