@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +20,28 @@ from rmq_store.format.entries import Entries, ListedEntries
 from rmq_store.format.layout import EXT_MAX_ADDRESS, FILLER_SIZE
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
-from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.reading.query import Query
-from rmq_store.snapshot.queue_view import QueueView
 
 _MASK32 = 0xFFFFFFFF
+
+
+class EntriesOfQueues(Protocol):
+    """Queues whose entries are read: `QueueView`, or a queue of a compaction topic."""
+
+    def is_batch(self, queue: QueueId) -> bool:
+        """Whether an entry may stand for several messages."""
+
+    def has_tag_hashes(self, queue: QueueId) -> bool:
+        """Whether tagsCode may be trusted to leave messages out."""
+
+    def slice_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
+        """The entries whose first message is in a range of queue offsets."""
+
+    def listed_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
+        """The entries with a message in a range of queue offsets."""
+
+    def folder(self, queue: QueueId) -> str:
+        """What errors about the entries name."""
 
 
 class WantedEntries:
@@ -34,7 +52,7 @@ class WantedEntries:
 
     def __init__(
         self,
-        view: QueueView,
+        view: EntriesOfQueues,
         log: CommitLog,
         log_end: int,
         query: Query,
@@ -94,8 +112,8 @@ class WantedEntries:
         return entries.take(self._may_match(entries.tags_code))
 
     def _has_tag_hashes(self, queue: QueueId) -> bool:
-        """Whether tagsCode is that of the message: not a time, nor one of several messages."""
-        if queue.topic == SCHEDULE_TOPIC:
+        """Whether tagsCode is that of the message, not one of several."""
+        if not self._view.has_tag_hashes(queue):
             return False
         return not (self._query.unwrap_batches and self._view.is_batch(queue))
 

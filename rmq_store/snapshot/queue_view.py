@@ -39,7 +39,7 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.format.retry_topics import KnownNames
-from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, is_system_topic
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.snapshot.health import Health
 from rmq_store.snapshot.queue_range import QueueState
@@ -240,6 +240,15 @@ class QueueView:
     def is_batch(self, queue: QueueId) -> bool:
         """Whether a queue is a BatchConsumeQueue. Raises UnknownQueueError."""
         return self.state(queue).batch
+
+    def has_tag_hashes(self, queue: QueueId) -> bool:
+        """Whether tagsCode is a hash of tags. That of a delayed message is a time."""
+        return queue.topic != SCHEDULE_TOPIC
+
+    def limits(self, queue: QueueId) -> tuple[int, int]:
+        """The first queue offset with a message, and the one after the last. Raises UnknownQueueError."""
+        state = self.state(queue)
+        return state.min_offset, state.max_offset
 
     def files(self, queue: QueueId) -> QueueFiles:
         """The files of a queue. Raises UnknownQueueError."""
