@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.consumequeue.queue_folders import queue_folder
+from rmq_store.consumequeue.queue_folders import queue_folder, queue_folders_in
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, DataLossError, MissingFileError
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, again_if_expired
@@ -70,6 +71,11 @@ class CompactionFolders:
         if topic is None:
             return os.path.isdir(self._root / COMPACTION_DIR)
         return os.path.isdir(self._root / COMPACTION_LOG_DIR / topic)
+
+    def queues(self) -> list[QueueId]:
+        """The queues that have a folder here, sorted."""
+        folders = (self._root / name for name in (COMPACTION_LOG_DIR, COMPACTION_QUEUE_DIR))
+        return sorted({queue for folder in folders for queue in queue_folders_in(folder)})
 
     def queue(self, queue: QueueId, seen: Seen | None = None) -> CompactedQueue | None:
         """The files of a queue as they were when it was first asked for; None without any.
@@ -225,6 +231,18 @@ class CompactedQueue:
         entries = self._entries_of(held.file)
         low, high = np.searchsorted(entries.offset, (start, min(stop, held.stop)))
         return entries.take(slice(int(low), int(high)))
+
+    def by_file(self) -> Iterator[tuple[int, Entries]]:
+        """The entries of each file, and the place of its first byte."""
+        for held in self._files:
+            yield held.file.base, self._entries_in(held, held.first, held.stop)
+
+    def units(self) -> Iterator[npt.NDArray[Any]]:
+        """The entries of each file as stored."""
+        for held in self._files:
+            count = len(self._entries_in(held, held.first, held.stop))
+            stop = held.file.base + count * _WIDTH
+            yield self._chain.read(held.file.base, stop).view(BATCH_QUEUE_ENTRY)
 
     def offset_at_log(self, place: int) -> int:
         """The first queue offset whose record is at a place of the compaction log or after it; else

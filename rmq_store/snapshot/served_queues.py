@@ -87,6 +87,13 @@ class ServedQueues:
                 self._found[queue] = error
         return self._found[queue]
 
+    def queues(self) -> list[QueueId]:
+        """The queues that have files for compaction, of topics that are answered from there; sorted."""
+        if not self._is_there:
+            return []
+        topics = self._view.declared_topics
+        return [queue for queue in self._folders.queues() if is_compacted(topics.get(queue.topic))]
+
     def _files(self, queue: QueueId) -> CompactedQueue | None:
         found = self.compacted(queue)
         return None if isinstance(found, StoreError) else found
