@@ -168,7 +168,8 @@ def _lost(
             "compaction-lost",
             files.folder,
             f"{counted(len(lost), 'message')} of queue {queue.topic}/{queue.queue_id}, the last of their "
-            f"keys, missing in the compaction log, the first of queue offset {int(lost[0])}: no consumer gets them",
+            f"keys, missing in the compaction log, the first of queue offset {int(lost[0])}: no consumer "
+            "gets them",
             _LOST,
             count=len(lost),
         )
