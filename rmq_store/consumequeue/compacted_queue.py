@@ -40,6 +40,7 @@ _END = np.array([(-1, 0, 0, 0, 0, 0, -1, 0)], BATCH_QUEUE_ENTRY).tobytes()
 
 _FILES_KEPT = 16
 _BEHIND_ALL = 2**63 - 1
+_LAST = 2**62  # queue offset and place; a larger one is damage
 ADVICE = (
     "The CommitLog has the messages of the topic that have not expired: read them with source=commitlog in "
     "Spark, compacted=False in Python or rmqstore find. Restore the file from a replica or a copy, or open "
@@ -318,6 +319,12 @@ class CompactedQueue:
             row = int(several[0])
             what = "the entry has another number of messages"
             raise self._corrupt(file, row, what, "1", int(entries.count[row]))
+        beyond = np.flatnonzero((entries.offset > _LAST) | (entries.log_offset > _LAST))
+        if len(beyond):  # sums with it would overflow
+            row = int(beyond[0])
+            what = "the entry is of no message that a queue can have"
+            found = max(int(entries.offset[row]), int(entries.log_offset[row]))
+            raise self._corrupt(file, row, what, f"at most {_LAST}", found)
         for name, low, found in (
             ("queue offset", entries.offset + entries.count, entries.offset),
             ("place", entries.log_offset + entries.size, entries.log_offset),
