@@ -323,8 +323,8 @@ class CompactedQueue:
         if len(beyond):  # sums with it would overflow
             row = int(beyond[0])
             what = "the entry is of no message that a queue can have"
-            found = max(int(entries.offset[row]), int(entries.log_offset[row]))
-            raise self._corrupt(file, row, what, f"at most {_LAST}", found)
+            said = max(int(entries.offset[row]), int(entries.log_offset[row]))
+            raise self._corrupt(file, row, what, f"at most {_LAST}", said)
         for name, low, found in (
             ("queue offset", entries.offset + entries.count, entries.offset),
             ("place", entries.log_offset + entries.size, entries.log_offset),
