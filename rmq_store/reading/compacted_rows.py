@@ -42,6 +42,10 @@ class _EntriesOfFiles:
         """The folder of the entries."""
         return self._files.folder
 
+    def why_missing(self, queue: QueueId) -> str:
+        """Offsets between others are those of messages that were compacted away."""
+        return "it was compacted away"
+
 
 def compacted_batches(
     served: ServedQueues,

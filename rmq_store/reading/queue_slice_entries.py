@@ -43,6 +43,9 @@ class EntriesOfQueues(Protocol):
     def folder(self, queue: QueueId) -> str:
         """What errors about the entries name."""
 
+    def why_missing(self, queue: QueueId) -> str:
+        """Why a queue offset between others may have no entry."""
+
 
 class WantedEntries:
     """Chooses entries of one view by tag hash. `damaged` takes the errors of the others.
@@ -156,7 +159,8 @@ class WantedEntries:
     def _report_dead_ends(self, queue: QueueId, entries: Entries) -> None:
         for row in range(len(entries)):
             entry = listed_at(queue, entries, row)
-            self._damaged(leads_nowhere(self._view.folder(queue), entry, self._log_end), entry)
+            folder, why = self._view.folder(queue), self._view.why_missing(queue)
+            self._damaged(leads_nowhere(folder, entry, self._log_end, why), entry)
 
 
 def _each_message(entries: Entries, part: QueueSlice) -> Entries:
@@ -176,15 +180,15 @@ def listed_at(queue: QueueId, entries: Entries, row: int) -> ListedAt:
     return ListedAt(*queue, offset, log_offset, size)
 
 
-def leads_nowhere(folder: str, entry: ListedAt, log_end: int) -> CorruptQueueError:
+def leads_nowhere(folder: str, entry: ListedAt, log_end: int, why: str) -> CorruptQueueError:
     """The error of filler, of an entry that points outside the log, and of a queue offset that none has:
-    between undispatched records, or in a BatchConsumeQueue (`in_order`). `folder`: of the queue."""
+    between undispatched records, or in a BatchConsumeQueue (`in_order`). `folder`: of the queue; `why`: it
+    has none."""
     if entry.log_offset < 0 and not entry.size:
         return CorruptQueueError(
             folder,
             offset=entry.queue_offset,
-            reason=f"queue {entry.topic}/{entry.queue_id}, which has later messages, lists none (it is lost, "
-            "or its entry is out of order)",
+            reason=f"queue {entry.topic}/{entry.queue_id}, which has later messages, lists none ({why})",
             advice="The offset is a queue offset. Read with on_damage to skip it",
         )
     what = "filler" if entry.size == FILLER_SIZE else "an entry that points outside the log"
