@@ -231,6 +231,7 @@ class Broker:
         """The JVM stands still inside the block, wherever it was: what changes there, others change."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)  # all threads stand still
         try:
             yield
         finally:
