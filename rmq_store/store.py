@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_store
-from rmq_store.config.topics_json import batch_topics, is_compacted
+from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.compacted_queue import CompactionFolders
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import ReadOnlyStoreError
@@ -33,6 +34,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.format.topics import is_system_topic, topic_of_broker
 from rmq_store.index.query_message import KeyIndex
+from rmq_store.reading.compacted_rows import compacted_batches
 from rmq_store.reading.get_compacted import CompactedGetter, no_files
 from rmq_store.reading.get_message import GetMessageResult, MessageGetter
 from rmq_store.reading.inner_batch_rows import RangesOf
@@ -49,6 +51,7 @@ from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
 from rmq_store.snapshot.file_sizes import geometry_found
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.queues_beside_rocksdb import refuse_late_files
+from rmq_store.snapshot.served_queues import ServedQueues
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 
 if TYPE_CHECKING:
@@ -72,7 +75,8 @@ class MessageStore:
 
     `open` takes a snapshot; what a broker writes later is not seen. A context manager; one thread at
     a time; not picklable (its snapshot is). The project's own rooms also use `view` (queues by
-    queue offset), `log` (the CommitLog), `lookup` (single messages) and `key_index`.
+    queue offset), `served` (the same as consumers see them), `log` (the CommitLog), `lookup` (single
+    messages) and `key_index`.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class MessageStore:
         self.view = QueueView(
             root, lambda: self.log, self._folders, self._snapshot, self.is_system_topic
         )
+        self.served = ServedQueues(self.view, self._compaction, config)
         self.lookup = MessageLookup(self.view, lambda: self.log, broker_name, self.key_index)
         self._release, self._queues, self._closed = release, queues, False
         self._shadow: Shadow | None = None
@@ -348,6 +353,10 @@ class MessageStore:
         """The log offset that the entry at `queue_offset` points to; the log's end for max_offset."""
         return self.view.log_offset_of(queue, queue_offset)
 
+    def ranges_for(self, compacted: bool) -> QueueView | ServedQueues:
+        """What says the ranges of queues, and their places and times, for a read with `compacted`."""
+        return self.served if compacted else self.view
+
     def read_slices(
         self,
         slices: Sequence[QueueSlice],
@@ -362,15 +371,24 @@ class MessageStore:
         column is asked for, no record of a slice is read unless `verify_queue` checks every entry
         against its record. That also compares the whole log with the queues: see `check_ends`.
 
+        Queues of compaction topics come first, one after the other, and are read from `compaction/`: see
+        `compacted`. Their commitLogOffset is the place there, as the broker answers.
+
         Raises CorruptRecordError, CorruptQueueError, MissingFileError or BodyError for an entry
         that does not lead to a sound record of its queue. With `on_damage` the error goes there,
         the entry is left out, and batches may be empty. A file that is cut during the read is a
         DataLossError in any case.
         """
         query = Query.of(verify_queue, **how)
-        reader = self._reader(query, ranges_of_slices(slices))
-        self.view.fetch_ahead(slices)
-        return pa.RecordBatchReader.from_batches(query.schema, reader.read(slices))
+        own, compacted = self.served.split(slices) if query.compacted else (slices, {})
+        reader = self._reader(query, ranges_of_slices(own))
+        self.view.fetch_ahead(own)
+        batches = reader.read(own, self.served.listed(slices) if compacted else None)
+        if compacted:
+            served, name = self.served, self.broker_name
+            first = compacted_batches(served, compacted, name, query, reader.report)
+            batches = chain(first, batches)
+        return pa.RecordBatchReader.from_batches(query.schema, batches)
 
     def read_log(
         self,
@@ -399,7 +417,8 @@ class MessageStore:
 
     def _reader(self, query: Query, ranges_of: RangesOf) -> SliceReader:
         end = self._snapshot.log_end
-        return SliceReader(self.log, self.view, self.broker_name, end, query, ranges_of)
+        health = self.view.health
+        return SliceReader(self.log, self.view, self.broker_name, end, query, ranges_of, health)
 
     def read_batches(
         self,
@@ -428,7 +447,7 @@ class MessageStore:
                 max(part.start, start or 0),
                 part.stop if stop is None else min(part.stop, stop),
             )
-            for part in self.view.ranges_of(names, queue_ids)
+            for part in self.ranges_for(how.get("compacted", True)).ranges_of(names, queue_ids)
         ]
         return self.read_slices(slices, tags=tags, columns=columns, **how)
 
@@ -506,8 +525,8 @@ class MessageStore:
         `compaction/` both raise it, and CorruptQueueError or MissingFileError for its other damage.
         """
         queue, log = QueueId(topic, queue_id), self.log
-        if self._answers_compacted(topic):
-            files = self._compaction.queue(queue)
+        if self.served.is_answered(topic):
+            files = self.served.files(queue)
             if files is None:
                 return no_files()
             compacted = CompactedGetter(queue, files, self.broker_name)
@@ -519,19 +538,6 @@ class MessageStore:
             overflow_to_min = self.dialect.has("overflow_to_min")
             return getter.as_broker(queue, offset, max_messages, tags, overflow_to_min)
         return getter.exact(queue, offset, max_messages, tags)
-
-    def _answers_compacted(self, topic: str) -> bool:
-        """Whether a broker answers a topic from `compaction/` (DefaultMessageStore#getMessage).
-
-        Every broker with enableCompaction makes that folder; without it the CommitLog alone has the
-        topic. Raises CorruptConfigError if topics.json is damaged and the topic has files there.
-        """
-        if self.config.enableCompaction is False or not self._compaction.is_there():
-            return False
-        problem = self.view.topics_problem
-        if problem is not None and self._compaction.is_there(topic):
-            raise problem
-        return is_compacted(self.view.declared_topics.get(topic))
 
     def message_at(self, commit_log_offset: int) -> Message:
         """The message whose record starts at a log offset; queue_offset is None if no queue lists it.

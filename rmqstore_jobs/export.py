@@ -145,7 +145,7 @@ class _Export:
     def __init__(self, spark: SparkSession | None, spec: ExportSpec, manifest: Manifest) -> None:
         self.spark, self.spec, self.manifest = spark, spec, manifest
         self.began = time.monotonic()
-        self.plan: ReadPlan = pin(parse_options({"path": spec.store, **spec.options}))
+        self.plan: ReadPlan = pin(parse_options(_selection(spec)))
         self.problems = list(lost_from(self.plan))
         self.stopped_by: str | None = None
         self.written: list[Wave] = []
@@ -372,10 +372,15 @@ def _as_text(asked: Mapping[str, str]) -> str:
 # --- the command ----------------------------------------------------------------------------------
 
 
+def _selection(spec: ExportSpec) -> dict[str, str]:
+    """The options of the Spark source. An export has queues as they are, with every message."""
+    return {"path": spec.store, **spec.options, "compacted": "false"}
+
+
 def look(spec: ExportSpec) -> None:
     """Raise StoreError for a store or a selection that cannot be read."""
     check(spec)
-    pin(parse_options({"path": spec.store, **spec.options}))
+    pin(parse_options(_selection(spec)))
 
 
 def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.Builder:

@@ -84,6 +84,7 @@ def read_messages(
     how |= {
         "check_ends": False,
         "log_order": log_order,
+        "compacted": asked.sees_compacted,
     }  # shares of their own report what is missing
     for slices in pieces_of_share(plan, share, store):
         yield from store.read_slices(
@@ -100,7 +101,8 @@ def pieces_of_share(
     if share.ranges is None:
         assert share.slice is not None
         edges = (share.slice.start, share.slice.stop)
-        yield pieces_of(plan.ranges, share.slice, offset_at_log(store, plan.ranges, edges))
+        view = store.ranges_for(plan.asked.sees_compacted)
+        yield pieces_of(plan.ranges, share.slice, offset_at_log(store, plan.ranges, edges, view))
     elif share.in_turn:
         for part in share.ranges:
             yield [part]

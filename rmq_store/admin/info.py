@@ -21,6 +21,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import members_in
 from rmq_store.config.locate import require_store
 from rmq_store.config.rocksdb import rocksdb_queues
+from rmq_store.config.tiered import tiered_queues
 from rmq_store.consumequeue.queue_database import QueueDatabase
 from rmq_store.consumequeue.queue_folders import is_queue_id
 from rmq_store.errors import (
@@ -78,6 +79,7 @@ class StoreInfo:
     rocksdbQueues: str | None = None  # the folder of a database with the queues
     rocksdbUnread: str | None = None  # why that is not read
     dledgerLog: str | None = None  # the members whose log is here, and which of them is read
+    tieredStorage: str | None = None  # what the broker has copied there, which is not read
     damage: tuple[str, ...] = ()  # what is missing in the log, or where it is damaged near its end
 
 
@@ -127,6 +129,7 @@ def info_of_root(root: Path, config: StoreConfig, name: str) -> StoreInfo:
             None if database is None else shown_path(str(database)),
             None if unread is None else f"{unread.reason}. {unread.advice}",
             _members(root, config),
+            _tiered(root),
             tuple(_damage(root, log, end)),
         )
     finally:
@@ -140,6 +143,11 @@ def _members(root: Path, config: StoreConfig) -> str | None:
         return None
     others = ", ".join(sorted(map(str, members[1:])))
     return f"{members[0]}; not read: {others}" if others else str(members[0])
+
+
+def _tiered(root: Path) -> str | None:
+    found = tiered_queues(root)
+    return None if found is None else str(found)
 
 
 def _names(folder: Path) -> Iterator[str]:
@@ -313,5 +321,6 @@ def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
             if info.rocksdbQueues
             else []
         ),
+        *([("tiered", info.tieredStorage)] if info.tieredStorage else []),
         *(("damage", f"{what}; see rmqstore verify") for what in info.damage),
     ]

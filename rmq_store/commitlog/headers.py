@@ -87,14 +87,19 @@ def _taken(table: npt.NDArray[Any], rows: Ints | slice) -> npt.NDArray[Any]:
     return table[:, rows] if isinstance(rows, slice) else np.take(table, rows, axis=1)
 
 
-def wrong_crc_rows(headers: Headers, of_bodies: Ints | None = None) -> Ints:
+def wrong_crc_rows(
+    headers: Headers, of_bodies: Ints | None = None, *, copied: bool = False
+) -> Ints:
     """Rows whose stored body or whole record does not match its CRC.
 
     All rows must be valid. Empty bodies have no CRC. `of_bodies`: the CRC-32 of the bodies, if known.
+    `copied`: only the bodies are compared (`decode_record`).
     """
     if of_bodies is None:
         of_bodies = crc32_of_slices(headers.window, headers.body_at, headers.body_length)
     wrong = (of_bodies & CRC_MASK != headers.body_crc) & (headers.body_length > 0)
+    if copied:
+        return np.flatnonzero(wrong)
     stored = _record_crcs(headers)
     rows = np.flatnonzero(stored >= 0)
     if len(rows):

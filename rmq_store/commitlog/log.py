@@ -86,7 +86,7 @@ class CommitLog:
             setting="mappedFileSizeCommitLog",
             place=LogOffset,
         )
-        self._file_size, self._entries, self._copied = file_size, entries, copied
+        self._file_size, self._entries, self.copied = file_size, entries, copied
         framed = {os.fspath(folder) for folder in entries}
         files = self.chain.segments if framed else ()
         bases = (file.base for file in files if os.path.dirname(file.path) in framed)
@@ -185,9 +185,7 @@ class CommitLog:
     def decoded_at(self, segment: SegmentFile, offset: int) -> Record | Gap:
         """What starts at a log offset of a file. Raises CorruptRecordError for any other bytes."""
         with self._from(offset, segment) as window:
-            decoded = decode_record(
-                window.bytes.data, 0, offset, segment.shown, copied=self._copied
-            )
+            decoded = decode_record(window.bytes.data, 0, offset, segment.shown, copied=self.copied)
         _require_whole(decoded, segment, offset)
         return decoded
 
@@ -219,7 +217,7 @@ class CommitLog:
             self.chain.folders,
             file_size=self._file_size,
             entries=self._entries,
-            copied=self._copied,
+            copied=self.copied,
         )
 
     def starts_now(self) -> int:

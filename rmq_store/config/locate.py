@@ -10,6 +10,7 @@ from pathlib import Path
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.config.dledger import entries_folders, refuse_to_change, unread_dledger
 from rmq_store.config.rocksdb import refuse_rocksdb
+from rmq_store.config.tiered import is_tiered_folder
 from rmq_store.errors import (
     ForeignLogError,
     InvalidArgumentError,
@@ -46,7 +47,6 @@ _PARTS = (
 _ROOT_DIRS = (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR)
 _ROOT_FILES = (CHECKPOINT_FILE, ABORT_FILE, LOCK_FILE)
 _OF_A_DISK = "lost+found"
-_TIERED_DIRS = ("tieredstore", "rmq_tiered_store")
 
 
 def require_store(
@@ -76,6 +76,7 @@ def require_store(
         if _has_log(root, config):
             _refuse_other_content(root, config)
             return root
+        _refuse_tiered(root)
     except PermissionError as error:
         raise from_os_error(path, error, "looking into the folder") from error
     reason = "the folder does not contain commitlog/"
@@ -371,15 +372,16 @@ def _refuse_other_kinds(root: Path, config: StoreConfig, queues: bool, to_read: 
     if queues and not to_read:
         refuse_rocksdb(root)
         refuse_to_change(root, config, log)
-    if (root / COMMITLOG_DIR).is_dir():
-        return
-    for name in _TIERED_DIRS:
-        if (root / name).is_dir():
-            raise UnsupportedStoreError(
-                root / name,
-                reason="this is a tiered store; its files are not supported",
-                advice="Read the broker's own store; it holds the newest messages",
-            )
+
+
+def _refuse_tiered(root: Path) -> None:
+    if is_tiered_folder(root):
+        raise UnsupportedStoreError(
+            root,
+            reason="this is tiered storage, to which a broker copies messages (tieredStoreFilePath); its "
+            "files are not read",
+            advice="Read the broker's own store, the folder storePathRootDir: it has the newest messages",
+        )
 
 
 def _log_files(root: Path, config: StoreConfig) -> list[SegmentFile]:

@@ -9,6 +9,8 @@ ascend with gaps, because of the messages with one key only the last is kept; so
 from __future__ import annotations
 
 import os
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.consumequeue.queue_folders import queue_folder
-from rmq_store.errors import CorruptQueueError, CorruptRecordError, MissingFileError
+from rmq_store.consumequeue.queue_folders import queue_folder, queue_folders_in
+from rmq_store.errors import CorruptQueueError, CorruptRecordError, DataLossError, MissingFileError
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, again_if_expired
 from rmq_store.files.source import Sources
@@ -29,7 +31,7 @@ from rmq_store.format.layout import (
     COMPACTION_QUEUE_DIR,
     segment_name,
 )
-from rmq_store.format.queues import QueueId
+from rmq_store.format.queues import Entry, QueueId
 
 _WIDTH = BATCH_QUEUE_ENTRY.itemsize
 _AT_A_TIME = 1 << 16  # units; a file of the usual size has more, and most of them are zeros
@@ -37,10 +39,24 @@ _END = np.array([(-1, 0, 0, 0, 0, 0, -1, 0)], BATCH_QUEUE_ENTRY).tobytes()
 """The unit behind the last entry of a full file (SparseConsumeQueue#putEndPositionInfo)."""
 
 _FILES_KEPT = 16
+_BEHIND_ALL = 2**63 - 1
+_LAST = 2**62  # queue offset and place; a larger one is damage
 ADVICE = (
-    "read_batches and read_log give the messages of the topic from the CommitLog. Restore the file from a "
-    "replica or a copy, or open the store again if its broker is running"
+    "The CommitLog has the messages of the topic that have not expired: read them with source=commitlog in "
+    "Spark, compacted=False in Python or rmqstore find. Restore the file from a replica or a copy, or open "
+    "the store again if its broker is running"
 )
+
+
+class Seen(NamedTuple):
+    """What a look at a queue found: how far it went, how many messages it had, a checksum of their offsets.
+
+    A later look at the same messages finds the same, unless a broker has compacted the queue meanwhile.
+    """
+
+    stop: int
+    messages: int
+    checksum: int
 
 
 class CompactionFolders:
@@ -57,19 +73,25 @@ class CompactionFolders:
             return os.path.isdir(self._root / COMPACTION_DIR)
         return os.path.isdir(self._root / COMPACTION_LOG_DIR / topic)
 
-    def queue(self, queue: QueueId) -> CompactedQueue | None:
+    def queues(self) -> list[QueueId]:
+        """The queues that have a folder here, sorted."""
+        folders = (self._root / name for name in (COMPACTION_LOG_DIR, COMPACTION_QUEUE_DIR))
+        return sorted({queue for folder in folders for queue in queue_folders_in(folder)})
+
+    def queue(self, queue: QueueId, seen: Seen | None = None) -> CompactedQueue | None:
         """The files of a queue as they were when it was first asked for; None without any.
 
-        Raises MissingFileError, CorruptQueueError, and the errors of SegmentChain.
+        `seen`: show what that look found. Raises MissingFileError, CorruptQueueError, DataLossError where
+        `seen` is no longer there, and the errors of SegmentChain.
         """
         if queue not in self._open:
-            self._open[queue] = again_if_expired(lambda: self._opened(queue))
+            self._open[queue] = again_if_expired(lambda: self._opened(queue, seen))
         return self._open[queue]
 
-    def _opened(self, queue: QueueId) -> CompactedQueue | None:
+    def _opened(self, queue: QueueId, seen: Seen | None) -> CompactedQueue | None:
         names = COMPACTION_LOG_DIR, COMPACTION_QUEUE_DIR
         log, entries = (queue_folder(self._root, name, queue) for name in names)
-        found = CompactedQueue(log, entries, self._sources)
+        found = CompactedQueue(log, entries, self._sources, seen)
         # A broker that starts passes over a queue without one of its folders (CompactionStore#load).
         both = os.path.isdir(log) and os.path.isdir(entries)
         return found if both else None
@@ -85,18 +107,25 @@ class CompactionFolders:
 
 
 class _Held(NamedTuple):
-    """A file of entries, with the queue offsets of its first and after its last message."""
+    """A file of entries, with the queue offsets of its first and after its last message, and where in the
+    compaction log the last one ends."""
 
     file: SegmentFile
     first: int
     stop: int
+    log_stop: int
 
 
 class CompactedQueue:
     """The entries and records of one queue of a compaction topic."""
 
-    def __init__(self, log_folder: str, entries_folder: str, sources: Sources) -> None:
+    def __init__(
+        self, log_folder: str, entries_folder: str, sources: Sources, seen: Seen | None = None
+    ) -> None:
         """Reads the entries of all files once. Raises as `CompactionFolders.queue`."""
+        self.folder = entries_folder
+        self._until = _BEHIND_ALL if seen is None else seen.stop
+        self._count = self._checksum = 0
         self.log = CommitLog([log_folder], sources=sources, copied=True)
         self._chain = SegmentChain(
             [entries_folder], sources=sources, setting="compactionCqMappedFileSize"
@@ -110,6 +139,19 @@ class CompactedQueue:
         if self._files:
             self._refuse_wrong_end(self._files[0].file, 0)
             self._refuse_wrong_end(self._files[-1].file, -1)
+        if seen is not None and self.seen != seen:
+            raise DataLossError(
+                entries_folder,
+                reason="the broker has compacted the queue since the read began",
+                expected=f"{seen.messages} messages before queue offset {seen.stop}",
+                actual=f"{self._count} messages, or others",
+                advice="Read again. A copy of the store does not change",
+            )
+
+    @property
+    def seen(self) -> Seen:
+        """What this look found."""
+        return Seen(self.max_offset, self._count, self._checksum)
 
     def _refuse_lone_files(self, log_folder: str, entries_folder: str) -> None:
         """A broker does not start with such (CompactionLog.TopicPartitionLog#sanityCheck)."""
@@ -139,12 +181,18 @@ class CompactedQueue:
         if first < self.max_offset:
             what = "the queue offset does not follow those of the file before"
             raise self._corrupt(file, 0, what, f"{self.max_offset} or more", first)
-        if not self._files:
-            self.min_offset = first
-        self.max_offset = stop
         if file is self._chain.segments[-1]:
             self.log_end = int(entries.log_offset[-1] + entries.size[-1])
-        self._files.append(_Held(file, first, stop))
+        shown = entries.offset[entries.offset < self._until]
+        if not len(shown):
+            return
+        if not self._files:
+            self.min_offset = first
+        self.max_offset = min(stop, self._until)
+        self._count += len(shown)
+        self._checksum = zlib.crc32(shown.tobytes(), self._checksum)
+        end = int(entries.log_offset[len(shown) - 1] + entries.size[len(shown) - 1])
+        self._files.append(_Held(file, first, self.max_offset, end))
 
     def _refuse_wrong_end(self, file: SegmentFile, row: int) -> None:
         """Raise if the first or last entry has another queue offset than its record, if that is whole.
@@ -167,9 +215,50 @@ class CompactedQueue:
         """
         for held in self._files:
             if offset < held.stop:
-                entries = self._entries_of(held.file)
-                return entries.take(entries.offset >= offset)
+                return self._entries_in(held, offset, held.stop)
         return no_entries()
+
+    def entries(self, start: int, stop: int) -> Entries:
+        """The entries of queue offsets [start, stop): of those that are there."""
+        return concat_entries(
+            [
+                self._entries_in(held, start, stop)
+                for held in self._files
+                if start < held.stop and held.first < stop
+            ]
+        )
+
+    def _entries_in(self, held: _Held, start: int, stop: int) -> Entries:
+        entries = self._entries_of(held.file)
+        low, high = np.searchsorted(entries.offset, (start, min(stop, held.stop)))
+        return entries.take(slice(int(low), int(high)))
+
+    def by_file(self) -> Iterator[tuple[int, Entries]]:
+        """The entries of each file, and the place of its first byte."""
+        for held in self._files:
+            yield held.file.base, self._entries_in(held, held.first, held.stop)
+
+    def units(self) -> Iterator[npt.NDArray[Any]]:
+        """The entries of each file as stored."""
+        for held in self._files:
+            count = len(self._entries_in(held, held.first, held.stop))
+            stop = held.file.base + count * _WIDTH
+            yield self._chain.read(held.file.base, stop).view(BATCH_QUEUE_ENTRY)
+
+    def offset_at_log(self, place: int) -> int:
+        """The first queue offset whose record is at a place of the compaction log or after it; else
+        `max_offset`."""
+        for held in self._files:
+            if place < held.log_stop:
+                entries = self._entries_in(held, held.first, held.stop)
+                row = int(np.searchsorted(entries.log_offset, place))
+                return int(entries.offset[row]) if row < len(entries) else held.stop
+        return self.max_offset
+
+    def first_from(self, offset: int) -> Entry | None:
+        """Place and size of the message at a queue offset, or of the next one there is."""
+        entries = self.entries_from(offset)
+        return Entry(int(entries.log_offset[0]), int(entries.size[0])) if len(entries) else None
 
     def place_of(self, offset: int) -> tuple[str, int]:
         """The file of the entry of a queue offset, and its byte there, for messages."""
@@ -230,6 +319,12 @@ class CompactedQueue:
             row = int(several[0])
             what = "the entry has another number of messages"
             raise self._corrupt(file, row, what, "1", int(entries.count[row]))
+        beyond = np.flatnonzero((entries.offset > _LAST) | (entries.log_offset > _LAST))
+        if len(beyond):  # sums with it would overflow
+            row = int(beyond[0])
+            what = "the entry is of no message that a queue can have"
+            said = max(int(entries.offset[row]), int(entries.log_offset[row]))
+            raise self._corrupt(file, row, what, f"at most {_LAST}", said)
         for name, low, found in (
             ("queue offset", entries.offset + entries.count, entries.offset),
             ("place", entries.log_offset + entries.size, entries.log_offset),

@@ -68,7 +68,7 @@ class QueueFolders:
         """Every queue that has a folder -> whether it is a BatchConsumeQueue. Sorted."""
         found: dict[QueueId, bool] = {}
         for name, batch in ((CONSUMEQUEUE_DIR, False), (BATCH_CONSUMEQUEUE_DIR, True)):
-            for queue in _queue_folders(self.root / name):
+            for queue in queue_folders_in(self.root / name):
                 found.setdefault(queue, batch)
         return dict(sorted(found.items()))  # a file system has an order of its own
 
@@ -156,7 +156,7 @@ def _range_of(files: QueueFiles) -> QueueRange:
     return QueueRange(first, stop)
 
 
-def _queue_folders(folder: Path) -> Iterable[QueueId]:
+def queue_folders_in(folder: Path) -> Iterable[QueueId]:
     for topic in _folders_in(folder):
         if not is_utf8(topic.name):  # a broker takes the name from a topic, which is UTF-8
             LOG.warning("passed over %s, whose name is not UTF-8", printable(topic.path))

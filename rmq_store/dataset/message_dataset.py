@@ -139,7 +139,8 @@ class MessageDataset(LazyDataset):
         found = []
         for part, proven in zip(self._parts, self._proven, strict=True):
             with self._lock, part.store.again() as store:
-                planner = SlicePlanner(store, self._readable, wanted, named, proven)
+                compacted = _sees_compacted(self._how)
+                planner = SlicePlanner(store, self._readable, wanted, named, proven, compacted)
                 found.append(
                     replace(part, slices=tuple(planner.narrowed(part.slices)), words=words)
                 )
@@ -193,7 +194,7 @@ class MessageDataset(LazyDataset):
     def get_fragments(self, filter: Any = None) -> Iterator[MessageFragment]:
         """The parts of the log that have rows which match, each to be scanned by itself."""
         for part in self.plan(filter):
-            for piece in _pieces(part):
+            for piece in _pieces(part, _sees_compacted(self._how)):
                 yield MessageFragment(self, piece)
 
 
@@ -228,6 +229,8 @@ def messages_of(
     The arguments are those of `MessageStore.messages`.
     """
     named = [topics] if isinstance(topics, str) else topics
+    first: ReadManner = {"first_batch_rows": _FIRST_BATCH_ROWS, "log_order": False}
+    asked = cast("ReadHow", {**first, **how})
     search = Search(
         named,
         queue_ids,
@@ -235,9 +238,8 @@ def messages_of(
         until,
         include_system_topics=include_system_topics,
         keys=tuple(how.get("keys") or ()),
+        compacted=_sees_compacted(asked),
     )
-    first: ReadManner = {"first_batch_rows": _FIRST_BATCH_ROWS, "log_order": False}
-    asked = cast("ReadHow", {**first, **how})
     schema = Query.of(False, columns=columns, **how).schema
     wanted = None
     for limit, is_first in ((since, True), (until, False)):
@@ -264,7 +266,7 @@ def _by_words(
     """The rows of a part with one of its words, by the index; None if nearly every message has one."""
     assert part.words is not None
     words, ranges = part.words, [one for one in part.slices if len(one)]
-    plan = plan_keys(store, ranges, words)
+    plan = plan_keys(store, ranges, words, compacted=_sees_compacted(how))
     return None if plan is None else _answered(store, ranges, words, plan, how)
 
 
@@ -288,25 +290,32 @@ def _answered(
     looked: ReadHow = {**how, "keys": words, "check_ends": False}
     if callable(given):
         looked["on_damage"] = note
-    for batch in store.read_slices(_places(store, plan), **looked):
+    compacted = _sees_compacted(how)
+    for batch in store.read_slices(_places(store, plan, compacted), **looked):
         some = some or batch.num_rows > 0
         yield batch
     if some or not store.key_index().distrust_all():
         return
     looked["on_damage"] = _leave_out  # of the log, which is no reason to doubt the index
-    again = plan_keys(store, ranges, words)
-    yield from store.read_slices(ranges if again is None else _places(store, again), **looked)
+    again = plan_keys(store, ranges, words, compacted=compacted)
+    places = ranges if again is None else _places(store, again, compacted)
+    yield from store.read_slices(places, **looked)
 
 
-def _places(store: MessageStore, plan: KeyPlan) -> list[QueueSlice]:
-    return joined((*plan.hits, *plan.beside_hits(store.view.offset_at_log)))
+def _sees_compacted(how: ReadHow) -> bool:
+    return how.get("compacted", True)
+
+
+def _places(store: MessageStore, plan: KeyPlan, compacted: bool) -> list[QueueSlice]:
+    at = store.ranges_for(compacted).offset_at_log
+    return joined((*plan.hits, *plan.beside_hits(at)))
 
 
 def _leave_out(_: StoreError) -> None:
     return
 
 
-def _pieces(part: StorePart) -> Iterator[StorePart]:
+def _pieces(part: StorePart, compacted: bool) -> Iterator[StorePart]:
     """The part cut into slices of the log; the first has the queues without messages."""
     with part.store.again() as store:
         empty = tuple(one for one in part.slices if not len(one))
@@ -314,8 +323,9 @@ def _pieces(part: StorePart) -> Iterator[StorePart]:
         if part.words is not None:
             yield part
             return
-        cuts = plan_partitions(some, store.view.entry_at, _FRAGMENT_BYTES)
-        pieces = [tuple(pieces_of(some, cut, store.view.offset_at_log)) for cut in cuts]
+        view = store.ranges_for(compacted)
+        cuts = plan_partitions(some, view.entry_at, _FRAGMENT_BYTES)
+        pieces = [tuple(pieces_of(some, cut, view.offset_at_log)) for cut in cuts]
         if cuts and empty:
             pieces[0] = (*empty, *pieces[0])
         for piece in pieces or ([part.slices] if part.slices else []):

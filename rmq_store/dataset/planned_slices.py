@@ -39,13 +39,18 @@ class ProvenLimits:
 
     _known: dict[tuple[str, QueueSlice], _Limits | None] = field(default_factory=dict)
 
-    def of(self, store: MessageStore, column: str, part: QueueSlice) -> _Limits | None:
-        """The limits in `part`, which is one of `steps`, or one of its fine ones."""
+    def of(
+        self, store: MessageStore, column: str, part: QueueSlice, *, compacted: bool
+    ) -> _Limits | None:
+        """The limits in `part`, which is one of `steps`, or one of its fine ones.
+
+        `compacted`: as in the read of the rows, which is the same for all parts.
+        """
         if (column, part) not in self._known:
-            self._read(store, column, part)
+            self._read(store, column, part, compacted)
         return self._known[column, part]
 
-    def _read(self, store: MessageStore, column: str, part: QueueSlice) -> None:
+    def _read(self, store: MessageStore, column: str, part: QueueSlice, compacted: bool) -> None:
         fine = list(steps(store, part, _FINE_STEP))
         if column == "storeTimestamp" and store.log.chain.cost.looks_at_once > 1:
             self._known |= dict.fromkeys(((column, one) for one in (part, *fine)), None)
@@ -56,6 +61,7 @@ class ProvenLimits:
             columns=["queueOffset", column],
             check_crc=False,
             check_ends=False,
+            compacted=compacted,
             on_damage=damage.append,
         )
         found = batches.read_all()
@@ -86,6 +92,7 @@ class SlicePlanner:
     wanted: Any
     named: frozenset[str]
     proven: ProvenLimits
+    compacted: bool
 
     def narrowed(self, ranges: Sequence[QueueSlice]) -> list[QueueSlice]:
         """The parts of `ranges` that can have a message that matches; a range without messages stays
@@ -124,7 +131,7 @@ class SlicePlanner:
             offset = pc.field("queueOffset")
             known += [offset >= part.start, offset <= part.stop - 1]
         for name in proven:
-            limits = self.proven.of(self.store, name, part)
+            limits = self.proven.of(self.store, name, part, compacted=self.compacted)
             if limits is not None:
                 low, high = (pa.scalar(value, pa.int64()).cast(_PROVEN[name]) for value in limits)
                 known += [pc.field(name) >= low, pc.field(name) <= high]

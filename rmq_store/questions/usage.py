@@ -291,7 +291,12 @@ def _damage_of(
     rows = sum(
         batch.num_rows
         for batch in store.read_slices(
-            ranges, columns=columns, unwrap_batches=True, check_ends=ends, on_damage=damage.note
+            ranges,
+            columns=columns,
+            unwrap_batches=True,
+            check_ends=ends,
+            compacted=False,
+            on_damage=damage.note,
         )
     )
     damage.unreadable = max(0, sum(map(len, ranges)) - rows) if damage.places else 0

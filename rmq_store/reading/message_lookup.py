@@ -360,7 +360,8 @@ def messages_in_batch_queues(
         verify_queue=False, columns=_NAMES, keys={key}, unwrap_batches=True, on_damage=on_damage
     )
     ranges = ranges_of_slices(slices)
-    reader = SliceReader(log, view, broker_name, view.snapshot.log_end, query, ranges)
+    log_end = view.snapshot.log_end
+    reader = SliceReader(log, view, broker_name, log_end, query, ranges, view.health)
     for batch in reader.read(slices):
         for message in _messages(batch):
             if begin <= message.store_timestamp and (end is None or message.store_timestamp <= end):

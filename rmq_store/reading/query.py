@@ -37,6 +37,9 @@ class ReadManner(TypedDict, total=False):
       files prove to be missing there.
     - `log_order` (true): rows come in the order of the log. Without it, a read of columns that all
       stand in the queue entries gives queue after queue, in about half the time.
+    - `compacted` (true): a queue of a topic with cleanup.policy=COMPACTION that has files in
+      `compaction/` gives what a consumer is served: of each key the last message, as far as the broker
+      has compacted the queue. With false it gives all messages of the queue, as any other.
     - `on_damage`: a function that takes the error of what is left out; without it the error is
       raised. Or a mode of the Spark source by name: "failfast" raises it, "permissive" returns a
       row with `corruptRecord` (then all columns are nullable), "dropmalformed" logs the count.
@@ -51,6 +54,7 @@ class ReadManner(TypedDict, total=False):
     unwrap_batches: bool
     check_ends: bool
     log_order: bool
+    compacted: bool
     on_damage: OnDamage | str | None
 
 
@@ -84,6 +88,7 @@ class Query:
     verify_queue: bool = False
     check_ends: bool = True
     log_order: bool = True
+    compacted: bool = True
     on_damage: OnDamage | None = None
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +25,31 @@ from rmq_store.format.entries import Entries, ListedEntries
 from rmq_store.format.layout import EXT_MAX_ADDRESS, FILLER_SIZE
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
-from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.reading.query import Query
-from rmq_store.snapshot.queue_view import QueueView
 
 _MASK32 = 0xFFFFFFFF
+
+
+class EntriesOfQueues(Protocol):
+    """Queues whose entries are read: `QueueView`, or a queue of a compaction topic."""
+
+    def is_batch(self, queue: QueueId) -> bool:
+        """Whether an entry may stand for several messages."""
+
+    def has_tag_hashes(self, queue: QueueId) -> bool:
+        """Whether tagsCode may be trusted to leave messages out."""
+
+    def slice_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
+        """The entries whose first message is in a range of queue offsets."""
+
+    def listed_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
+        """The entries with a message in a range of queue offsets."""
+
+    def folder(self, queue: QueueId) -> str:
+        """What errors about the entries name."""
+
+    def why_missing(self, queue: QueueId) -> str:
+        """Why a queue offset between others may have no entry."""
 
 
 class WantedEntries:
@@ -39,7 +60,7 @@ class WantedEntries:
 
     def __init__(
         self,
-        view: QueueView,
+        view: EntriesOfQueues,
         log: CommitLog,
         log_end: int,
         query: Query,
@@ -99,8 +120,8 @@ class WantedEntries:
         return entries.take(self._may_match(entries.tags_code))
 
     def _has_tag_hashes(self, queue: QueueId) -> bool:
-        """Whether tagsCode is that of the message: not a time, nor one of several messages."""
-        if queue.topic == SCHEDULE_TOPIC:
+        """Whether tagsCode is that of the message, not one of several."""
+        if not self._view.has_tag_hashes(queue):
             return False
         return not (self._query.unwrap_batches and self._view.is_batch(queue))
 
@@ -143,7 +164,8 @@ class WantedEntries:
     def _report_dead_ends(self, queue: QueueId, entries: Entries) -> None:
         for row in range(len(entries)):
             entry = listed_at(queue, entries, row)
-            self._damaged(leads_nowhere(self._view.folder(queue), entry, self._log_end), entry)
+            folder, why = self._view.folder(queue), self._view.why_missing(queue)
+            self._damaged(leads_nowhere(folder, entry, self._log_end, why), entry)
 
 
 def _each_message(entries: Entries, part: QueueSlice) -> Entries:
@@ -163,15 +185,15 @@ def listed_at(queue: QueueId, entries: Entries, row: int) -> ListedAt:
     return ListedAt(*queue, offset, log_offset, size)
 
 
-def leads_nowhere(folder: str, entry: ListedAt, log_end: int) -> CorruptQueueError:
+def leads_nowhere(folder: str, entry: ListedAt, log_end: int, why: str) -> CorruptQueueError:
     """The error of filler, of an entry that points outside the log, and of a queue offset that none has:
-    between undispatched records, or in a BatchConsumeQueue (`in_order`). `folder`: of the queue."""
+    between undispatched records, or in a BatchConsumeQueue (`in_order`). `folder`: of the queue; `why`: it
+    has none."""
     if entry.log_offset < 0 and not entry.size:
         return CorruptQueueError(
             folder,
             offset=QueueOffset(entry.queue_offset),
-            reason=f"queue {entry.topic}/{entry.queue_id}, which has later messages, lists none (it is lost, "
-            "or its entry is out of order)",
+            reason=f"queue {entry.topic}/{entry.queue_id}, which has later messages, lists none ({why})",
             advice="Read with on_damage to skip it",
         )
     what = "filler" if entry.size == FILLER_SIZE else "an entry that points outside the log"

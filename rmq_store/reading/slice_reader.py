@@ -45,9 +45,9 @@ from rmq_store.index.items_of_messages import rows_with_key
 from rmq_store.reading.damage_modes import DamageMode
 from rmq_store.reading.inner_batch_rows import MemberBatches, RangesOf, all_offsets, listed_row
 from rmq_store.reading.query import Query
-from rmq_store.reading.queue_slice_entries import WantedEntries
+from rmq_store.reading.queue_slice_entries import EntriesOfQueues, WantedEntries
 from rmq_store.snapshot.covered_range import covered_range
-from rmq_store.snapshot.queue_view import QueueView
+from rmq_store.snapshot.health import Health
 
 _Located = tuple[ListedEntries, Headers, pa.Array | None]
 """Rows, the headers of their records, and their bodies as stored if these are known."""
@@ -57,19 +57,21 @@ OTHER_OFFSET = "lists a record at another queue offset than its own"
 
 
 class SliceReader:
-    """Reads queue slices of one view. The records come from `log`."""
+    """Reads slices of queues whose entries are in `view`, and their records in `log`."""
 
     def __init__(
         self,
         log: CommitLog,
-        view: QueueView,
+        view: EntriesOfQueues,
         broker_name: str,
         log_end: int,
         query: Query,
         ranges_of: RangesOf = all_offsets,
+        health: Health | None = None,
     ) -> None:
-        """`ranges_of`: the wanted messages of inner batches, which a range may begin or end inside of."""
-        self._view = view
+        """`ranges_of`: the wanted messages of inner batches, which a range may begin or end inside of.
+        `health` says what is missing at ends, if that is to be reported."""
+        self._health = health
         self._broker_name = broker_name
         self._damages = 0
         self._found: list[
@@ -100,30 +102,42 @@ class SliceReader:
             self._damaged,
         )
 
-    def read(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, slices: Sequence[QueueSlice], listed: Sequence[QueueSlice] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Arrow batches of all slices, rows in the order of the log (see `log_order` in ReadManner).
 
         After damage a batch may be empty, so that a caller of `on_damage` can pass the errors on.
-        What is missing is reported after the last batch.
+        What is missing is reported after the last batch: of `listed`, by default of the slices.
         """
-        return self._in_mode(self._batches_of_slices(slices))
+        return self._in_mode(self._batches_of_slices(slices, slices if listed is None else listed))
 
-    def _batches_of_slices(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
+    def report(self, error: StoreError, entry: ListedAt) -> Iterator[pa.RecordBatch]:
+        """The answer for messages that cannot be read at all: the error, as the query wants it."""
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            self._damaged(error, entry)
+            self._report()
+            yield self._builder.empty().select(self._asked)
+
+        return self._in_mode(batches())
+
+    def _batches_of_slices(
+        self, slices: Sequence[QueueSlice], listed: Sequence[QueueSlice]
+    ) -> Iterator[pa.RecordBatch]:
         yield from self._sound_batches(counted(self._entries.wanted(slices)))
-        if self.query.check_ends:
-            for error in self._missing(slices):
+        if self.query.check_ends and self._health is not None:
+            for error in self._missing(self._health, listed):
                 self._damaged(error, error.entry)
         self._report()
 
-    def _missing(self, slices: Sequence[QueueSlice]) -> Iterator[StoreError]:
+    def _missing(self, health: Health, slices: Sequence[QueueSlice]) -> Iterator[StoreError]:
         query = self.query
         # Where the log is read anyway, and no word is searched for, all of it is accounted for.
         accounts = self._reads_log and not (query.verify_queue or query.keys)
-        covered = covered_range(self._view, slices) if accounts else None
+        covered = covered_range(health.view, slices) if accounts else None
         sound = not self._damages
-        return self._view.health.errors(
-            slices, compare=query.verify_queue, covered=covered, sound=sound
-        )
+        return health.errors(slices, compare=query.verify_queue, covered=covered, sound=sound)
 
     def batches_of(self, pieces: Iterable[ListedEntries]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of rows, in their order; rows about damage if the mode has them."""
@@ -319,10 +333,11 @@ class SliceReader:
 
     def _checked(self, headers: Headers) -> tuple[Ints, pa.Array | None]:
         """ListedEntries with a wrong CRC, and the bodies of all rows if they come with the check."""
+        copied = self.log.copied
         if self._filters or "body" not in self._builder.names:
-            return wrong_crc_rows(headers), None
+            return wrong_crc_rows(headers, copied=copied), None
         bodies, crcs = bodies_with_crcs(headers)
-        return wrong_crc_rows(headers, crcs), bodies
+        return wrong_crc_rows(headers, crcs, copied=copied), bodies
 
     def _explain(self, rows: ListedEntries, bad: Ints) -> None:
         """Report each bad row. The slower decoder reads it again, because it says what is wrong."""

@@ -140,6 +140,7 @@ def find_in(
         "keys": search.keys or None,
         "unwrap_batches": search.unwrap_batches,
         "check_ends": not search.keys,  # a key is looked up in the index and the log
+        "compacted": search.compacted,
         "on_damage": on_damage,
     }
     if share.limits is None:

@@ -45,18 +45,24 @@ class KeyPlan:
 
 
 def plan_keys(
-    store: MessageStore, ranges: Sequence[QueueSlice], keys: Collection[str]
+    store: MessageStore,
+    ranges: Sequence[QueueSlice],
+    keys: Collection[str],
+    *,
+    compacted: bool = False,
 ) -> KeyPlan | None:
     """The places in `ranges` where messages with one of `keys` can be; None if there are too many.
 
     Reads the index and the queues. In the log it reads only records that no queue seems to list
     and, if hits times queues are very many, the records of index hits. Light queues are not in the
-    index, which has the record's topic, nor are the messages in an inner batch.
+    index, which has the record's topic, nor are the messages in an inner batch. With `compacted`, the
+    queues of compaction topics are not either: their messages outlive those of the log.
     """
     served: list[QueueSlice] = []
     others: list[QueueSlice] = []
     for part in ranges:
         outside = part.queue.topic.startswith(LMQ_PREFIX) or store.view.is_batch(part.queue)
+        outside = outside or (compacted and store.served.compacted(part.queue) is not None)
         (others if outside else served).append(part)
     index = store.key_index()
     by_topic: dict[str, _Parts] = {}

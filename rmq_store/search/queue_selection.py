@@ -67,6 +67,7 @@ class Search:
     keys: Sequence[str] = ()
     include_lmq: bool = True  # light message queues list records of other topics
     unwrap_batches: bool = False  # match each message of an inner batch, not its record
+    compacted: bool = False  # of a compaction topic, only what consumers are served
 
     @property
     def is_timed(self) -> bool:
@@ -85,6 +86,7 @@ def selected_slices(store: MessageStore, search: Search, slack_ms: int = 0) -> l
     `slack_ms`: take the ranges of times by as much wider on both sides.
     """
     found = []
+    view = store.ranges_for(search.compacted)
     topics = _topics(store, search)
     if len(topics) == 1:
         require_queue_ids(store, topics[0], search.queue_ids or ())
@@ -92,12 +94,12 @@ def selected_slices(store: MessageStore, search: Search, slack_ms: int = 0) -> l
         for queue in store.queues(topic):
             if search.queue_ids is not None and queue.queue_id not in search.queue_ids:
                 continue
-            start, stop = store.min_offset(*queue), store.max_offset(*queue)
+            start, stop = view.limits(queue)
             if search.begin is not None:
-                start = max(start, store.first_since(queue, search.begin - slack_ms))
+                start = max(start, view.first_since(queue, search.begin - slack_ms))
             if search.end is not None:
                 late = search.end + slack_ms
-                stop = min(stop, store.first_since(queue, late, unreadable_before=True))
+                stop = min(stop, view.first_since(queue, late, unreadable_before=True))
             found.append(QueueSlice(queue, start, stop))
     return found
 
@@ -111,6 +113,7 @@ class DamageInTime:
     def __init__(self, store: MessageStore, search: Search, on_damage: OnDamage | None) -> None:
         """Without `on_damage` the errors are raised."""
         self._store, self._search, self._on_damage = store, search, on_damage
+        self._view = store.ranges_for(search.compacted)
 
     def __call__(self, error: StoreError) -> None:
         """Pass on or raise one error, or drop it."""
@@ -127,7 +130,7 @@ class DamageInTime:
     @cached_property
     def _log_range(self) -> tuple[int, int]:
         """The range of the log from the first to behind the last selected message."""
-        view = self._store.view
+        view = self._view
         some = [part for part in self._ranges.values() if len(part)]
         starts = (view.log_offset_of(part.queue, part.start) for part in some)
         ends = (view.log_offset_of(part.queue, part.stop) for part in some)
@@ -146,11 +149,11 @@ class DamageInTime:
         # What the queue lacks at an end has an offset outside of the queue.
         if error.entry.queue_offset >= part.stop:
             return self._reaches_end(part)
-        low = self._store.min_offset(*part.queue)
+        low, _ = self._view.limits(part.queue)
         return error.entry.queue_offset >= part.start or part.start <= low
 
     def _reaches_end(self, part: QueueSlice) -> bool:
-        return part.stop >= self._store.max_offset(*part.queue)
+        return part.stop >= self._view.limits(part.queue)[1]
 
 
 def stored_in_time(batch: pa.RecordBatch, search: Search) -> Mask:

@@ -25,16 +25,19 @@ def watched(
     slices: Sequence[QueueSlice],
     batches: Iterable[pa.RecordBatch],
     progress: Progress,
+    *,
+    compacted: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The batches that `read_slices` returns for `slices`, with progress in bytes of the log.
 
     They must have the column PLACE. Without a terminal the batches are passed on as they are.
+    `compacted`: as in that read.
     """
     if not progress.active:
         yield from batches
         return
-    place, end = log_span(store, slices)
-    progress.expect(end - place)
+    place, end = log_span(store, slices, compacted=compacted)
+    progress.expect(max(0, end - place))
     for batch in batches:
         if batch.num_rows:
             reached = batch.column(PLACE)[-1].as_py()
@@ -44,17 +47,19 @@ def watched(
     progress(max(0, end - place))
 
 
-def log_span(store: MessageStore, slices: Sequence[QueueSlice]) -> tuple[int, int]:
+def log_span(
+    store: MessageStore, slices: Sequence[QueueSlice], *, compacted: bool = False
+) -> tuple[int, int]:
     """About where in the log the entries of some slices begin and end; the whole log for many."""
-    start, end = store.log_range()
+    (start, end), view = store.log_range(), store.ranges_for(compacted)
     some = [part for part in slices if len(part)]
     if not some:
         return end, end
     if len(some) > _MOST_LOOKED_UP:
         return start, end
     try:
-        first = min(store.log_offset_of(part.queue, part.start) for part in some)
-        last = max(store.log_offset_of(part.queue, part.stop - 1) for part in some)
+        first = min(view.log_offset_of(part.queue, part.start) for part in some)
+        last = max(view.log_offset_of(part.queue, part.stop - 1) for part in some)
     except StoreError:
         return start, end  # the read says what is wrong there
     return max(start, first), min(end, last)

@@ -12,7 +12,9 @@ from typing import Any
 from rmq_store.commitlog.doubled_records import doubled_names
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.consumer_offsets import read_consumer_offsets
+from rmq_store.config.tiered import tiered_queues
 from rmq_store.config.topics_json import (
+    batch_topics,
     lists_all_topics,
     may_be_read,
     read_queue_count,
@@ -39,17 +41,19 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.format.retry_topics import KnownNames
-from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, is_system_topic
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.snapshot.health import Health
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
+from rmq_store.text.sizes import counted
 
 LOG = logging.getLogger("rmqstore")
 _EMPTY = QueueState(0, 0, 0, 0)
 _FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read
 _MOST_KEPT = 250_000  # entries of short queues, 40 bytes each
 _MOST_OF_A_QUEUE = 1000  # a longer one is read again at little cost
+_NAMED = 3  # queues in a warning
 _MOST_AHEAD = 512  # queue ranges, so that the first ones are still cached when they are read
 
 
@@ -183,6 +187,7 @@ class QueueView:
                 f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "
                 "missing, empty or cut. rmqstore verify shows what is lost"
             )
+        yield from self._tiered()
         unread = self.unread_database
         tails = [state.tail for state in self.snapshot.queues.values() if state.tail is not None]
         if unread is not None and tails:
@@ -196,6 +201,18 @@ class QueueView:
                 f"queue {queue.topic}/{queue.queue_id} {lost}. {unless}rmqstore rebuild lists its "
                 "messages in a new store, and source=commitlog reads them"
             )
+
+    def _tiered(self) -> Iterator[str]:
+        tiered = tiered_queues(self._root)
+        if tiered is None:
+            return
+        begins = {queue: state.min_offset for queue, state in self.snapshot.queues.items()}
+        older = tiered.with_older(begins)
+        if older or tiered.first is None:
+            some = ", ".join(f"{queue.topic}/{queue.queue_id}" for queue in older[:_NAMED])
+            some += ", ..." if len(older) > _NAMED else ""
+            which = f"{counted(len(older), 'queue')} ({some})" if older else "queues"
+            yield f"{tiered}. There {which} may begin with older messages, which consumers get"
 
     def state(self, queue: QueueId) -> QueueState:
         """The state of a queue. A queue without files in an existing topic is empty, as in the broker.
@@ -240,6 +257,28 @@ class QueueView:
     def is_batch(self, queue: QueueId) -> bool:
         """Whether a queue is a BatchConsumeQueue. Raises UnknownQueueError."""
         return self.state(queue).batch
+
+    def has_tag_hashes(self, queue: QueueId) -> bool:
+        """Whether tagsCode is a hash of tags. That of a delayed message is a time."""
+        return queue.topic != SCHEDULE_TOPIC
+
+    def why_missing(self, queue: QueueId) -> str:
+        """Why a queue offset between others may have no entry.
+
+        A RocksDB database lists an inner batch once, and a broker of 5.5.0 fails to serve the offsets behind
+        that (DefaultMessageStore#getMessage).
+        """
+        if not self.is_batch(queue) and queue.topic in batch_topics(self.declared_topics):
+            return (
+                "queue.type of the topic is BatchCQ: in RocksDB an inner batch has one entry, at its first "
+                "offset, and no broker serves the others; or the entry is lost"
+            )
+        return "it is lost, or its entry is out of order"
+
+    def limits(self, queue: QueueId) -> tuple[int, int]:
+        """The first queue offset with a message, and the one after the last. Raises UnknownQueueError."""
+        state = self.state(queue)
+        return state.min_offset, state.max_offset
 
     def files(self, queue: QueueId) -> QueueFiles:
         """The files of a queue. Raises UnknownQueueError."""

@@ -71,6 +71,7 @@ def _copies(
         keys=tuple(keys),
         check_ends=False,
         unwrap_batches=False,
+        compacted=False,
         on_damage=on_damage,
     )
     for batch in batches:

@@ -115,6 +115,7 @@ def _damage(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterato
         wanted,
         columns=("commitLogOffset", "body"),
         verify_queue=ranges is not None,  # of all messages, the bytes in no entry are found anyway
+        compacted=False,
         on_damage=met.append,
     )
     for _ in batches:

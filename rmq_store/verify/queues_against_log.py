@@ -364,7 +364,12 @@ def _dangling(
 
     part = QueueSlice(queue, state.min_offset, state.max_offset)
     for _ in store.read_slices(
-        [part], columns=("flag",), check_crc=False, check_ends=False, on_damage=take
+        [part],
+        columns=("flag",),
+        check_crc=False,
+        check_ends=False,
+        compacted=False,
+        on_damage=take,
     ):
         pass
     name, folder = f"{queue.topic}/{queue.queue_id}", queue_folder(store, queue, state.batch)

@@ -31,6 +31,7 @@ from rmq_store.recovery.as_broker_queues import refused_files
 from rmq_store.snapshot.file_sizes import refuse_unknown_size
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
+from rmq_store.verify.compacted_files import compaction_findings
 from rmq_store.verify.config_against_store import (
     checkpoint_findings,
     config_findings,
@@ -475,6 +476,7 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     findings.add_all(_grown(store, now))
     findings.add_all(_unreached(piece) for piece in whole.after_end if piece.start >= now)
     findings.add_all(config_findings(store))
+    findings.add_all(compaction_findings(store))
     findings.add_all(_about_rocksdb(store))
     findings.add_all(_about_dledger(store))
     start, end = store.log_range()

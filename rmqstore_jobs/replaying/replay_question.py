@@ -53,6 +53,7 @@ def source_options(spec: ReplaySpec, ranges: Sequence[QueueSlice] = ()) -> dict[
     """
     options: dict[str, str | None] = {
         "path": spec.source,
+        "compacted": "false",  # a replay copies queues as they are
         "tags": " || ".join(spec.tags),
         "brokerName": spec.broker_name,
         "brokerConf": spec.broker_conf,

@@ -38,7 +38,7 @@ _EXIT_CODES = (
 # Left out, because a job reads the messages of one store, which its argument names.
 _OF_THE_JOB = (
     *("path", "stores", "unavailableStores", "table", "checkpointLocation"),
-    *("source", "includeUnqueued"),
+    *("source", "includeUnqueued", "compacted"),
 )
 STORE_OPTIONS = ("brokerName", "brokerConf")
 SELECTION = tuple(option.name for option in OPTIONS if option.name not in _OF_THE_JOB)

@@ -14,8 +14,11 @@ from spark_source.planning.selection import WantedTopics
 
 
 def plan_of(store: str, options: Mapping[str, str]) -> ReadPlan:
-    """The plan for what the source's options select in a store as it is now. Raises StoreError."""
-    return pin(parse_options({"path": store, **options}))
+    """The plan for what the source's options select in a store as it is now. Raises StoreError.
+
+    Jobs take queues as they are, with every message of a compaction topic.
+    """
+    return pin(parse_options({"path": store, **options, "compacted": "false"}))
 
 
 def pinned_store(store: str, options: Mapping[str, str]) -> PinnedStore:

@@ -193,6 +193,14 @@ OPTIONS: tuple[Option, ...] = (
         "`commitlog` reads the log itself, for stores whose queues are missing or damaged",
     ),
     Option(
+        "compacted",
+        "compacted",
+        values.flag,
+        "true",
+        "a topic with `cleanup.policy=COMPACTION` gives what consumers are served from "
+        "`compaction/`: the last message of each key; `false` gives all messages of its queues",
+    ),
+    Option(
         "includeUnqueued",
         "include_unqueued",
         values.flag,

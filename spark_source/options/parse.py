@@ -62,6 +62,7 @@ class SourceOptions:
     max_records_per_partition: int | None = None
     max_bytes_per_partition: int = DEFAULT_PARTITION_BYTES
     verify_queue: bool = False
+    compacted: bool = True
     mode: str = FAILFAST
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     unwrap_batches: bool = True
@@ -73,6 +74,12 @@ class SourceOptions:
     def path(self) -> str:
         """The first path, for error messages."""
         return self.paths[0] if self.paths else ""
+
+    @property
+    def sees_compacted(self) -> bool:
+        """Whether queues of compaction topics are read as consumers are served; tables count queues as
+        such."""
+        return self.compacted and self.table is None and self.source == CONSUMEQUEUE
 
     def with_fixed_times(self, newest: Callable[[], int | None]) -> SourceOptions:
         """The options with relative times fixed by the storeTimestamp of the newest message."""

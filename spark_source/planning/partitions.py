@@ -19,6 +19,8 @@ from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.search.prefetch import entry_at
 from rmq_store.snapshot.covered_range import LogRange, covered_range
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
+from rmq_store.snapshot.queue_view import QueueView
+from rmq_store.snapshot.served_queues import ServedQueues
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
 
@@ -86,10 +88,10 @@ def missing_shares(
     """
     found: list[Share] = []
     for number, of_store in enumerate(plan.stores):
-        ranges = (*of_store.ranges, *of_store.empty)
-        if of_store.limits is not None or of_store.nothing or not ranges:
+        if of_store.limits is not None or of_store.nothing or not of_store.selected:
             continue
         with of_store.store.open() as store:
+            ranges = listed_ranges(of_store, store)
             health = store.view.health
             covered = accounted_range(of_store, store, columns)
             compares = of_store.asked.verify_queue or (compare and covered is None)
@@ -120,15 +122,21 @@ def accounted_range(
     skips = plan.nothing or plan.asked.verify_queue or not plan.ranges
     if plan.limits is not None or plan.places is not None or skips or not plan.reads_log(columns):
         return None
-    covered = covered_range(store.view, (*plan.ranges, *plan.empty))
+    covered = covered_range(store.view, listed_ranges(plan, store))
     return None if covered is None else replace(covered, alone=plan.is_wave)
+
+
+def listed_ranges(plan: ReadPlan, store: MessageStore) -> Sequence[QueueSlice]:
+    """The ranges of the queues themselves that a plan selects: what is missing is asked of these."""
+    sees_compacted = plan.asked.sees_compacted
+    return store.served.listed(plan.selected) if sees_compacted else plan.selected
 
 
 def missing_errors(plan: ReadPlan, share: Share, store: MessageStore) -> Iterable[StoreError]:
     """What a share of `missing_shares` reports."""
     if share.slice is None:
         return share.lost
-    ranges = (*plan.ranges, *plan.empty)
+    ranges = listed_ranges(plan, store)
     return store.view.health.errors_in(share.slice, ranges, compare=share.compares)
 
 
@@ -178,6 +186,10 @@ class _SharesOfStore:
     store: MessageStore
     columns: Sequence[str] | None
 
+    @property
+    def _view(self) -> QueueView | ServedQueues:
+        return self.store.ranges_for(self.plan.asked.sees_compacted)
+
     def of_ranges(self, ranges: Sequence[QueueSlice], least: int) -> list[Share]:
         """Slices of the log with the parts of `ranges` in them, or ranges of whole queues."""
         asked = self.plan.asked
@@ -185,8 +197,9 @@ class _SharesOfStore:
         if asked.split_by == BY_QUEUE:
             bins = bins_of_queues(self._sized(ranges), target, least, most)
             return [Share(self.number, ranges=bin_, in_turn=True) for bin_ in bins]
+        look = self._size_at(ranges)
         slices = cut_into_slices(
-            self.store, ranges, target, least, most, size_at=self._size_at(ranges)
+            self.store, ranges, target, least, most, size_at=look, view=self._view
         )
         if tuple(ranges) == self.plan.ranges:
             return [Share(self.number, piece) for piece in slices]
@@ -194,20 +207,21 @@ class _SharesOfStore:
         return [
             Share(self.number, ranges=tuple(pieces))
             for piece in slices
-            if (pieces := pieces_of(ranges, piece, self.store.view.offset_at_log))
+            if (pieces := pieces_of(ranges, piece, self._view.offset_at_log))
         ]
 
     def of_keys(self, words: frozenset[str]) -> list[Share] | None:
         """Shares of index hits, of log ranges that no index covers, and of queues that are not in
         the index."""
-        found = plan_keys(self.store, self.plan.ranges, words)
+        compacted = self.plan.asked.sees_compacted
+        found = plan_keys(self.store, self.plan.ranges, words, compacted=compacted)
         if found is None:
             return None
         shares = []
         most = self.plan.asked.max_records_per_partition or HITS_PER_SHARE
         for start in range(0, len(found.hits), most):
             shares.append(Share(self.number, ranges=found.hits[start : start + most]))
-        rest = found.beside_hits(self.store.view.offset_at_log)
+        rest = found.beside_hits(self._view.offset_at_log)
         if rest:
             shares += self.of_ranges(rest, 1)
         return shares
@@ -220,7 +234,7 @@ class _SharesOfStore:
         ]
 
     def _size_at(self, ranges: Sequence[QueueSlice]) -> EntryAt:
-        look = entry_at(self.store, ranges)
+        look = entry_at(self.store, ranges, self._view)
         return look if self.plan.reads_log(self.columns) else _by_entries(look)
 
 
@@ -233,14 +247,17 @@ def cut_into_slices(
     *,
     size_at: EntryAt | None = None,
     selected_bytes: int | None = None,
+    view: QueueView | ServedQueues | None = None,
 ) -> list[LogSlice]:
     """Adjacent slices of the log that contain `ranges`, each with about `target_bytes` of them.
 
     With `max_entries`, no slice has more entries; if counting is expensive (see EXACT_PIECES), by
     estimate. `size_at` measures entries in another way than by their records. `selected_bytes`: an
-    estimate of all of them by an earlier plan, so that this one looks at less.
+    estimate of all of them by an earlier plan, so that this one looks at less. `view`: what the ranges
+    are of, by default the queues themselves.
     """
-    look = size_at or entry_at(store, ranges)
+    view = view or store.view
+    look = size_at or entry_at(store, ranges, view)
     start, stop = store.log_range()
     slices = plan_partitions(
         ranges,
@@ -256,6 +273,6 @@ def cut_into_slices(
     return with_at_most(
         slices,
         max_entries,
-        lambda piece: pieces_of(ranges, piece, store.view.offset_at_log),
-        store.log_offset_of,
+        lambda piece: pieces_of(ranges, piece, view.offset_at_log),
+        view.log_offset_of,
     )

@@ -24,11 +24,12 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from rmq_store import MessageStore
 from rmq_store.format.layout import KEY_SEPARATOR
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.message_lookup import log_offset_of_id
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS
+from rmq_store.snapshot.queue_view import QueueView
+from rmq_store.snapshot.served_queues import ServedQueues
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.planning.query_plan import QueryPlan, ReadPlan
 
@@ -108,26 +109,27 @@ class _Bounds:
         if not plan.ranges:
             return plan
         with plan.store.open() as store:
-            in_time = (self._in_time(store, part) for part in plan.ranges)
-            parts = [piece for part in in_time for piece in self._at_places(store, part)]
+            view = store.ranges_for(plan.asked.sees_compacted)
+            in_time = (self._in_time(view, part) for part in plan.ranges)
+            parts = [piece for part in in_time for piece in self._at_places(view, part)]
         return replace(plan, ranges=tuple(part for part in parts if len(part)))
 
-    def _in_time(self, store: MessageStore, part: QueueSlice) -> QueueSlice:
+    def _in_time(self, view: QueueView | ServedQueues, part: QueueSlice) -> QueueSlice:
         start, stop = part.start, part.stop
         if self.since is not None:
-            start = max(start, store.first_since(part.queue, self.since))
+            start = max(start, view.first_since(part.queue, self.since))
         if self.until is not None:
-            after = store.first_since(part.queue, self.until, unreadable_before=True)
+            after = view.first_since(part.queue, self.until, unreadable_before=True)
             stop = min(stop, after)
         return QueueSlice(part.queue, start, stop)
 
-    def _at_places(self, store: MessageStore, part: QueueSlice) -> Iterator[QueueSlice]:
+    def _at_places(self, view: QueueView | ServedQueues, part: QueueSlice) -> Iterator[QueueSlice]:
         if self.places is None:
             yield part
             return
         for place in sorted(self.places):
-            first = store.view.offset_at_log(part.queue, place)
-            after = store.view.offset_at_log(part.queue, place + 1)
+            first = view.offset_at_log(part.queue, place)
+            after = view.offset_at_log(part.queue, place + 1)
             yield QueueSlice(part.queue, max(part.start, first), min(part.stop, after))
 
 

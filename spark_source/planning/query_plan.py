@@ -74,6 +74,11 @@ class ReadPlan:
     is_wave: bool = False  # a job reads the rest of the selection by other plans
 
     @property
+    def selected(self) -> tuple[QueueSlice, ...]:
+        """The ranges of all selected queues."""
+        return (*self.ranges, *self.empty)
+
+    @property
     def tags(self) -> tuple[str, ...] | None:
         """The tags of which a message must have one."""
         return self.asked.tags
@@ -198,7 +203,8 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
         ranges = tuple(part for part in selected if len(part))
         empty = tuple(part for part in selected if not len(part))
         # A read that accounts for every byte of a range needs the other queues too.
-        if asked.table is None and covered_range(store.view, selected) is None:
+        listed = store.served.listed(selected) if asked.sees_compacted else selected
+        if asked.table is None and covered_range(store.view, listed) is None:
             snapshot = store.view.health.only(part.queue for part in selected)
     pinned = PinnedStore(
         target.path,

@@ -21,6 +21,8 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import is_system_topic
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.search.log_partitions import Bound, resolve
+from rmq_store.snapshot.queue_view import QueueView
+from rmq_store.snapshot.served_queues import ServedQueues
 from rmq_store.text.times import RelativeTime, Time
 from spark_source.options.parse import SourceOptions
 from spark_source.options.value_parsers import EARLIEST, LATEST, ByQueue
@@ -130,10 +132,11 @@ def select_ranges(store: MessageStore, asked: SourceOptions) -> tuple[QueueSlice
     that is not in its queue, DataLossError for one that expired.
     """
     queues = sorted(_selected_queues(store, asked))
+    view = store.ranges_for(asked.sees_compacted)
     ranges: dict[QueueId, QueueSlice] = {}
 
     def look(queue: QueueId) -> None:
-        ranges[queue] = _range_of(store, queue, asked)
+        ranges[queue] = _range_of(store, queue, asked, view)
 
     # In an object store, finding a time takes some requests per queue.
     side_by_side(look, queues, store.log.chain.cost.looks_at_once)
@@ -143,10 +146,10 @@ def select_ranges(store: MessageStore, asked: SourceOptions) -> tuple[QueueSlice
 def first_offsets(store: MessageStore, asked: SourceOptions) -> dict[QueueId, int]:
     """The first wanted queue offset of every selected queue, also of those without a message.
 
-    Raises as `select_ranges`.
+    A stream reads the log, which has all messages of a compaction topic. Raises as `select_ranges`.
     """
     queues = _selected_queues(store, asked)
-    return {queue: _range_of(store, queue, asked).start for queue in queues}
+    return {queue: _range_of(store, queue, asked, store.view).start for queue in queues}
 
 
 def _selected_queues(store: MessageStore, asked: SourceOptions) -> list[QueueId]:
@@ -214,17 +217,22 @@ def _check_all_selected(stores: Sequence[MessageStore], asked: SourceOptions) ->
             )
 
 
-def _range_of(store: MessageStore, queue: QueueId, asked: SourceOptions) -> QueueSlice:
+def _range_of(
+    store: MessageStore,
+    queue: QueueId,
+    asked: SourceOptions,
+    view: QueueView | ServedQueues,
+) -> QueueSlice:
     name = store.broker_name
     from_time = _first(asked.starting_timestamp, asked.starting_timestamps.of(name, queue))
     to_time = _first(asked.ending_timestamp, asked.ending_timestamps.of(name, queue))
     has_files = queue in store.snapshot().queues
-    limits = (store.min_offset(*queue), store.max_offset(*queue)) if has_files else (0, 0)
+    limits = view.limits(queue) if has_files else (0, 0)
 
     def first_since(wanted: QueueId, time: int, *, unreadable_before: bool = False) -> int:
         if not has_files:
             return 0
-        return store.first_since(wanted, time, unreadable_before=unreadable_before)
+        return view.first_since(wanted, time, unreadable_before=unreadable_before)
 
     start = Bound(time_ms=from_time)
     if from_time is None:

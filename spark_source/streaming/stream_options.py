@@ -22,6 +22,7 @@ _NOT_OF_A_STREAM: Mapping[str, str] = {
         ".trigger(availableNow=True)",
     ),
     "source": "A stream always reads the log; leave it out",
+    "compacted": "A stream returns every message; a batch gives the last one of each key",
     "includeUnqueued": "A stream returns what queues will list; read a batch with "
     "source=commitlog for the rest",
     "splitBy": "A stream cuts the log; repartition by topic and queueId if order per queue matters",

@@ -99,7 +99,7 @@ def test_no_store_is_named_for_a_path_below_the_root(monkeypatch: pytest.MonkeyP
     [
         ("dledger-n0/index/00000000000000000000", "DLedger"),
         ("commitlog/x", None),
-        ("tieredstore/broker/x", "tiered"),
+        ("0a1b2c3d_cluster/broker-a/orders/0/COMMIT_LOG/cfcd208400000000000000000000", "tiered"),
     ],
 )
 def test_other_kinds_of_store_are_refused_by_name(

@@ -4,6 +4,8 @@ database, and those that are only in the log yet. It is killed, and read again."
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -90,3 +92,55 @@ def test_a_running_broker_is_read_as_it_answers(tmp_path: Path, conf: dict[str, 
             assert places(store) == served
     names = {name for _, _, names in os.walk(broker.store) for name in names}
     assert "rocksdict-config.json" not in names
+
+
+def marks(store: Path) -> dict[str, tuple[int, int, int]]:
+    """Of every file and folder: inode, size and mtime."""
+    return dict(_marks(store))
+
+
+def _marks(store: Path) -> Iterator[tuple[str, tuple[int, int, int]]]:
+    for folder, _, names in os.walk(store):
+        for path in (folder, *(f"{folder}/{name}" for name in names)):
+            stat = os.lstat(path)
+            size = 0 if path == folder else stat.st_size
+            yield path, (stat.st_ino, size, stat.st_mtime_ns)
+
+
+def test_a_broker_under_load_is_read_and_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """RMQSTORE_LIVE_SECONDS: how long, by default two looks of each kind.
+
+    What a running broker has changed, and what a reader has, cannot be told apart: it is paused for every
+    other look.
+    """
+    need_jars(RELEASE)
+    seconds = float(os.environ.get("RMQSTORE_LIVE_SECONDS", "0"))
+    topics: dict[str, dict[str, object]] = {topic: {} for topic in TOPICS}
+    looks, rows, seen = 0, 0, set[Place]()
+    with Broker(RELEASE, tmp_path / "run", topics=topics, conf=SMALL | DATABASE) as broker:
+        sending, until = Sending(broker, 400, TOPICS, tmp_path / "sent"), time.monotonic() + seconds
+        while looks < 4 or len(seen) < MESSAGES or time.monotonic() < until:
+            looks += 1
+            if looks % 2:
+                found = look(broker)
+            else:
+                with broker.paused():
+                    before = marks(broker.store)
+                    found = look(broker)
+                    assert marks(broker.store) == before
+            assert found >= seen
+            rows, seen = rows + len(found), found
+        sent = sending.finish()
+        served = answered(broker)
+        assert len(served) == len(sent)
+        with MessageStore.open(broker.store, config=SMALL) as store:
+            assert places(store) == served
+    with capsys.disabled():
+        print(f"\n{looks} looks, {rows} rows read of {len(served)} messages, no error")
+
+
+def look(broker: Broker) -> set[Place]:
+    with MessageStore.open(broker.store, config=SMALL) as store:
+        return set(places(store))

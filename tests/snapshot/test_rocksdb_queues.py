@@ -225,3 +225,22 @@ def test_a_long_queue_is_read_over_its_parts(tmp_path: Path) -> None:
     for place in (299_990, 299_999, 300_000, 450_001, 599_999, 600_000, 699_999):
         assert files.first_pointing_at_or_after(place, 299_990, count) == place
         assert files.unit(place) == (place, 1)
+
+
+def test_an_inner_batch_has_one_entry_and_all_its_messages(tmp_path: Path) -> None:
+    """The broker lists it at its first offset, and fails when a consumer comes to the next one."""
+    golden = unpack_kind("rocksdb-batch-5.5.0", tmp_path)
+    keys = [f"{name}" for n in range(4) for name in (*(f"k{n}-{i}" for i in range(3)), f"s{n}")]
+    how: dict[str, Any] = {"columns": ["queueOffset", "keys"], "unwrap_batches": True}
+    met: list[Exception] = []
+    with MessageStore.open(golden.path) as store:
+        with pytest.raises(CorruptQueueError, match="in RocksDB an inner batch has one entry"):
+            store.read_batches("batches", **how).read_all()
+        found = store.read_batches("batches", on_damage=met.append, **how).read_all()
+        assert found.column("keys").to_pylist() == keys
+        assert found.column("queueOffset").to_pylist() == list(range(16))
+        assert len(met) == 8
+        log = store.read_log(**how).read_all()
+        assert log.column("keys").to_pylist() == keys
+        (finding,) = (f for f in verify(store).findings if f.code == "queue-dangling-entry")
+        assert "no broker serves the others" in finding.meaning

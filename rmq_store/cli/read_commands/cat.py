@@ -110,7 +110,8 @@ def cat(
         open_store(store, broker_conf, broker_name) as opened,
         Progress("cat") as progress,
     ):
-        search = Search([topic], queue_ids or None, *time_range(opened, begin, end))
+        times = time_range(opened, begin, end)
+        search = Search([topic], queue_ids or None, *times, compacted=True)
         slices = selected_slices(opened, search, CLOCK_SLACK_MS)
         on_damage: OnDamage | None = damage if skip_damaged else None
         if search.is_timed:
@@ -127,7 +128,7 @@ def cat(
             verify_queue=verify_queue,
             on_damage=on_damage,
         )
-        batches = watched(opened, slices, batches, progress)
+        batches = watched(opened, slices, batches, progress, compacted=True)
         if search.is_timed:
             batches = (one.filter(stored_in_time(one, search)) for one in batches)
         batches = (one.select(read) for one in batches)
@@ -140,9 +141,12 @@ def cat(
 
 
 def _check_offset(store: MessageStore, topic: str, queue_ids: tuple[int, ...], offset: int) -> None:
-    """Raise for an offset that no selected queue has reached; warn where it has expired."""
+    """Raise for an offset that no selected queue has reached; warn where it has expired.
+
+    A compacted queue may begin at any offset: there the broker gives the next message.
+    """
     queues = [q for q in store.queues(topic) if not queue_ids or q.queue_id in queue_ids]
-    ends = {queue: (store.min_offset(*queue), store.max_offset(*queue)) for queue in queues}
+    ends = {queue: store.served.limits(queue) for queue in queues}
     if ends and offset > max(high for _, high in ends.values()):
         raise InvalidArgumentError(
             store.path,
@@ -153,7 +157,7 @@ def _check_offset(store: MessageStore, topic: str, queue_ids: tuple[int, ...], o
             advice="The last number of each queue is the offset of its next message",
         )
     for queue, (low, _) in ends.items():
-        if offset < low:
+        if offset < low and store.served.compacted(queue) is None:
             say(
                 f"rmqstore: queue {topic}/{queue.queue_id} begins at {low}: the messages of offsets "
                 f"{offset} to {low - 1} have expired",

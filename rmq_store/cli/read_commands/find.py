@@ -192,6 +192,7 @@ def _by_id(
             columns=columns,
             unwrap_batches=not raw,
             check_ends=False,
+            compacted=False,
             on_damage=on_damage,
         )
 

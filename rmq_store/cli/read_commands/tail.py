@@ -95,7 +95,9 @@ def tail(
     following = _Following(store, broker_conf, broker_name, topics)
     with open_store(store, broker_conf, broker_name) as opened:
         slices = _newest(opened, topics, lines, following.begin(opened) if follow else None)
-        batches = opened.read_slices(slices, columns=names, tags=tags, unwrap_batches=not raw)
+        batches = opened.read_slices(
+            slices, columns=names, tags=tags, unwrap_batches=not raw, compacted=False
+        )
         printer.print(batches)
     while follow:
         sys.stdout.flush()

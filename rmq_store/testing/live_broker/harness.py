@@ -17,7 +17,8 @@ import signal
 import subprocess
 import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypedDict, cast
 
@@ -224,6 +225,17 @@ class Broker:
         if self._process is not None and self.running:
             self._process.kill()
         self._reap()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The JVM stands still inside the block, wherever it was: what changes there, others change."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)  # all threads stand still
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def __enter__(self) -> Broker:
         return self.start()

@@ -121,6 +121,7 @@ def test_the_selection_becomes_options_of_the_source() -> None:
     found = source_options(spec("--topic", "a", "--topic", "b", "--tag", "x", "--since", "-1h"))
     assert found == {
         "path": "/source",
+        "compacted": "false",
         "topic": "a,b",
         "tags": "x",
         "startingTimestamp": "-1h",
@@ -137,7 +138,7 @@ def test_resolved_ranges_take_the_place_of_the_selection() -> None:
     assert json.loads(found.pop("assign")) == {"orders": [0], "payments": [1]}
     assert json.loads(found.pop("startingOffsets")) == {"orders": {"0": 5}, "payments": {"1": 0}}
     assert json.loads(found.pop("endingOffsets")) == {"orders": {"0": 9}, "payments": {"1": 3}}
-    assert found == {"path": "/source", "tags": "x"}
+    assert found == {"path": "/source", "compacted": "false", "tags": "x"}
 
 
 def test_what_was_asked_leaves_out_what_does_not_change_the_rows() -> None:

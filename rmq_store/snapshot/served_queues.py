@@ -1,0 +1,177 @@
+"""The queues as consumers are served: those of compaction topics from `compaction/`, others as they are.
+
+A read that gives the compacted view asks here for its ranges, and how to cut them. The places of a
+compacted queue are those in its own compaction log. Whatever counts a queue as such (lag, usage, health,
+verify) asks `QueueView`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cached_property
+
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.topics_json import is_compacted
+from rmq_store.consumequeue.bisection import find_boundary
+from rmq_store.consumequeue.compacted_queue import CompactedQueue, CompactionFolders, Seen
+from rmq_store.errors import (
+    CorruptConfigError,
+    CorruptQueueError,
+    CorruptRecordError,
+    DataLossError,
+    MissingFileError,
+    StoreError,
+)
+from rmq_store.format.queues import Entry, QueueId, QueueSlice
+from rmq_store.snapshot.queue_view import QueueView
+
+_DAMAGE = (
+    CorruptConfigError,
+    CorruptQueueError,
+    CorruptRecordError,
+    DataLossError,
+    MissingFileError,
+)
+_FACT = "compacted"
+
+
+class ServedQueues:
+    """The ranges of all queues, and places and times in them, as a read of the compacted view sees them.
+
+    A queue of a compaction topic without files for compaction is seen as it is. So is one whose files
+    are damaged, until it is read: then `compacted` has the error.
+    """
+
+    def __init__(self, view: QueueView, folders: CompactionFolders, config: StoreConfig) -> None:
+        self._view, self._folders, self._config = view, folders, config
+        self._found: dict[QueueId, CompactedQueue | StoreError | None] = {}
+
+    @cached_property
+    def _is_there(self) -> bool:
+        """Whether a broker with compaction has used the store; each makes that folder."""
+        return self._config.enableCompaction is not False and self._folders.is_there()
+
+    def is_answered(self, topic: str) -> bool:
+        """Whether a broker answers pulls of a topic from `compaction/` (DefaultMessageStore#getMessage).
+
+        Without that folder the CommitLog alone has the topic. Raises CorruptConfigError if topics.json is
+        damaged and the topic has files there.
+        """
+        if not self._is_there:
+            return False
+        problem = self._view.topics_problem
+        if problem is not None and self._folders.is_there(topic):
+            raise problem
+        return is_compacted(self._view.declared_topics.get(topic))
+
+    def files(self, queue: QueueId) -> CompactedQueue | None:
+        """The files of a queue of a topic that `is_answered`; None without any.
+
+        Other processes that read this snapshot see the same messages. Raises as `CompactionFolders.queue`.
+        """
+        seen: dict[QueueId, Seen] = self._view.snapshot.facts.setdefault(_FACT, {})
+        found = self._folders.queue(queue, seen.get(queue))
+        if found is not None:
+            seen.setdefault(queue, found.seen)
+        return found
+
+    def compacted(self, queue: QueueId) -> CompactedQueue | StoreError | None:
+        """The files of a queue that is read from `compaction/`, or why they cannot be; None for others."""
+        if not self._is_there:
+            return None
+        if queue not in self._found:
+            try:
+                answered = self.is_answered(queue.topic)
+                self._found[queue] = self.files(queue) if answered else None
+            except _DAMAGE as error:
+                self._found[queue] = error
+        return self._found[queue]
+
+    def queues(self) -> list[QueueId]:
+        """The queues that have files for compaction, of topics that are answered from there; sorted."""
+        if not self._is_there:
+            return []
+        topics = self._view.declared_topics
+        return [queue for queue in self._folders.queues() if is_compacted(topics.get(queue.topic))]
+
+    def _files(self, queue: QueueId) -> CompactedQueue | None:
+        found = self.compacted(queue)
+        return None if isinstance(found, StoreError) else found
+
+    def split(
+        self, slices: Sequence[QueueSlice]
+    ) -> tuple[list[QueueSlice], dict[QueueId, list[QueueSlice]]]:
+        """The slices of queues that are read as they are, and those of each queue that is not."""
+        own: list[QueueSlice] = []
+        others: dict[QueueId, list[QueueSlice]] = {}
+        for part in slices:
+            plain = self.compacted(part.queue) is None
+            (own if plain else others.setdefault(part.queue, [])).append(part)
+        return own, others
+
+    def listed(self, slices: Sequence[QueueSlice]) -> list[QueueSlice]:
+        """The ranges of the queues themselves that slices stand for, to ask what is missing there.
+
+        A slice that has all of a compacted queue stands for all of the queue.
+        """
+        found = []
+        for part in slices:
+            files = self._files(part.queue)
+            if files is not None and part.queue in self._view.snapshot.queues:
+                low, high = self._view.limits(part.queue)
+                whole = part.start <= max(files.min_offset, 0) and part.stop >= files.max_offset
+                inside = min(max(part.start, low), high), max(low, min(part.stop, high))
+                part = QueueSlice(part.queue, *((low, high) if whole else inside))
+            found.append(part)
+        return found
+
+    def limits(self, queue: QueueId) -> tuple[int, int]:
+        """The first queue offset with a message, and the one after the last. Raises UnknownQueueError."""
+        files = self._files(queue)
+        if files is None:
+            return self._view.limits(queue)
+        return max(0, files.min_offset), files.max_offset
+
+    def ranges_of(
+        self, topics: Sequence[str], queue_ids: Collection[int] | None = None
+    ) -> list[QueueSlice]:
+        """As `QueueView.ranges_of`."""
+        return [
+            QueueSlice(part.queue, *self.limits(part.queue))
+            for part in self._view.ranges_of(topics, queue_ids)
+        ]
+
+    def entry_at(self, queue: QueueId, offset: int) -> Entry | None:
+        """As `QueueView.entry_at`; for an offset that was compacted away, the next message."""
+        files = self._files(queue)
+        return self._view.entry_at(queue, offset) if files is None else files.first_from(offset)
+
+    def offset_at_log(self, queue: QueueId, log_offset: int) -> int:
+        """As `QueueView.offset_at_log`."""
+        files = self._files(queue)
+        if files is None:
+            return self._view.offset_at_log(queue, log_offset)
+        return files.offset_at_log(log_offset)
+
+    def log_offset_of(self, queue: QueueId, queue_offset: int) -> int:
+        """As `QueueView.log_offset_of`."""
+        files = self._files(queue)
+        if files is None:
+            return self._view.log_offset_of(queue, queue_offset)
+        entry = files.first_from(queue_offset)
+        return files.log_end if entry is None else entry.log_offset
+
+    def first_since(
+        self, queue: QueueId, timestamp: int, *, unreadable_before: bool = False
+    ) -> int:
+        """As `QueueView.first_since`."""
+        files = self._files(queue)
+        if files is None:
+            return self._view.first_since(queue, timestamp, unreadable_before=unreadable_before)
+
+        def store_time(offset: int) -> int | None:
+            entry = files.first_from(offset)
+            return None if entry is None else files.log.store_time_at(entry.log_offset)
+
+        found = find_boundary(*self.limits(queue), store_time, lambda time: time >= timestamp)
+        return found.behind if unreadable_before else found.first

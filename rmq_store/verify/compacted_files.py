@@ -1,0 +1,175 @@
+"""The files for compaction compared with each other, and with the queues that they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from rmq_store.consumequeue.compacted_queue import ADVICE, CompactedQueue
+from rmq_store.errors import StoreError
+from rmq_store.format.array_types import Ints
+from rmq_store.format.layout import BATCH_QUEUE_ENTRY
+from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.tag_key_hashes import tags_code
+from rmq_store.store import MessageStore
+from rmq_store.text.sizes import counted
+from rmq_store.verify.findings import Finding, Severity
+
+_UNUSED = (
+    "Nothing is read by these fields: a broker hands out the messages whatever their tags. Other bytes near "
+    "them may be damaged too"
+)
+_LOST = (
+    "A pair of files of compactionLog and compactionCq may be gone, or the topic had another cleanup.policy "
+    "for a while. source=commitlog and compacted=False have the messages"
+)
+
+
+def compaction_findings(store: MessageStore) -> Iterator[Finding]:
+    """Findings about the queues that a broker answers from `compaction/`.
+
+    Every entry is held against its record, every record against its CRC, and the messages that are there
+    against the last ones of their keys in the queue.
+    """
+    for queue in store.served.queues():
+        files = store.served.compacted(queue)
+        if isinstance(files, CompactedQueue):
+            yield from _findings_of(store, queue, files)
+        elif files is not None:
+            yield _damaged(files)
+
+
+def _damaged(error: StoreError) -> Finding:
+    return Finding(
+        Severity.ERROR,
+        "compaction-damaged",
+        str(error.path),
+        f"{error.reason}"
+        + (f" (expected {error.expected}, found {error.actual})" if error.expected else "")
+        + ". The queue cannot be read from its files for compaction",
+        ADVICE,
+        error.offset,
+    )
+
+
+def _findings_of(store: MessageStore, queue: QueueId, files: CompactedQueue) -> Iterator[Finding]:
+    try:
+        units = _units(files)
+        yield from _unlisted(queue, files)
+    except StoreError as error:
+        yield _damaged(error)
+        return
+    damage: list[StoreError] = []
+    wrong = np.zeros(len(units), dtype=bool)
+    batches = store.read_slices(
+        [QueueSlice(queue, *store.served.limits(queue))],
+        columns=("queueOffset", "tags", "storeTimestamp", "body"),
+        on_damage=damage.append,
+        check_ends=False,
+    )
+    for batch in batches:
+        rows = np.searchsorted(units["base_offset"], batch.column("queueOffset").to_numpy())
+        wrong[rows] = _differ(units[rows], batch)
+    if damage:
+        yield Finding(
+            Severity.ERROR,
+            "compaction-dangling-entry",
+            files.folder,
+            f"{counted(len(damage), 'entry')} of queue {queue.topic}/{queue.queue_id} leading to no sound "
+            f"record in its compaction log; the first: {damage[0]}",
+            ADVICE,
+            count=len(damage),
+        )
+    if wrong.any():
+        first = int(units["base_offset"][wrong.argmax()])
+        path, place = files.place_of(first)
+        yield Finding(
+            Severity.WARNING,
+            "compaction-entry-differs",
+            path,
+            f"{counted(int(wrong.sum()), 'entry')} of queue {queue.topic}/{queue.queue_id}, the first of "
+            f"queue offset {first}, having another tagsCode or storeTimestamp than the record",
+            _UNUSED,
+            place,
+            place + BATCH_QUEUE_ENTRY.itemsize,
+            int(wrong.sum()),
+        )
+    yield from _lost(store, queue, files, units["base_offset"].astype(np.int64))
+
+
+def _units(files: CompactedQueue) -> Any:
+    return np.concatenate([*files.units(), np.zeros(0, dtype=BATCH_QUEUE_ENTRY)])
+
+
+def _differ(units: Any, batch: Any) -> Any:
+    """Which entries have another hash of tags, or another time, than the message."""
+    hashes = [0 if tags is None else tags_code(tags) for tags in batch.column("tags").to_pylist()]
+    times = batch.column("storeTimestamp").cast("int64").to_numpy()
+    return (units["tags_code"] != np.array(hashes, dtype=np.int64)) | (
+        units["store_timestamp"] != times
+    )
+
+
+def _unlisted(queue: QueueId, files: CompactedQueue) -> Iterator[Finding]:
+    """Findings for records between those of two entries, and before that of the first of a file."""
+    for base, entries in files.by_file():
+        ends: Ints = np.concatenate(([base], (entries.log_offset + entries.size)[:-1]))
+        for row in np.flatnonzero(entries.log_offset > ends).tolist():
+            start, stop = int(ends[row]), int(entries.log_offset[row])
+            path = files.log.path_at(start)
+            yield Finding(
+                Severity.WARNING,
+                "compaction-unlisted",
+                path,
+                f"{stop - start} bytes of the compaction log of queue {queue.topic}/{queue.queue_id} that no "
+                f"entry lists, before the message of queue offset {int(entries.offset[row])}",
+                ADVICE,
+                start - base,
+                stop - base,
+            )
+
+
+def _lost(
+    store: MessageStore, queue: QueueId, files: CompactedQueue, there: Ints
+) -> Iterator[Finding]:
+    """The finding for messages that are the last of their keys, and are not there.
+
+    A compaction keeps them, but for those without a body (CompactionLog#shouldRetainMsg). Before the first
+    message that is there, the topic may have had no compaction.
+    """
+    if queue not in store.snapshot().queues:
+        return
+    low, high = store.view.limits(queue)
+    part = QueueSlice(queue, max(low, files.min_offset), min(high, files.max_offset))
+    last: dict[str, tuple[int, bool]] = {}
+    for batch in store.read_slices(
+        [part],
+        columns=("queueOffset", "keys", "bodyCrc"),
+        compacted=False,
+        check_crc=False,
+        check_ends=False,
+        on_damage=lambda _: None,
+    ):
+        kept = batch.filter(pc.is_valid(batch.column("keys")))
+        columns = (kept.column(name).to_pylist() for name in ("queueOffset", "keys", "bodyCrc"))
+        for offset, keys, crc in zip(*columns, strict=True):
+            if keys.strip():
+                last[keys] = max(last.get(keys, (-1, False)), (offset, crc != 0))
+    wanted = np.array(
+        sorted(offset for offset, has_body in last.values() if has_body), dtype=np.int64
+    )
+    lost = np.setdiff1d(wanted, there)
+    if len(lost):
+        yield Finding(
+            Severity.WARNING,
+            "compaction-lost",
+            files.folder,
+            f"{counted(len(lost), 'message')} of queue {queue.topic}/{queue.queue_id}, the last of their "
+            f"keys, missing in the compaction log, the first of queue offset {int(lost[0])}: no consumer "
+            "gets them",
+            _LOST,
+            count=len(lost),
+        )

@@ -1,0 +1,88 @@
+"""The commands on stores with compaction topics, against what a client got from the broker."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.golden import GoldenStore, unpack_kind
+from tests.support.running.commands import call
+
+NAME, TOPIC = "compacted-5.5.0", "state"
+
+
+@pytest.fixture(params=[NAME, "compact-timer-5.5.0"])
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> GoldenStore:
+    return unpack_kind(request.param, tmp_path)
+
+
+def lines_of(*words: str) -> list[dict[str, Any]]:
+    done = call(*words, "--json")
+    assert done.returncode == 0, done.both
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def places(rows: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
+    return sorted((row["queueId"], row["queueOffset"], row["commitLogOffset"]) for row in rows)
+
+
+def served(golden: GoldenStore, topic: str) -> list[tuple[int, int, int]]:
+    lines = [line for line in golden.lines("served") if line["topic"] == topic]
+    return sorted((line["queue"], line["offset"], line["phy"]) for line in lines)
+
+
+def test_cat_prints_what_a_client_got(golden: GoldenStore) -> None:
+    before = golden.fingerprint()
+    for topic in {line["topic"] for line in golden.lines("served")}:
+        assert places(lines_of("cat", golden.path, "--topic", topic)) == served(golden, topic)
+    assert golden.fingerprint() == before
+
+
+def test_cat_begins_at_an_offset_and_at_a_time_and_checks_the_queue(golden: GoldenStore) -> None:
+    rows = served(golden, TOPIC)
+    cat = ("cat", golden.path, "--topic", TOPIC)
+    for offset in (0, rows[2][1] + 1, rows[-1][1]):
+        found = places(lines_of(*cat, "--offset", str(offset)))
+        assert found == [row for row in rows if row[1] >= offset]
+    assert places(lines_of(*cat, "--verify-queue")) == rows
+    assert places(lines_of(*cat, "--queue", "1")) == [row for row in rows if row[0] == 1]
+    times = {
+        (line["queue"], line["offset"], line["phy"]): line["storeTs"]
+        for line in golden.lines("served")
+        if line["topic"] == TOPIC
+    }
+    middle = sorted(times.values())[len(times) // 2]
+    found = places(lines_of(*cat, "--since", str(middle)))
+    assert found == [row for row in rows if times[row] >= middle]
+
+
+def test_other_commands_have_every_message(golden: GoldenStore) -> None:
+    """find searches the log, usage and queues count it."""
+    found = places(lines_of("find", golden.path, "--topic", TOPIC))
+    queues = [row for row in lines_of("queues", golden.path) if row["topic"] == TOPIC]
+    assert len(found) == sum(row["maxOffset"] - row["minOffset"] for row in queues)
+    assert {row[:2] for row in found} >= {row[:2] for row in served(golden, TOPIC)}
+    used = {
+        row["topic"]: row["messages"] for row in lines_of("usage", golden.path) if "topic" in row
+    }
+    assert used[TOPIC] == len(found)
+
+
+def test_sql_counts_what_a_client_got(golden: GoldenStore) -> None:
+    query = f"select count(*) as n from messages where topic = '{TOPIC}'"
+    assert lines_of("sql", golden.path, query) == [{"n": len(served(golden, TOPIC))}]
+
+
+def test_a_damaged_queue_is_left_out_if_asked(golden: GoldenStore) -> None:
+    Path(golden.path, f"compaction/compactionCq/{TOPIC}/1/{0:020d}").unlink()
+    done = call("cat", golden.path, "--topic", TOPIC, "--json")
+    assert done.returncode != 0
+    assert "compactionCq/state/1" in done.stderr
+    done = call("cat", golden.path, "--topic", TOPIC, "--json", "--skip-damaged")
+    assert done.returncode == 1
+    rows = places([json.loads(line) for line in done.stdout.splitlines()])
+    assert rows == [row for row in served(golden, TOPIC) if row[0] != 1]
+    assert "compactionCq/state/1" in done.stderr

@@ -1,0 +1,157 @@
+"""Compaction topics in Spark: rows are those that a client pulled from the broker."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual
+from pyspark.sql.functions import unix_millis
+
+from rmq_store.errors import DataLossError
+from spark_source.options.parse import parse_options
+from spark_source.planning.partitions import missing_shares
+from spark_source.planning.query_plan import pin_all
+from spark_source.source import RmqStoreSource
+from tests.support.golden import GoldenStore, unpack_kind
+from tests.support.spark.reads import partitions_of, rows_of
+
+NAME, OTHER = "compacted-5.5.0", "compact-timer-5.5.0"
+TOPIC = "state"
+COLUMNS = "topic,queueId,queueOffset,commitLogOffset,storeSize,bodyCrc"
+FIELDS = ("topic", "queue", "offset", "phy", "size", "bodyCrc")
+Rows = list[tuple[Any, ...]]
+
+
+def served(golden: GoldenStore, *topics: str) -> Rows:
+    lines = (x for x in golden.lines("served") if not topics or x["topic"] in topics)
+    return sorted(tuple(line[name] for name in FIELDS) for line in lines)
+
+
+def options_of(golden: GoldenStore, **more: str) -> dict[str, str]:
+    topics = ",".join(sorted({row[0] for row in served(golden)}))
+    return {"path": golden.path, "topic": topics, "columns": COLUMNS, **more}
+
+
+def read(options: dict[str, str], *filters: Filter) -> Rows:
+    return sorted(tuple(row.values()) for row in rows_of(options, filters))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"minPartitions": "5"},
+        {"splitBy": "queue", "minPartitions": "3"},
+        {"maxRecordsPerPartition": "7"},
+        {"maxBytesPerPartition": "2k"},
+        {"verifyQueue": "true", "minPartitions": "4"},
+    ],
+    ids=lambda how: "-".join(how),
+)
+@pytest.mark.parametrize("name", [NAME, OTHER])
+def test_partitions_give_what_a_client_got(tmp_path: Path, name: str, how: dict[str, str]) -> None:
+    golden = unpack_kind(name, tmp_path)
+    before = golden.fingerprint()
+    tables = partitions_of(options_of(golden, **how))
+    assert len(tables) > 1
+    rows = [tuple(row.values()) for table in tables for row in table.to_pylist()]
+    assert sorted(rows) == served(golden)
+    assert read(options_of(golden, topic=TOPIC, **how)) == served(golden, TOPIC)
+    assert golden.fingerprint() == before
+
+
+@pytest.mark.parametrize("more", [{"source": "commitlog"}, {"compacted": "false"}])
+def test_all_messages_are_there_if_asked(tmp_path: Path, more: dict[str, str]) -> None:
+    golden = unpack_kind(NAME, tmp_path)
+    whole = sum(one["max"] for one in golden.answers("minMax") if one["queueId"] in (0, 1, 3))
+    rows = read(options_of(golden, topic=TOPIC, minPartitions="3", **more))
+    assert len(rows) == whole
+    assert {row[:3] for row in rows} >= {row[:3] for row in served(golden, TOPIC)}
+
+
+@pytest.mark.parametrize("name", [NAME, OTHER])
+@pytest.mark.parametrize("columns", [COLUMNS, "topic,queueOffset"])
+def test_what_was_compacted_away_is_not_missing(tmp_path: Path, name: str, columns: str) -> None:
+    golden = unpack_kind(name, tmp_path)
+    for topic in ({}, {"topic": TOPIC}):
+        options = {"path": golden.path, "columns": columns, **topic}
+        for more in ({}, {"verifyQueue": "true"}):
+            plan = pin_all(parse_options({**options, **more}))
+            assert [share for share in missing_shares(plan) if share.lost] == []
+
+
+def test_filters_choose_among_the_rows(tmp_path: Path) -> None:
+    golden = unpack_kind(NAME, tmp_path)
+    options = {**options_of(golden, topic=TOPIC), "columns": COLUMNS}
+    rows = served(golden, TOPIC)
+    lines = [x for x in golden.lines("served") if x["topic"] == TOPIC]
+    offsets = sorted(row[2] for row in rows)
+    low = offsets[len(offsets) // 2]
+    found = read(options, GreaterThanOrEqual(("queueOffset",), low))
+    assert found == [row for row in rows if row[2] >= low]
+    for line in lines[::7]:
+        place = [row for row in rows if row[3] == line["phy"]]
+        assert read(options, EqualTo(("msgId",), line["offsetMsgId"])) == place
+        own = tuple(line[name] for name in FIELDS)
+        assert own in read(options, EqualTo(("uniqKey",), line["msgId"]))
+        assert own in read(options, EqualTo(("keys",), line["props"]["KEYS"]))
+    times = sorted(line["storeTs"] for line in lines)
+    for time in times[::9]:
+        late = sorted(tuple(x[n] for n in FIELDS) for x in lines if x["storeTs"] >= time)
+        assert read({**options, "startingTimestamp": str(time)}) == late
+
+
+def test_a_task_notices_that_the_broker_has_compacted_since_the_plan(tmp_path: Path) -> None:
+    golden = unpack_kind(NAME, tmp_path)
+    source = RmqStoreSource(options_of(golden, topic=TOPIC, minPartitions="3"))
+    reader = source.reader(source.schema())
+    partitions = list(reader.partitions())
+    sent = pickle.loads(pickle.dumps((reader, partitions)))
+    rows = [batch for one in sent[1] for batch in sent[0].read(one)]
+    assert sum(batch.num_rows for batch in rows) == len(served(golden, TOPIC))
+    for kind in ("compactionCq", "compactionLog"):
+        Path(golden.path, f"compaction/{kind}/{TOPIC}/1/{4140:020d}").unlink()
+    with pytest.raises(DataLossError, match="compacted the queue since"):
+        _ = [list(sent[0].read(one)) for one in sent[1]]
+
+
+def test_a_table_counts_the_queues_as_such(tmp_path: Path) -> None:
+    golden = unpack_kind(NAME, tmp_path)
+    whole = sum(one["max"] for one in golden.answers("minMax") if one["queueId"] in (0, 1, 3))
+    found = rows_of({"path": golden.path, "table": "topics"})
+    assert {row["topic"]: row["messages"] for row in found}[TOPIC] == whole
+    assert rows_of({"path": golden.path, "table": "damage"}) == []
+
+
+def test_a_query_and_a_stream_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """A stream has every message: the newer one of a key does not take back the one before."""
+    golden = unpack_kind(NAME, tmp_path)
+    before = golden.fingerprint()
+    options = options_of(golden, minPartitions="3")
+    frame = spark.read.format("rmqstore").options(**options).load()
+    assert sorted(tuple(row) for row in frame.collect()) == served(golden)
+    states = spark.read.format("rmqstore").options(path=golden.path, topic=TOPIC).load()
+    lines = [x for x in golden.lines("served") if x["topic"] == TOPIC]
+    assert states.count() == len(lines)
+    times = sorted(line["storeTs"] for line in lines)
+    late = states.where(unix_millis("storeTimestamp") >= times[20])
+    assert late.count() == sum(time >= times[20] for time in times)
+    stream = (
+        spark.readStream.format("rmqstore")
+        .options(**options_of(golden, topic=TOPIC, startingOffsets="earliest"))
+        .load()
+    )
+    query = (
+        stream.writeStream.format("memory")
+        .queryName("compaction_rows")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    whole = sum(one["max"] for one in golden.answers("minMax") if one["queueId"] in (0, 1, 3))
+    assert spark.table("compaction_rows").count() == whole
+    assert golden.fingerprint() == before
