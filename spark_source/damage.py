@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -11,22 +9,19 @@ import pyarrow as pa
 from rmq_store import MessageStore
 from rmq_store.errors import DataLossError, MissingFileError, StoreError
 from rmq_store.format.queues import QueueId
-from rmq_store.reading.damage_modes import damage_rows
-from spark_source.options.definitions import FAILFAST, PERMISSIVE
+from rmq_store.reading.damage_modes import DamageTaker
+from spark_source.options.definitions import FAILFAST
 from spark_source.options.parse import SourceOptions
 
-LOG = logging.getLogger("rmqstore")
 
-
-class DamageHandler:
+class DamageHandler(DamageTaker):
     """Handles the errors of one task. `mode` decides about damage, `failOnDataLoss` about expired
     messages."""
 
     def __init__(self, store: MessageStore, asked: SourceOptions) -> None:
+        super().__init__(asked.mode)
         self._store = store
         self._asked = asked
-        self._waiting: list[StoreError] = []
-        self.counts: Counter[str] = Counter()
         self.damaged = 0  # errors that are not about expired messages
 
     def __call__(self, error: StoreError) -> None:
@@ -37,10 +32,8 @@ class DamageHandler:
             return
         if self._asked.mode == FAILFAST:
             raise error
-        self.counts[error.code] += 1
         self.damaged += 1
-        if self._asked.mode == PERMISSIVE:
-            self._waiting.append(error)
+        super().__call__(error)
 
     def _is_expired(self, error: StoreError) -> bool:
         """Whether a missing file is before all files that exist: the broker deletes from the
@@ -55,22 +48,12 @@ class DamageHandler:
         return error.offset is not None and error.offset < self._store.log.starts_now()
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Rows about the damage met since the last call; none unless the mode is PERMISSIVE."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            yield damage_rows(waiting, self._store.broker_name, columns)
+        """See `waiting_rows`."""
+        return self.waiting_rows(self._store.broker_name, columns)
 
     def log(self) -> None:
         """Log one line about what the task left out or found damaged, if anything."""
-        if self.counts:
-            what = ", ".join(f"{number} x {code}" for code, number in sorted(self.counts.items()))
-            LOG.warning(
-                "%s (%s): not read, mode=%s: %s",
-                self._store.broker_name,
-                self._store.path,
-                self._asked.mode,
-                what,
-            )
+        self.log_counts(f"{self._store.broker_name} ({self._store.path})")
 
 
 def _data_loss(error: StoreError) -> DataLossError:

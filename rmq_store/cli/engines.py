@@ -6,11 +6,11 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from rmq_store.cli.options import open_store, warn_of
+from rmq_store.cli.options import StoreArgs, bundled, warn_of
 from rmq_store.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -27,6 +27,14 @@ def _nothing(_: MessageStore) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineArgs:
+    """The options --engine (LOCAL, unless there is a master) and --master."""
+
+    engine: str | None = None
+    master: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """What a command line says of the store and the engine.
 
@@ -35,11 +43,8 @@ class Wanted:
     """
 
     command: str
-    store: str
-    broker_conf: str | None
-    broker_name: str | None
-    engine: str | None = None  # LOCAL, unless there is a master
-    master: str | None = None
+    at: StoreArgs
+    on: EngineArgs = EngineArgs()
     look: Callable[[MessageStore], object] = _nothing
 
 
@@ -62,18 +67,20 @@ class Asked:
     engine: Engine | None = None
 
 
-def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options --engine and --master."""
-    engine = click.option(
+engine_options = bundled(
+    "on",
+    EngineArgs,
+    click.option(
         "--engine",
         type=click.Choice([AUTO, LOCAL, SPARK]),
         help="Work in this process (local) or on Spark; auto: by the bytes of the log. Default: "
         "local, with --master spark.",
-    )
-    master = click.option(
+    ),
+    click.option(
         "--master", metavar="URL", help="Spark's master (default: all cores of this host)."
-    )
-    return engine(master(command))
+    ),
+)
+"""Adds the parameter `on`: EngineArgs."""
 
 
 @contextmanager
@@ -83,7 +90,7 @@ def asked_store(wanted: Wanted) -> Iterator[Asked]:
 
     other = _other(wanted)
     if other is None:
-        with open_store(wanted.store, wanted.broker_conf, wanted.broker_name) as opened:
+        with wanted.at.open() as opened:
             yield Asked(opened, OpenedStore(opened))
         return
     source, engine = other
@@ -99,9 +106,10 @@ def asked_store(wanted: Wanted) -> Iterator[Asked]:
 
 
 def _other(wanted: Wanted) -> tuple[StoreSource, Engine] | None:
-    if wanted.engine == LOCAL and wanted.master is not None:
+    engine, master = wanted.on.engine, wanted.on.master
+    if engine == LOCAL and master is not None:
         raise click.UsageError("--master is for --engine spark")
-    if wanted.engine == LOCAL or (wanted.engine is None and wanted.master is None):
+    if engine == LOCAL or (engine is None and master is None):
         return None
     from importlib.metadata import entry_points
 

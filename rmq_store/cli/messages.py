@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.options import bundled, json_option
 from rmq_store.cli.printing import make_room, say, write
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.text.progress import Progress
@@ -31,16 +34,6 @@ _UTF8 = "utf-8"  # of rmq_store.text.binary_values, which is slow to load
 _BODIES = ("body", "rawBody")
 TEXT_COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,body"
 _MOST_PLACES = 3
-
-
-def columns_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option --columns."""
-    return click.option(
-        "--columns",
-        metavar="NAMES",
-        help=f"Columns to print, separated by commas. Default: {TEXT_COLUMNS}; with --json all "
-        "default columns.",
-    )(command)
 
 
 def raw_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,57 +76,70 @@ def _charset(name: str) -> str:
         raise click.BadParameter(f"{error.reason}. {error.advice}") from None
 
 
-def header_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option --header."""
-    return click.option(
-        "--header", is_flag=True, help="Print the names of the columns first, in a pipe too."
-    )(command)
+_header = click.option(
+    "--header", is_flag=True, help="Print the names of the columns first, in a pipe too."
+)
+_columns = click.option(
+    "--columns",
+    metavar="NAMES",
+    help=f"Columns to print, separated by commas. Default: {TEXT_COLUMNS}; with --json all "
+    "default columns.",
+)
 
 
-def chosen_columns(
-    columns: str | None, as_json: bool, body: str | None = None, header: bool = False
-) -> tuple[str, ...] | None:
-    """The columns to print; None means all default columns. Raises for an unknown column, and for
-    --body or --header with --json."""
-    if as_json and body is not None:
-        raise click.UsageError("--body is for text: --json has the whole body; see --columns")
-    if as_json and header:
-        raise click.UsageError("--header is for text: --json names the columns in each line")
-    if columns is None and as_json:
-        return None
-    from rmq_store.arrow.column_definitions import column_names
+@dataclass(frozen=True, slots=True)
+class MessageForm:
+    """How messages are printed: JSON lines, rows of a table on a terminal, or tab-separated text.
 
-    given = TEXT_COLUMNS if columns is None else columns
-    names = column_names([name.strip() for name in given.split(",")])
-    kept = tuple(name for name in names if body != NONE or name not in _BODIES)
-    if not kept:
-        raise click.UsageError("--body none leaves no column to print")
-    return kept
+    `full`: rows of a table are not cut. `body`: the form of bodies, by default what suits the output.
+    `charset`: that of bodies, by default UTF-8. `header`: text begins with the names of the columns,
+    also if there is no message.
+    """
+
+    header: bool
+    columns: str | None
+    full: bool
+    body: str | None
+    charset: str | None
+    as_json: bool
+
+    def names(self) -> tuple[str, ...] | None:
+        """The columns to print; None means all default columns. Raises for an unknown column, and for
+        --body or --header with --json."""
+        if self.as_json and self.body is not None:
+            raise click.UsageError("--body is for text: --json has the whole body; see --columns")
+        if self.as_json and self.header:
+            raise click.UsageError("--header is for text: --json names the columns in each line")
+        if self.columns is None and self.as_json:
+            return None
+        from rmq_store.arrow.column_definitions import column_names
+
+        given = TEXT_COLUMNS if self.columns is None else self.columns
+        names = column_names([name.strip() for name in given.split(",")])
+        kept = tuple(name for name in names if self.body != NONE or name not in _BODIES)
+        if not kept:
+            raise click.UsageError("--body none leaves no column to print")
+        return kept
+
+
+message_options = bundled(
+    "form", MessageForm, _header, _columns, table_options, charset_option, json_option
+)
+"""Adds the parameter `form`: MessageForm."""
 
 
 class MessagePrinter:
-    """Prints messages: JSON lines, rows of a table on a terminal, or tab-separated text.
+    """Prints messages in one form."""
 
-    `full`: rows of a table are not cut. `body`: the form of bodies, by default what suits the output.
-    `charset`: that of bodies, by default UTF-8. `header`: the names of the columns, with which text
-    begins, also if there is no message.
-    """
-
-    def __init__(
-        self,
-        as_json: bool,
-        full: bool,
-        body: str | None,
-        charset: str | None = None,
-        header: Sequence[str] | None = None,
-    ) -> None:
-        self._as_json, self._body, self._charset = as_json, body, charset or _UTF8
-        self._header = header
+    def __init__(self, form: MessageForm) -> None:
+        as_json, body = form.as_json, form.body
+        self._as_json, self._body, self._charset = as_json, body, form.charset or _UTF8
+        self._header = form.names() if form.header else None
         self._table: MessageTable | None = None
         if not as_json and sys.stdout.isatty():
             from rmq_store.cli.message_table import MessageTable
 
-            self._table = MessageTable(full=full, body=body, charset=self._charset)
+            self._table = MessageTable(full=form.full, body=body, charset=self._charset)
 
     def print(
         self,
@@ -219,9 +225,11 @@ class Damage:
             self(error)
 
     def conclude(self) -> None:
-        """Print how many entries were left out, if more than one."""
+        """Print how many entries were left out, if more than one; end with exit code 1 if there is one."""
         if self.count > 1:
             say(f"rmqstore: {self.count} entries were left out; see `verify`", err=True)
+        if self.count:
+            sys.exit(EXIT_FINDINGS)
 
 
 def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) -> str:

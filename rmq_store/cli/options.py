@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -26,17 +28,59 @@ config_option = click.option(
 release_option = click.option("--release", metavar="RELEASE", help=option_names.RELEASE)
 
 
-def store_command(command: _F) -> _F:
-    """Add the argument STORE, and options for what the store's files do not contain."""
-    return click.argument("store", type=click.Path())(broker_options(command))
+@dataclass(frozen=True, slots=True)
+class StoreArgs:
+    """STORE, and the options for what the store's files do not contain."""
+
+    store: str
+    broker_conf: str | None = None
+    broker_name: str | None = None
+
+    def open(self) -> MessageStore:
+        """Open the store to read it, and warn of what cannot be read. Raises what MessageStore.open
+        raises."""
+        from rmq_store.store import MessageStore
+
+        opened = MessageStore.open(
+            self.store, broker_conf=self.broker_conf, broker_name=self.broker_name
+        )
+        warn_of(opened)
+        return opened
 
 
-def broker_options(command: _F) -> _F:
-    """Add the options --broker-conf and --broker-name."""
+def bundled(name: str, kind: type, *options: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    """A decorator that adds options, and gives a command their values as one: a `kind`, a dataclass with
+    a field for each, as the parameter `name`."""
+
+    def decorate(command: _F) -> _F:
+        @wraps(command)
+        def run(**given: Any) -> Any:
+            own = {field.name: given.pop(field.name) for field in fields(kind)}
+            return command(**given, **{name: kind(**own)})
+
+        bundle: Any = run
+        for option in reversed(options):
+            bundle = option(bundle)
+        return bundle  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def word(text: str) -> str:
+    """The type of an option that takes a text which is not empty."""
+    if not text.strip():
+        raise click.BadParameter("it is empty. Leave the option out, or give a value")
+    return text
+
+
+def store_command_of(**settings: Any) -> Callable[[_F], _F]:
+    """A decorator that adds the parameter `at`: StoreArgs. `settings`: of the argument STORE."""
     name = click.option("--broker-name", type=word, metavar="NAME", help=option_names.BROKER_NAME)
-    return config_option(name(command))
+    store = click.argument("store", type=click.Path(), **settings)
+    return bundled("at", StoreArgs, store, config_option, name)
 
 
+store_command = store_command_of()
 skip_damaged_option = click.option(
     "--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them."
 )
@@ -59,15 +103,6 @@ def time_range(
             "at or after the one and before the other"
         )
     return first, stop
-
-
-def open_store(store: str, broker_conf: str | None, broker_name: str | None) -> MessageStore:
-    """Open the store to read it, and warn of what cannot be read. Raises what MessageStore.open raises."""
-    from rmq_store.store import MessageStore
-
-    opened = MessageStore.open(store, broker_conf=broker_conf, broker_name=broker_name)
-    warn_of(opened)
-    return opened
 
 
 def warn_of(store: MessageStore) -> None:
@@ -100,13 +135,6 @@ def _completed(
             return [name for name in names(store) if name.startswith(typed)]
     except StoreError:
         return []  # the command itself says why
-
-
-def word(text: str) -> str:
-    """The type of an option that takes a text which is not empty."""
-    if not text.strip():
-        raise click.BadParameter("it is empty. Leave the option out, or give a value")
-    return text
 
 
 def seconds(text: str) -> float:

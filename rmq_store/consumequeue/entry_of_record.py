@@ -17,7 +17,7 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.files.safe_paths import is_plain_name
-from rmq_store.format.array_types import Ints, concatenated, renumbered
+from rmq_store.format.array_types import Ints
 from rmq_store.format.entries import ListedEntries, Queues
 from rmq_store.format.layout import (
     BATCH_QUEUE_ENTRY,
@@ -67,13 +67,6 @@ def units_of(requests: DispatchRequests, rows: Ints, *, batch: bool) -> npt.NDAr
     return units
 
 
-def concat_requests(parts: Sequence[DispatchRequests]) -> DispatchRequests:
-    """The entries of `parts`, at least one, in one object with renumbered queues."""
-    queues, queue = renumbered([(part.queues, part.queue) for part in parts])
-    columns = concatenated(parts, DispatchRequests.__match_args__[2:])
-    return DispatchRequests(Queues(queues), queue, *columns)
-
-
 def appended_rows(offset: Ints, end: int) -> Ints:
     """The rows that a ConsumeQueue with `end` units appends, of the queueOffsets of its next records.
 
@@ -118,12 +111,12 @@ def dispatch(
     queue_ids = headers.queue_id.astype(np.int64)
     rows = np.flatnonzero(listed)
     result = DispatchRequests(
-        *numbered_queues(names, codes[rows], queue_ids[rows]),
         values.offset[rows],
         headers.at[rows] + headers.base,
         headers.total[rows],
         values.tags_code[rows],
         values.count[rows],
+        *numbered_queues(names, codes[rows], queue_ids[rows]),
         headers.store_timestamp[rows],
         is_batch[rows],
     )
@@ -156,12 +149,12 @@ def plain_entries(
     `codes`: the place of each topic in `names`. Arrays of n, in log order.
     """
     return DispatchRequests(
-        *numbered_queues(names, codes, queue_ids),
         offset,
         log_offset,
         size,
         tags_code,
         np.ones(len(codes), dtype=np.int64),
+        *numbered_queues(names, codes, queue_ids),
         store_timestamp,
         np.zeros(len(codes), dtype=bool),
     )
@@ -271,7 +264,7 @@ def _with_extra(
         tags_code[rows],
         headers.store_timestamp[rows],
     )
-    joined = concat_requests([base, others])
+    joined = DispatchRequests.concat([base, others])
     return joined.take(np.argsort(joined.log_offset, kind="stable"))
 
 

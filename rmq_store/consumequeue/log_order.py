@@ -184,15 +184,8 @@ class _RowMaker:
         """The entries of each of some parts, one behind the other."""
         numbers, counts = [number for number, _ in found], [len(entries) for _, entries in found]
         entries = concat_entries([entries for _, entries in found])
-        return ListedEntries(
-            self._queues,
-            np.repeat(np.array(numbers, dtype=np.int64), counts),
-            entries.offset,
-            entries.log_offset,
-            entries.size,
-            entries.tags_code,
-            entries.count,
-        )
+        queue = np.repeat(np.array(numbers, dtype=np.int64), counts)
+        return entries.extended(ListedEntries, queues=self._queues, queue=queue)
 
     def rows_in_log_order(self, found: Sequence[tuple[int, Entries]]) -> ListedEntries:
         """The entries of some parts in log order."""

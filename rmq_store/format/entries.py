@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.format.array_types import Bytes, Columns, Ints, concatenated
+from rmq_store.errors import ListedAt
+from rmq_store.format.array_types import Bytes, Columns, Ints
 from rmq_store.format.layout import FILLER_SIZE
 from rmq_store.format.queues import QueueId
 
@@ -42,6 +43,11 @@ class Entries(Columns):
         """As `point_to_records`."""
         return point_to_records(self.log_offset, self.size)
 
+    def listed_at(self, queue: QueueId, row: int) -> ListedAt:
+        """One entry, as plain numbers; `queue`: the one that lists it."""
+        columns = (self.offset, self.log_offset, self.size)
+        return ListedAt(*queue, *(int(column[row]) for column in columns))
+
 
 def no_entries() -> Entries:
     """Entries of length 0."""
@@ -56,11 +62,7 @@ def hole_at(at: int) -> Entries:
 
 def concat_entries(parts: Sequence[Entries]) -> Entries:
     """The entries of `parts` in one object, in order."""
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return no_entries()
-    return Entries(*concatenated(parts, Entries.__match_args__))
+    return Entries.concat(parts) if parts else no_entries()
 
 
 class Queues(tuple[QueueId, ...]):
@@ -91,23 +93,16 @@ class Queues(tuple[QueueId, ...]):
 
 
 @dataclass(slots=True)
-class ListedEntries(Columns):
-    """n entries of several queues: `queue` holds places in `queues`. Int64 arrays of n.
+class ListedEntries(Entries):
+    """n entries of several queues: `queue` holds places in `queues`.
 
-    `offset` is the queueOffset of the (first) message, -1 of a record that no queue lists. `count` is
-    the number of messages in the record.
+    `offset` is -1 of a record that no queue lists.
     """
+
+    numbered = ("queues", "queue")
 
     queues: Queues
     queue: Ints
-    offset: Ints
-    log_offset: Ints
-    size: Ints
-    tags_code: Ints
-    count: Ints
-
-    def __len__(self) -> int:
-        return len(self.queue)
 
     @property
     def topic_code(self) -> npt.NDArray[np.int32]:

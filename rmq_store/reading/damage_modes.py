@@ -19,19 +19,35 @@ CORRUPT = "corruptRecord"  # the column about damage in mode PERMISSIVE
 OnDamage = Callable[[StoreError], None]
 
 
-class DamageMode:
-    """Takes the errors of a read in mode PERMISSIVE or DROPMALFORMED."""
+class DamageTaker:
+    """Takes the errors of a read in a mode, and counts them by code: `counts`."""
 
     def __init__(self, mode: str) -> None:
         self.mode = mode
         self._waiting: list[StoreError] = []
-        self._counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
 
     def __call__(self, error: StoreError) -> None:
         """Take the error of a message that is left out."""
-        self._counts[error.code] += 1
+        self.counts[error.code] += 1
         if self.mode == PERMISSIVE:
             self._waiting.append(error)
+
+    def waiting_rows(self, broker_name: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Rows about the errors since the last call; none unless the mode is PERMISSIVE."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            yield damage_rows(waiting, broker_name, columns)
+
+    def log_counts(self, name: str) -> None:
+        """Log one line about what the read of a store left out, if anything."""
+        if self.counts:
+            what = ", ".join(f"{number} x {code}" for code, number in sorted(self.counts.items()))
+            LOG.warning("%s: not read, mode=%s: %s", name, self.mode, what)
+
+
+class DamageMode(DamageTaker):
+    """What a reader of a store does in mode PERMISSIVE or DROPMALFORMED, by itself."""
 
     def columns(self, given: Sequence[str] | None) -> Sequence[str] | None:
         """The columns of a read: without given ones also `corruptRecord`, if there are rows with
@@ -55,17 +71,10 @@ class DamageMode:
         for batch in batches:
             permissive = self.mode == PERMISSIVE
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema) if permissive else batch
-            yield from self._rows(broker_name, columns)
-        yield from self._rows(broker_name, columns)
-        if self._counts:
-            what = ", ".join(f"{number} x {code}" for code, number in sorted(self._counts.items()))
-            LOG.warning("%s: not read, mode=%s: %s", broker_name, self.mode, what)
-            self._counts.clear()
-
-    def _rows(self, broker_name: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            yield damage_rows(waiting, broker_name, columns)
+            yield from self.waiting_rows(broker_name, columns)
+        yield from self.waiting_rows(broker_name, columns)
+        self.log_counts(broker_name)
+        self.counts.clear()
 
 
 def handler_of(on_damage: OnDamage | str | None) -> OnDamage | None:

@@ -80,7 +80,7 @@ class MemberBatches:
                     reason="the body of an inner batch cannot be split into messages",
                     advice="Read with unwrapBatches=false and rawBody to get the stored bytes",
                 ),
-                listed_row(rows, row),
+                rows.listed_at(rows.queue_of(row), row),
             )
         members = members.take(np.flatnonzero(self._in_parts(rows, members)))
         for start in range(0, len(members), _ROWS):
@@ -139,12 +139,6 @@ class MemberBatches:
         shared = records.select([name for name in names if name not in own]).take(pa.array(row))
         columns = [own[name] if name in own else shared.column(name) for name in names]
         return pa.RecordBatch.from_arrays(columns, schema=self._builder.schema)
-
-
-def listed_row(rows: ListedEntries, row: int) -> ListedAt:
-    """The queue entry of a row."""
-    numbers = (rows.offset, rows.log_offset, rows.size)
-    return ListedAt(*rows.queue_of(row), *(int(column[row]) for column in numbers))
 
 
 MOST_MEMBERS = 2**15 - 1

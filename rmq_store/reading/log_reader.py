@@ -28,7 +28,7 @@ from rmq_store.errors import (
     MissingFileError,
     StoreError,
 )
-from rmq_store.format.entries import ListedEntries
+from rmq_store.format.entries import Entries, ListedEntries
 from rmq_store.format.layout import enters_queue
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
@@ -165,15 +165,9 @@ class LogReader:
         kept = np.flatnonzero((first <= time) & (time < stop))
         if len(kept):
             nothing = np.zeros(len(kept), dtype=np.int64)
-            yield ListedEntries(
-                queues,
-                queue[kept],
-                nothing - 1,
-                headers.at[kept] + headers.base,
-                headers.total[kept],
-                nothing,
-                nothing + 1,
-            )
+            place = headers.at[kept] + headers.base
+            entries = Entries(nothing - 1, place, headers.total[kept], nothing, nothing + 1)
+            yield entries.extended(ListedEntries, queues=queues, queue=queue[kept])
 
     # --- boundaries of ranges
     # ----------------------------------------------------------------------

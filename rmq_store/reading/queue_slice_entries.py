@@ -138,7 +138,7 @@ class WantedEntries:
             try:
                 self._log.record_at(int(entries.log_offset[row]))
             except StoreError as error:
-                self._damaged(error, listed_at(queue, entries, row))
+                self._damaged(error, entries.listed_at(queue, row))
         return entries.take(held)
 
     def _trusted(self, part: QueueSlice, entries: Entries, end: int) -> tuple[Entries, int]:
@@ -150,7 +150,7 @@ class WantedEntries:
         if (entries.log_offset < before).any():
             back = entries.log_offset < np.maximum.accumulate(before)
             for row in np.flatnonzero(back).tolist():
-                entry = listed_at(part.queue, entries, row)
+                entry = entries.listed_at(part.queue, row)
                 folder = self._view.folder(part.queue)
                 self._damaged(points_back(folder, entry, int(before[row])), entry)
             entries = entries.take(~back)
@@ -163,7 +163,7 @@ class WantedEntries:
 
     def _report_dead_ends(self, queue: QueueId, entries: Entries) -> None:
         for row in range(len(entries)):
-            entry = listed_at(queue, entries, row)
+            entry = entries.listed_at(queue, row)
             folder, why = self._view.folder(queue), self._view.why_missing(queue)
             self._damaged(leads_nowhere(folder, entry, self._log_end, why), entry)
 
@@ -176,13 +176,6 @@ def _each_message(entries: Entries, part: QueueSlice) -> Entries:
     offset = many.offset + np.arange(len(many)) - first
     many = replace(many, offset=offset, count=np.ones_like(offset))
     return many.take((offset >= part.start) & (offset < part.stop))
-
-
-def listed_at(queue: QueueId, entries: Entries, row: int) -> ListedAt:
-    """The entry in one row of `entries`, as plain numbers."""
-    numbers = (entries.offset, entries.log_offset, entries.size)
-    offset, log_offset, size = (int(column[row]) for column in numbers)
-    return ListedAt(*queue, offset, log_offset, size)
 
 
 def leads_nowhere(folder: str, entry: ListedAt, log_end: int, why: str) -> CorruptQueueError:

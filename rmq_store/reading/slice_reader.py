@@ -43,7 +43,7 @@ from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.index.items_of_messages import rows_with_key
 from rmq_store.reading.damage_modes import DamageMode
-from rmq_store.reading.inner_batch_rows import MemberBatches, RangesOf, all_offsets, listed_row
+from rmq_store.reading.inner_batch_rows import MemberBatches, RangesOf, all_offsets
 from rmq_store.reading.query import Query
 from rmq_store.reading.queue_slice_entries import EntriesOfQueues, WantedEntries
 from rmq_store.snapshot.covered_range import covered_range
@@ -241,7 +241,7 @@ class SliceReader:
             inner | ("body" in self._builder.names),
             max_body_bytes=self.query.max_body_bytes,
             path=self.log.chain.folders[0],
-            failed=lambda row, error: self._damaged(error, listed_row(rows, row)),
+            failed=lambda row, error: self._damaged(error, rows.listed_at(rows.queue_of(row), row)),
         )
         for kept, bodies in steps:
             if len(kept) == len(rows):
@@ -321,7 +321,7 @@ class SliceReader:
                 error = self._renumbered(rows, row, int(numbers[row]))
             else:
                 error = self._stranger(rows, headers, row)
-            self._damaged(error, listed_row(rows, row))
+            self._damaged(error, rows.listed_at(rows.queue_of(row), row))
         if self.query.check_crc and len(rows):
             bad_crc, stored = self._checked(headers)
             self._explain(rows, np.setdiff1d(bad_crc, wrong))
@@ -346,7 +346,7 @@ class SliceReader:
             try:
                 found = self.log.record_at(where)
             except StoreError as error:
-                self._damaged(error, listed_row(rows, row))
+                self._damaged(error, rows.listed_at(rows.queue_of(row), row))
                 continue
             self._damaged(
                 CorruptQueueError(
@@ -357,7 +357,7 @@ class SliceReader:
                     actual=found.total_size,
                     advice="The entry is left from before the log was cut, or damaged",
                 ),
-                listed_row(rows, row),
+                rows.listed_at(rows.queue_of(row), row),
             )
 
     def _stranger(self, rows: ListedEntries, headers: Headers, row: int) -> CorruptQueueError:

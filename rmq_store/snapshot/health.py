@@ -36,7 +36,7 @@ from rmq_store.errors import (
     StoreError,
     shown_path,
 )
-from rmq_store.format.array_types import Mask, concatenated
+from rmq_store.format.array_types import Mask
 from rmq_store.format.entries import Entries, point_to_records
 from rmq_store.format.layout import (
     ABORT_FILE,
@@ -644,5 +644,5 @@ def _light(queues: Collection[QueueId]) -> set[QueueId]:
 
 def _sorted(parts: Sequence[Entries]) -> Places:
     """The places of entries of several queues, by log offset."""
-    places = Places(*concatenated(parts, Places.__match_args__))
+    places = Places.concat(parts)
     return places.take(np.argsort(places.log_offset, kind="stable"))

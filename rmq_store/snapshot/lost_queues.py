@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rmq_store.config.topics_json import queue_count
-from rmq_store.consumequeue.entry_of_record import DispatchRequests, concat_requests
+from rmq_store.consumequeue.entry_of_record import DispatchRequests
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.undispatched_records import guess_record
 
@@ -94,4 +94,4 @@ def _records_near_the_ends(health: Health) -> DispatchRequests | None:
     near = min(start + LOOKED_AT, end)
     late = guess_record(health.log, max(near, end - LOOKED_AT), end)
     found = [*health.records.requests(start, near), *health.records.requests(late, end)]
-    return concat_requests(found) if found else None
+    return DispatchRequests.concat(found) if found else None

@@ -16,7 +16,6 @@ from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.errors import (
     CorruptQueueError,
-    ListedAt,
     LogOffset,
     StoreError,
     UndispatchedError,
@@ -127,16 +126,7 @@ def _by_queue(
     )
     rows = np.flatnonzero(requests.log_offset > known[requests.queue])
     for queue, mine in requests.by_queue(rows):
-        yield (
-            queue,
-            Entries(
-                requests.offset[mine],
-                requests.log_offset[mine],
-                requests.size[mine],
-                requests.tags_code[mine],
-                requests.count[mine],
-            ),
-        )
+        yield queue, Entries.of(requests).take(mine)
 
 
 class _Placing:
@@ -213,17 +203,16 @@ class _Placing:
 
     def _report(self, entries: Entries) -> None:
         for row in range(len(entries)):
-            columns = (entries.offset, entries.log_offset, entries.size)
-            offset, log_offset, size = (int(column[row]) for column in columns)
+            entry = entries.listed_at(self._queue, row)
             error = CorruptQueueError(
-                self._log.path_at(log_offset),
-                offset=LogOffset(log_offset),
+                self._log.path_at(entry.log_offset),
+                offset=LogOffset(entry.log_offset),
                 reason=f"a record that queue {self._queue.topic}/{self._queue.queue_id} does not "
-                f"list says queue offset {offset}, which does not follow the queue's end",
+                f"list says queue offset {entry.queue_offset}, which does not follow the queue's end",
                 advice="Read with source=commitlog to get the message, "
                 "or rebuild the queues: rmqstore rebuild",
             )
-            error.entry = ListedAt(*self._queue, offset, log_offset, size)
+            error.entry = entry
             self.misplaced.append(error)
 
 

@@ -207,10 +207,9 @@ class UnlistedRecords:
             start = int(requests.offset[part[0]])
             stop = int(requests.offset[part[-1]] + requests.count[part[-1]])
             found = self.compare(queue, requests, part, self._view.entries(queue, start, stop))
-            columns = (requests.offset, requests.log_offset, requests.size)
             gone = np.flatnonzero((found.taken | found.displaced) & (found.place < 0))
             for row, skipped in zip(part[gone].tolist(), found.taken[gone].tolist(), strict=True):
-                yield Unlisted(ListedAt(*queue, *(int(column[row]) for column in columns)), skipped)
+                yield Unlisted(requests.listed_at(queue, row), skipped)
 
     def compare(
         self, queue: QueueId, requests: DispatchRequests, rows: Ints, entries: Entries

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmq_store.consumequeue.entry_of_record import DispatchRequests, concat_requests
+from rmq_store.consumequeue.entry_of_record import DispatchRequests
 from rmq_store.errors import StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
@@ -198,7 +198,7 @@ class ListedCheck:
     def finish(self) -> None:
         """Check the records not checked yet."""
         if self._entries:
-            found = concat_requests(self._waiting)
+            found = DispatchRequests.concat(self._waiting)
             for queue, rows in found.by_queue():
                 _check_queue(self._store, queue, found, rows, self._tally, self._findings)
         self._waiting, self._queues, self._entries = [], set(), 0

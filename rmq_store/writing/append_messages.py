@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,6 @@ import pyarrow as pa
 from rmq_store.arrow.encoding import message_to_record as single
 from rmq_store.arrow.encoding.batch_to_records import (
     LOOPBACK,
-    Prepared,
     prepare,
 )
 from rmq_store.arrow.encoding.checks import check_sizes
@@ -27,11 +26,13 @@ from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record, encode_record
 from rmq_store.format.releases import Dialect
+from rmq_store.writing.dispatcher import Dispatcher
 from rmq_store.writing.encoded_records import (
     EncodedRecords,
     ListedRecords,
+    RecordFacts,
     Unplaced,
-    listing_of,
+    facts_of,
 )
 
 
@@ -69,8 +70,8 @@ class RecordAppender:
     """Appends records to the log. Not thread-safe: the caller holds the writer's lock.
 
     `last_record` (log offset) and `last_timestamp` (ms) belong to the last appended record. An
-    invalid message raises before a byte is written. If writing itself fails, `fail` is called,
-    because the end of the log is then unknown. `lists`: whether `written` needs what lists the records.
+    invalid message raises before a byte is written. If writing itself fails, it is `broken`: the end of
+    the log is unknown then. `lists`: whether the dispatcher gets the records.
     """
 
     def __init__(
@@ -80,26 +81,16 @@ class RecordAppender:
         config: StoreConfig,
         dialect: Dialect,
         last: tuple[int, int],
-        *,
-        written: Callable[[Bytes, Ints, ListedRecords | None], None],
-        file_ends: Callable[[], None],
-        fail: Callable[[BaseException], None],
+        dispatcher: Dispatcher,
     ) -> None:
-        """`last`: place and time of the last record.
-
-        `written`: callback that receives the bytes of records, their log offsets and, where it is
-        known, what lists them, after they were written to the log. `file_ends`: callback before the
-        log moves on to a new file.
-        """
+        """`last`: place and time of the last record."""
         self._log = log
         self._offsets = offsets
         self._config = config
         self._dialect = dialect
         self.last_record, self.last_timestamp = last
-        self._written = written
-        self._file_ends = file_ends
-        self._fail = fail
-        self.lists = True
+        self._dispatcher = dispatcher
+        self.lists, self.broken = True, False
         self._with_record_crc = bool(config.enabledAppendPropCRC and dialect.has("record_crc"))
 
     def append_record(self, record: Record, *, copied: bool) -> Record:
@@ -135,7 +126,8 @@ class RecordAppender:
             raise InvalidMessageError(
                 None, reason="the batch does not fit into one file of the log"
             )
-        done = self._append(prepared, prepared.counts, together)
+        facts = facts_of(prepared, self._dialect) if self.lists else None
+        done = self._append(prepared, prepared.counts, facts, together)
         self._offsets.update(assigned.lmq)
         return done
 
@@ -149,13 +141,15 @@ class RecordAppender:
                 reason="encoded records have no record CRC, and the store has enabledAppendPropCRC",
                 advice="Append the messages as a batch of columns",
             )
-        return self._append(records, np.ones(len(records), dtype=np.int64), False)
+        return self._append(records, np.ones(len(records), dtype=np.int64), records)
 
-    def _append(self, records: Unplaced, counts: Ints, together: bool) -> AppendResult:
+    def _append(
+        self, records: Unplaced, counts: Ints, facts: RecordFacts | None, together: bool = False
+    ) -> AppendResult:
         queue_offset = self._offsets.assign(records, counts)
         stamps = self._stamps(records)
         with self._reporting_failure():
-            places = self._write_records(records, queue_offset, stamps, together)
+            places = self._write_records(records, queue_offset, stamps, facts, together)
         self.last_timestamp = int(stamps[-1])
         return AppendResult(queue_offset, places, records.total, stamps)
 
@@ -163,8 +157,8 @@ class RecordAppender:
     def _reporting_failure(self) -> Iterator[None]:
         try:
             yield
-        except BaseException as error:
-            self._fail(error)
+        except BaseException:
+            self.broken = True
             raise
 
     def _places(self) -> Places:
@@ -180,51 +174,43 @@ class RecordAppender:
 
     def _write_record(self, record: Record) -> Record:
         if not self._log.fitting(np.array([record.total_size])):
-            self._end_log_file()
+            self._log.end_file()
         record = replace(record, physical_offset=self._log.end)
         raw = encode_record(record, with_record_crc=self._with_record_crc)
         self._write_run(np.frombuffer(raw, dtype=np.uint8), np.array([self._log.end]))
         return record
 
     def _write_records(
-        self, records: Unplaced, queue_offset: Ints, stamps: Ints, together: bool
+        self,
+        records: Unplaced,
+        queue_offset: Ints,
+        stamps: Ints,
+        facts: RecordFacts | None,
+        together: bool,
     ) -> Ints:
         places = np.empty(len(records), dtype=np.int64)
         at = 0
         while at < len(records):
             count = self._log.fitting(records.total[at:], together=together)
             if not count:
-                self._end_log_file()
+                self._log.end_file()
                 continue
             rows = slice(at, at + count)
             sizes = records.total[rows]
             places[rows] = self._log.end + np.cumsum(sizes) - sizes
             given = queue_offset[rows], places[rows], stamps[rows]
             data = records.placed(rows, *given)
-            self._write_run(data, places[rows], self._listing(records, rows, given))
+            listing = None if facts is None else facts.listed(rows, *given)
+            self._write_run(data, places[rows], listing)
             at += count
         return places
-
-    def _listing(
-        self, records: Unplaced, rows: slice, given: tuple[Ints, Ints, Ints]
-    ) -> ListedRecords | None:
-        if not self.lists:
-            return None
-        if isinstance(records, EncodedRecords):
-            return records.listing(rows, *given)
-        if isinstance(records, Prepared):
-            return listing_of(records, rows, self._dialect, *given)
-        return None
 
     def _write_run(self, data: Bytes, places: Ints, listing: ListedRecords | None = None) -> None:
         """Write records with the log offsets `places` at the end of the log."""
         self._log.write(data)
         self.last_record = int(places[-1])
-        self._written(data, places, listing)
-
-    def _end_log_file(self) -> None:
-        self._file_ends()
-        self._log.end_file()
+        if self.lists:
+            self._dispatcher.take(data, places, listing)
 
 
 class QueueCounters:

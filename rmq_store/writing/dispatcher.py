@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from rmq_store.format.releases import Dialect
 from rmq_store.index.index_file_reader import Geometry, Header, IndexFile, list_index_files
 from rmq_store.index.index_writer import IndexWriter
 from rmq_store.snapshot.snapshot import StoreSnapshot
-from rmq_store.writing.encoded_records import ListedRecords, concat_listings
+from rmq_store.writing.encoded_records import ListedRecords
 
 _BYTES_TAKEN = 8 << 20  # bytes appended before queue and index entries are written
 _RUNS_TAKEN = 1024  # appends whose queue and index entries are written together
@@ -58,17 +58,17 @@ class Dispatcher:
         self.last_record = 0  # log offset of the last record whose entries are written
         self.last_timestamp = 0  # when it was stored, ms
 
-    def take(self, data: Bytes, places: Ints, listing: ListedRecords | None = None) -> bool:
-        """Queue records at the log offsets `places`, after those of earlier calls.
+    def take(self, data: Bytes, places: Ints, listing: ListedRecords | None = None) -> None:
+        """Queue records at the log offsets `places`, after those of earlier calls; write if they are many.
 
-        `listing`: what lists them, where it is known; otherwise it is derived from `data`. Returns
-        whether enough data is waiting to be written.
+        `listing`: what lists them, where it is known; otherwise it is derived from `data`.
         """
         if listing is not None and not self.batch_topics.isdisjoint(listing.topics):
             listing = None  # the entries of a BatchConsumeQueue depend on properties
         self.bytes_taken += len(data)
         self._taken.append((data if listing is None else _NO_BYTES, places, listing))
-        return self.bytes_taken >= _BYTES_TAKEN or len(self._taken) >= _RUNS_TAKEN
+        if self.bytes_taken >= _BYTES_TAKEN or len(self._taken) >= _RUNS_TAKEN:
+            self.write_taken()
 
     def write_taken(self) -> None:
         """Write the entries of all queued records."""
@@ -76,14 +76,13 @@ class Dispatcher:
             return
         runs, self._taken, self.bytes_taken = self._taken, [], 0
         for known, group in groupby(runs, lambda run: run[2] is not None):
-            some = list(group)
             if known:
-                self._write_listing(concat_listings([one for _, _, one in some if one is not None]))
+                self._write_listing(ListedRecords.concat([listing for _, _, listing in group]))
                 continue
-            base = int(some[0][1][0])
-            data = some[0][0] if len(some) == 1 else np.concatenate([run for run, _, _ in some])
-            places = np.concatenate([places for _, places, _ in some])
-            self.write_entries(Headers(data, places - base, base))
+            for some in _adjacent((data, places) for data, places, _ in group):
+                base = int(some[0][1][0])
+                data, places = (np.concatenate(columns) for columns in zip(*some, strict=True))
+                self.write_entries(Headers(data, places - base, base))
 
     def write_entries(self, headers: Headers) -> None:
         """Write queue entries before index entries: a reader may briefly miss a key, never a message.
@@ -138,6 +137,19 @@ class Dispatcher:
         """Close the index; the caller closes the queue files."""
         if self._index is not None:
             self._index.close()
+
+
+def _adjacent(
+    runs: Iterable[tuple[Bytes, Ints]],
+) -> Iterator[list[tuple[Bytes, Ints]]]:
+    """Runs of records together that follow each other in one file of the log."""
+    some: list[tuple[Bytes, Ints]] = []
+    for data, places in runs:
+        if some and int(some[-1][1][0]) + len(some[-1][0]) != int(places[0]):
+            yield some
+            some = []
+        some.append((data, places))
+    yield some
 
 
 def _open_index(root: Path, config: StoreConfig, release: Dialect) -> IndexWriter | None:

@@ -6,8 +6,7 @@ What lists them in queues and index is computed with them, so that nobody has to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +17,7 @@ from rmq_store.arrow.encoding.batch_to_records import Prepared, assemble
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, plain_entries
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.format.array_types import Bytes, Ints, concatenated, renumbered
+from rmq_store.format.array_types import Bytes, Columns, Ints
 from rmq_store.format.layout import (
     MAGIC_V1,
     MAGIC_V2,
@@ -63,24 +62,45 @@ class Unplaced(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedRecords:
-    """n records, one after the other in `data`. Arrays of n.
+class RecordFacts(Columns):
+    """What queues and index list of n records, but for their offsets. Arrays of n.
 
-    queueId, queueOffset, physicalOffset and storeTimestamp in `data` have no meaning: they are
-    written with `queue_id` and the place. `tags_code`: as a queue entry has it. `hashes`: the key
-    hashes of all index items, `item_counts` of each record.
+    `topic_code`: places in `topics`. `total`: bytes. `tags_code`: as a queue entry has it. `hashes`: the
+    key hashes of all index items, `item_counts` of each record.
     """
 
-    data: Bytes
-    total: Ints
+    numbered = ("topics", "topic_code")
+
     topics: list[str]
     topic_code: Ints
     queue_id: npt.NDArray[np.int32]
     sys_flag: npt.NDArray[np.int32]
+    total: Ints
     store_timestamp: Ints
     tags_code: Ints
     item_counts: Ints
     hashes: npt.NDArray[np.int32]
+
+    def listed(
+        self, rows: slice, queue_offset: Ints, log_offset: Ints, store_timestamp: Ints
+    ) -> ListedRecords:
+        """The records `rows` with their offsets and times."""
+        counts = self.item_counts
+        first, stop = int(counts[: rows.start].sum()), int(counts[: rows.stop].sum())
+        some, hashes = RecordFacts.of(self).take(rows), self.hashes[first:stop]
+        facts = replace(some, hashes=hashes, store_timestamp=store_timestamp)
+        return facts.extended(ListedRecords, queue_offset=queue_offset, log_offset=log_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRecords(RecordFacts):
+    """n records, one after the other in `data`.
+
+    queueId, queueOffset, physicalOffset and storeTimestamp in `data` have no meaning: they are
+    written with `queue_id` and the place.
+    """
+
+    data: Bytes
 
     def __len__(self) -> int:
         return len(self.total)
@@ -133,13 +153,6 @@ class EncodedRecords:
         set_fields(data, at + behind_v6 * V6_EXTRA, "store_timestamp", store_timestamp)
         return data
 
-    def listing(self, rows: slice, *given: Ints) -> ListedRecords:
-        """What lists the records `rows`, with the `given` offsets and times as in `placed`."""
-        first = int(self.item_counts[: rows.start].sum())
-        counts = self.item_counts[rows]
-        hashes = self.hashes[first : first + int(counts.sum())]
-        return _listing(self, rows, given, (self.tags_code[rows], counts, hashes))
-
 
 def _contradiction(what: str) -> InvalidArgumentError:
     return InvalidArgumentError(
@@ -172,27 +185,18 @@ def set_fields(data: Bytes, at: Ints, name: str, values: npt.NDArray[Any]) -> No
 
 
 @dataclass(frozen=True, slots=True)
-class ListedRecords:
-    """What lists n records of the log in queues and index. Arrays of n, and of the index items."""
+class ListedRecords(RecordFacts):
+    """What lists n records of the log in queues and index."""
 
-    topics: Sequence[str]
-    topic_code: Ints
-    queue_id: Ints
-    sys_flag: npt.NDArray[np.int32]
     queue_offset: Ints
     log_offset: Ints
-    total: Ints
-    tags_code: Ints
-    store_timestamp: Ints
-    item_counts: Ints
-    hashes: npt.NDArray[np.int32]
 
     def entries(self) -> DispatchRequests:
         """The queue entries. Prepared and rolled-back records enter no queue."""
         listed = enters_queue(self.sys_flag)
         columns = (
             self.topic_code,
-            self.queue_id,
+            self.queue_id.astype(np.int64),
             self.queue_offset,
             self.log_offset,
             self.total,
@@ -207,33 +211,6 @@ class ListedRecords:
         """Log offset and store time of each record, then record number and hash of each item."""
         row = np.repeat(np.arange(len(self.item_counts)), self.item_counts)
         return self.log_offset, self.store_timestamp, row, self.hashes
-
-
-def concat_listings(parts: Sequence[ListedRecords]) -> ListedRecords:
-    """The listings of adjacent records, at least one, in one object with renumbered topics."""
-    topics, codes = renumbered([(part.topics, part.topic_code) for part in parts])
-    return ListedRecords(topics, codes, *concatenated(parts, ListedRecords.__match_args__[2:]))
-
-
-_Keys = tuple[Ints, Ints, npt.NDArray[np.int32]]  # tags_code, item_counts and hashes
-
-
-def _listing(records: Unplaced, rows: slice, given: tuple[Ints, ...], keys: _Keys) -> ListedRecords:
-    queue_offset, log_offset, store_timestamp = given
-    tags_code, counts, hashes = keys
-    return ListedRecords(
-        records.topics,
-        records.topic_code[rows],
-        records.queue_id[rows].astype(np.int64),
-        records.sys_flag[rows],
-        queue_offset,
-        log_offset,
-        records.total[rows],
-        tags_code,
-        store_timestamp,
-        counts,
-        hashes,
-    )
 
 
 # --- encoding -------------------------------------------------------------------------------------
@@ -256,41 +233,36 @@ def can_encode(prepared: Prepared) -> bool:
 
 def encode(prepared: Prepared, rows: slice, dialect: Dialect) -> EncodedRecords:
     """The records `rows` of checked messages as bytes. The caller has asked `can_encode`."""
-    total = prepared.total[rows]
-    nothing = np.zeros(len(total), dtype=np.int64)
+    nothing = np.zeros(rows.stop - rows.start, dtype=np.int64)
     data = assemble(prepared, rows, nothing, nothing, nothing)
-    return EncodedRecords(
-        data,
-        total,
-        prepared.topics,
-        prepared.topic_code[rows],
-        prepared.queue_id[rows],
-        prepared.sys_flag[rows],
-        prepared.store_timestamp[rows],
-        *_keys_of(prepared, rows, _key_values(prepared, rows), dialect),
-    )
+    facts = _facts(prepared, rows, _key_values(prepared, rows), dialect)
+    return facts.extended(EncodedRecords, data=data)
 
 
-def listing_of(
-    prepared: Prepared, rows: slice, dialect: Dialect, *given: Ints
-) -> ListedRecords | None:
-    """What lists the records `rows` of checked messages, with the `given` offsets and times.
-
-    None if it follows from other properties than tags and keys, as that of inner batches.
-    """
-    flags = prepared.sys_flag[rows]
-    if SCHEDULE_TOPIC in prepared.topics or (flags & SysFlag.INNER_BATCH).any():
+def facts_of(prepared: Prepared, dialect: Dialect) -> RecordFacts | None:
+    """What lists checked messages; None if it follows from other properties than tags and keys, as
+    that of inner batches."""
+    if SCHEDULE_TOPIC in prepared.topics or (prepared.sys_flag & SysFlag.INNER_BATCH).any():
         return None
+    rows = slice(0, len(prepared))
     keys = _key_values(prepared, rows)
-    if keys.other_queues.any():
-        return None
-    return _listing(prepared, rows, given, _keys_of(prepared, rows, keys, dialect))
+    return None if keys.other_queues.any() else _facts(prepared, rows, keys, dialect)
 
 
-def _keys_of(prepared: Prepared, rows: slice, keys: KeyValues, dialect: Dialect) -> _Keys:
+def _facts(prepared: Prepared, rows: slice, keys: KeyValues, dialect: Dialect) -> RecordFacts:
     code, flags = prepared.topic_code[rows], prepared.sys_flag[rows]
     items = items_of(keys, prepared.topics, code, flags, dialect)
-    return keys.tags_codes(), items.counts, items.hashes
+    return RecordFacts(
+        prepared.topics,
+        code,
+        prepared.queue_id[rows],
+        flags,
+        prepared.total[rows],
+        prepared.store_timestamp[rows],
+        keys.tags_codes(),
+        items.counts,
+        items.hashes,
+    )
 
 
 def _key_values(prepared: Prepared, rows: slice) -> KeyValues:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,6 @@ from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import update_topics
 from rmq_store.errors import InvalidArgumentError, ReadOnlyStoreError
 from rmq_store.files.segment_writer import OpenFiles
-from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.layout import CHECKPOINT_FILE
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId
@@ -32,7 +32,7 @@ from rmq_store.writing.append_messages import (
     nothing_appended,
 )
 from rmq_store.writing.dispatcher import Dispatcher
-from rmq_store.writing.encoded_records import EncodedRecords, ListedRecords
+from rmq_store.writing.encoded_records import EncodedRecords
 from rmq_store.writing.flush import Flusher, GroupCommit, WrittenSoFar
 from rmq_store.writing.long_polling import Arrivals
 from rmq_store.writing.open_for_writing import WritableStore, make_store, open_store
@@ -83,9 +83,7 @@ class StoreWriter:
             config,
             traits,
             (store.last_record, store.last_timestamp),
-            written=self._queue_for_dispatch,
-            file_ends=self._dispatch_taken,  # records dispatched together must be adjacent
-            fail=self._fail,
+            self._dispatcher,
         )
         self._appending = threading.RLock()  # the broker's putMessageLock
         self._arrivals = Arrivals(
@@ -282,8 +280,7 @@ class StoreWriter:
         It and a Record are copies, as with `copied` in `append_batch`.
         """
         record = single.to_record(message, self.dialect, self.config)
-        with self._appending:
-            self._check_open()
+        with self._writing_records():
             record = self._records.append_record(record, copied=single.is_copied(message))
         self._wait_for_disk(record.physical_offset + record.total_size, record.store_timestamp)
         return Appended(
@@ -294,15 +291,24 @@ class StoreWriter:
             record.offset_msg_id(),
         )
 
+    @contextmanager
+    def _writing_records(self) -> Iterator[None]:
+        """The only thread that appends. Stops all further writing if the end of the log is unknown."""
+        with self._appending:
+            self._check_open()
+            try:
+                yield
+            except BaseException as error:
+                if self._records.broken:
+                    self._fail(error)
+                raise
+
     def _wait_for_disk(self, log_end: int, timestamp: int) -> None:
         """With SYNC_FLUSH, return once the appended records are on the disk."""
         self._flusher.start()
         if self._group_commit is not None:
-            try:
+            with self._failing():
                 self._group_commit.wait(log_end)
-            except BaseException as error:
-                self._fail(error)
-                raise
             self._flusher.note_log_flushed(timestamp)
         if self._reput is not None:
             self._reput.wake()
@@ -340,8 +346,7 @@ class StoreWriter:
         return self._appended(len(records), lambda: self._records.append_encoded(records))
 
     def _appended(self, count: int, append: Callable[[], AppendResult]) -> AppendResult:
-        with self._appending:
-            self._check_open()
+        with self._writing_records():
             if not count:
                 return nothing_appended()
             done = append()
@@ -357,22 +362,19 @@ class StoreWriter:
                 advice = "Close it and open it again with append_to, which recovers it"
             raise ReadOnlyStoreError(self.path, reason=reason, advice=advice)
 
-    def _queue_for_dispatch(self, data: Bytes, places: Ints, listing: ListedRecords | None) -> None:
-        """Queue records written at the log offsets `places` for dispatch."""
-        if self._reput is None and self._dispatcher.take(data, places, listing):
-            self.dispatch()
-
     def dispatch(self) -> None:
         """Write queue and index entries of all appended records; `close` does it too."""
         if self._reput is not None:
             self._reput.catch_up()
             return
-        with self._appending:
-            self._dispatch_taken()
-
-    def _dispatch_taken(self) -> None:
-        try:
+        with self._appending, self._failing():
             self._dispatcher.write_taken()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Stop all further writing after an error in the block."""
+        try:
+            yield
         except BaseException as error:
             self._fail(error)
             raise
@@ -389,11 +391,8 @@ class StoreWriter:
         """Dispatch all appended records, flush everything to the disk, and update the checkpoint."""
         self._check_open()
         self.dispatch()
-        try:
+        with self._failing():
             self._flusher.flush_all()
-        except BaseException as error:
-            self._fail(error)
-            raise
 
     # --- closing ------------------------------------------------------------------------------------
 

@@ -97,14 +97,11 @@ class DryRun(ReplayCall):
         # Parquet accepts messages that a store refuses.
         would = {spec.to_store: taken, spec.to_broker: taken, spec.to_parquet: self.messages}
         return replace(
-            self._report(),
+            self._report(self.messages, {}, self._problems()),
             run_id="",
             planned=tuple(_queues(spec, self.groups)),
             would_write={target: n for target, n in would.items() if target is not None},
         )
-
-    def _arrived(self) -> tuple[int, Mapping[str, int]]:
-        return self.messages, {}
 
     def _problems(self) -> Iterator[str]:
         reasons: Counter[str] = Counter()

@@ -37,7 +37,7 @@ from rmqstore_jobs.replaying.plan import refuse_to_mix, waves_of
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_question import REFUSED_BY_STORE, Handled
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.replaying.report import TargetRange
+from rmqstore_jobs.replaying.report import ReplayReport, TargetRange
 from rmqstore_jobs.running.failures import failure
 from spark_source.writing.target.write_options import WriteOptions
 
@@ -77,11 +77,18 @@ class LocalReplay(ReplayCall):
             ends = tuple((*queue, end) for queue, end in queue_ends(target).items())
             return replace(run, target_queues=ends, target_end=target.log_range()[1])
 
-    def _write(self, should_stop: Callable[[], bool]) -> None:
+    def run(self, should_stop: Callable[[], bool]) -> ReplayReport:
+        """Replay the remaining messages. Returns the report. `should_stop` is called between
+        waves."""
+        self._begin()
         if self.spec.to_store is not None:
             self._write_store(self.spec.to_store, should_stop)
         if self.spec.to_parquet is not None and self.stopped_by is None:
             self._write_parquet(self.spec.to_parquet)
+        self._end()
+        targets = ((self.spec.to_store, WRITTEN), (self.spec.to_parquet, PARQUET))
+        written = {path: self.counts[name] for path, name in targets if path is not None}
+        return self._report(self.counts[MATCHED], written, self._problems())
 
     # --- into a store ----------------------------------------------------------------------------
 
@@ -216,11 +223,6 @@ class LocalReplay(ReplayCall):
         self._record(parquet_done=True)
 
     # --- result ----------------------------------------------------------------------------------
-
-    def _arrived(self) -> tuple[int, Mapping[str, int]]:
-        targets = ((self.spec.to_store, WRITTEN), (self.spec.to_parquet, PARQUET))
-        written = {path: self.counts[name] for path, name in targets if path is not None}
-        return self.counts[MATCHED], written
 
     def _problems(self) -> Iterator[str]:
         yield from self.refusals

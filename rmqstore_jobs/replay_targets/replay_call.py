@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 class ReplayCall:
     """One call of a replay: the spec, the plan, the journal and the numbers so far.
 
-    A subclass writes to a kind of target. `refused_as`: what the report calls messages that the
-    target refused. `broken`: the target may not be what the journal says, so it stays as it is.
+    A subclass writes to a kind of target, between `_begin` and `_end`. `refused_as`: what the report
+    calls messages that the target refused. `broken`: the target may not be what the journal says, so it
+    stays as it is.
     `counts_all`: the counts are those of the whole selection.
     """
 
@@ -53,44 +54,35 @@ class ReplayCall:
             self.spec.asked(), self.plan.ranges, (snapshot.log_start, snapshot.log_end)
         )
 
-    def run(self, should_stop: Callable[[], bool]) -> ReplayReport:
-        """Replay the remaining messages. Returns the report. `should_stop` is called between
-        waves."""
+    def _begin(self) -> None:
+        """Record in the journal that the messages are being written."""
         if not self.resumed:
             self.journal.save(self.current, *self.journal.done)
-        self._write(should_stop)
+
+    def _end(self) -> None:
+        """Record that they are, or how far `stopped_by` has let them come."""
         if self.stopped_by is None:
             self.current = self.journal.finish(self.current, counts=dict(self.counts))
         elif not self.broken:
             self._record(signed=False)  # what was appended is whole, and closed
-        return self._report()
 
     def _record(self, **changes: Any) -> None:
         self.current = self.journal.record(self.current, counts=dict(self.counts), **changes)
 
-    def _write(self, should_stop: Callable[[], bool]) -> None:
-        """Write what remains, and set `stopped_by` where that ends early."""
-        raise NotImplementedError
-
-    def _arrived(self) -> tuple[int, Mapping[str, int]]:
-        """The number of rows that matched, and for each target of those that arrived."""
-        raise NotImplementedError
-
-    def _problems(self) -> Iterator[str]:
-        """A sentence for each problem that the target knows of."""
-        raise NotImplementedError
-
-    def _report(self) -> ReplayReport:
+    def _report(
+        self, matched: int, written: Mapping[str, int], known: Iterable[str]
+    ) -> ReplayReport:
+        """The report. `matched`: rows; `written`: those that arrived, for each target; `known`: a sentence
+        for each problem of the target."""
         selected, read = messages_selected(self.plan, self.spec), self.counts[READ]
         skipped = {name: self.counts[name] for name in (OTHER_TIME, OTHER_KEY, self.refused_as)}
-        problems = list(self._problems())
+        problems = list(known)
         finished, unread = self.stopped_by is None, left_unread(self.spec)
         if finished and self.counts_all and unread is not None:
             skipped[unread] = max(0, selected - read)
         elif finished and self.counts_all and read != selected:
             problems.append(f"{selected:,} messages were selected, but {read:,} were read")
         problems += lost_from(self.plan)
-        matched, written = self._arrived()
         source = provenance_of(
             self.spark,
             self.plan.store,

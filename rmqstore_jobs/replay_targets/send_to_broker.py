@@ -34,6 +34,7 @@ from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from rmqstore_jobs.replaying.replay_question import READ_TO_SEND, REFUSED_BY_BROKER, ReplayRows
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, OTHER_TIME, READ
+from rmqstore_jobs.replaying.report import ReplayReport
 from rmqstore_jobs.running.failures import failure
 from rmqstore_jobs.running.spark_engine import cores_of, engine_of
 from rmqstore_jobs.running.store_selection import pieces_in
@@ -81,7 +82,9 @@ class LiveReplay(ReplayCall):
         self.tasks = min(cores_of(spark), _MOST_TASKS)
         self.access = BrokerAccess.of(spec)
 
-    def _write(self, should_stop: Callable[[], bool]) -> None:
+    def run(self, should_stop: Callable[[], bool]) -> ReplayReport:
+        """Send the remaining messages. Returns the report. `should_stop` is called between waves."""
+        self._begin()
         wave_bytes = self.spec.wave_bytes or _WAVE_BYTES
         waves = waves_of(self.read, self.current.next_log_offset, wave_bytes)
         with Progress("replay", sum(wave.selected_bytes for wave in waves)) as progress:
@@ -97,6 +100,11 @@ class LiveReplay(ReplayCall):
                 if wave.stop is not None and should_stop():
                     self.stopped_by = "stopped on request"
                     break
+        self._end()
+        assert self.spec.to_broker is not None
+        sent = self.counts[SENT]
+        arrived = {self.spec.to_broker: sent}
+        return self._report(sent + self.counts[REFUSED_BY_BROKER], arrived, self._problems())
 
     # --- waves -----------------------------------------------------------------------------------
 
@@ -138,11 +146,6 @@ class LiveReplay(ReplayCall):
         sync_folder(folder)
 
     # --- result ----------------------------------------------------------------------------------
-
-    def _arrived(self) -> tuple[int, Mapping[str, int]]:
-        assert self.spec.to_broker is not None
-        sent = self.counts[SENT]
-        return sent + self.counts[REFUSED_BY_BROKER], {self.spec.to_broker: sent}
 
     def _problems(self) -> Iterator[str]:
         yield from (f"{count:,}: {why}" for why, count in self.reasons.most_common(_REASONS_SHOWN))

@@ -31,24 +31,21 @@ def spark(wanted: Wanted) -> tuple[StoreSource, Engine] | None:
 
     Raises StoreError for a store that cannot be opened, SparkUnavailableError without pyspark.
     """
-    given = {
-        "engine": wanted.engine or SPARK,
-        "master": wanted.master,
-        "store": wanted.store,
-        "broker_conf": wanted.broker_conf,
-    }
+    at, on = wanted.at, wanted.on
+    given = {"engine": on.engine or SPARK, "master": on.master}
+    given |= {"store": at.store, "broker_conf": at.broker_conf}
     if not runs_on_spark(wanted.command, given, needed=False):
         return None
-    named = {"brokerName": wanted.broker_name, "brokerConf": wanted.broker_conf}
+    named = {"brokerName": at.broker_name, "brokerConf": at.broker_conf}
     options = {name: value for name, value in named.items() if value is not None}
     # First, because a session takes some ten seconds.
-    pinned = pinned_store(wanted.store, options)
+    pinned = pinned_store(at.store, options)
     with pinned.open() as store:
         wanted.look(store)
     from rmqstore_jobs.running.spark_session import builder_for
 
     try:
-        session = builder_for(wanted.command, wanted.master).getOrCreate()
+        session = builder_for(wanted.command, on.master).getOrCreate()
     except Exception as error:
         if not is_from_spark(error):
             raise

@@ -61,14 +61,14 @@ def _records_of(batch: pa.RecordBatch) -> EncodedRecords:
     ends, data = buffers(batch.column(_RECORDS))
     topic, items = batch.column("topic"), batch.column("keyHashes")
     return EncodedRecords(
-        data[int(ends[0]) : int(ends[-1])],
-        np.diff(ends).astype(np.int64),
         topic.dictionary.to_pylist(),
         topic.indices.to_numpy().astype(np.int64),
         batch.column("queueId").to_numpy(),
         batch.column("sysFlag").to_numpy(),
+        np.diff(ends).astype(np.int64),
         batch.column("storeTimestamp").to_numpy(),
         batch.column("tagsCode").to_numpy(),
         np.diff(items.offsets.to_numpy()).astype(np.int64),
         items.values.to_numpy(),
+        data[int(ends[0]) : int(ends[-1])],
     )

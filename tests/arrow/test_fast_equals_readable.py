@@ -99,13 +99,13 @@ def rows_by_the_fast_path(
     headers: Headers, topics: list[str], queue_offsets: Sequence[int]
 ) -> list[dict[str, Any]]:
     rows = ListedEntries(
-        Queues(map(QueueId, topics, headers.queue_id.tolist())),
-        np.arange(len(topics)),
         np.array(queue_offsets, dtype=np.int64),
         headers.at + headers.base,
         headers.total,
         np.full(len(topics), 7, dtype=np.int64),
         np.ones(len(topics), dtype=np.int64),
+        Queues(map(QueueId, topics, headers.queue_id.tolist())),
+        np.arange(len(topics)),
     )
     ((_, bodies),) = opened_bodies(
         headers,
@@ -181,8 +181,9 @@ def test_a_queue_of_other_topics_is_noticed_row_by_row() -> None:
     window, at, placed = as_log([*others, replace(plain, topic=b"or\xff")])
     headers = Headers(window, at, 0)
     count = len(placed)
+    nothing = np.zeros(count, dtype=np.int64)
     rows = ListedEntries(
-        Queues([QueueId("orders", 3)]), *(np.zeros(count, dtype=np.int64) for _ in range(6))
+        nothing, nothing, nothing, nothing, nothing, Queues([QueueId("orders", 3)]), nothing
     )
     assert other_topic_rows(rows, headers).tolist() == [False, True, True, True]
 

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from rmq_store.cli import engines
 from rmq_store.cli.engines import Wanted
+from rmq_store.cli.options import StoreArgs
 from rmqstore_jobs.running import spark_engine
 from rmqstore_jobs.running.spark_engine import SparkEngine
 from tests.conftest import GoldenStore
@@ -104,7 +105,7 @@ def test_a_master_means_spark(golden: Golden) -> None:
     store = golden("clean-5.5.0").path
     done = call("lag", store, "--engine", "local", "--master", "local[1]")
     assert (done.returncode, "--master is for --engine spark" in done.stderr) == (2, True)
-    found = engines._other(Wanted("lag", store, None, None))
+    found = engines._other(Wanted("lag", StoreArgs(store)))
     assert found is None
 
 

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import (
     Damage,
+    MessageForm,
     MessagePrinter,
-    charset_option,
-    chosen_columns,
-    columns_option,
-    header_option,
+    message_options,
     raw_option,
-    table_options,
 )
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
-    json_option,
-    open_store,
+    StoreArgs,
     skip_damaged_option,
     store_command,
     tag_option,
@@ -64,15 +58,9 @@ if TYPE_CHECKING:
     help="Compare the whole log with the queues, and each entry with its record. Else the whole log of a "
     "store of up to 250,000 queue entries is compared, and 4 MiB at each end of a larger one.",
 )
-@header_option
-@columns_option
-@table_options
-@charset_option
-@json_option
+@message_options
 def cat(
-    store: str,
-    broker_conf: str | None,
-    broker_name: str | None,
+    at: StoreArgs,
     topic: str,
     queue_ids: tuple[int, ...],
     offset: int | None,
@@ -83,12 +71,7 @@ def cat(
     skip_damaged: bool,
     raw: bool,
     verify_queue: bool,
-    header: bool,
-    columns: str | None,
-    full: bool,
-    body: str | None,
-    charset: str | None,
-    as_json: bool,
+    form: MessageForm,
 ) -> None:
     """Print the messages of a topic in log order; values are separated by tabs."""
     from rmq_store.arrow.column_definitions import column_names
@@ -102,12 +85,12 @@ def cat(
     )
     from rmq_store.search.search_progress import watched, with_place
 
-    names = chosen_columns(columns, as_json, body, header)
+    names = form.names()
     read = column_names(names)
     damage = Damage(skip_damaged)
     with (
         damage,
-        open_store(store, broker_conf, broker_name) as opened,
+        at.open() as opened,
         Progress("cat") as progress,
     ):
         times = time_range(opened, begin, end)
@@ -132,12 +115,8 @@ def cat(
         if search.is_timed:
             batches = (one.filter(stored_in_time(one, search)) for one in batches)
         batches = (one.select(read) for one in batches)
-        MessagePrinter(as_json, full, body, charset, names if header else None).print(
-            batches, limit, progress
-        )
+        MessagePrinter(form).print(batches, limit, progress)
     damage.conclude()
-    if damage.count:
-        sys.exit(EXIT_FINDINGS)
 
 
 def _check_offset(store: MessageStore, topic: str, queue_ids: tuple[int, ...], offset: int) -> None:

@@ -8,7 +8,7 @@ import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import config_option, json_option, open_store
+from rmq_store.cli.options import StoreArgs, config_option, json_option
 from rmq_store.cli.printing import print_table, say
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
@@ -38,8 +38,8 @@ def diff(
     from rmq_store.tables.diff import DIFF, compared_bytes, differences
 
     with (
-        open_store(store, broker_conf, None) as first,
-        open_store(other, other_conf, None) as second,
+        StoreArgs(store, broker_conf).open() as first,
+        StoreArgs(other, other_conf).open() as second,
     ):
         with Progress("diff", compared_bytes(first, second)) as progress:
             rows = list(differences(first, second, progress))

@@ -12,19 +12,15 @@ import click
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import (
     Damage,
+    MessageForm,
     MessagePrinter,
-    charset_option,
-    chosen_columns,
-    columns_option,
-    header_option,
+    message_options,
     raw_option,
-    table_options,
     where_it_was,
 )
 from rmq_store.cli.option_names import KEYS, SYSTEM, OnceCommand
 from rmq_store.cli.options import (
-    json_option,
-    open_store,
+    StoreArgs,
     skip_damaged_option,
     store_command,
     tag_option,
@@ -66,15 +62,9 @@ if TYPE_CHECKING:
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
 @skip_damaged_option
 @raw_option
-@header_option
-@columns_option
-@table_options
-@charset_option
-@json_option
+@message_options
 def find(
-    store: str,
-    broker_conf: str | None,
-    broker_name: str | None,
+    at: StoreArgs,
     topics: tuple[str, ...],
     keys: tuple[str, ...],
     message_id: str | None,
@@ -87,18 +77,13 @@ def find(
     limit: int | None,
     skip_damaged: bool,
     raw: bool,
-    header: bool,
-    columns: str | None,
-    full: bool,
-    body: str | None,
-    charset: str | None,
-    as_json: bool,
+    form: MessageForm,
 ) -> None:
     """Print the messages that match all given options. Exit code 1 if none match."""
     from rmq_store.search.find_messages import find as search_for
     from rmq_store.search.queue_selection import Search
 
-    names = chosen_columns(columns, as_json, body, header)
+    names = form.names()
     if not (any((topics, keys, message_id, tags, properties, begin, end, text, limit))):
         raise click.UsageError(
             "find needs something to search for, such as --topic, --key or --since, or --limit N; "
@@ -107,7 +92,7 @@ def find(
     damage = Damage(skip_damaged)
     with (
         damage,
-        open_store(store, broker_conf, broker_name) as opened,
+        at.open() as opened,
         Progress("find") as progress,
     ):
         search = Search(
@@ -116,7 +101,7 @@ def find(
             *time_range(opened, begin, end),
             tags=tags,
             properties=dict(map(_name_and_value, properties)),
-            text=None if text is None else _in_charset(text, charset),
+            text=None if text is None else _in_charset(text, form.charset),
             include_system_topics=system,
             keys=keys,
             unwrap_batches=not raw,
@@ -127,15 +112,13 @@ def find(
             if message_id is None
             else _by_id(opened, message_id, names, on_damage, raw)
         )
-        count = MessagePrinter(as_json, full, body, charset, names if header else None).print(
-            batches, limit, progress
-        )
+        count = MessagePrinter(form).print(batches, limit, progress)
         words = [*keys, *([] if message_id is None else [message_id])]
         gone = "" if count else "".join(where_it_was(opened, word, topics) for word in words)
-    damage.conclude()
     if not count:
         say(f"rmqstore: no message found{_id_leads_to(message_id)}{gone}", err=True)
-    if not count or damage.count:
+    damage.conclude()
+    if not count:
         sys.exit(EXIT_FINDINGS)
 
 

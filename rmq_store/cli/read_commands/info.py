@@ -10,7 +10,7 @@ import click
 from rmq_store.admin.info import facts_of, store_info
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import json_option, store_command
+from rmq_store.cli.options import StoreArgs, json_option, store_command
 from rmq_store.cli.printing import print_json, say
 from rmq_store.text.times import iso_time
 
@@ -20,9 +20,9 @@ _NO_TIME = ("unknown", "never")
 @click.command(cls=OnceCommand, short_help="Show the store's size and log range.")
 @store_command
 @json_option
-def info(store: str, broker_conf: str | None, broker_name: str | None, as_json: bool) -> None:
+def info(at: StoreArgs, as_json: bool) -> None:
     """Show the store's size, log range and whether it was closed cleanly."""
-    info = store_info(store, broker_name=broker_name, broker_conf=broker_conf)
+    info = store_info(at.store, broker_name=at.broker_name, broker_conf=at.broker_conf)
     if as_json:
         fields = asdict(info)
         times = {name: iso_time(fields[name]) for name in fields if name.endswith("Timestamp")}

@@ -10,7 +10,7 @@ import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import store_command
+from rmq_store.cli.options import StoreArgs, store_command
 from rmq_store.cli.printing import say
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.report.libraries import require_libraries
@@ -35,9 +35,7 @@ from rmq_store.verify.findings import Severity
     "--all", "everything", is_flag=True, help="Read everything, however large the store is."
 )
 def report(
-    store: str,
-    broker_conf: str | None,
-    broker_name: str | None,
+    at: StoreArgs,
     output: Path,
     overwrite: bool,
     verify: bool,
@@ -52,7 +50,7 @@ def report(
     from rmq_store.report.page import check_target, html_of, write_page
     from rmq_store.report.store_report import store_report
 
-    check_target(output, store, overwrite=overwrite, broker_conf=broker_conf)
+    check_target(output, at.store, overwrite=overwrite, broker_conf=at.broker_conf)
     with ExitStack() as stack:
 
         def on_open(opened: MessageStore) -> OnProgress | None:
@@ -62,9 +60,9 @@ def report(
             return stack.enter_context(Progress("verify", length))
 
         found = store_report(
-            store,
-            broker_conf=broker_conf,
-            broker_name=broker_name,
+            at.store,
+            broker_conf=at.broker_conf,
+            broker_name=at.broker_name,
             verify=verify,
             everything=everything,
             on_open=on_open,

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import Damage, raw_option, table_options
 from rmq_store.cli.option_names import KEYS, SINCE, SYSTEM, UNTIL, OnceCommand
 from rmq_store.cli.options import (
+    StoreArgs,
     json_option,
-    open_store,
     skip_damaged_option,
     store_command,
     time,
@@ -60,10 +59,8 @@ if TYPE_CHECKING:
 @table_options
 @json_option
 def sql(
-    store: str,
+    at: StoreArgs,
     query: str | None,
-    broker_conf: str | None,
-    broker_name: str | None,
     others: tuple[str, ...],
     keys: tuple[str, ...],
     begin: Time | None,
@@ -95,7 +92,7 @@ def sql(
     damage = Damage(skip_damaged)
     with ExitStack() as stack:
         stack.enter_context(damage)
-        stores = stack.enter_context(_opened([store, *others], broker_conf, broker_name))
+        stores = stack.enter_context(_opened(at, others))
         if parquet is not None:
             check_file(parquet, [str(one.path) for one in stores])
         how: dict[str, Any] = {
@@ -112,8 +109,6 @@ def sql(
         else:
             _run(database, text, form, parquet, explain, full, body)
     damage.conclude()
-    if damage.count:
-        sys.exit(EXIT_FINDINGS)
 
 
 def _given_sql(query: str | None, parquet: Path | None) -> str | None:
@@ -128,22 +123,20 @@ def _given_sql(query: str | None, parquet: Path | None) -> str | None:
 
 
 @contextmanager
-def _opened(
-    paths: Sequence[str], broker_conf: str | None, broker_name: str | None
-) -> Iterator[list[MessageStore]]:
+def _opened(at: StoreArgs, others: Sequence[str]) -> Iterator[list[MessageStore]]:
     """The stores of some paths and patterns, each with a name of its own."""
     from rmq_store.config.several_stores import expanded, names_of, without_repeats
 
-    found = without_repeats([path for one in paths for path in expanded(one)])
-    if len(found) > 1 and (broker_conf is not None or broker_name is not None):
+    found = without_repeats([path for one in (at.store, *others) for path in expanded(one)])
+    if len(found) > 1 and (at.broker_conf or at.broker_name):
         raise click.UsageError(
             f"--broker-conf and --broker-name are for one store, and there are {len(found)}"
         )
-    names = [broker_name] if len(found) == 1 else names_of(found)
+    names = [at.broker_name] if len(found) == 1 else names_of(found)
     with ExitStack() as stack:
         opened = []
         for path, name in zip(found, names, strict=True):
-            opened.append(stack.enter_context(open_store(path, broker_conf, name)))
+            opened.append(stack.enter_context(StoreArgs(path, at.broker_conf, name).open()))
             opened[-1].release_files()
         yield opened
 

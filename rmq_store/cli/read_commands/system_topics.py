@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import click
 
-from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import Damage
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
+    StoreArgs,
+    bundled,
     group_option,
     json_option,
-    open_store,
     skip_damaged_option,
     store_command,
     topic_option,
     word,
 )
 from rmq_store.cli.printing import print_pieces, reading
-from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.store import MessageStore
 
 _DELAYED = ("waiting", "overdue", "delivered", "cancelled", "lost", "hidden")
@@ -91,8 +90,22 @@ _KEPT = {
     "traces": ("timestamp", "traceType", "groupName", "topic", "outcome", "keys"),
 }
 
-_limit = click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N rows."
+
+@dataclass(frozen=True, slots=True)
+class RowArgs:
+    """What is printed of the rows, and how."""
+
+    limit: int | None
+    skip_damaged: bool
+    as_json: bool
+
+
+_rows = bundled(
+    "how",
+    RowArgs,
+    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N rows."),
+    skip_damaged_option,
+    json_option,
 )
 _topic = topic_option("Only messages for this topic.")
 
@@ -102,86 +115,54 @@ _topic = topic_option("Only messages for this topic.")
 @_topic
 @click.option("--state", type=click.Choice(_DELAYED), help="Only messages in this state.")
 @click.option("--system", is_flag=True, help="Include the broker's own, such as pop checkpoints.")
-@_limit
-@skip_damaged_option
-@json_option
+@_rows
 def scheduled(
-    store: str,
-    broker_conf: str | None,
-    broker_name: str | None,
+    at: StoreArgs,
     topic: str | None,
     state: str | None,
     system: bool,
-    limit: int | None,
-    skip_damaged: bool,
-    as_json: bool,
+    how: RowArgs,
 ) -> None:
     """List messages that the broker is to deliver later, by delay level or by timer.
 
     What the broker's files count as delivered is left out. A message is overdue when it was due before
     the newest record of the log.
     """
-    with open_store(store, broker_conf, broker_name) as opened:
-        wanted = {"topic": topic, "state": state}
-        _print(
-            opened,
-            "scheduled",
-            wanted,
-            limit,
-            as_json,
-            skip_damaged,
-            system=system or topic is not None,
-        )
+    everything = system or topic is not None
+    _print(at, "scheduled", {"topic": topic, "state": state}, how, system=everything)
 
 
 @click.command(cls=OnceCommand)
 @store_command
 @_topic
 @click.option("--state", type=click.Choice(_TRANSACTIONS), help="Only transactions in this state.")
-@_limit
-@skip_damaged_option
-@json_option
+@_rows
 def transactions(
-    store: str,
-    broker_conf: str | None,
-    broker_name: str | None,
+    at: StoreArgs,
     topic: str | None,
     state: str | None,
-    limit: int | None,
-    skip_damaged: bool,
-    as_json: bool,
+    how: RowArgs,
 ) -> None:
     """List transactions of which a half message is left, with what became of them."""
-    with open_store(store, broker_conf, broker_name) as opened:
-        _print(
-            opened, "transactions", {"topic": topic, "state": state}, limit, as_json, skip_damaged
-        )
+    _print(at, "transactions", {"topic": topic, "state": state}, how)
 
 
 @click.command(cls=OnceCommand)
 @store_command
 @group_option()
 @topic_option("Only messages of this topic.")
-@_limit
-@skip_damaged_option
-@json_option
+@_rows
 def retries(
-    store: str,
-    broker_conf: str | None,
-    broker_name: str | None,
+    at: StoreArgs,
     group: str | None,
     topic: str | None,
-    limit: int | None,
-    skip_damaged: bool,
-    as_json: bool,
+    how: RowArgs,
 ) -> None:
     """List messages that consumer groups sent back: where they came from, how often, since when.
 
     rmqstore dlq lists those that a group gave up.
     """
-    wanted = {"consumerGroup": group, "originTopic": topic}
-    with open_store(store, broker_conf, broker_name) as opened:
-        _print(opened, "retries", wanted, limit, as_json, skip_damaged)
+    _print(at, "retries", {"consumerGroup": group, "originTopic": topic}, how)
 
 
 @click.command(cls=OnceCommand)
@@ -194,46 +175,48 @@ def retries(
     metavar="ID",
     help="Only reports about this message (UNIQ_KEY).",
 )
-@_limit
-@skip_damaged_option
-@json_option
+@_rows
 def traces(
-    store: str,
-    broker_conf: str | None,
-    broker_name: str | None,
+    at: StoreArgs,
     group: str | None,
     message_id: str | None,
-    limit: int | None,
-    skip_damaged: bool,
-    as_json: bool,
+    how: RowArgs,
 ) -> None:
     """Print what producers and consumers reported of their messages (RMQ_SYS_TRACE_TOPIC)."""
-    with open_store(store, broker_conf, broker_name) as opened:
-        _print(
-            opened,
-            "traces",
-            {"groupName": group, "msgId": message_id},
-            limit,
-            as_json,
-            skip_damaged,
-        )
+    _print(at, "traces", {"groupName": group, "msgId": message_id}, how)
 
 
 def _print(
-    store: MessageStore,
+    at: StoreArgs,
     name: str,
     wanted: Mapping[str, str | None],
-    limit: int | None,
-    as_json: bool,
-    skip_damaged: bool,
+    how: RowArgs,
     *,
     system: bool = True,
 ) -> None:
     """Print the rows of a table that have the wanted values, and on stderr how many of each state."""
+    from rmq_store.search.queue_selection import require_topic
+
+    damage = Damage(how.skip_damaged)
+    with at.open() as opened:
+        topic = wanted.get("topic") or wanted.get("originTopic")
+        if topic is not None:
+            require_topic(opened, topic)
+        _print_rows(opened, name, wanted, how, damage, system)
+    damage.conclude()
+
+
+def _print_rows(
+    store: MessageStore,
+    name: str,
+    wanted: Mapping[str, str | None],
+    how: RowArgs,
+    damage: Damage,
+    system: bool,
+) -> None:
     from rmq_store.tables import TABLES
 
-    table, damage = TABLES[name], Damage(skip_damaged)
-    _refuse_unknown(store, wanted.get("topic") or wanted.get("originTopic"))
+    table = TABLES[name]
     counts: Counter[str] = Counter()
     left_out = 0
 
@@ -250,30 +233,18 @@ def _print(
         given = {column: value for column, value in wanted.items() if value is not None}
         found = (
             row
-            for row in table.rows_past_damage(store, damage.once if skip_damaged else None)
+            for row in table.rows_past_damage(store, damage.once if damage.skips else None)
             if all(row.get(column) == value for column, value in given.items())
         )
-        for row in islice(found if system else of_users(found), limit):
+        for row in islice(found if system else of_users(found), how.limit):
             counts[row.get("state", "")] += 1
             yield row
 
     pieces = table.pieces_of_rows(store.broker_name, rows())
     with damage, reading(name, store) as progress:
-        print_pieces(pieces, as_json, columns=_SHOWN[name], kept=_KEPT[name], progress=progress)
+        print_pieces(pieces, how.as_json, columns=_SHOWN[name], kept=_KEPT[name], progress=progress)
     states = ", ".join(f"{count} {state}" for state, count in counts.items() if state)
     rows_said = f"{counts.total():,} {'row' if counts.total() == 1 else 'rows'}"
     click.echo(f"{rows_said}: {states}" if states else rows_said, err=True)
     if left_out:
         click.echo(f"{left_out:,} of the broker's own are left out; --system shows them", err=True)
-    damage.conclude()
-    if damage.count:
-        sys.exit(EXIT_FINDINGS)
-
-
-def _refuse_unknown(store: MessageStore, topic: str | None) -> None:
-    if topic is not None and topic not in store.view.known_topics:
-        raise InvalidArgumentError(
-            store.path,
-            reason=f"there is no topic {topic!r}",
-            advice=nearest(topic, store.view.known_topics),
-        )

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.engines import Wanted, asked_store, engine_options
+from rmq_store.cli.engines import EngineArgs, Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import Damage
 from rmq_store.cli.option_names import GROUPS, SYSTEM, OnceCommand
 from rmq_store.cli.options import (
-    broker_options,
+    StoreArgs,
     group_names,
     json_option,
-    open_store,
     skip_damaged_option,
     store_command,
+    store_command_of,
     topic_option,
     topics_option,
     word,
@@ -34,11 +35,9 @@ if TYPE_CHECKING:
 @store_command
 @json_option
 @click.option("--system", is_flag=True, help=SYSTEM)
-def topics(
-    store: str, broker_conf: str | None, broker_name: str | None, as_json: bool, system: bool
-) -> None:
+def topics(at: StoreArgs, as_json: bool, system: bool) -> None:
     """List topics with their queues and messages."""
-    print_named("topics", store, broker_conf, broker_name, as_json, system=system)
+    print_named("topics", at, as_json, system=system)
 
 
 @click.command(cls=OnceCommand)
@@ -47,15 +46,13 @@ def topics(
 @topic_option()
 @click.option("--system", is_flag=True, help=SYSTEM)
 def queues(
-    store: str,
-    broker_conf: str | None,
-    broker_name: str | None,
+    at: StoreArgs,
     as_json: bool,
     topic: str | None,
     system: bool,
 ) -> None:
     """List queues: offsets, messages, and messages that only the log has so far."""
-    print_named("queues", store, broker_conf, broker_name, as_json, topic=topic, system=system)
+    print_named("queues", at, as_json, topic=topic, system=system)
 
 
 @click.command(cls=OnceCommand)
@@ -86,17 +83,14 @@ def queues(
 )
 @engine_options
 def lag(
-    store: str,
-    broker_conf: str | None,
-    broker_name: str | None,
+    at: StoreArgs,
     as_json: bool,
     groups: tuple[str, ...],
     topics: tuple[str, ...],
     top: int | None,
     max_lag: int | None,
     by: str,
-    engine: str | None,
-    master: str | None,
+    on: EngineArgs,
 ) -> None:
     """Show how far consumer groups are behind in each queue: messages, bytes, time.
 
@@ -107,7 +101,7 @@ def lag(
     from rmq_store.questions.lag import LagQuestion
 
     question = LagQuestion(groups, topics)
-    wanted = Wanted("lag", store, broker_conf, broker_name, engine, master, question.plan)
+    wanted = Wanted("lag", at, on, question.plan)
     print_lag(wanted, question, as_json, top=top, max_lag=max_lag, by_group=by == "group")
 
 
@@ -120,15 +114,12 @@ def _table_names(ctx: click.Context, param: click.Parameter, typed: str) -> list
 
 @click.command(cls=OnceCommand)
 @click.argument("name", metavar="NAME", required=False, shell_complete=_table_names)
-@click.argument("store", metavar="STORE", type=click.Path(), required=False)
-@broker_options
+@store_command_of(metavar="STORE", required=False)
 @skip_damaged_option
 @json_option
 def table(
     name: str | None,
-    store: str | None,
-    broker_conf: str | None,
-    broker_name: str | None,
+    at: StoreArgs,
     skip_damaged: bool,
     as_json: bool,
 ) -> None:
@@ -137,11 +128,11 @@ def table(
     from rmq_store.tables import TABLES, TABLES_OF_A_STORE
     from rmq_store.tables.diff import DIFF
 
-    if name is None or store is None:
+    if name is None or at.store is None:
         given = "STORE is missing" if name in TABLES_OF_A_STORE else "NAME is missing"
         raise click.UsageError(f"{given}. The tables: {', '.join(sorted(TABLES_OF_A_STORE))}")
-    if name not in TABLES and store in TABLES:
-        name, store = store, name  # all other commands have the store first
+    if name not in TABLES and at.store in TABLES:
+        name, at = at.store, replace(at, store=name)  # all other commands have the store first
     if name == DIFF.name:
         raise click.UsageError("table diff is about two stores: rmqstore diff STORE OTHER")
     if name not in TABLES_OF_A_STORE:
@@ -153,16 +144,14 @@ def table(
             f"--skip-damaged is for tables of messages: {', '.join(of_messages)}"
         )
     if past is None:
-        print_named(name, store, broker_conf, broker_name, as_json, system=True)
+        print_named(name, at, as_json, system=True)
         return
     damage = Damage(skip_damaged)
-    with open_store(store, broker_conf, broker_name) as opened, damage, reading(name, opened):
+    with at.open() as opened, damage, reading(name, opened):
         rows = past(opened, damage.once if skip_damaged else None)
         found = TABLES[name].of_rows(opened.broker_name, rows)
     print_table(found, as_json)
     damage.conclude()
-    if damage.count:
-        sys.exit(EXIT_FINDINGS)
 
 
 # The columns printed as text. --json prints all columns.
@@ -187,9 +176,7 @@ _KEPT = {
 
 def print_named(
     name: str,
-    store: str,
-    broker_conf: str | None,
-    broker_name: str | None,
+    at: StoreArgs,
     as_json: bool,
     *,
     topic: str | None = None,
@@ -201,7 +188,7 @@ def print_named(
 
     from rmq_store.tables import TABLES
 
-    with open_store(store, broker_conf, broker_name) as opened:
+    with at.open() as opened:
         if topic is not None and topic not in opened.topics():
             raise InvalidArgumentError(
                 opened.path,

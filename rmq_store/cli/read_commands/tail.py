@@ -11,18 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.messages import (
+    MessageForm,
     MessagePrinter,
-    charset_option,
-    chosen_columns,
-    columns_option,
-    header_option,
+    message_options,
     raw_option,
-    table_options,
 )
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
-    json_option,
-    open_store,
+    StoreArgs,
     seconds,
     store_command,
     tag_option,
@@ -62,38 +58,27 @@ if TYPE_CHECKING:
 )
 @tag_option
 @raw_option
-@header_option
-@columns_option
-@table_options
-@charset_option
-@json_option
+@message_options
 def tail(
-    store: str,
-    broker_conf: str | None,
-    broker_name: str | None,
+    at: StoreArgs,
     topics: tuple[str, ...],
     lines: int,
     follow: bool,
     interval: float,
     tags: str | None,
     raw: bool,
-    header: bool,
-    columns: str | None,
-    full: bool,
-    body: str | None,
-    charset: str | None,
-    as_json: bool,
+    form: MessageForm,
 ) -> None:
     """Print the newest messages of each queue; with -f, also new ones until ctrl-C.
 
     With -f, a topic that is created later is printed from its first message. It fails if the log was
     cut behind what it has printed, if files expired before it read them, or if another store is there.
     """
-    names = chosen_columns(columns, as_json, body, header)
-    printer = MessagePrinter(as_json, full, body, charset, names if header else None)
+    names = form.names()
+    printer = MessagePrinter(form)
     interrupted = _interrupt_event()
-    following = _Following(store, broker_conf, broker_name, topics)
-    with open_store(store, broker_conf, broker_name) as opened:
+    following = _Following(at, topics)
+    with at.open() as opened:
         slices = _newest(opened, topics, lines, following.begin(opened) if follow else None)
         batches = opened.read_slices(
             slices, columns=names, tags=tags, unwrap_batches=not raw, compacted=False
@@ -111,13 +96,10 @@ def tail(
 class _Following:
     """The messages of one store that are new since the last look. Their queues are not read."""
 
-    def __init__(
-        self, path: str, broker_conf: str | None, broker_name: str | None, topics: tuple[str, ...]
-    ) -> None:
+    def __init__(self, at: StoreArgs, topics: tuple[str, ...]) -> None:
         from rmq_store.reading.growing_log import LogFollower
 
-        self._path, self._topics = path, topics
-        self._conf, self._name = broker_conf, broker_name
+        self._at, self._topics = at, topics
         self._log = LogFollower(self._listed_end)
         self._place: LogPlace
 
@@ -150,7 +132,7 @@ class _Following:
         from rmq_store.reading.growing_log import LogPlace
 
         with self._opened(0) as store:
-            end = self._log.after(store.log, self._place, self._path)
+            end = self._log.after(store.log, self._place, self._at.store)
             return LogPlace.at(store.log, end) if end > self._place.offset else self._place
 
     def _opened(self, end: int | None) -> MessageStore:
@@ -159,9 +141,9 @@ class _Following:
         from rmq_store.store import MessageStore
 
         return MessageStore.open(
-            self._path,
-            broker_name=self._name,
-            broker_conf=self._conf,
+            self._at.store,
+            broker_name=self._at.broker_name,
+            broker_conf=self._at.broker_conf,
             snapshot=None if end is None else StoreSnapshot(0, end),
             queues=end is None,
         )

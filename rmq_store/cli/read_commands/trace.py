@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.engines import Wanted, asked_store, engine_options
+from rmq_store.cli.engines import EngineArgs, Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import where_it_was
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import json_option, store_command, topic_option, word
+from rmq_store.cli.options import StoreArgs, json_option, store_command, topic_option, word
 from rmq_store.cli.printing import print_json, say
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
@@ -32,13 +32,10 @@ _MOST_LISTED = 10  # unreadable places that are listed one by one
 @engine_options
 @json_option
 def trace(
-    store: str,
-    broker_conf: str | None,
-    broker_name: str | None,
+    at: StoreArgs,
     key: str,
     topic: str | None,
-    engine: str | None,
-    master: str | None,
+    on: EngineArgs,
     as_json: bool,
 ) -> None:
     """Show the history of the messages with a KEY (a word of KEYS, a UNIQ_KEY or an offsetMsgId):
@@ -52,7 +49,7 @@ def trace(
         if topic is not None:
             require_topic(opened, topic)
 
-    wanted = Wanted("trace", store, broker_conf, broker_name, engine, master, look)
+    wanted = Wanted("trace", at, on, look)
     with asked_store(wanted) as asked:
         opened = asked.store
         look(opened)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.engines import Wanted, asked_store, engine_options
+from rmq_store.cli.engines import EngineArgs, Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
+    StoreArgs,
     json_option,
     store_command,
     time_options,
@@ -61,16 +62,13 @@ _BY = {
 @engine_options
 @json_option
 def usage(
-    store: str,
-    broker_conf: str | None,
-    broker_name: str | None,
+    at: StoreArgs,
     by: str,
     topics: tuple[str, ...],
     begin: Time | None,
     end: Time | None,
     top: int | None,
-    engine: str | None,
-    master: str | None,
+    on: EngineArgs,
     as_json: bool,
 ) -> None:
     """Show which topic, queue or day fills the disk: messages and bytes, largest first.
@@ -85,7 +83,7 @@ def usage(
     def ranges_in(opened: MessageStore) -> tuple[QueueSlice, ...] | None:
         return _asked_ranges(opened, topics, begin, end)
 
-    wanted = Wanted("usage", store, broker_conf, broker_name, engine, master, ranges_in)
+    wanted = Wanted("usage", at, on, ranges_in)
     with asked_store(wanted) as asked, Progress("usage", unit="messages") as progress:
         ranges = ranges_in(asked.store)
         most = (top or _LARGEST) if by == _MESSAGE else 0

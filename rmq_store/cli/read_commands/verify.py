@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.engines import Wanted, asked_store, engine_options
+from rmq_store.cli.engines import EngineArgs, Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import json_option, store_command
+from rmq_store.cli.options import StoreArgs, json_option, store_command
 from rmq_store.cli.printing import print_json, say
 from rmq_store.escaping import printable
 from rmq_store.text.progress import Progress
@@ -27,11 +27,8 @@ _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
 @engine_options
 @json_option
 def verify(
-    store: str,
-    broker_conf: str | None,
-    broker_name: str | None,
-    engine: str | None,
-    master: str | None,
+    at: StoreArgs,
+    on: EngineArgs,
     as_json: bool,
 ) -> None:
     """Check that log, queues, index, checkpoint and configuration agree. Changes nothing.
@@ -39,7 +36,7 @@ def verify(
     Exit code 0: no problem, at most notes. 1: warnings or errors. 2: the store cannot be checked.
     --json prints one line per finding, then a summary line.
     """
-    wanted = Wanted("verify", store, broker_conf, broker_name, engine, master)
+    wanted = Wanted("verify", at, on)
     if not print_findings(wanted, as_json).nothing_wrong:
         sys.exit(EXIT_FINDINGS)
 

@@ -11,9 +11,9 @@ from rmq_store.cli.engines import Wanted
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
+    StoreArgs,
     group_option,
     json_option,
-    open_store,
     store_command,
     time,
     time_in,
@@ -44,7 +44,7 @@ from rmq_store.text.times import TIME_FORMS, Time
 )
 @click.option(
     "--reset-to-time",
-    "at",
+    "moment",
     type=time,
     metavar="TIME",
     help=f"The first message stored at TIME or later: {TIME_FORMS}.",
@@ -55,14 +55,12 @@ from rmq_store.text.times import TIME_FORMS, Time
 )
 @json_option
 def offsets(
-    store: str,
-    broker_conf: str | None,
-    broker_name: str | None,
+    at: StoreArgs,
     group: str | None,
     topic: str | None,
     queue_ids: tuple[int, ...],
     place: str | None,
-    at: Time | None,
+    moment: Time | None,
     new_group: bool,
     really: bool,
     as_json: bool,
@@ -73,31 +71,31 @@ def offsets(
     the old file as .bak. It fails while a broker holds the store's lock. Give --broker-conf if it
     sets another folder for the log.
     """
-    if place is None and at is None:
+    if place is None and moment is None:
         if really:
             raise click.UsageError("--apply needs --reset-to or --reset-to-time")
         from rmq_store.questions.lag import LagQuestion
 
         groups, topics = ([] if one is None else [one] for one in (group, topic))
         question = LagQuestion(groups, topics, queue_ids)
-        print_lag(Wanted("offsets", store, broker_conf, broker_name), question, as_json)
+        print_lag(Wanted("offsets", at), question, as_json)
         return
     if group is None:
         raise click.UsageError("--reset-to and --reset-to-time need --group")
-    if place is not None and at is not None:
+    if place is not None and moment is not None:
         raise click.UsageError("give only one of --reset-to and --reset-to-time")
     if new_group and topic is None:
         raise click.UsageError("--new-group needs --topic: a new group has no topics yet")
     from rmq_store.admin.reset_offsets import apply_reset, plan_reset
     from rmq_store.text.json_keys import as_json_object
 
-    with open_store(store, broker_conf, broker_name) as opened:
+    with at.open() as opened:
         to: Any = int(place) if place is not None and place.isdigit() else place
         changes = plan_reset(
             opened,
             group,
             to=to,
-            timestamp=time_in(opened, at),
+            timestamp=time_in(opened, moment),
             topic=topic,
             queue_ids=queue_ids or None,
             new_group=new_group,

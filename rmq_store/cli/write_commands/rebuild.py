@@ -9,10 +9,11 @@ from click.core import ParameterSource
 
 from rmq_store.admin.rebuild import LOG_MODES, work_of
 from rmq_store.admin.rebuild import rebuild as make
-from rmq_store.cli.engines import Wanted, engine_options
+from rmq_store.cli.engines import EngineArgs, Wanted, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import LOG, OnceCommand
 from rmq_store.cli.options import (
+    StoreArgs,
     config_option,
     json_option,
     one_target,
@@ -44,8 +45,7 @@ def rebuild(
     verify: bool,
     release: str | None,
     broker_conf: str | None,
-    engine: str | None,
-    master: str | None,
+    on: EngineArgs,
     as_json: bool,
 ) -> None:
     """Rebuild queues and index of STORE from its log, into the new store at --to.
@@ -91,6 +91,6 @@ def rebuild(
             say(line)
     found = None
     if verify:
-        found = print_findings(Wanted("verify", to, None, None, engine, master), as_json)
+        found = print_findings(Wanted("verify", StoreArgs(to), on), as_json)
     if not report.all_well or not (found is None or found.nothing_wrong):
         sys.exit(EXIT_FINDINGS)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import json_option, open_store, store_command, time, time_in
+from rmq_store.cli.options import StoreArgs, json_option, store_command, time, time_in
 from rmq_store.cli.printing import print_json, print_rows, say
 from rmq_store.escaping import printable
 from rmq_store.text.sizes import counted, size
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def retention(
-    store: str,
-    broker_conf: str | None,
-    broker_name: str | None,
+    at: StoreArgs,
     manual: bool,
     keep_from: Time | None,
     why: bool,
@@ -55,7 +53,7 @@ def retention(
 
     if why and (manual or really or keep_from is not None):
         raise click.UsageError("--why only shows: leave out --apply, --manual and --keep-from")
-    with open_store(store, broker_conf, broker_name) as opened:
+    with at.open() as opened:
         if why:
             _print_why(opened, as_json)
             return
