@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,30 @@ def test_a_read_of_one_topic_of_a_large_store_looks_at_the_ends_alone_and_verify
         for _ in store.read_slices(slices, verify_queue=True, on_damage=met.append):
             pass
         assert [error.entry.log_offset for error in met if error.entry] == skipped
+
+
+def test_a_second_read_of_all_of_a_large_store_says_the_same_without_a_second_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "LOOKED_AT", 1 << 10)
+    monkeypatch.setattr(health, "MOST_LISTED", 0)
+    looks: list[tuple[int, int]] = []
+    look = health.missing_in
+
+    def counted(*given: Any) -> Any:
+        looks.append(given[-2:])
+        return look(*given)
+
+    monkeypatch.setattr(health, "missing_in", counted)
+    golden, skipped = twice(tmp_path, 11)
+    with golden.open() as store:
+        for _ in range(2):
+            met: list[StoreError] = []
+            for _ in store.read_batches(on_damage=met.append):
+                pass
+            assert [error.entry.log_offset for error in met if error.entry] == skipped
+        log = (store.view.snapshot.log_start, store.view.snapshot.log_end)
+        assert looks == [log]
 
 
 def test_the_table_damage_of_one_topic_of_a_large_store_lists_the_record(
