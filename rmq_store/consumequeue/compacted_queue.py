@@ -105,7 +105,7 @@ class CompactionFolders:
         was interrupted, and damage, stay; so this ends.
         """
         same, last = 0, None
-        for _ in range(_LOOKS if (self._root / ABORT_FILE).exists() else 0):
+        for _ in range(_LOOKS if self._may_grow() else 0):
             before, failed = files_in(*self._folders_of(queue)), None
             try:
                 found = again_if_expired(lambda: self._opened(queue, seen))
@@ -122,6 +122,10 @@ class CompactionFolders:
             time.sleep(_PAUSE_S)
         return again_if_expired(lambda: self._opened(queue, seen))
 
+    def _may_grow(self) -> bool:
+        """Whether a broker writes the store now, or was killed when it did."""
+        return (self._root / ABORT_FILE).exists()
+
     def _folders_of(self, queue: QueueId) -> tuple[str, str]:
         names = COMPACTION_LOG_DIR, COMPACTION_QUEUE_DIR
         log, entries = (queue_folder(self._root, name, queue) for name in names)
@@ -129,7 +133,7 @@ class CompactionFolders:
 
     def _opened(self, queue: QueueId, seen: Seen | None) -> CompactedQueue | None:
         log, entries = self._folders_of(queue)
-        found = CompactedQueue(log, entries, self._sources, seen)
+        found = CompactedQueue(log, entries, self._sources, seen, grows=self._may_grow())
         # A broker that starts passes over a queue without one of its folders (CompactionStore#load).
         both = os.path.isdir(log) and os.path.isdir(entries)
         return found if both else None
@@ -182,9 +186,19 @@ class CompactedQueue:
     """The entries and records of one queue of a compaction topic."""
 
     def __init__(
-        self, log_folder: str, entries_folder: str, sources: Sources, seen: Seen | None = None
+        self,
+        log_folder: str,
+        entries_folder: str,
+        sources: Sources,
+        seen: Seen | None = None,
+        *,
+        grows: bool = False,
     ) -> None:
-        """Reads the entries of all files once. Raises as `CompactionFolders.queue`."""
+        """Reads the entries of all files once. Raises as `CompactionFolders.queue`.
+
+        `grows`: the last message may be half-written.
+        """
+        self._grows = grows
         self.folder, self._log_folder = entries_folder, log_folder
         self._there = files_in(log_folder, entries_folder).files
         self._is_open = False
@@ -374,7 +388,28 @@ class CompactedQueue:
                 return entries
             # A broker writes a record and then its entry: it may have done so after the look.
             if all(len(self._filled(file)) == len(entries) for _ in range(_SAME_LOOKS)):
+                if self._is_unfinished(file, entries):
+                    return entries
                 raise self._corrupt(file, len(entries), what, None, None)
+
+    def _is_unfinished(self, file: SegmentFile, entries: Entries) -> bool:
+        """Whether only one record, and its entry or a part of it, follow the entries of the last file.
+
+        A broker that is at it, or was killed there, leaves that; it ends the queue before it too.
+        """
+        at, stop = file.base + (len(entries) + 1) * _WIDTH, file.base + file.size
+        is_last = self._grows and file is self._chain.segments[-1]
+        if not is_last or not self._chain.is_zero(min(at, stop), stop):
+            return False
+        end = int(entries.log_offset[-1] + entries.size[-1]) if len(entries) else file.base
+        if not self._is_record_in(file, end):
+            return True
+        return not self._is_record_in(file, end + self.log.record_at(end).total_size)
+
+    def _is_record_in(self, file: SegmentFile, place: int) -> bool:
+        """Whether a record starts at a place of the log, in the file that belongs to one of entries."""
+        is_inside = self.log.chain.segment_at(place) is self.log.chain.segment_at(file.base)
+        return is_inside and self.log.is_record(place)
 
     def _filled(self, file: SegmentFile) -> Entries:
         """The units of a file up to the first that is no entry (SparseConsumeQueue#recover)."""
@@ -456,8 +491,7 @@ class CompactedQueue:
     def _lists_all(self, file: SegmentFile, entries: Entries) -> bool:
         """Whether no record of the log follows the last one that is listed."""
         end = int(entries.log_offset[-1] + entries.size[-1]) if len(entries) else file.base
-        is_inside = self.log.chain.segment_at(end) is self.log.chain.segment_at(file.base)
-        return not (is_inside and self.log.is_record(end))
+        return not self._is_record_in(file, end)
 
     @staticmethod
     def _corrupt(

@@ -471,6 +471,27 @@ def test_damage_of_a_store_that_crashed_is_not_waited_for_long(
     assert sum(waits) < 0.5
 
 
+@pytest.mark.parametrize("written", [0, 12, 28, 36])
+def test_a_message_that_is_half_written_ends_the_queue(golden: GoldenStore, written: int) -> None:
+    """In a store that a broker writes, or was killed in; where it was closed, that is damage."""
+    _, path = files_of(golden, 16560)
+    rows = served(golden)
+    last = [row for row in rows if row[1] == 1 and row[3] >= 16560]
+    raw = bytearray(path.read_bytes())
+    at = (len(last) - 1) * 46
+    raw[at + written : at + 46] = bytes(46 - written)
+    path.write_bytes(raw)
+    with MessageStore.open(golden.path) as store, pytest.raises(CorruptQueueError):
+        store.read_batches(TOPIC).read_all()
+    Path(golden.path, "abort").write_bytes(b"1")
+    with MessageStore.open(golden.path) as store:
+        assert sorted(rows_of(store.read_batches(TOPIC))) == [r for r in rows if r != last[-1]]
+    raw[at - 46 : at] = bytes(46)  # more than one message is none that is being written
+    path.write_bytes(raw)
+    with MessageStore.open(golden.path) as store, pytest.raises(CorruptQueueError):
+        store.read_batches(TOPIC).read_all()
+
+
 def replace_file(path: Path) -> None:
     """Another file under its name, as after a compaction: of other messages."""
     raw = path.read_bytes()
