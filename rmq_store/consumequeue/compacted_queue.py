@@ -9,6 +9,7 @@ ascend with gaps, because of the messages with one key only the last is kept; so
 from __future__ import annotations
 
 import os
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,12 +20,19 @@ import numpy.typing as npt
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.queue_folders import queue_folder, queue_folders_in
-from rmq_store.errors import CorruptQueueError, CorruptRecordError, DataLossError, MissingFileError
+from rmq_store.errors import (
+    CorruptQueueError,
+    CorruptRecordError,
+    DataLossError,
+    MissingFileError,
+    StoreError,
+)
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, again_if_expired
 from rmq_store.files.source import Sources
 from rmq_store.format.entries import Entries, concat_entries, no_entries
 from rmq_store.format.layout import (
+    ABORT_FILE,
     BATCH_QUEUE_ENTRY,
     COMPACTION_DIR,
     COMPACTION_LOG_DIR,
@@ -39,6 +47,8 @@ _END = np.array([(-1, 0, 0, 0, 0, 0, -1, 0)], BATCH_QUEUE_ENTRY).tobytes()
 """The unit behind the last entry of a full file (SparseConsumeQueue#putEndPositionInfo)."""
 
 _FILES_KEPT = 16
+_REPLACED, _NEW_FILES = ".delete", "compacting"  # files and folder of a compaction
+_LOOKS, _SAME_LOOKS, _PAUSE_S = 40, 3, 0.05  # at files that a broker may be exchanging
 _BEHIND_ALL = 2**63 - 1
 _LAST = 2**62  # queue offset and place; a larger one is damage
 ADVICE = (
@@ -85,13 +95,45 @@ class CompactionFolders:
         `seen` is no longer there, and the errors of SegmentChain.
         """
         if queue not in self._open:
-            self._open[queue] = again_if_expired(lambda: self._opened(queue, seen))
+            self._open[queue] = self._settled(queue, seen)
         return self._open[queue]
 
-    def _opened(self, queue: QueueId, seen: Seen | None) -> CompactedQueue | None:
+    def _settled(self, queue: QueueId, seen: Seen | None) -> CompactedQueue | None:
+        """The files of a queue, looked at again while a running broker exchanges them.
+
+        It does so after a compaction, first those of the log (CompactionLog#replaceFiles). An exchange that
+        was interrupted, and damage, stay; so this ends.
+        """
+        same, last = 0, None
+        for _ in range(_LOOKS if self._may_grow() else 0):
+            before, failed = files_in(*self._folders_of(queue)), None
+            try:
+                found = again_if_expired(lambda: self._opened(queue, seen))
+            except (CorruptQueueError, CorruptRecordError, MissingFileError) as error:
+                failed = error
+            quiet = not before.in_exchange and files_in(*self._folders_of(queue)) == before
+            if quiet and failed is None:
+                return found
+            same = same + 1 if quiet and before == last else 0
+            if failed is not None and same >= _SAME_LOOKS:
+                raise failed
+            last = before
+            self._sources.clear()
+            time.sleep(_PAUSE_S)
+        return again_if_expired(lambda: self._opened(queue, seen))
+
+    def _may_grow(self) -> bool:
+        """Whether a broker writes the store now, or was killed when it did."""
+        return (self._root / ABORT_FILE).exists()
+
+    def _folders_of(self, queue: QueueId) -> tuple[str, str]:
         names = COMPACTION_LOG_DIR, COMPACTION_QUEUE_DIR
         log, entries = (queue_folder(self._root, name, queue) for name in names)
-        found = CompactedQueue(log, entries, self._sources, seen)
+        return log, entries
+
+    def _opened(self, queue: QueueId, seen: Seen | None) -> CompactedQueue | None:
+        log, entries = self._folders_of(queue)
+        found = CompactedQueue(log, entries, self._sources, seen, grows=self._may_grow())
         # A broker that starts passes over a queue without one of its folders (CompactionStore#load).
         both = os.path.isdir(log) and os.path.isdir(entries)
         return found if both else None
@@ -104,6 +146,30 @@ class CompactionFolders:
         """Close all files."""
         self._sources.clear()
         self._open.clear()
+
+
+class FilesThere(NamedTuple):
+    """The files of a queue, by folder, name and inode. `in_exchange`: some that a compaction has replaced are
+    still there under other names, or those of the log were exchanged and the entries not yet."""
+
+    files: frozenset[tuple[str, str, int]]
+    in_exchange: bool
+
+
+def files_in(log_folder: str, entries_folder: str) -> FilesThere:
+    """What is in the folders of a queue now."""
+    log, entries = _names_in(log_folder), _names_in(entries_folder)
+    replaced = any(name.endswith(_REPLACED) for _, name, _ in (*log, *entries))
+    waiting = [_names_in(os.path.join(one, _NEW_FILES)) for one in (log_folder, entries_folder)]
+    return FilesThere(log | entries, replaced or bool(waiting[1] and not waiting[0]))
+
+
+def _names_in(folder: str) -> frozenset[tuple[str, str, int]]:
+    try:
+        with os.scandir(folder) as entries:
+            return frozenset((folder, one.name, one.inode()) for one in entries if one.is_file())
+    except OSError:  # there is none, or what opens the files says why
+        return frozenset()
 
 
 class _Held(NamedTuple):
@@ -120,10 +186,22 @@ class CompactedQueue:
     """The entries and records of one queue of a compaction topic."""
 
     def __init__(
-        self, log_folder: str, entries_folder: str, sources: Sources, seen: Seen | None = None
+        self,
+        log_folder: str,
+        entries_folder: str,
+        sources: Sources,
+        seen: Seen | None = None,
+        *,
+        grows: bool = False,
     ) -> None:
-        """Reads the entries of all files once. Raises as `CompactionFolders.queue`."""
-        self.folder = entries_folder
+        """Reads the entries of all files once. Raises as `CompactionFolders.queue`.
+
+        `grows`: the last message may be half-written.
+        """
+        self._grows = grows
+        self.folder, self._log_folder = entries_folder, log_folder
+        self._there = files_in(log_folder, entries_folder).files
+        self._is_open = False
         self._until = _BEHIND_ALL if seen is None else seen.stop
         self._count = self._checksum = 0
         self.log = CommitLog([log_folder], sources=sources, copied=True)
@@ -140,13 +218,26 @@ class CompactedQueue:
             self._refuse_wrong_end(self._files[0].file, 0)
             self._refuse_wrong_end(self._files[-1].file, -1)
         if seen is not None and self.seen != seen:
-            raise DataLossError(
-                entries_folder,
-                reason="the broker has compacted the queue since the read began",
-                expected=f"{seen.messages} messages before queue offset {seen.stop}",
-                actual=f"{self._count} messages, or others",
-                advice="Read again. A copy of the store does not change",
+            raise self._compacted_since(
+                f"{seen.messages} messages before queue offset {seen.stop}",
+                f"{self._count} messages, or others",
             )
+        self._is_open = True
+
+    def lost(self) -> StoreError | None:
+        """The error of a queue whose files a broker has replaced since they were opened."""
+        if self._there <= files_in(self._log_folder, self.folder).files:
+            return None
+        return self._compacted_since("the same files", "others in their place")
+
+    def _compacted_since(self, expected: str, actual: str) -> DataLossError:
+        return DataLossError(
+            self.folder,
+            reason="the broker has compacted the queue since the read began",
+            expected=expected,
+            actual=actual,
+            advice="Read again. A copy of the store does not change",
+        )
 
     @property
     def seen(self) -> Seen:
@@ -268,8 +359,19 @@ class CompactedQueue:
 
     def _entries_of(self, file: SegmentFile) -> Entries:
         if self._kept is None or self._kept[0] is not file:
-            self._kept = file, self._read(file)
+            self._kept = file, self._read_again(file) if self._is_open else self._read(file)
         return self._kept[1]
+
+    def _read_again(self, file: SegmentFile) -> Entries:
+        """The entries of a file that was read before. Raises DataLossError if it is another one now."""
+        try:
+            entries = self._read(file)
+        except StoreError as error:
+            raise self.lost() or error from error
+        lost = self.lost()
+        if lost is not None:
+            raise lost
+        return entries
 
     def _read(self, file: SegmentFile) -> Entries:
         """The entries of a file, checked. Raises CorruptQueueError, CorruptRecordError."""
@@ -281,13 +383,33 @@ class CompactedQueue:
         while True:
             entries = self._filled(file)
             self._refuse_disorder(file, entries)
-            self._refuse_bytes_behind(file, len(entries))
-            if self._lists_all(file, entries):
+            what = self._wrong_behind(file, entries)
+            if what is None:
                 return entries
             # A broker writes a record and then its entry: it may have done so after the look.
-            if len(self._filled(file)) == len(entries):
-                what = "the compaction log has a record that no entry lists"
+            if all(len(self._filled(file)) == len(entries) for _ in range(_SAME_LOOKS)):
+                if self._is_unfinished(file, entries):
+                    return entries
                 raise self._corrupt(file, len(entries), what, None, None)
+
+    def _is_unfinished(self, file: SegmentFile, entries: Entries) -> bool:
+        """Whether only one record, and its entry or a part of it, follow the entries of the last file.
+
+        A broker that is at it, or was killed there, leaves that; it ends the queue before it too.
+        """
+        at, stop = file.base + (len(entries) + 1) * _WIDTH, file.base + file.size
+        is_last = self._grows and file is self._chain.segments[-1]
+        if not is_last or not self._chain.is_zero(min(at, stop), stop):
+            return False
+        end = int(entries.log_offset[-1] + entries.size[-1]) if len(entries) else file.base
+        if not self._is_record_in(file, end):
+            return True
+        return not self._is_record_in(file, end + self.log.record_at(end).total_size)
+
+    def _is_record_in(self, file: SegmentFile, place: int) -> bool:
+        """Whether a record starts at a place of the log, in the file that belongs to one of entries."""
+        is_inside = self.log.chain.segment_at(place) is self.log.chain.segment_at(file.base)
+        return is_inside and self.log.is_record(place)
 
     def _filled(self, file: SegmentFile) -> Entries:
         """The units of a file up to the first that is no entry (SparseConsumeQueue#recover)."""
@@ -354,20 +476,22 @@ class CompactedQueue:
                 advice=ADVICE,
             )
 
-    def _refuse_bytes_behind(self, file: SegmentFile, filled: int) -> None:
-        """Raise unless only the mark of a full file, and zeros, follow the entries."""
-        at, stop = file.base + filled * _WIDTH, file.base + file.size
+    def _wrong_behind(self, file: SegmentFile, entries: Entries) -> str | None:
+        """What is wrong, unless only the mark of a full file, and zeros, follow the entries, and no record
+        follows the last one that is listed."""
+        at, stop = file.base + len(entries) * _WIDTH, file.base + file.size
         if at < stop and self._chain.read(at, at + _WIDTH).tobytes() == _END:
             at += _WIDTH
         if not self._chain.is_zero(at, stop):
-            what = "the bytes behind the entries are neither an entry nor zeros"
-            raise self._corrupt(file, (at - file.base) // _WIDTH, what, None, None)
+            return "the bytes behind the entries are neither an entry nor zeros"
+        if not self._lists_all(file, entries):
+            return "the compaction log has a record that no entry lists"
+        return None
 
     def _lists_all(self, file: SegmentFile, entries: Entries) -> bool:
         """Whether no record of the log follows the last one that is listed."""
         end = int(entries.log_offset[-1] + entries.size[-1]) if len(entries) else file.base
-        is_inside = self.log.chain.segment_at(end) is self.log.chain.segment_at(file.base)
-        return not (is_inside and self.log.is_record(end))
+        return not self._is_record_in(file, end)
 
     @staticmethod
     def _corrupt(

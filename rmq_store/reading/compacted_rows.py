@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from rmq_store.consumequeue.compacted_queue import CompactedQueue
-from rmq_store.errors import ListedAt, StoreError
+from rmq_store.errors import DataLossError, ListedAt, StoreError
 from rmq_store.format.entries import Entries
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.query import Query
@@ -67,5 +67,11 @@ def compacted_batches(
             yield from report(files, ListedAt(*queue, of_queue[0].start, _NOWHERE, 0))
             continue
         view, ranges = _EntriesOfFiles(files), ranges_of_slices(of_queue)
-        reader = SliceReader(files.log, view, broker_name, files.log_end, checked, ranges)
-        yield from reader.read(of_queue)
+        log, end = files.log, files.log_end
+        reader = SliceReader(log, view, broker_name, end, checked, ranges, lost=files.lost)
+        try:
+            yield from reader.read(of_queue)
+        except DataLossError as lost:  # of the entries, which the reader does not open itself
+            if query.on_damage is None:
+                raise
+            yield from report(lost, ListedAt(*queue, of_queue[0].start, _NOWHERE, 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rmq_store.consumequeue.compacted_queue import ADVICE, CompactedQueue
-from rmq_store.errors import CorruptQueueError, CorruptRecordError
+from rmq_store.errors import CorruptQueueError, CorruptRecordError, MissingFileError
 from rmq_store.format.entries import Entries
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId
@@ -77,7 +77,14 @@ class CompactedGetter:
         return off_range(max(offset, low), low, high)
 
     def _message(self, entries: Entries, row: int) -> Message:
-        """The message of an entry. Raises CorruptRecordError, CorruptQueueError, MissingFileError."""
+        """The message of an entry. Raises CorruptRecordError, CorruptQueueError, MissingFileError, and
+        DataLossError if a broker has replaced the files."""
+        try:
+            return self._checked(entries, row)
+        except (CorruptRecordError, CorruptQueueError, MissingFileError) as error:
+            raise self._files.lost() or error from error
+
+    def _checked(self, entries: Entries, row: int) -> Message:
         offset, size = int(entries.offset[row]), int(entries.size[row])
         record = self._record_at(int(entries.log_offset[row]))
         listed = record.queue_offset, record.total_size

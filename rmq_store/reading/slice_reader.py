@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -68,9 +68,12 @@ class SliceReader:
         query: Query,
         ranges_of: RangesOf = all_offsets,
         health: Health | None = None,
+        lost: Callable[[], StoreError | None] | None = None,
     ) -> None:
         """`ranges_of`: the wanted messages of inner batches, which a range may begin or end inside of.
-        `health` says what is missing at ends, if that is to be reported."""
+        `health` says what is missing at ends, if that is to be reported. `lost`: the error to report instead
+        of others, and at the end, if the files are no longer those that were opened."""
+        self._lost = lost
         self._health = health
         self._broker_name = broker_name
         self._damages = 0
@@ -129,6 +132,9 @@ class SliceReader:
         if self.query.check_ends and self._health is not None:
             for error in self._missing(self._health, listed):
                 self._damaged(error, error.entry)
+        lost = None if self._lost is None else self._lost()
+        if lost is not None:
+            self._damaged(lost, None)
         self._report()
 
     def _missing(self, health: Health, slices: Sequence[QueueSlice]) -> Iterator[StoreError]:
@@ -383,6 +389,7 @@ class SliceReader:
         )
 
     def _damaged(self, error: StoreError, entry: ListedAt | None) -> None:
+        error = (None if self._lost is None else self._lost()) or error
         error.entry = entry
         if self.query.on_damage is None:
             raise error

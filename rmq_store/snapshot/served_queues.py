@@ -33,6 +33,7 @@ _DAMAGE = (
     MissingFileError,
 )
 _FACT = "compacted"
+_UNKNOWN = Seen(0, 0, 0)
 
 
 class ServedQueues:
@@ -69,10 +70,15 @@ class ServedQueues:
 
         Other processes that read this snapshot see the same messages. Raises as `CompactionFolders.queue`.
         """
-        seen: dict[QueueId, Seen] = self._view.snapshot.facts.setdefault(_FACT, {})
-        found = self._folders.queue(queue, seen.get(queue))
+        found = self._folders.queue(queue, self._seen.get(queue))
         if found is not None:
-            seen.setdefault(queue, found.seen)
+            self._seen.setdefault(queue, found.seen)
+        return found
+
+    @property
+    def _seen(self) -> dict[QueueId, Seen | None]:
+        """What the first look at each queue found; None for one that was read as it is."""
+        found: dict[QueueId, Seen | None] = self._view.snapshot.facts.setdefault(_FACT, {})
         return found
 
     def compacted(self, queue: QueueId) -> CompactedQueue | StoreError | None:
@@ -81,11 +87,19 @@ class ServedQueues:
             return None
         if queue not in self._found:
             try:
-                answered = self.is_answered(queue.topic)
-                self._found[queue] = self.files(queue) if answered else None
+                self._found[queue] = self._looked_up(queue)
             except _DAMAGE as error:
                 self._found[queue] = error
         return self._found[queue]
+
+    def _looked_up(self, queue: QueueId) -> CompactedQueue | None:
+        if self._seen.get(queue, _UNKNOWN) is None or not self.is_answered(queue.topic):
+            found = None
+        else:
+            found = self.files(queue)
+        if found is None:
+            self._seen.setdefault(queue, None)
+        return found
 
     def queues(self) -> list[QueueId]:
         """The queues that have files for compaction, of topics that are answered from there; sorted."""

@@ -37,9 +37,22 @@ def compaction_findings(store: MessageStore) -> Iterator[Finding]:
     for queue in store.served.queues():
         files = store.served.compacted(queue)
         if isinstance(files, CompactedQueue):
-            yield from _findings_of(store, queue, files)
+            found = list(_findings_of(store, queue, files))
+            lost = files.lost()
+            yield from found if lost is None else [_replaced(queue, lost)]
         elif files is not None:
             yield _damaged(files)
+
+
+def _replaced(queue: QueueId, lost: StoreError) -> Finding:
+    return Finding(
+        Severity.NOTE,
+        "compaction-replaced",
+        str(lost.path),
+        f"the broker compacted queue {queue.topic}/{queue.queue_id} while the store was examined: its files "
+        "for compaction were not",
+        "Normal in a store that a broker is writing. Stop it, or verify a copy, to see all of it",
+    )
 
 
 def _damaged(error: StoreError) -> Finding:

@@ -315,6 +315,20 @@ def test_a_queue_without_files_for_compaction_is_read_whole(golden: GoldenStore)
         assert rows[1] == sum(row[1] == 1 for row in served(golden))
 
 
+def test_files_that_a_broker_makes_later_change_no_snapshot(golden: GoldenStore) -> None:
+    folders = [Path(golden.path, "compaction", f"compaction{k}", TOPIC, "0") for k in ("Cq", "Log")]
+    for folder in folders:
+        folder.rename(folder.parent / "away")
+    with MessageStore.open(golden.path) as store:
+        whole = rows_of(store.read_batches(TOPIC, [0]))
+        for folder in folders:
+            (folder.parent / "away").rename(folder)
+        with store.again() as other:
+            assert rows_of(other.read_batches(TOPIC, [0])) == whole
+    with MessageStore.open(golden.path) as store:
+        assert len(rows_of(store.read_batches(TOPIC, [0]))) < len(whole)
+
+
 DAMAGES: dict[str, tuple[str, type[StoreError]]] = {
     "a lost file of the log": ("compactionLog", MissingFileError),
     "a lost file of entries": ("compactionCq", MissingFileError),
@@ -390,3 +404,115 @@ def test_checks_of_an_application_see_every_message_that_was_sent(golden: Golden
     with MessageStore.open(golden.path) as store:
         whole = store.read_batches(TOPIC, compacted=False).read_all().num_rows
     assert len(StoreChecks(Path(golden.path)).messages(TOPIC)) == whole
+
+
+# --- a broker that compacts meanwhile -------------------------------------------------------------
+
+
+def files_of(golden: GoldenStore, base: int) -> list[Path]:
+    return [
+        Path(golden.path, f"compaction/compaction{kind}/{TOPIC}/1/{base:020d}")
+        for kind in ("Log", "Cq")
+    ]
+
+
+def test_an_exchange_of_files_is_waited_for(
+    golden: GoldenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old files have other names already, and the new ones are not there yet."""
+    Path(golden.path, "abort").write_bytes(b"1")
+    paths = files_of(golden, 4140)
+    for path in paths:
+        path.rename(path.with_name(f"{path.name}.delete"))
+    waits = []
+
+    def exchange(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            for path in paths:
+                path.with_name(f"{path.name}.delete").rename(path)
+
+    monkeypatch.setattr("rmq_store.consumequeue.compacted_queue.time.sleep", exchange)
+    with MessageStore.open(golden.path) as store:
+        assert sorted(rows_of(store.read_batches(TOPIC))) == served(golden)
+    assert len(waits) == 2
+
+
+def test_an_exchange_between_log_and_entries_is_waited_for(
+    golden: GoldenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(golden.path, "abort").write_bytes(b"1")
+    _, entries = files_of(golden, 4140)
+    new = entries.parent / "compacting"
+    new.mkdir()
+    entries.rename(new / entries.name)
+
+    def exchange(_: float) -> None:
+        if not entries.exists():
+            (new / entries.name).rename(entries)
+
+    monkeypatch.setattr("rmq_store.consumequeue.compacted_queue.time.sleep", exchange)
+    with MessageStore.open(golden.path) as store:
+        assert sorted(rows_of(store.read_batches(TOPIC))) == served(golden)
+
+
+def test_damage_of_a_store_that_crashed_is_not_waited_for_long(
+    golden: GoldenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(golden.path, "abort").write_bytes(b"1")
+    files_of(golden, 4140)[0].unlink()
+    waits: list[float] = []
+    monkeypatch.setattr("rmq_store.consumequeue.compacted_queue.time.sleep", waits.append)
+    with (
+        MessageStore.open(golden.path) as store,
+        pytest.raises(MissingFileError, match="compactionLog"),
+    ):
+        store.read_batches(TOPIC).read_all()
+    assert sum(waits) < 0.5
+
+
+@pytest.mark.parametrize("written", [0, 12, 28, 36])
+def test_a_message_that_is_half_written_ends_the_queue(golden: GoldenStore, written: int) -> None:
+    """In a store that a broker writes, or was killed in; where it was closed, that is damage."""
+    _, path = files_of(golden, 16560)
+    rows = served(golden)
+    last = [row for row in rows if row[1] == 1 and row[3] >= 16560]
+    raw = bytearray(path.read_bytes())
+    at = (len(last) - 1) * 46
+    raw[at + written : at + 46] = bytes(46 - written)
+    path.write_bytes(raw)
+    with MessageStore.open(golden.path) as store, pytest.raises(CorruptQueueError):
+        store.read_batches(TOPIC).read_all()
+    Path(golden.path, "abort").write_bytes(b"1")
+    with MessageStore.open(golden.path) as store:
+        assert sorted(rows_of(store.read_batches(TOPIC))) == [r for r in rows if r != last[-1]]
+    raw[at - 46 : at] = bytes(46)  # more than one message is none that is being written
+    path.write_bytes(raw)
+    with MessageStore.open(golden.path) as store, pytest.raises(CorruptQueueError):
+        store.read_batches(TOPIC).read_all()
+
+
+def replace_file(path: Path) -> None:
+    """Another file under its name, as after a compaction: of other messages."""
+    raw = path.read_bytes()
+    path.unlink()
+    path.with_name("other").write_bytes(b"")  # so that the inode is not used again
+    path.write_bytes(bytes(len(raw)))
+
+
+@pytest.mark.parametrize("kind", [0, 1], ids=["log", "entries"])
+def test_files_that_were_exchanged_since_are_no_damage(golden: GoldenStore, kind: int) -> None:
+    met: list[StoreError] = []
+    with MessageStore.open(golden.path) as store:
+        store.served.limits(QueueId(TOPIC, 1))
+        store.release_files()
+        replace_file(files_of(golden, 4140)[kind])
+        with pytest.raises(DataLossError, match="compacted the queue since"):
+            store.read_batches(TOPIC).read_all()
+        with pytest.raises(DataLossError, match="compacted the queue since"):
+            store.get_message(TOPIC, 1, 0, 1000)
+        left = rows_of(store.read_batches(TOPIC, on_damage=met.append))
+        assert {row for row in left if row[1] != 1} == {r for r in served(golden) if r[1] != 1}
+        assert {row for row in left if row[1] == 1} <= set(served(golden))
+    assert met
+    assert {type(error) for error in met} == {DataLossError}

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypedDict, cast
@@ -227,13 +227,18 @@ class Broker:
         self._reap()
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """The JVM stands still inside the block, wherever it was: what changes there, others change."""
+    def paused(self) -> Iterator[Callable[[], bool]]:
+        """The JVM stands still inside the block, wherever it was: what changes there, others change.
+
+        Gives a function that says whether it still does: somebody else may let it go on. Needs /proc.
+        """
         assert self._process is not None
+        pid = self._process.pid
         self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)  # all threads stand still
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)  # all threads stand still
+        stopped, used = _state_of(pid)
         try:
-            yield
+            yield lambda: stopped and _state_of(pid) == (True, used)
         finally:
             self._process.send_signal(signal.SIGCONT)
 
@@ -424,6 +429,12 @@ def _java(broker: Broker, main: str, *options: str) -> list[str]:
     mode = "enforcing" if broker.tls else "disabled"
     tls = [f"-Dtls.server.mode={mode}", f"-Dtls.enable={str(broker.tls).lower()}"]
     return [jdk_tool("java"), *JVM_SMALL, *options, *logs, *tls, "-cp", path, main]
+
+
+def _state_of(pid: int) -> tuple[bool, tuple[int, int]]:
+    """Whether a process is stopped, and the time it has used: user and system, in ticks."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return fields[0] == "T", (int(fields[11]), int(fields[12]))
 
 
 def _lines(log: Path) -> list[str]:
