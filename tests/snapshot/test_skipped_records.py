@@ -11,6 +11,7 @@ from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.recovery.recover_store import recover
 from rmq_store.snapshot import health
+from rmq_store.snapshot.uncovered_bytes import missing_in
 from rmq_store.verify.findings import Severity
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, offsets, unpack
@@ -97,13 +98,12 @@ def test_a_second_read_of_all_of_a_large_store_says_the_same_without_a_second_lo
     monkeypatch.setattr(health, "LOOKED_AT", 1 << 10)
     monkeypatch.setattr(health, "MOST_LISTED", 0)
     looks: list[tuple[int, int]] = []
-    look = health.missing_in
 
     def counted(*given: Any) -> Any:
         looks.append(given[-2:])
-        return look(*given)
+        return missing_in(*given)
 
-    monkeypatch.setattr(health, "missing_in", counted)
+    monkeypatch.setattr("rmq_store.snapshot.health.missing_in", counted)
     golden, skipped = twice(tmp_path, 11)
     with golden.open() as store:
         for _ in range(2):
