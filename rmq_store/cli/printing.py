@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import click
 
 from rmq_store.escaping import printable, printable_json
 from rmq_store.text.progress import Progress
-from rmq_store.text.times import LATEST_MS
+from rmq_store.text.times import LATEST_MS, in_utc
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -180,8 +180,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, datetime):
-        at = value.astimezone(timezone.utc).isoformat(timespec="milliseconds")
-        return at.replace("+00:00", "Z")
+        return in_utc(value)
     if isinstance(value, (list, tuple)):
         return ",".join(map(str, value))
     return str(value)

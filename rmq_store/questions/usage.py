@@ -114,11 +114,6 @@ class UsageAnswer:
         """Bytes of the records that queues list, without light queues."""
         return sum(row["bytes"] for row in self.rows if not row["shared"])
 
-    @property
-    def shared_messages(self) -> int:
-        """The number of messages in light queues."""
-        return sum(row["messages"] for row in self.rows if row["shared"])
-
     def by(self, *names: str) -> list[dict[str, Any]]:
         """Messages, bytes and the share of the log for each value of the columns `names`.
 
@@ -338,7 +333,6 @@ def _largest_of(part: QueueSlice, entries: Entries, count: int) -> list[Row]:
 _DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1)
 _MOST_DAYS = 400
-_LAST_DAY = (date.max - _EPOCH).days
 _SMALL = 1 << 16  # entries that are read at once
 
 

@@ -88,6 +88,8 @@ class LogWalk:
         for headers in self._found() if self.stop is None else self._known(self.stop):
             self._note(headers)
             yield headers
+        # The last file may begin with damage too, so that no record follows what is before it.
+        self.damage = [part for part in self.damage if part[0] < self.end]
 
     def _known(self, stop: int) -> Iterator[Headers]:
         """The records of a log whose end and damage are known."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from datetime import date, datetime, timezone
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from rmq_store.arrow.column_definitions import PROPERTIES, TIMESTAMP
 from rmq_store.escaping import printable_json
 from rmq_store.text.lines import BASE64_SUFFIX, iso_times, json_lines
+from rmq_store.text.times import in_utc
 
 _PLAIN = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_binary)
 
@@ -141,7 +142,7 @@ def _moment(value: datetime) -> str:
     digits = "microseconds" if value.microsecond % 1000 else "milliseconds"
     if value.tzinfo is None:
         return value.isoformat(timespec=digits)
-    return value.astimezone(timezone.utc).isoformat(timespec=digits).replace("+00:00", "Z")
+    return in_utc(value, digits)
 
 
 def _duration(value: Any) -> str:

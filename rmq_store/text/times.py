@@ -122,8 +122,12 @@ def _of_number(digits: str) -> int:
 
 def _iso_of(ms: int) -> str:
     at = _EPOCH + timedelta(milliseconds=ms)
-    text = at.isoformat(timespec="milliseconds" if ms % 1000 else "seconds")
-    return text.replace("+00:00", "Z")
+    return in_utc(at, "milliseconds" if ms % 1000 else "seconds")
+
+
+def in_utc(at: datetime, digits: str = "milliseconds") -> str:
+    """A moment as ISO 8601 in UTC, with a Z; one without a zone is in the zone of this process."""
+    return at.astimezone(timezone.utc).isoformat(timespec=digits).replace("+00:00", "Z")
 
 
 def iso_time(ms: int | None) -> str:
@@ -140,7 +144,7 @@ def shown_time(ms: int) -> str:
         at = _EPOCH + timedelta(milliseconds=ms)
     except OverflowError:
         return f"{ms} ms"
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return in_utc(at)
 
 
 def shown_duration(ms: int) -> str:
@@ -156,11 +160,3 @@ def shown_duration(ms: int) -> str:
         if count or found:
             found.append(f"{count:,} {unit}")
     return " ".join(found[:2])
-
-
-def as_datetime(ms: int) -> datetime | str:
-    """A time in UTC; its number as text where no datetime can be that late or early."""
-    try:
-        return _EPOCH + timedelta(milliseconds=ms)
-    except OverflowError:
-        return shown_time(ms)

@@ -54,11 +54,6 @@ class Reput:
         self._broken = False
         self._thread = threading.Thread(target=self._run, name="rmqstore-reput", daemon=True)
 
-    @property
-    def behind_bytes(self) -> int:
-        """Bytes of the log that are not dispatched yet."""
-        return max(0, self._log_range()[1] - self.position)
-
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()

@@ -10,7 +10,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timezone
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from rich.text import Text
 
 from rmq_store.escaping import printable, printable_json
 from rmq_store.text.json_keys import as_json_object
+from rmq_store.text.times import in_utc
 from rmqstore_jobs.running.provenance import Provenance, source_rows
 
 Row = Mapping[str, Any]
@@ -179,7 +180,5 @@ def plain_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
     if isinstance(value, datetime):
-        # Spark returns times in the zone of this process, without a zone.
-        at = value.astimezone(timezone.utc).isoformat(timespec="milliseconds")
-        return at.replace("+00:00", "Z")
+        return in_utc(value)  # Spark returns times in the zone of this process, without a zone
     return value.isoformat() if isinstance(value, date) else str(value)

@@ -51,7 +51,7 @@ from rmq_store.cli.main import main
 def failing(*_):
     raise OSError(5, "Input/output error", "/somewhere/file")
 
-tables.open_store = failing
+tables.StoreArgs.open = failing
 sys.argv = ["rmqstore", "topics", {str(store)!r}]
 main()
 """

@@ -19,6 +19,7 @@ from rmq_store.format.record import Gap
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.recover_store import plan_recovery, recover
 from rmq_store.recovery.report import RecoveryReport
+from tests.support.damage import break_start
 from tests.support.golden import UNCLEAN, GoldenStore, unpack
 from tests.support.running.campaigns import some
 from tests.support.stores import (
@@ -420,6 +421,24 @@ def test_intact_records_of_an_only_file_that_begins_with_damage_are_counted(tmp_
     for mode in ("strict", "broker"):
         plan = plan_recovery(store.path, mode=mode)
         assert (plan.log_end, plan.intact_cut) == (0, len(store.truth) - 1)
+
+
+@pytest.mark.parametrize("mode", ["strict", "broker"])
+def test_damage_behind_the_end_of_the_log_is_not_left_in_it(tmp_path: Path, mode: str) -> None:
+    """The last file begins with damage, and the one before it ends with zeros: nothing was flushed."""
+    store = unpack("clean-5.5.0", tmp_path)
+    *_, before, last = sorted((Path(store.path) / "commitlog").iterdir())
+    places = sorted(record["commitLogOffset"] for record in store.truth)
+    cut = [place for place in places if place < int(last.name)][-20]
+    raw = before.read_bytes()
+    kept = cut - int(before.name)
+    before.write_bytes(raw[:kept] + bytes(len(raw) - kept))
+    assert break_start(store, 1) == int(last.name)
+    (Path(store.path) / "checkpoint").unlink()
+    (Path(store.path) / "abort").touch()
+    plan = plan_recovery(store.path, store.conf, mode=mode)
+    inside = sum(place > int(last.name) for place in places)
+    assert (plan.log_end, plan.damage, plan.intact_cut) == (cut, [], inside)
 
 
 @pytest.mark.parametrize("magic", [b"\xff", b"\x5a"])
