@@ -593,7 +593,7 @@ class Health:
             offset=LogOffset(entry.log_offset),
             reason=f"queue {entry.topic}/{entry.queue_id} does not list this record{why}, no consumer gets "
             "it: the record",
-            advice=f"{_SKIPPED if one.skipped else _REBUILD}",
+            advice=_SKIPPED if one.skipped else _REBUILD,
         )
         error.entry = entry
         return error
@@ -632,7 +632,7 @@ class Health:
             offset=QueueOffset(missing.offset),
             reason=reason,
             actual=f"queue offsets {state.min_offset} to {state.max_offset}",
-            advice=f"{_REBUILD}",
+            advice=_REBUILD,
         )
         error.entry = ListedAt(*queue, missing.offset, missing.log_offset, missing.size)
         return error
