@@ -305,14 +305,24 @@ def test_a_queue_that_was_compacted_since_is_no_shorter_answer(golden: GoldenSto
             assert other.read_batches("other").read_all().num_rows
 
 
-def test_a_queue_without_files_for_compaction_is_read_whole(golden: GoldenStore) -> None:
+@pytest.mark.parametrize("left", ["no folder", "empty folders", "files without bytes"])
+def test_a_queue_without_files_for_compaction_is_read_whole(golden: GoldenStore, left: str) -> None:
     """Its topic may have become one of compaction later."""
     for kind in ("compactionCq", "compactionLog"):
-        shutil.rmtree(Path(golden.path, "compaction", kind, TOPIC, "0"))
+        folder = Path(golden.path, "compaction", kind, TOPIC, "0")
+        names = [path.name for path in folder.iterdir()]
+        shutil.rmtree(folder)
+        if left != "no folder":
+            folder.mkdir()
+        if left == "files without bytes":
+            for name in names:
+                (folder / name).touch()
     with MessageStore.open(golden.path) as store:
         rows = Counter(row[1] for row in rows_of(store.read_batches(TOPIC)))
         assert rows[0] == store.max_offset(TOPIC, 0)
         assert rows[1] == sum(row[1] == 1 for row in served(golden))
+        with store.again() as other:
+            assert Counter(row[1] for row in rows_of(other.read_batches(TOPIC))) == rows
 
 
 def test_files_that_a_broker_makes_later_change_no_snapshot(golden: GoldenStore) -> None:
