@@ -241,7 +241,7 @@ class CompactedQueue:
 
     @property
     def has_files(self) -> bool:
-        """Whether the folders have a file. A broker makes them with a message, and a compaction leaves one."""
+        """Whether there is a file: a broker makes the folders for a message, and a compaction leaves one."""
         return bool(self._chain.segments)
 
     @property

@@ -58,8 +58,8 @@ def _without_files(store: MessageStore, queue: QueueId) -> Iterator[Finding]:
             queue_folder(store.path, COMPACTION_QUEUE_DIR, queue),
             f"all {counted(count, 'message')} of queue {queue.topic}/{queue.queue_id} missing in the "
             "compaction log, which has no file: no consumer gets them",
-            "The files of compactionLog and compactionCq may be gone. Reads have the messages, as if the topic "
-            "had no compaction",
+            "The files of compactionLog and compactionCq may be gone. Reads have the messages, as if the "
+            "topic had no compaction",
             count=count,
         )
 
