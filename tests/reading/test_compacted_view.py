@@ -10,6 +10,7 @@ import os
 import shutil
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.compute as pc
@@ -47,6 +48,7 @@ FIELDS = {
     "uniqKey": "msgId",
     "body": "body",
 }
+MODULE = "rmq_store.consumequeue.compacted_queue"  # alone: other threads of the tests sleep too
 _TIMES = ("bornTimestamp", "storeTimestamp")
 _ADDED = {"MIN_OFFSET", "MAX_OFFSET"}  # by the client
 Rows = list[tuple[Any, ...]]
@@ -442,7 +444,7 @@ def test_an_exchange_of_files_is_waited_for(
             for path in paths:
                 path.with_name(f"{path.name}.delete").rename(path)
 
-    monkeypatch.setattr("rmq_store.consumequeue.compacted_queue.time.sleep", exchange)
+    monkeypatch.setattr(f"{MODULE}.time", SimpleNamespace(sleep=exchange))
     with MessageStore.open(golden.path) as store:
         assert sorted(rows_of(store.read_batches(TOPIC))) == served(golden)
     assert len(waits) == 2
@@ -461,7 +463,7 @@ def test_an_exchange_between_log_and_entries_is_waited_for(
         if not entries.exists():
             (new / entries.name).rename(entries)
 
-    monkeypatch.setattr("rmq_store.consumequeue.compacted_queue.time.sleep", exchange)
+    monkeypatch.setattr(f"{MODULE}.time", SimpleNamespace(sleep=exchange))
     with MessageStore.open(golden.path) as store:
         assert sorted(rows_of(store.read_batches(TOPIC))) == served(golden)
 
@@ -472,7 +474,7 @@ def test_damage_of_a_store_that_crashed_is_not_waited_for_long(
     Path(golden.path, "abort").write_bytes(b"1")
     files_of(golden, 4140)[0].unlink()
     waits: list[float] = []
-    monkeypatch.setattr("rmq_store.consumequeue.compacted_queue.time.sleep", waits.append)
+    monkeypatch.setattr(f"{MODULE}.time", SimpleNamespace(sleep=waits.append))
     with (
         MessageStore.open(golden.path) as store,
         pytest.raises(MissingFileError, match="compactionLog"),
