@@ -41,6 +41,8 @@ class DamageHandler(DamageTaker):
         entry = error.entry
         if entry is not None and entry.size <= 0:  # no queue file has the entry
             queue = QueueId(entry.topic, entry.queue_id)
+            if self._asked.sees_compacted and self._store.served.compacted(queue) is not None:
+                return False  # its own files keep messages that have expired from the queue
             is_plain = not self._store.view.is_batch(queue)
             return is_plain and entry.queue_offset < self._store.view.files(queue).first_unit
         if not isinstance(error, MissingFileError):

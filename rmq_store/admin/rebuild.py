@@ -37,6 +37,7 @@ from rmq_store.escaping import printable
 from rmq_store.files.changes import copy_stored
 from rmq_store.files.durable_files import is_small_file, read_file, sync_folder
 from rmq_store.files.rocksdb import had_database
+from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import (
     BATCH_CONSUMEQUEUE_DIR,
@@ -236,11 +237,14 @@ def _begin(root: Path, state: dict[str, str]) -> bool:
 
 
 def _take_log(store: MessageStore, root: Path, mode: str, progress: Progress | None) -> None:
-    """Copy or link all log files with bytes, without files that a broker created in advance."""
-    chain = store.log.chain
-    last = store.log.last_file()
+    """Copy or link all log files with bytes, without files that a broker created in advance.
+
+    One that begins with very many zeros may be such a file, or have lost pages: the recovery looks at all of
+    it. What the log may end in is copied.
+    """
+    chain, last = store.log.chain, store.log.last_file()
     for segment in chain.segments:
-        if last is None or segment.base > last.base:
+        if last is None or (segment.base > last.base and _is_zero_from(chain, segment)):
             continue
         path = root / COMMITLOG_DIR / Path(segment.path).name
         if not path.exists():
@@ -252,6 +256,12 @@ def _take_log(store: MessageStore, root: Path, mode: str, progress: Progress | N
         if progress is not None:
             progress(segment.size)
     sync_folder(root / COMMITLOG_DIR)
+
+
+def _is_zero_from(chain: SegmentChain, segment: SegmentFile) -> bool:
+    """Whether a file of the log and those after it have nothing but zeros."""
+    later = (file for file in chain.segments if file.base >= segment.base)
+    return all(chain.is_zero(file.base, chain.segment_end(file)) for file in later)
 
 
 def _copy(segment: SegmentFile, path: Path, size: int) -> None:

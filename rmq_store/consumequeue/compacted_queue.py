@@ -240,6 +240,16 @@ class CompactedQueue:
         )
 
     @property
+    def has_files(self) -> bool:
+        """Whether there is a file: a broker makes the folders for a message, and a compaction leaves one."""
+        return bool(self._chain.segments)
+
+    @property
+    def grows(self) -> bool:
+        """Whether a broker writes the store now, or was killed when it did."""
+        return self._grows
+
+    @property
     def seen(self) -> Seen:
         """What this look found."""
         return Seen(self.max_offset, self._count, self._checksum)

@@ -111,7 +111,7 @@ class LogWalk:
                 doubt = None
             if isinstance(piece, SoundRun):
                 if doubt is not None:
-                    if doubt.base >= self.last_base and not self._counts(piece):
+                    if doubt.base >= self.last_base and not self._counts(piece, doubt):
                         return
                     self.damage.append((doubt.start, piece.start))
                     doubt = None
@@ -175,11 +175,12 @@ class LogWalk:
         self.last_timestamp = int(stamps[-1])
         self.newest_timestamp = max(self.newest_timestamp, int(stamps.max()))
 
-    def _counts(self, run: SoundRun) -> bool:
+    def _counts(self, run: SoundRun, doubt: _Doubt) -> bool:
         """Whether the records behind damage count: they were on the disk before a crash, or are kept."""
         stored = int(run.headers.store_timestamp[0])
-        # A record older than its predecessors remains from before the log was truncated.
-        if self.keeps_intact and stored >= self.last_timestamp:
+        # A record older than its predecessors remains from before the log was truncated. That leaves no
+        # file without a newer record before them: behind the front of a file the clock was set back.
+        if self.keeps_intact and (doubt.start == doubt.base or stored >= self.last_timestamp):
             return True
         if max(1, self.newest_timestamp) <= stored <= self.flushed_until:
             return True

@@ -97,8 +97,9 @@ class ServedQueues:
             found = None
         else:
             found = self.files(queue)
-        if found is None:
-            self._seen.setdefault(queue, None)
+        if found is None or not found.has_files:
+            self._seen[queue] = None
+            return None
         return found
 
     def queues(self) -> list[QueueId]:

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from rmq_store.consumequeue.compacted_queue import ADVICE, CompactedQueue
+from rmq_store.consumequeue.queue_folders import queue_folder
 from rmq_store.errors import StoreError
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import BATCH_QUEUE_ENTRY
+from rmq_store.format.layout import BATCH_QUEUE_ENTRY, COMPACTION_QUEUE_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
 from rmq_store.store import MessageStore
@@ -42,6 +43,25 @@ def compaction_findings(store: MessageStore) -> Iterator[Finding]:
             yield from found if lost is None else [_replaced(queue, lost)]
         elif files is not None:
             yield _damaged(files)
+        else:
+            yield from _without_files(store, queue)
+
+
+def _without_files(store: MessageStore, queue: QueueId) -> Iterator[Finding]:
+    """The finding for a queue that has a folder here, which a broker makes with a message, and no file."""
+    there = store.snapshot().queues.get(queue)
+    if there is not None and there.min_offset < there.max_offset:
+        count = there.max_offset - there.min_offset
+        yield Finding(
+            Severity.WARNING,
+            "compaction-lost",
+            queue_folder(store.path, COMPACTION_QUEUE_DIR, queue),
+            f"all {counted(count, 'message')} of queue {queue.topic}/{queue.queue_id} missing in the "
+            "compaction log, which has no file: no consumer gets them",
+            "The files of compactionLog and compactionCq may be gone. Reads have the messages, as if the "
+            "topic had no compaction",
+            count=count,
+        )
 
 
 def _replaced(queue: QueueId, lost: StoreError) -> Finding:
@@ -151,12 +171,14 @@ def _lost(
     """The finding for messages that are the last of their keys, and are not there.
 
     A compaction keeps them, but for those without a body (CompactionLog#shouldRetainMsg). Before the first
-    message that is there, the topic may have had no compaction.
+    message that is there, the topic may have had no compaction. Behind the last one, a broker that writes the
+    store, or starts after a crash, may be about to copy the messages.
     """
     if queue not in store.snapshot().queues:
         return
     low, high = store.view.limits(queue)
-    part = QueueSlice(queue, max(low, files.min_offset), min(high, files.max_offset))
+    high = min(high, files.max_offset) if files.grows else high
+    part = QueueSlice(queue, max(low, files.min_offset), high)
     last: dict[str, tuple[int, bool]] = {}
     for batch in store.read_slices(
         [part],

@@ -158,6 +158,28 @@ def test_no_whole_record_behind_damage_is_dropped(tmp_path: Path, file: int) -> 
     assert not report.all_well
 
 
+def test_records_behind_many_lost_pages_are_not_left_out(tmp_path: Path) -> None:
+    """Pages of the first 2 MiB of the last file did not reach the disk, later ones did."""
+    size, lost = 4 << 20, 2 << 20
+    with MessageStore.create(tmp_path / "s", config={"mappedFileSizeCommitLog": size}) as writer:
+        for number in range(1600):
+            writer.append({"topic": "t", "queueId": 0, "body": b"%04d" % number * 1000})
+    (_, last) = sorted((tmp_path / "s" / "commitlog").iterdir())
+    with MessageStore.open(tmp_path / "s") as store:
+        places = store.read_batches(columns=["commitLogOffset"]).read_all().column(0).to_pylist()
+    with last.open("r+b") as file:
+        file.write(bytes(lost))
+    (tmp_path / "s" / "checkpoint").unlink()
+    kept = [place for place in places if not size <= place < size + lost]
+    report = rebuild(tmp_path / "s", tmp_path / "t")
+    assert report.recovery.records == len(kept) < len(places)
+    assert [start for start, _ in report.recovery.damage] == [size]
+    assert not report.all_well
+    with MessageStore.open(tmp_path / "t") as store:
+        found = store.read_batches(columns=["commitLogOffset"], on_damage=lambda _: None).read_all()
+    assert found.column(0).to_pylist() == kept
+
+
 @pytest.mark.parametrize(("name", "file"), [("clean-5.5.0", -1), ("nommap-5.5.0", 0)])
 def test_a_file_that_begins_with_damage_is_not_left_out(
     tmp_path: Path, name: str, file: int

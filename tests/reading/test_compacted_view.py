@@ -10,6 +10,7 @@ import os
 import shutil
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.compute as pc
@@ -47,6 +48,7 @@ FIELDS = {
     "uniqKey": "msgId",
     "body": "body",
 }
+MODULE = "rmq_store.consumequeue.compacted_queue"  # alone: other threads of the tests sleep too
 _TIMES = ("bornTimestamp", "storeTimestamp")
 _ADDED = {"MIN_OFFSET", "MAX_OFFSET"}  # by the client
 Rows = list[tuple[Any, ...]]
@@ -305,14 +307,24 @@ def test_a_queue_that_was_compacted_since_is_no_shorter_answer(golden: GoldenSto
             assert other.read_batches("other").read_all().num_rows
 
 
-def test_a_queue_without_files_for_compaction_is_read_whole(golden: GoldenStore) -> None:
+@pytest.mark.parametrize("left", ["no folder", "empty folders", "files without bytes"])
+def test_a_queue_without_files_for_compaction_is_read_whole(golden: GoldenStore, left: str) -> None:
     """Its topic may have become one of compaction later."""
     for kind in ("compactionCq", "compactionLog"):
-        shutil.rmtree(Path(golden.path, "compaction", kind, TOPIC, "0"))
+        folder = Path(golden.path, "compaction", kind, TOPIC, "0")
+        names = [path.name for path in folder.iterdir()]
+        shutil.rmtree(folder)
+        if left != "no folder":
+            folder.mkdir()
+        if left == "files without bytes":
+            for name in names:
+                (folder / name).touch()
     with MessageStore.open(golden.path) as store:
         rows = Counter(row[1] for row in rows_of(store.read_batches(TOPIC)))
         assert rows[0] == store.max_offset(TOPIC, 0)
         assert rows[1] == sum(row[1] == 1 for row in served(golden))
+        with store.again() as other:
+            assert Counter(row[1] for row in rows_of(other.read_batches(TOPIC))) == rows
 
 
 def test_files_that_a_broker_makes_later_change_no_snapshot(golden: GoldenStore) -> None:
@@ -432,7 +444,7 @@ def test_an_exchange_of_files_is_waited_for(
             for path in paths:
                 path.with_name(f"{path.name}.delete").rename(path)
 
-    monkeypatch.setattr("rmq_store.consumequeue.compacted_queue.time.sleep", exchange)
+    monkeypatch.setattr(f"{MODULE}.time", SimpleNamespace(sleep=exchange))
     with MessageStore.open(golden.path) as store:
         assert sorted(rows_of(store.read_batches(TOPIC))) == served(golden)
     assert len(waits) == 2
@@ -451,7 +463,7 @@ def test_an_exchange_between_log_and_entries_is_waited_for(
         if not entries.exists():
             (new / entries.name).rename(entries)
 
-    monkeypatch.setattr("rmq_store.consumequeue.compacted_queue.time.sleep", exchange)
+    monkeypatch.setattr(f"{MODULE}.time", SimpleNamespace(sleep=exchange))
     with MessageStore.open(golden.path) as store:
         assert sorted(rows_of(store.read_batches(TOPIC))) == served(golden)
 
@@ -462,7 +474,7 @@ def test_damage_of_a_store_that_crashed_is_not_waited_for_long(
     Path(golden.path, "abort").write_bytes(b"1")
     files_of(golden, 4140)[0].unlink()
     waits: list[float] = []
-    monkeypatch.setattr("rmq_store.consumequeue.compacted_queue.time.sleep", waits.append)
+    monkeypatch.setattr(f"{MODULE}.time", SimpleNamespace(sleep=waits.append))
     with (
         MessageStore.open(golden.path) as store,
         pytest.raises(MissingFileError, match="compactionLog"),

@@ -11,8 +11,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual
 from pyspark.sql.functions import unix_millis
 
-from rmq_store.errors import DataLossError
-from spark_source.options.parse import parse_options
+from rmq_store import MessageStore
+from rmq_store.consumequeue.queue_files import QueueFiles
+from rmq_store.errors import DataLossError, MissingFileError
+from rmq_store.format.queues import QueueId, QueueSlice
+from spark_source.damage import DamageHandler
+from spark_source.options.parse import SourceOptions, parse_options
 from spark_source.planning.partitions import missing_shares
 from spark_source.planning.query_plan import pin_all
 from spark_source.source import RmqStoreSource
@@ -155,3 +159,20 @@ def test_a_query_and_a_stream_in_spark(spark: SparkSession, tmp_path: Path) -> N
     whole = sum(one["max"] for one in golden.answers("minMax") if one["queueId"] in (0, 1, 3))
     assert spark.table("compaction_rows").count() == whole
     assert golden.fingerprint() == before
+
+
+def test_damage_of_files_for_compaction_is_no_expired_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the queue itself begins later than what consumers are served."""
+    golden = unpack_kind("compacted-5.5.0", tmp_path)
+    Path(golden.path, f"compaction/compactionLog/state/1/{4140:020d}").unlink()
+    asked = SourceOptions(paths=(str(golden.path),), fail_on_data_loss=False)
+    with MessageStore.open(golden.path) as store:
+        monkeypatch.setattr(QueueFiles, "first_unit", 50)
+        handler = DamageHandler(store, asked)
+        with pytest.raises(MissingFileError, match="compactionLog"):
+            store.read_slices(
+                [QueueSlice(QueueId("state", 1), 11, 42)], on_damage=handler
+            ).read_all()
+    assert not handler.counts

@@ -140,3 +140,41 @@ def test_a_store_that_is_answered_without_compaction_has_no_finding(golden: Gold
     file_of(golden, "Cq", 1, 4140).unlink()
     with MessageStore.open(golden.path, config={"enableCompaction": False}) as store:
         assert list(verify(store).findings) == []
+
+
+def last_of_keys(golden: GoldenStore, queue_id: int) -> set[int]:
+    """The queue offsets of a queue with the last message of a key, as the log has them."""
+    with MessageStore.open(golden.path) as store:
+        every = store.read_batches(
+            TOPIC, [queue_id], columns=["queueOffset", "keys", "body"], compacted=False
+        )
+        rows = every.read_all().to_pylist()
+    last = {row["keys"]: row for row in rows if row["keys"]}
+    return {row["queueOffset"] for row in last.values() if row["body"]}
+
+
+def test_the_last_pair_of_files_is_gone(golden: GoldenStore) -> None:
+    base = 70380
+    for kind in ("Log", "Cq"):
+        file_of(golden, kind, 0, base).unlink()
+    with MessageStore.open(golden.path) as store:
+        found = store.get_message(TOPIC, 0, 0, 1000)
+    there = {message.queue_offset for message in found.messages}
+    (one,) = about_compaction(golden)
+    assert (one.code, one.severity) == ("compaction-lost", Severity.WARNING)
+    lost = {o for o in last_of_keys(golden, 0) if o >= min(there)} - there
+    assert one.count == len(lost) > 0
+    assert f"the first of queue offset {min(lost)}" in one.meaning
+
+
+@pytest.mark.parametrize("folders", [True, False])
+def test_all_files_of_a_queue_are_gone(golden: GoldenStore, folders: bool) -> None:
+    for kind in ("Log", "Cq"):
+        for path in list(file_of(golden, kind, 0, 0).parent.iterdir()):
+            path.unlink()
+    if not folders:
+        file_of(golden, "Log", 0, 0).parent.rmdir()
+    (one,) = about_compaction(golden)
+    assert (one.code, one.severity) == ("compaction-lost", Severity.WARNING)
+    assert one.path == os.fspath(file_of(golden, "Cq", 0, 0).parent)
+    assert "all 109 messages of queue state/0" in one.meaning
