@@ -180,16 +180,23 @@ def test_records_behind_many_lost_pages_are_not_left_out(tmp_path: Path) -> None
     assert found.column(0).to_pylist() == kept
 
 
-@pytest.mark.parametrize(("name", "file"), [("clean-5.5.0", -1), ("nommap-5.5.0", 0)])
+@pytest.mark.parametrize(
+    ("name", "file", "set_back"),
+    [("clean-5.5.0", -1, 0), ("clean-5.5.0", -1, 600_000), ("nommap-5.5.0", 0, 0)],
+)
 def test_a_file_that_begins_with_damage_is_not_left_out(
-    tmp_path: Path, name: str, file: int
+    tmp_path: Path, name: str, file: int, set_back: int
 ) -> None:
-    """The last file, and the only one: no record stands at its start."""
+    """The last file, and the only one: no record stands at its start. `set_back`: milliseconds by which
+    the broker's clock was set back before it wrote the file."""
     store = unpack(name, tmp_path)
     path = sorted((Path(store.path) / "commitlog").iterdir())[file]
     records = {r["commitLogOffset"]: r for r in store.truth}
     lost = records[int(path.name)]
     raw = bytearray(path.read_bytes())
+    for record in [r for place, r in records.items() if place >= int(path.name) and set_back]:
+        at = record["commitLogOffset"] - int(path.name) + 56  # the hosts are IPv4
+        raw[at : at + 8] = (record["storeTimestamp"] - set_back).to_bytes(8, "big")
     raw[4] ^= 1  # the magic code
     path.write_bytes(raw)
     report = rebuilt(store, tmp_path / "target")
