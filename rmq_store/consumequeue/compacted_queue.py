@@ -198,7 +198,7 @@ class CompactedQueue:
 
         `grows`: the last message may be half-written.
         """
-        self._grows = grows
+        self.grows = grows  # a broker writes the store now, or was killed when it did
         self.folder, self._log_folder = entries_folder, log_folder
         self._there = files_in(log_folder, entries_folder).files
         self._is_open = False
@@ -243,11 +243,6 @@ class CompactedQueue:
     def has_files(self) -> bool:
         """Whether there is a file: a broker makes the folders for a message, and a compaction leaves one."""
         return bool(self._chain.segments)
-
-    @property
-    def grows(self) -> bool:
-        """Whether a broker writes the store now, or was killed when it did."""
-        return self._grows
 
     @property
     def seen(self) -> Seen:
@@ -408,7 +403,7 @@ class CompactedQueue:
         A broker that is at it, or was killed there, leaves that; it ends the queue before it too.
         """
         at, stop = file.base + (len(entries) + 1) * _WIDTH, file.base + file.size
-        is_last = self._grows and file is self._chain.segments[-1]
+        is_last = self.grows and file is self._chain.segments[-1]
         if not is_last or not self._chain.is_zero(min(at, stop), stop):
             return False
         end = int(entries.log_offset[-1] + entries.size[-1]) if len(entries) else file.base

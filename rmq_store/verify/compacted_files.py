@@ -17,7 +17,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
-from rmq_store.verify.findings import Finding, Severity
+from rmq_store.verify.findings import BEING_WRITTEN, Finding, Severity
 
 _UNUSED = (
     "Nothing is read by these fields: a broker hands out the messages whatever their tags. Other bytes near "
@@ -71,7 +71,7 @@ def _replaced(queue: QueueId, lost: StoreError) -> Finding:
         str(lost.path),
         f"the broker compacted queue {queue.topic}/{queue.queue_id} while the store was examined: its files "
         "for compaction were not",
-        "Normal in a store that a broker is writing. Stop it, or verify a copy, to see all of it",
+        BEING_WRITTEN,
     )
 
 

@@ -9,6 +9,11 @@ from typing import Any
 
 _KEPT_OF_A_CODE = 50  # findings listed one by one; further ones are counted
 
+BEING_WRITTEN = (
+    "Normal in a store that a broker is writing. Stop it, or verify a copy, to see all of it"
+)
+"""What to do about files that changed while they were examined."""
+
 
 class Severity(Enum):
     """How serious a finding is. A store with only notes has no problem."""

@@ -45,7 +45,7 @@ from rmq_store.verify.dledger_entries import (
     joined,
     order_findings,
 )
-from rmq_store.verify.findings import Finding, Findings, Severity
+from rmq_store.verify.findings import BEING_WRITTEN, Finding, Findings, Severity
 from rmq_store.verify.index_against_log import IndexHealth, IndexPart, check_files
 from rmq_store.verify.queues_against_log import (
     ListedCheck,
@@ -347,7 +347,7 @@ def _grown(store: MessageStore, now: int) -> Iterator[Finding]:
             store.log.chain.folders[0],
             f"the log grew by {now - end} bytes while the store was examined, from log offset {end} "
             "on; what arrived was not examined, nor whether index, checkpoint and consumers are ahead",
-            "Normal in a store that a broker is writing. Stop it, or verify a copy, to see all of it",
+            BEING_WRITTEN,
         )
 
 
