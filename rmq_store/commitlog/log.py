@@ -40,7 +40,7 @@ _FIRST: Ints = np.zeros(1, dtype=np.int64)
 # A record begins with four bytes of size. At most the first three of them are zeros, so a
 # record may begin up to three bytes before the first stored byte.
 _ZEROS_OF_A_SIZE = 3
-_ZEROS_OF_A_FILE_AHEAD = 1 << 20  # bytes at the start of a file that tell a file made ahead
+_ZEROS_OF_A_FILE_AHEAD = 1 << 20  # bytes at the start of a file that show one made ahead
 
 
 def _require_whole(decoded: Record | Gap, segment: SegmentFile, offset: int) -> None:

@@ -112,8 +112,8 @@ def test_a_broker_under_load_is_read_and_left_as_it_is(
 ) -> None:
     """RMQSTORE_LIVE_SECONDS: how long, by default two looks of each kind.
 
-    What a running broker has changed, and what a reader has, cannot be told apart: it is paused for every
-    other look.
+    The test pauses the broker for every other look: of a running one nobody could see whether it or the
+    reader changed a file.
     """
     need_jars(RELEASE)
     seconds = float(os.environ.get("RMQSTORE_LIVE_SECONDS", "0"))

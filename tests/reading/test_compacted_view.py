@@ -364,9 +364,9 @@ def test_files_that_are_damaged_as_a_whole_are_one_error(golden: GoldenStore, da
         timed = store.messages(TOPIC, since=0, on_damage=met.append).to_table()
         assert sorted(rows_of(timed)) == left
         assert len(met) == 2
-        told = store.read_batches(TOPIC, on_damage="permissive").read_all()
-        assert told.filter(pc.field("corruptRecord").is_valid()).num_rows == 1
-        assert told.num_rows == len(left) + 1
+        rows = store.read_batches(TOPIC, on_damage="permissive").read_all()
+        assert rows.filter(pc.field("corruptRecord").is_valid()).num_rows == 1
+        assert rows.num_rows == len(left) + 1
         assert store.read_batches(TOPIC, compacted=False).read_all().num_rows == 156
 
 

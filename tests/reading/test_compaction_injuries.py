@@ -114,7 +114,7 @@ def read(root: Path, tag: str | None) -> tuple[list[Row], list[StoreError]]:
 
 
 def a_pair_of_files_is_gone(root: Path, whole: set[str]) -> bool:
-    """Whether a file and its counterpart are both gone, of which nothing in the folder tells."""
+    """Whether a file and its counterpart are both gone. Nothing in the folder shows that."""
     left = {str(path.relative_to(root)) for path in files_of(root)}
     gone = whole - left
     return any(name.replace("compactionCq", "compactionLog") in gone - {name} for name in gone)
