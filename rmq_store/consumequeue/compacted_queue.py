@@ -380,11 +380,10 @@ class CompactedQueue:
 
     def _read(self, file: SegmentFile) -> Entries:
         """The entries of a file, checked. Raises CorruptQueueError, CorruptRecordError."""
-        if file.size < self._chain.file_size or file.size % _WIDTH:
-            whole = self._chain.file_size // _WIDTH * _WIDTH
-            raise self._corrupt(
-                file, file.size, "the file was cut", f"{whole} bytes", f"{file.size} bytes"
-            )
+        full = self._chain.file_size
+        if file.size < full or file.size % _WIDTH:
+            size = f"{full} bytes" if file.size < full else f"a multiple of {_WIDTH} bytes"
+            raise self._corrupt(file, file.size, "the file was cut", size, f"{file.size} bytes")
         while True:
             entries = self._filled(file)
             self._refuse_disorder(file, entries)

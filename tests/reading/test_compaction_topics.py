@@ -286,7 +286,7 @@ DAMAGES: dict[str, tuple[Callable[[GoldenStore], object], type[StoreError], str]
     "a cut file of entries": (
         lambda golden: os.truncate(entries_of(golden, 1, 4140), 5 * UNIT),
         CorruptQueueError,
-        r"compactionCq/state/1/0{16}4140: the file was cut",
+        r"compactionCq/state/1/0{16}4140: the file was cut .*expected 460 bytes, found 230 bytes",
     ),
     "zeros for the last entries": (
         lambda golden: zero(entries_of(golden, 1, 16560)),
@@ -334,6 +334,18 @@ def test_damage_is_an_error_that_names_the_file(
             places(store, 1, as_broker=as_broker)
         # The other queues are as they were.
         assert places(store, 0, as_broker=as_broker) == served_places(golden, 0)
+
+
+def test_the_only_file_of_entries_that_was_cut_inside_of_one_says_what_fits(
+    golden: GoldenStore,
+) -> None:
+    (only,) = entries_of(golden, 3, 0).parent.glob("0*")
+    os.truncate(only, 2 * UNIT + 8)
+    with (
+        opened(golden) as store,
+        pytest.raises(CorruptQueueError, match="expected a multiple of 46 bytes, found 100 bytes"),
+    ):
+        places(store, 3)
 
 
 def test_no_byte_of_the_entries_changes_rows_unnoticed(golden: GoldenStore) -> None:
