@@ -11,7 +11,7 @@ from rmq_store.config.consumer_offsets import Committed, committed_offsets
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.search.log_partitions import COUNTED
-from rmq_store.search.queue_selection import require_queue_ids
+from rmq_store.search.queue_selection import require_queue_ids, require_topic
 from rmq_store.store import MessageStore
 from rmq_store.tables.compute_lag import ABOVE_MAX, LOST_QUEUE, NOT_KNOWN, NOT_READ, group_rows
 from rmq_store.tables.table import Row
@@ -96,12 +96,12 @@ class LagQuestion:
     def plan(self, store: MessageStore) -> list[list[Committed]]:
         """Committed offsets, a few hundred per share.
 
-        Raises InvalidArgumentError for an unknown group or topic, UnknownQueueError for a queue.
+        Raises InvalidArgumentError for an unknown group, UnknownQueueError for a topic or a queue.
         """
         every = list(committed_offsets(store.path))
-        _require(store, self.groups, {one.group for one in every}, "consumer group")
-        known = {one.queue.topic for one in every}.union(store.topics())
-        _require(store, self.topics, known, "topic")
+        _require_groups(store, self.groups, {one.group for one in every})
+        for topic in set(self.topics).difference(one.queue.topic for one in every):
+            require_topic(store, topic)
         if len(self.topics) == 1:
             require_queue_ids(store, self.topics[0], self.queue_ids)
         wanted = [offset for offset in every if self._asks_for(offset)]
@@ -144,9 +144,11 @@ def _nothing_behind(group: str, topic: str) -> dict[str, Any]:
     }
 
 
-def _require(store: MessageStore, asked: Collection[str], known: set[str], kind: str) -> None:
+def _require_groups(store: MessageStore, asked: Collection[str], known: set[str]) -> None:
     for name in asked:
         if name not in known:
             raise InvalidArgumentError(
-                store.path, reason=f"there is no {kind} {name!r}", advice=nearest(name, known)
+                store.path,
+                reason=f"there is no consumer group {name!r}",
+                advice=nearest(name, known),
             )

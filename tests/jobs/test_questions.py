@@ -389,7 +389,8 @@ def test_names_that_are_not_there(engine: SparkSession | None, golden: Golden) -
         dlq.run(engine, dlq.DlqSpec(store.path, groups=("g-retri",)))
     for words, said in (
         (("lag", "--group", "nobody"), "no consumer group"),
-        (("usage", "--topic", "ordrs"), "orders"),
+        (("lag", "--topic", "ordrs"), "RMQSTORE_UNKNOWN_QUEUE"),
+        (("usage", "--topic", "ordrs"), "RMQSTORE_UNKNOWN_QUEUE"),
     ):
         done = asked(engine, words[0], store, *words[1:])
         assert (done.returncode, said in done.stderr) == (2, True), done.both

@@ -24,7 +24,7 @@ from rmq_store.cli.options import (
     word,
 )
 from rmq_store.cli.printing import print_table, reading, say
-from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.errors import nearest
 from rmq_store.text.progress import Progress
 
 if TYPE_CHECKING:
@@ -186,15 +186,12 @@ def print_named(
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from rmq_store.search.queue_selection import require_topic
     from rmq_store.tables import TABLES
 
     with at.open() as opened:
-        if topic is not None and topic not in opened.topics():
-            raise InvalidArgumentError(
-                opened.path,
-                reason=f"there is no topic {topic!r}",
-                advice=nearest(topic, opened.topics()),
-            )
+        if topic is not None:
+            require_topic(opened, topic)
         with reading(name, opened):
             found = TABLES[name].of(opened)
             of_topics = name == "topics"
