@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from rmq_store.config.json_files import (
@@ -110,7 +109,12 @@ def decode_topics(path: Path, content: Mapping[str, Any]) -> TopicConfigs:
     refuse_other_spellings(path, content, ("topicConfigTable",))
     refuse_odd_version(path, content.get("dataVersion", {}))
     table = content.get("topicConfigTable", {})  # null is refused, as by brokers
-    if not isinstance(table, dict) or not all(map(_are_settings, table.values())):
+    found = (
+        {topic: _settings(value) for topic, value in table.items()}
+        if isinstance(table, dict)
+        else None
+    )
+    if found is None or None in found.values():
         raise CorruptConfigError(
             path,
             reason="topicConfigTable is not a table of topics",
@@ -120,7 +124,7 @@ def decode_topics(path: Path, content: Mapping[str, Any]) -> TopicConfigs:
     for settings in table.values():
         if settings.keys() - _SETTINGS:
             refuse_other_spellings(path, settings, _SETTINGS)
-    return {topic: _with_numbers(settings) for topic, settings in table.items()}
+    return {topic: settings for topic, settings in found.items() if settings is not None}
 
 
 _NUMBERS = ("readQueueNums", "writeQueueNums", "perm", "topicSysFlag")
@@ -128,29 +132,34 @@ _SETTINGS = frozenset((*_NUMBERS, "attributes", "order", "topicFilterType", "top
 _TEXT = re.compile(rf"{NUMBER.pattern}|[+-]?\d{{1,10}}\.0*", re.ASCII)
 
 
-def _with_numbers(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings, with whole numbers for what Java's parser takes too: in quotes, or with a fraction."""
-    odd = [name for name in _NUMBERS if type(settings.get(name)) not in (int, NoneType)]
-    return settings | {name: _number(settings[name]) for name in odd} if odd else settings
-
-
 def _number(value: Any) -> int | None:
     """A number of 32 bits; None if it is none."""
     return whole_number(int(value) if isinstance(value, bool) else value, 31, _TEXT)
 
 
+_LIMIT = 1 << 31
 _BOOLEANS = ("true", "false", "0", "1", "none")
 
 
-def _are_settings(found: Any) -> bool:
-    """Whether a value is an object with numbers of 32 bits and attributes where they belong."""
-    return (
-        isinstance(found, dict)
-        and isinstance(found.get("attributes") or {}, dict)
-        and found.get("attributes") != []
-        and str(found.get("order", False)).lower() in _BOOLEANS
-        and all(found.get(name) is None or _number(found[name]) is not None for name in _NUMBERS)
-    )
+def _settings(found: Any) -> dict[str, Any] | None:
+    """The settings of a topic: an object with numbers of 32 bits and attributes where they belong.
+
+    With whole numbers for what Java's parser takes too: in quotes, or with a fraction. None for all else.
+    """
+    if (
+        not isinstance(found, dict)
+        or not isinstance(found.get("attributes") or {}, dict)
+        or found.get("attributes") == []
+        or str(found.get("order", False)).lower() not in _BOOLEANS
+    ):
+        return None
+    read = {}
+    for name in _NUMBERS:
+        value = found.get(name)
+        if value is None or (type(value) is int and -_LIMIT <= value < _LIMIT):
+            continue
+        read[name] = _number(value)
+    return None if None in read.values() else {**found, **read}
 
 
 def declared_topics(store: str | os.PathLike[str]) -> TopicConfigs:

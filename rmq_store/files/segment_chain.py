@@ -23,7 +23,7 @@ from rmq_store.files.segments import (
     refuse_sizes,
     without_overlaps,
 )
-from rmq_store.files.source import Ranges, ReadCounts, Source, Sources, Window, fetch_all
+from rmq_store.files.source import Ranges, Source, Sources, Window, fetch_all
 from rmq_store.format.array_types import Bytes
 
 # Open files that a chain without a shared cache keeps: one pass along the log needs two.
@@ -61,14 +61,10 @@ class SegmentChain:
         self.segments = without_overlaps(listed, self.file_size)
         self._bases = [segment.base for segment in self.segments]
         self._sources = sources or Sources(_FILES_KEPT)
+        self.counts = self._sources.counts  # of this chain and of others that share its sources
 
     def __repr__(self) -> str:
         return f"SegmentChain({self.folders}, {len(self.segments)} files of {self.file_size})"
-
-    @property
-    def counts(self) -> ReadCounts:
-        """What was read from this chain and from others that share its sources."""
-        return self._sources.counts
 
     def count_read(self, start: int, length: int) -> None:
         """Count bytes that were read from `start` on, within one file."""

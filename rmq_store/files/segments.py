@@ -70,15 +70,15 @@ def list_segments(
     A missing folder counts as empty. `choose`: which one is used of the files that have one name in
     several folders; by default the first one that is not empty.
     """
-    found = _files_by_base(folders)
-    chosen = [(choose or _first_filled)(found[base]) for base in sorted(found)]
-    return [
-        replace(file, others=tuple(one for one in found[file.base] if one is not file))
-        if len(found[file.base]) > 1
-        else file
-        for file in chosen
-        if file.size
-    ]
+    listed = []
+    for _, files in sorted(_files_by_base(folders).items()):
+        file = files[0]
+        if len(files) > 1:
+            file = (choose or _first_filled)(files)
+            file = replace(file, others=tuple(one for one in files if one is not file))
+        if file.size:
+            listed.append(file)
+    return listed
 
 
 def _first_filled(files: Sequence[SegmentFile]) -> SegmentFile:
@@ -106,9 +106,12 @@ def _files_by_base(
             size = size_of_file(entry)
             if size is None:
                 continue
-            others = segments.setdefault(int(name), [])
-            if not any(_is_same(entry.path, other.path) for other in others):
-                others.append(SegmentFile(entry.path, int(name), size))
+            file = SegmentFile(entry.path, int(name), size)
+            others = segments.get(file.base)
+            if others is None:
+                segments[file.base] = [file]
+            elif not any(_is_same(file.path, other.path) for other in others):
+                others.append(file)
     return segments
 
 
@@ -180,16 +183,16 @@ def _names_that_fit(bases: Sequence[int], size: int) -> int:
 
 def refuse_larger(segments: Sequence[SegmentFile], size: int) -> None:
     """Raise UnrecoverableStoreError for a file larger than the size that most names say."""
-    larger = next((segment for segment in segments if segment.size > size), None)
-    if larger is not None:
-        raise UnrecoverableStoreError(
-            larger.path,
-            reason="the file is larger than the names of the files beside it allow",
-            expected=f"at most {size} bytes",
-            actual=f"{larger.size} bytes",
-            advice="Its bytes from there on belong to no offset. Restore it from a copy, or cut it "
-            "to that size in a copy of the store",
-        )
+    for segment in segments:
+        if segment.size > size:
+            raise UnrecoverableStoreError(
+                segment.path,
+                reason="the file is larger than the names of the files beside it allow",
+                expected=f"at most {size} bytes",
+                actual=f"{segment.size} bytes",
+                advice="Its bytes from there on belong to no offset. Restore it from a copy, or cut it "
+                "to that size in a copy of the store",
+            )
 
 
 _SIZE_ADVICE = "Omit the size to infer it from the files, or take it from broker.conf"
@@ -197,17 +200,17 @@ _SIZE_ADVICE = "Omit the size to infer it from the files, or take it from broker
 
 def refuse_sizes(segments: Sequence[SegmentFile], expected_size: int | None, setting: str) -> None:
     """Raise InvalidArgumentError if the file sizes contradict `expected_size` or are impossible."""
-    largest = max(segments, key=lambda segment: segment.size, default=None)
-    if largest is not None and largest.size > (expected_size or LARGEST_FILE):
-        raise InvalidArgumentError(
-            largest.path,
-            reason=f"the file is larger than {setting}"
-            if expected_size
-            else "the file is larger than a broker can write",
-            expected=f"at most {expected_size or LARGEST_FILE} bytes",
-            actual=largest.size,
-            advice=_SIZE_ADVICE,
-        )
+    for segment in segments:
+        if segment.size > (expected_size or LARGEST_FILE):
+            raise InvalidArgumentError(
+                segment.path,
+                reason=f"the file is larger than {setting}"
+                if expected_size
+                else "the file is larger than a broker can write",
+                expected=f"at most {expected_size or LARGEST_FILE} bytes",
+                actual=segment.size,
+                advice=_SIZE_ADVICE,
+            )
     for before, after in pairwise(segments):
         if expected_size and after.base < before.base + expected_size:
             raise InvalidArgumentError(

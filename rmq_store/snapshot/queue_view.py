@@ -320,9 +320,10 @@ class QueueView:
             whole = first == low and last == high
             return kept if whole else kept.take(slice(first - low, last - low))
         listed = self._folders.files(queue).entries(first, last)
-        if len(listed) == high - low and len(listed) <= min(_MOST_OF_A_QUEUE, self._room):
+        count = len(listed)
+        if count == high - low and count <= min(_MOST_OF_A_QUEUE, self._room):
             self._kept[queue] = listed
-            self._room -= len(listed)
+            self._room -= count
         return listed
 
     def fetch_ahead(self, slices: Sequence[QueueSlice]) -> None:

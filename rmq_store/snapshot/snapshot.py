@@ -119,13 +119,13 @@ def _look_at_all(log: CommitLog, folders: QueueFolders) -> dict[QueueId, ListedQ
 
 def _look_at(files: QueueFiles, batch: bool, log_start: int) -> ListedQueue:
     """Everything needed from a queue's files, read at once, so that none stays open."""
-    seen = files.ends()
+    seen, first = files.ends(), files.first_unit
     if seen is not None and is_at_or_after(*seen.first, log_start):
-        listed_queue = ListedQueue(files, batch, files.first_unit, seen.stop, files.first_unit)
+        listed_queue = ListedQueue(files, batch, first, seen.stop, first)
         listed_queue.bytes_after = seen.bytes_after
         _note(listed_queue, *seen.last)
         return listed_queue
-    first, stop = files.first_unit, files.find_stop()
+    stop = files.find_stop()
     min_unit = files.find_unit_at_log(log_start, first, stop)
     listed_queue = ListedQueue(files, batch, first, stop, min_unit)
     listed_queue.bytes_after = files.has_bytes_after(stop)
