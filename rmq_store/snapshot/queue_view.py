@@ -12,8 +12,10 @@ from typing import Any
 from rmq_store.commitlog.doubled_records import doubled_names
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.consumer_offsets import read_consumer_offsets
+from rmq_store.config.json_files import config_names
 from rmq_store.config.tiered import tiered_queues
 from rmq_store.config.topics_json import (
+    TOPICS_FILE,
     batch_topics,
     lists_all_topics,
     may_be_read,
@@ -93,6 +95,11 @@ class QueueView:
     def topics_problem(self) -> StoreError | None:
         """Why topics.json cannot be read. Raises AccessError."""
         return self._topics_or_problem[1]
+
+    @cached_property
+    def has_topics_file(self) -> bool:
+        """Whether there is a topics.json, a .bak of it or a database in its place. Raises AccessError."""
+        return TOPICS_FILE in config_names(self._root)
 
     @cached_property
     def _topics_or_problem(self) -> tuple[dict[str, dict[str, Any]], StoreError | None]:
