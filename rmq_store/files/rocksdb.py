@@ -51,7 +51,7 @@ class Database:
 
     def __init__(self, opened: Any, families: Sequence[str], damaged: Damaged) -> None:
         """Use `open_database`."""
-        self._opened, self._damaged = opened, damaged
+        self._opened, self.damaged = opened, damaged
         self.families = {name: opened.get_column_family(name) for name in families}
 
     def items(
@@ -71,8 +71,15 @@ class Database:
             # The library's list ends where a block is damaged. Only an iterator says so.
             beyond = found[-1][0] + b"\0" if found else first
             if self._seek(family, beyond, how) is not None:
-                raise self._damaged("a list of keys ended early")
+                raise self.damaged("a list of keys ended early")
         return found
+
+    def keys(self, family: str, first: bytes, stop: bytes) -> list[bytes]:
+        """The keys from `first` to before `stop`, in order; fewer where a block is damaged."""
+        if family not in self.families:
+            return []
+        with self._errors():
+            return list(self.families[family].keys(from_key=first, read_opt=_upto(stop)))
 
     def values(self, family: str, first: bytes, stop: bytes) -> list[bytes]:
         """The values of these keys, in half the time of `items`; fewer where a block is damaged."""
@@ -104,7 +111,7 @@ class Database:
         except StoreError:
             raise
         except Exception as error:  # the library has no class of its own
-            raise self._damaged(_sentence(error)) from None
+            raise self.damaged(_sentence(error)) from None
 
     def close(self) -> None:
         """Close the files."""

@@ -16,7 +16,6 @@ from rmq_store.config.json_files import config_names
 from rmq_store.config.tiered import tiered_queues
 from rmq_store.config.topics_json import (
     TOPICS_FILE,
-    batch_topics,
     lists_all_topics,
     may_be_read,
     read_queue_count,
@@ -270,16 +269,7 @@ class QueueView:
         return queue.topic != SCHEDULE_TOPIC
 
     def why_missing(self, queue: QueueId) -> str:
-        """Why a queue offset between others may have no entry.
-
-        A RocksDB database lists an inner batch once, and a broker of 5.5.0 fails to serve the offsets behind
-        that (DefaultMessageStore#getMessage).
-        """
-        if not self.is_batch(queue) and queue.topic in batch_topics(self.declared_topics):
-            return (
-                "queue.type of the topic is BatchCQ: in RocksDB an inner batch has one entry, at its first "
-                "offset, and no broker serves the others; or the entry is lost"
-            )
+        """Why a queue offset between others may have no entry."""
         return "it is lost, or its entry is out of order"
 
     def limits(self, queue: QueueId) -> tuple[int, int]:
