@@ -45,6 +45,9 @@ _KINDS = {
     ),
     "consumerOffset.json": _Kind("offsetTable", "consumerOffsets", "consumerOffset", 1),
 }
+KEPT_NAMES = tuple(_KINDS)
+"""The JSON files in place of which a broker with RocksDB has databases."""
+
 _PULLED = 2  # table of version 2
 _OFFSETS = "offsetTable"
 

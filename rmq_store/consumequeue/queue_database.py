@@ -33,6 +33,7 @@ from rmq_store.format.queues import QueueId
 ENTRIES, OFFSETS = "default", "offset"  # the families
 _MARK, _MAX = b"\x01", b"\x01max\x01"
 _INT, _LONG, _PLACE = struct.Struct(">i"), struct.Struct(">q"), struct.Struct(">qq")
+_CHECKPOINT = "CHECKPOINT_TOPIC"
 _VALUE = 28  # bytes: log offset, size, tagsCode as in a queue file; then storeTimestamp
 _MOST_IN_BATCH = 2**15 - 1
 QUEUE_VALUE = np.dtype(
@@ -216,6 +217,21 @@ def entries_front(queue: QueueId) -> bytes:
     """What the keys of a queue's entries begin with; a queue offset follows."""
     name = queue.topic.encode("utf-8")
     return b"".join((_INT.pack(len(name)), _MARK, name, _MARK, _INT.pack(queue.queue_id), _MARK))
+
+
+def last_offset_key(queue: QueueId) -> bytes:
+    """The key of a queue's last offset in `offset`."""
+    return _offset_key(queue.topic, queue.queue_id)
+
+
+def dispatched_key() -> bytes:
+    """The key in `offset` of the log offset up to which all records are in the database."""
+    return _offset_key(_CHECKPOINT, 0)
+
+
+def _offset_key(topic: str, number: int) -> bytes:
+    name = topic.encode("utf-8")
+    return b"".join((_INT.pack(len(name)), _MARK, name, _MAX, _INT.pack(number)))
 
 
 def _queue_of(key: bytes) -> QueueId | None:
