@@ -26,6 +26,7 @@ from rmq_store.testing.live_broker.harness import (
 )
 from rmq_store.testing.live_broker.needs import need_jars
 from tests.admin.test_rebuild import index_of, queues_of, rebuilt, settings_of
+from tests.config.test_rocksdb_config import raw
 from tests.support.golden import GoldenStore, unpack, unpack_kind, user_topic
 from tests.support.renumbered import renumber
 
@@ -191,6 +192,35 @@ def test_a_broker_finds_the_first_messages_of_queues_that_it_did_not_write(
     with Broker(RELEASE, tmp_path / "run", conf={**settings, **DISK_GUARD}) as broker:
         found = read_all(broker, topics)
     check_places(found, {place_of(row) for row in wanted.to_pylist()})
+
+
+@pytest.mark.parametrize("name", ["clean-5.5.0", "lmq-5.3.3"])
+def test_the_database_is_that_of_a_broker_that_dispatches_the_same_log(
+    golden: Golden, tmp_path: Path, name: str
+) -> None:
+    """Key by key; what the broker has beyond leads to messages that it delivered after its start.
+
+    When it dispatches a log again it passes over the record at log offset 0, which the databases of golden
+    stores have.
+    """
+    store, target, theirs = golden(name), tmp_path / "target", tmp_path / "run" / "store"
+    rebuild(store.path, target, store_type=DATABASE, release=RELEASE, config=store.conf)
+    copy_store(target, theirs)
+    for folder in ("consumequeue", "index"):
+        shutil.rmtree(theirs / folder)
+    (theirs / "checkpoint").unlink()
+    with MessageStore.open(target) as new:
+        end = new.log_range()[1]
+    settings = {**golden_conf(Path(store.conf)), "storeType": DATABASE, "enableLmq": True}
+    conf = {**settings, **DISK_GUARD, "enableMultiDispatch": True}
+    with Broker(RELEASE, tmp_path / "run", conf=conf) as broker:
+        broker.stop()
+    every = raw(target / "consumequeue", tmp_path / "mine")
+    mine = {key: value for key, value in every.items() if any(value[:8])}
+    assert len(mine) == len(every) - 1
+    found = raw(theirs / "consumequeue", tmp_path / "theirs")
+    assert {key: found.get(key) for key in mine} == mine
+    assert all(struct.unpack_from(">q", found[key])[0] >= end for key in found.keys() - mine.keys())
 
 
 def place_of(row: Mapping[str, Any]) -> tuple[str, int, int, int]:
