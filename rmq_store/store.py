@@ -91,7 +91,7 @@ class MessageStore:
         """Use `open`."""
         self.path, self.config, self.broker_name = root, config, broker_name
         self._log = open_log(root, config)
-        self._folders = QueueFolders(root, config)
+        self._folders = QueueFolders(root, config, self._log)
         self._compaction = CompactionFolders(root)
         looked = snapshot is None and queues
         if looked:

@@ -2,8 +2,9 @@
 
 The target gets the log (copied or linked file by file; that of a broker in DLedger mode without its
 entries) and the configuration. Then a recovery
-without queues and index writes the same files as a broker that dispatches the log. After an
-interruption it continues where it was. The source is never changed.
+without queues and index writes the same files as a broker that dispatches the log, or for a broker with
+storeType=defaultRocksDB the same database. After an interruption it continues where it was; a database
+is begun again. The source is never changed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,8 +26,9 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import offsets_of
 from rmq_store.config.json_files import as_it_is, is_there, read_config, to_fastjson
 from rmq_store.config.locate import require_apart
-from rmq_store.config.rocksdb_config import names_in_databases
+from rmq_store.config.rocksdb_config import KEPT_NAMES, counter_of, names_in_databases
 from rmq_store.config.topics_json import TOPICS_FILE, topics_to_extend
+from rmq_store.consumequeue.queue_database_writer import require_writer
 from rmq_store.errors import (
     AccessError,
     CorruptConfigError,
@@ -47,7 +50,7 @@ from rmq_store.format.layout import (
     CONSUMEQUEUE_DIR,
     INDEX_DIR,
 )
-from rmq_store.format.releases import dialect
+from rmq_store.format.releases import Dialect, dialect
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.lock_file import StoreLock, remove_abort, write_abort
@@ -61,13 +64,17 @@ from rmq_store.writing.open_for_writing import with_log_of_its_own
 STATE_FILE = "rebuild.json"  # exists in an unfinished target
 LOG = logging.getLogger("rmqstore")
 LOG_MODES = ("copy", "link")
+FILES, DATABASE = STORE_TYPES = ("default", "defaultRocksDB")
+_DATABASE_SINCE = (5, 5, 0)  # the first release that is compared with what is written
 
+Recover = Callable[..., RecoveryReport]
 Progress = Callable[[int], None]  # receives the number of bytes copied or read
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """The result of a rebuild. `resumed`: it continued an earlier run."""
+    """The result of a rebuild. `resumed`: it continued an earlier run. `unserved`: topics with inner
+    batches, whose messages no broker serves all from a RocksDB database."""
 
     source: str
     target: str
@@ -76,12 +83,18 @@ class RebuildReport:
     recovery: RecoveryReport
     kind_unknown: tuple[str, ...] = ()  # topics with plain queues because nothing says their kind
     default_delays: int = 0  # delayed messages that are due by the default levels: none were given
+    store_type: str = FILES
+
+    @property
+    def unserved(self) -> tuple[str, ...]:
+        """See above."""
+        return tuple(sorted(self.recovery.inner_batches))
 
     @property
     def all_well(self) -> bool:
-        """Whether the log has no damage, and the target and its queues have all its records."""
+        """Whether the log has no damage, and the target and its queues have and serve all its records."""
         done = self.recovery
-        return not (done.damage or done.intact_cut or done.left_out)
+        return not (done.damage or done.intact_cut or done.left_out or self.unserved)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values for JSON."""
@@ -90,6 +103,7 @@ class RebuildReport:
             "source": self.source,
             "target": self.target,
             "log": self.log,
+            "store_type": self.store_type,
             "resumed": self.resumed,
             **{
                 name: found[name]
@@ -108,6 +122,7 @@ class RebuildReport:
             },
             "kind_unknown": list(self.kind_unknown),
             "default_delays": self.default_delays,
+            "unserved": list(self.unserved),
         }
 
 
@@ -122,6 +137,7 @@ def rebuild(
     target: str | os.PathLike[str],
     *,
     log: str = "copy",
+    store_type: str = FILES,
     release: str | None = None,
     config: Any = None,
     progress: Progress | None = None,
@@ -129,17 +145,16 @@ def rebuild(
     """Rebuild queues and index of the store `source` into the new store `target`.
 
     `log`: "copy" the log files, or "link" the full ones (on the same file system; the last one is
-    always copied). `release` and `config` are those of the broker that will start on it; file sizes
+    always copied). `store_type`: storeType of the broker that will start on it, "default" for queues in
+    files or "defaultRocksDB" for a database. `release` and `config` are those of that broker; file sizes
     default to those of the source. Records after damage are dispatched too, and the report has the
     damage: a broker starts on the target, but cannot send damaged messages. Raises NotAStoreError
     if the target has content other than an unfinished rebuild of this source, CorruptConfigError for a
-    topics.json that cannot be read, InvalidArgumentError, AccessError.
+    topics.json that cannot be read, InvalidArgumentError, AccessError, UnsupportedStoreError without the
+    extra `rocksdb`.
     """
-    if log not in LOG_MODES:
-        raise InvalidArgumentError(
-            None, reason=f"{log!r} is not a way to take the log", expected=" or ".join(LOG_MODES)
-        )
     known, how, root = StoreConfig.of(config), dialect(release), Path(target)
+    _check_options(root, log, store_type, how)
     # Any snapshot will do, because the recovery finds the end of the log.
     unknown = StoreSnapshot(0, 0)
     with MessageStore.open(source, config=known, snapshot=unknown, queues=False) as store:
@@ -158,6 +173,8 @@ def rebuild(
         # Damage does not end the log before records that were flushed.
         flushed = Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).physic_msg_timestamp
         state = {"source": str(store.path.absolute()), "log": log, "release": str(how)}
+        if store_type != FILES:
+            state["storeType"] = store_type
         kinds = TopicKinds.of(store)
         if TOPICS_FILE not in names_in_databases(store.path):
             topics_to_extend(store.path)  # refuses one that nobody could extend
@@ -180,16 +197,16 @@ def rebuild(
     lock = StoreLock(root)
     try:
         write_abort(root, how)
-        kinds.make_folders(root)
         # Nor, in the copy, before intact ones that a recovery in place would cut.
-        recover = partial(recover_locked, root, settings, how, "strict", keeps_intact=True)
-        report = recover(flushed_until=flushed, progress=progress)
-        if kinds.learn(report.batch_topics, report.queues):
-            for name in (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR, INDEX_DIR):
-                shutil.rmtree(root / name, ignore_errors=True)
-            (root / CHECKPOINT_FILE).unlink(missing_ok=True)
-            kinds.make_folders(root)
-            report = recover(flushed_until=flushed)
+        recover = partial(
+            recover_locked, root, settings, how, "strict", flushed_until=flushed, keeps_intact=True
+        )
+        if store_type == DATABASE:
+            _count_versions(root)
+            report = _into_database(root, recover, progress)
+            kinds.learn(report.batch_topics, report.queues)
+        else:
+            report = _into_files(root, recover, kinds, progress)
         kinds.declare(root, how, report.queues)
         remove_abort(root)
         (root / STATE_FILE).unlink()
@@ -199,8 +216,72 @@ def rebuild(
     delayed = [ends for queue, ends in report.queues.items() if queue.topic == SCHEDULE_TOPIC]
     by_default = 0 if config is not None else sum(stop - start for start, stop in delayed)
     return RebuildReport(
-        state["source"], str(root), log, resumed, report, unknown_kinds, by_default
+        *(state["source"], str(root), log, resumed, report, unknown_kinds, by_default),
+        store_type,
     )
+
+
+def _check_options(root: Path, log: str, store_type: str, release: Dialect) -> None:
+    """Raise InvalidArgumentError or UnsupportedStoreError."""
+    if log not in LOG_MODES:
+        raise InvalidArgumentError(
+            None, reason=f"{log!r} is not a way to take the log", expected=" or ".join(LOG_MODES)
+        )
+    if store_type not in STORE_TYPES:
+        raise InvalidArgumentError(
+            None,
+            reason=f"{store_type!r} is not a storeType that is written",
+            expected=" or ".join(STORE_TYPES),
+        )
+    if store_type == FILES:
+        return
+    if release.release < _DATABASE_SINCE:
+        raise InvalidArgumentError(
+            None,
+            reason=f"the queue database of release {release} is not written",
+            expected=f"{Dialect(_DATABASE_SINCE)} or later",
+            advice=f"Omit the release to use the newest, or write queue files: {FILES}",
+        )
+    require_writer(root / CONSUMEQUEUE_DIR)
+
+
+def _into_files(
+    root: Path, recover: Recover, kinds: TopicKinds, progress: Progress | None
+) -> RecoveryReport:
+    """Write queue files, again if the records show that a topic has batch queues."""
+    kinds.make_folders(root)
+    report = recover(progress=progress)
+    if kinds.learn(report.batch_topics, report.queues):
+        _forget(root)
+        kinds.make_folders(root)
+        report = recover()
+    return report
+
+
+def _into_database(root: Path, recover: Recover, progress: Progress | None) -> RecoveryReport:
+    """Write the queues into a database, from all records: an unfinished one has no last offsets."""
+    _forget(root)
+    return recover(progress=progress, queue_database=root / CONSUMEQUEUE_DIR)
+
+
+def _count_versions(root: Path) -> None:
+    """Give the JSON files of the configuration a dataVersion that a broker with RocksDB takes in: its own
+    new databases have the counter 0 (RocksDBConsumerOffsetManager#merge and the like)."""
+    for name in KEPT_NAMES:
+        found = read_config(root, name, as_it_is)
+        if found is not None and counter_of(found.content) < 1:
+            before = found.content.get("dataVersion")
+            version = {"stateVersion": 0, "timestamp": time.time_ns() // 1_000_000}
+            version |= before if isinstance(before, dict) else {}
+            content = {**found.content, "dataVersion": {**version, "counter": 1}}
+            _write_config(root, name, found.path, content)
+
+
+def _forget(root: Path) -> None:
+    """Remove queues and index, and what says how far they are."""
+    for name in (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR, INDEX_DIR):
+        shutil.rmtree(root / name, ignore_errors=True)
+    (root / CHECKPOINT_FILE).unlink(missing_ok=True)
 
 
 def _begin(root: Path, state: dict[str, str]) -> bool:
@@ -310,9 +391,12 @@ def _write_as_file(source: Path, root: Path, name: str) -> None:
     found = read_config(source, name, as_it_is)
     if found is None:
         return
-    content = dict(found.content)
+    _write_config(root, name, found.path, dict(found.content))
+
+
+def _write_config(root: Path, name: str, source: Path, content: dict[str, Any]) -> None:
     for table in ("offsetTable", "pullOffsetTable"):  # a broker writes their numbers without quotes
         if table in content:
             rows = content[table].items()
-            content[table] = {key: offsets_of(found.path, queues) for key, queues in rows}
+            content[table] = {key: offsets_of(source, queues) for key, queues in rows}
     (root / CONFIG_DIR / name).write_text(to_fastjson(content), "utf-8")

@@ -22,6 +22,9 @@ BROKER_NAME = "The broker's name (default: the one in --broker-conf, else the fo
 KEYS = "Only messages with this word in KEYS, or this UNIQ_KEY; repeatable."
 RELEASE = "Write files like this broker release (default: the newest)."
 SYSTEM = "Include system topics."
+HISTORY = (
+    "Of a compaction topic every message that has not expired, not only the last one of each key."
+)
 LOG = "Copy the log, or hard-link its full files and copy the last; links need one file system."
 
 

@@ -84,6 +84,7 @@ store_command = store_command_of()
 skip_damaged_option = click.option(
     "--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them."
 )
+history_option = click.option("--history", is_flag=True, help=option_names.HISTORY)
 json_option = click.option(
     "--json",
     "as_json",

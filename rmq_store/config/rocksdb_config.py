@@ -45,6 +45,9 @@ _KINDS = {
     ),
     "consumerOffset.json": _Kind("offsetTable", "consumerOffsets", "consumerOffset", 1),
 }
+KEPT_NAMES = tuple(_KINDS)
+"""The JSON files in place of which a broker with RocksDB has databases."""
+
 _PULLED = 2  # table of version 2
 _OFFSETS = "offsetTable"
 
@@ -75,8 +78,9 @@ def names_in_databases(root: Path) -> list[str]:
 
 
 def may_be_behind(root: Path) -> bool:
-    """Whether a database may lack the last changes, or all: a broker of version 2 keeps them in memory for
-    long (rocksdbFlushWalFrequency), and 5.5.0 does not write them when it stops."""
+    """Whether a database may lack topics and groups that the broker knew: one of version 2 keeps those that
+    it made itself in memory alone (TopicConfigManager#putTopicConfig, which TopicConfigManagerV2 leaves as
+    it is), and the last changes until it writes its log (rocksdbFlushWalFrequency)."""
     return had_database(root / CONFIG_DIR / _VERSION_2)
 
 

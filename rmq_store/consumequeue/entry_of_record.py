@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.array_types import Ints
@@ -266,6 +267,16 @@ def _with_extra(
     )
     joined = DispatchRequests.concat([base, others])
     return joined.take(np.argsort(joined.log_offset, kind="stable"))
+
+
+def messages_in(log: CommitLog, log_offset: Ints, size: Ints) -> Ints:
+    """How many messages each of these records holds: an inner batch says so. 1 where there is no record."""
+    count = np.ones(len(log_offset), dtype=np.int64)
+    for rows, headers in log.whole_headers(log_offset, size):
+        for row in np.flatnonzero(headers.sys_flag & SysFlag.INNER_BATCH).tolist():
+            found = _properties_of(headers, row).get(Property.INNER_NUM)
+            count[rows[row]] = max(1, _integer(found, 1))
+    return count
 
 
 def entries_to_write(

@@ -10,10 +10,10 @@ the entries that are there say all of a queue, and every reader takes them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,13 +27,18 @@ from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
 from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.layout import FILLER_SIZE, QUEUE_ENTRY
+from rmq_store.format.layout import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY
 from rmq_store.format.queues import QueueId
 
-_ENTRIES, _OFFSETS = "default", "offset"
+ENTRIES, OFFSETS = "default", "offset"  # the families
 _MARK, _MAX = b"\x01", b"\x01max\x01"
 _INT, _LONG, _PLACE = struct.Struct(">i"), struct.Struct(">q"), struct.Struct(">qq")
-_VALUE = 28  # log offset, size, tagsCode as in a queue file; then storeTimestamp
+_CHECKPOINT = "CHECKPOINT_TOPIC"
+_VALUE = 28  # bytes: log offset, size, tagsCode as in a queue file; then storeTimestamp
+_MOST_IN_BATCH = 2**15 - 1
+QUEUE_VALUE = np.dtype(
+    [("log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8"), ("store_timestamp", ">i8")]
+)
 _LAST = 2**62  # queue offset; a larger one is damage
 _MOST = 2**36  # queue offsets from the first to the last entry; more is damage
 _UNITS = 300_000  # of a queue file by default; bounds what one of ours holds in memory
@@ -67,13 +72,13 @@ class QueueDatabase:
             "the queues of this store are in a RocksDB database, which needs a library to be read",
             _OTHERWISE,
         )
-        self._database = open_database(self.folder, (_ENTRIES, _OFFSETS), self._damaged)
+        self._database = open_database(self.folder, (ENTRIES, OFFSETS), self._damaged)
 
     @cached_property
     def ranges(self) -> dict[QueueId, QueueRange]:
         """Every queue that has had a message, and its range. Raises CorruptQueueError."""
         found = {}
-        for key, value in self._database.items(_OFFSETS):
+        for key, value in self._database.items(OFFSETS):
             queue = _queue_of(key)
             if queue is not None and len(value) == _PLACE.size:
                 last = _PLACE.unpack(value)[1]
@@ -84,9 +89,9 @@ class QueueDatabase:
     def _range_of(self, queue: QueueId, last: int) -> QueueRange:
         """The range of a queue whose last offset is `last`. It begins with the first entry that is there:
         what the database calls the least offset may have expired."""
-        front = _front(queue)
+        front = entries_front(queue)
         low, behind = front + _LONG.pack(0), front + _LONG.pack(last + 1)
-        key = self._database.first_key(_ENTRIES, low, behind)
+        key = self._database.first_key(ENTRIES, low, behind)
         start = last + 1 if key is None else _LONG.unpack_from(key, len(front))[0]
         if last - start >= _MOST:
             raise self._damaged(f"queue {queue.topic}/{queue.queue_id} is from {start} to {last}")
@@ -97,7 +102,21 @@ class QueueDatabase:
     ) -> QueueFiles:
         """The range `known` of a queue as files. `beside`: the queue's own files, for entries that
         the database does not have."""
-        return _DatabaseQueue(_Units(self._database, queue, beside), self.folder, known, sources)
+        units = _Units(self._database, queue, beside)
+        return _DatabaseQueue(units, self.folder, known, sources, batch=False)
+
+    def batch_files(self, queue: QueueId, messages_in: MessagesIn, sources: Sources) -> QueueFiles:
+        """A queue with inner batches, as the files of a BatchConsumeQueue: a unit for each entry.
+
+        The database lists a batch at its first queue offset alone. Raises CorruptQueueError.
+        """
+        front, known = entries_front(queue), self.ranges[queue]
+        keys = self._database.keys(
+            ENTRIES, front + _LONG.pack(known.first), front + _LONG.pack(known.stop)
+        )
+        offsets = np.array([_LONG.unpack(key[len(front) :])[0] for key in keys], dtype=np.int64)
+        units = _BatchUnits(self._database, queue, offsets, messages_in)
+        return _DatabaseQueue(units, self.folder, QueueRange(0, len(keys)), sources, batch=True)
 
     def _damaged(self, problem: str) -> CorruptQueueError:
         return CorruptQueueError(
@@ -112,21 +131,71 @@ class QueueDatabase:
         self._database.close()
 
 
-class _Units(NamedTuple):
+MessagesIn = Callable[[Ints, Ints], Ints]
+"""Says of records, by log offsets and sizes, how many messages each holds."""
+
+
+class _UnitsOfQueue(Protocol):
     """The entries of one queue, as bytes of a queue file."""
+
+    @property
+    def queue(self) -> QueueId:
+        """The queue."""
+
+    @property
+    def width(self) -> int:
+        """The bytes of a unit."""
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """The bytes of the units [start, stop). Raises the error of a damaged database."""
+
+
+class _BatchUnits(NamedTuple):
+    """Those of a BatchConsumeQueue. `offsets`: the queue offset of each entry, ascending."""
+
+    database: Database
+    queue: QueueId
+    offsets: Ints
+    messages_in: MessagesIn
+    width: int = BATCH_QUEUE_ENTRY.itemsize
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """See `_UnitsOfQueue`. Where no offset is free, an entry is one message."""
+        front, units = entries_front(self.queue), np.zeros(stop - start, dtype=BATCH_QUEUE_ENTRY)
+        at = self.offsets[start:stop]
+        if not len(at):
+            return units.view(np.uint8)
+        first, behind = front + _LONG.pack(int(at[0])), front + _LONG.pack(int(at[-1]) + 1)
+        values = self.database.values(ENTRIES, first, behind)
+        if len(values) != len(at) or any(len(value) != _VALUE for value in values):
+            raise self.database.damaged("it lists fewer entries than it has keys")
+        found = np.frombuffer(b"".join(values), dtype=QUEUE_VALUE)
+        for name in ("log_offset", "size", "tags_code", "store_timestamp"):
+            units[name] = found[name]
+        units["base_offset"], units["batch_size"], units["compacted_offset"] = at, 1, -1
+        gap = np.diff(self.offsets[start : stop + 1], append=at[-1] + 2)[: len(at)]
+        rows = np.flatnonzero(gap > 1)
+        places = found["log_offset"][rows].astype(np.int64), found["size"][rows].astype(np.int64)
+        units["batch_size"][rows] = self.messages_in(*places).clip(1, _MOST_IN_BATCH)
+        return units.view(np.uint8)
+
+
+class _Units(NamedTuple):
+    """Those of a ConsumeQueue. `beside`: see `QueueDatabase.files`."""
 
     database: Database
     queue: QueueId
     beside: QueueFiles | None
+    width: int = QUEUE_ENTRY.itemsize
 
     def read(self, start: int, stop: int) -> Bytes:
         """The bytes of the entries [start, stop); one that leads nowhere for each that is not there.
 
         Raises the error of a damaged database.
         """
-        front = _front(self.queue)
+        front = entries_front(self.queue)
         first, last = front + _LONG.pack(start), front + _LONG.pack(stop)
-        values = self.database.values(_ENTRIES, first, last)
+        values = self.database.values(ENTRIES, first, last)
         if len(values) == stop - start and all(len(value) == _VALUE for value in values):
             raw = np.frombuffer(b"".join(values), dtype=np.uint8)
             return np.ascontiguousarray(raw.reshape(-1, _VALUE)[:, :_WIDTH]).reshape(-1)
@@ -137,17 +206,32 @@ class _Units(NamedTuple):
             real = (held["size"] > 0) & (held["size"] != FILLER_SIZE)
             units[real] = held[real]
         found = units.view(np.uint8).reshape(-1, _WIDTH)
-        for key, value in self.database.items(_ENTRIES, first, last):
+        for key, value in self.database.items(ENTRIES, first, last):
             if len(key) == len(first) and len(value) == _VALUE:
                 at = _LONG.unpack(key[len(front) :])[0] - start
                 found[at] = np.frombuffer(value, dtype=np.uint8)[:_WIDTH]
         return found.reshape(-1)
 
 
-def _front(queue: QueueId) -> bytes:
+def entries_front(queue: QueueId) -> bytes:
     """What the keys of a queue's entries begin with; a queue offset follows."""
     name = queue.topic.encode("utf-8")
     return b"".join((_INT.pack(len(name)), _MARK, name, _MARK, _INT.pack(queue.queue_id), _MARK))
+
+
+def last_offset_key(queue: QueueId) -> bytes:
+    """The key of a queue's last offset in `offset`."""
+    return _offset_key(queue.topic, queue.queue_id)
+
+
+def dispatched_key() -> bytes:
+    """The key in `offset` of the log offset up to which all records are in the database."""
+    return _offset_key(_CHECKPOINT, 0)
+
+
+def _offset_key(topic: str, number: int) -> bytes:
+    name = topic.encode("utf-8")
+    return b"".join((_INT.pack(len(name)), _MARK, name, _MAX, _INT.pack(number)))
 
 
 def _queue_of(key: bytes) -> QueueId | None:
@@ -171,29 +255,33 @@ def _queue_of(key: bytes) -> QueueId | None:
 class _DatabaseQueue(QueueFiles):
     """The entries of a queue as a chain of files. The database says where the queue begins and ends."""
 
-    def __init__(self, units: _Units, folder: str, known: QueueRange, sources: Sources) -> None:
+    def __init__(
+        self, units: _UnitsOfQueue, folder: str, known: QueueRange, sources: Sources, *, batch: bool
+    ) -> None:
+        """`known`: the first unit and the one after the last."""
         self._known = known
         super().__init__(
             folder,
+            batch=batch,
             folders=(),
-            file_size=_UNITS * _WIDTH,
+            file_size=_UNITS * units.width,
             segments=list(_segments(units, folder, known)),
             sources=sources,
         )
 
     @property
     def first_unit(self) -> int:
-        """The first queue offset."""
+        """The first queue offset, or entry of a BatchConsumeQueue."""
         return self._known.first
 
     def find_stop(self) -> int:
-        """The queue offset after the last one."""
+        """The queue offset, or entry, after the last one."""
         return self._known.stop
 
     def ends(self) -> QueueEnds | None:
         """The first and the last entry; None if there is none."""
         first, stop = self._known
-        if first >= stop:
+        if first >= stop or self.batch:
             return None
         return QueueEnds(self.unit(first), self.unit(stop - 1), stop, False)
 
@@ -202,11 +290,11 @@ class _DatabaseQueue(QueueFiles):
         return False
 
 
-def _segments(units: _Units, folder: str, known: QueueRange) -> Iterator[SegmentFile]:
+def _segments(units: _UnitsOfQueue, folder: str, known: QueueRange) -> Iterator[SegmentFile]:
     for base in range(known.first - known.first % _UNITS, known.stop, _UNITS):
         file = _DatabaseFile(units, base, min(known.stop - base, _UNITS))
-        name = f"{folder}:{units.queue.topic}/{units.queue.queue_id}/{base * _WIDTH:020}"
-        yield SegmentFile(name, base * _WIDTH, file.size, opened=file.again)
+        name = f"{folder}:{units.queue.topic}/{units.queue.queue_id}/{base * units.width:020}"
+        yield SegmentFile(name, base * units.width, file.size, opened=file.again)
 
 
 class _DatabaseFile:
@@ -215,10 +303,10 @@ class _DatabaseFile:
     cost: Cost = LOCAL
     is_there = False
 
-    def __init__(self, units: _Units, base: int, count: int) -> None:
-        """`base`: the first of `count` queue offsets."""
+    def __init__(self, units: _UnitsOfQueue, base: int, count: int) -> None:
+        """`base`: the first of `count` units."""
         self._units, self._base, self._count = units, base, count
-        self.size = count * _WIDTH
+        self.size = count * units.width
 
     def again(self) -> _DatabaseFile:
         """The same without the bytes that were read."""
@@ -231,13 +319,14 @@ class _DatabaseFile:
 
     def read(self, start: int, stop: int) -> Bytes:
         """A copy of some bytes. Raises CorruptQueueError."""
-        first, last = start // _WIDTH, -(-stop // _WIDTH)
+        width = self._units.width
+        first, last = start // width, -(-stop // width)
         parts = [
             self._units.read(self._base + at, self._base + min(at + _READ, last))
             for at in range(first, last, _READ)
         ]
         found = np.concatenate(parts) if len(parts) != 1 else parts[0]
-        return found[start - first * _WIDTH : stop - first * _WIDTH]
+        return found[start - first * width : stop - first * width]
 
     def missing(self, starts: Ints, stops: Ints) -> Iterator[Run]:
         """Nothing that could be fetched side by side."""

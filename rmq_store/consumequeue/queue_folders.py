@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
+from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.rocksdb import has_queue_files, rocksdb_queues
+from rmq_store.config.topics_json import declared_batch_topics
+from rmq_store.consumequeue.entry_of_record import messages_in
 from rmq_store.consumequeue.queue_database import QueueDatabase, QueueRange
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.errors import CorruptQueueError, StoreError, UnsupportedStoreError, from_os_error
@@ -41,8 +44,10 @@ class QueueFolders:
     `unread`: why the database with the queues was not read, if there are queue files beside it.
     """
 
-    def __init__(self, root: Path, config: StoreConfig) -> None:
+    def __init__(self, root: Path, config: StoreConfig, log: CommitLog | None = None) -> None:
+        """`log`: says how many messages an entry of a database stands for."""
         self.root = root
+        self._log = log
         self.config = config
         self.unread: StoreError | None = None
         self._sources = Sources(_QUEUE_FILES_KEPT, block=_REMOTE_BLOCK)
@@ -62,7 +67,13 @@ class QueueFolders:
         found = self.listed_in_files()
         if self._database is None:
             return found
-        return dict(sorted((dict.fromkeys(self._database.ranges, False) | found).items()))
+        listed = {queue: queue.topic in self._batch_topics for queue in self._database.ranges}
+        return dict(sorted((listed | found).items()))
+
+    @cached_property
+    def _batch_topics(self) -> set[str]:
+        """Topics whose queues in a database are read as BatchConsumeQueues; only the log can say how."""
+        return declared_batch_topics(self.root) if self._log is not None else set()
 
     def listed_in_files(self) -> dict[QueueId, bool]:
         """Every queue that has a folder -> whether it is a BatchConsumeQueue. Sorted."""
@@ -92,9 +103,22 @@ class QueueFolders:
         files = self._open.get(queue)
         if files is None:
             in_database = self._database is not None and queue in self._database.ranges
-            files = self._of_database(queue) if in_database else self.files_of(queue, batch=batch)
+            if batch and in_database:
+                files = self._batch_of_database(queue)
+            else:
+                files = (
+                    self._of_database(queue) if in_database else self.files_of(queue, batch=batch)
+                )
             self._open[queue] = files
         return files
+
+    def _batch_of_database(self, queue: QueueId) -> QueueFiles:
+        """The BatchConsumeQueue, or what a database alone has of it."""
+        assert self._database is not None
+        log = self._log
+        if log is None or os.path.isdir(queue_folder(self.root, BATCH_CONSUMEQUEUE_DIR, queue)):
+            return self.files_of(queue, batch=True)
+        return self._database.batch_files(queue, partial(messages_in, log), self._sources)
 
     def files_of(self, queue: QueueId, *, batch: bool = False) -> QueueFiles:
         """The files of a queue that has a folder."""

@@ -13,17 +13,21 @@ import os
 import shutil
 import struct
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
-from rmq_store.errors import StoreError, UnsupportedStoreError, from_os_error
+from rmq_store.errors import AccessError, StoreError, UnsupportedStoreError, from_os_error
+from rmq_store.files.durable_files import sync_folder
 from rmq_store.files.remote.remote_store import shadow_of
 
 _SIGNS = ("CURRENT", "IDENTITY", "LOCK")  # of a database, which may have lost one
 _CURRENT, _MANIFEST, _LOG, _TABLE = "CURRENT", "MANIFEST-", ".log", ".sst"
 _TRIES = 20
+_FORMAT = 5  # of tables; that of a broker, whose RocksDB may not read later ones
+_OF_THE_LIBRARY = ("rocksdict-config.json", "LOG")
 _BLOCK, _HEAD, _KINDS = 32 << 10, struct.Struct("<4xHB"), 4  # of logs: full, first, middle, last
 
 Damaged = Callable[[str], StoreError]
@@ -51,7 +55,7 @@ class Database:
 
     def __init__(self, opened: Any, families: Sequence[str], damaged: Damaged) -> None:
         """Use `open_database`."""
-        self._opened, self._damaged = opened, damaged
+        self._opened, self.damaged = opened, damaged
         self.families = {name: opened.get_column_family(name) for name in families}
 
     def items(
@@ -71,8 +75,15 @@ class Database:
             # The library's list ends where a block is damaged. Only an iterator says so.
             beyond = found[-1][0] + b"\0" if found else first
             if self._seek(family, beyond, how) is not None:
-                raise self._damaged("a list of keys ended early")
+                raise self.damaged("a list of keys ended early")
         return found
+
+    def keys(self, family: str, first: bytes, stop: bytes) -> list[bytes]:
+        """The keys from `first` to before `stop`, in order; fewer where a block is damaged."""
+        if family not in self.families:
+            return []
+        with self._errors():
+            return list(self.families[family].keys(from_key=first, read_opt=_upto(stop)))
 
     def values(self, family: str, first: bytes, stop: bytes) -> list[bytes]:
         """The values of these keys, in half the time of `items`; fewer where a block is damaged."""
@@ -104,12 +115,101 @@ class Database:
         except StoreError:
             raise
         except Exception as error:  # the library has no class of its own
-            raise self._damaged(_sentence(error)) from None
+            raise self.damaged(_sentence(error)) from None
 
     def close(self) -> None:
         """Close the files."""
         self.families.clear()
         self._opened.close()
+
+
+class NewDatabase:
+    """A database that is being written. It has no log: what is in it counts after `close`.
+
+    All methods raise AccessError.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], universal: str, small: str) -> None:
+        """Make it in `folder`, with two families: `universal`, which is large, and `small`.
+
+        They are compressed and compacted as the database of a broker (RocksDBOptionsFactory), in a format
+        that its RocksDB reads. The caller has called `require_rocksdict`.
+        """
+        from rocksdict import DBCompactionStyle, DBCompressionType, Rdict, WriteOptions
+
+        self._folder = str(folder)
+        large, plain = _of_broker(), _of_broker()
+        large.set_compression_type(DBCompressionType.lz4())
+        large.set_compaction_style(DBCompactionStyle.universal())
+        with self._errors():
+            self._opened = Rdict(self._folder, options=large)
+            # The library knows a family `default` alone before it has made others.
+            self._families = {
+                universal: self._opened.get_column_family(universal),
+                small: self._opened.create_column_family(small, plain),
+            }
+        self._handles = {
+            name: self._opened.get_column_family_handle(name) for name in self._families
+        }
+        self._how = cast("Any", WriteOptions())
+        self._how.disable_wal = True
+
+    def put(self, family: str, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Write keys and values. A later value of a key replaces an earlier one."""
+        from rocksdict import WriteBatch
+
+        batch, handle = WriteBatch(raw_mode=True), self._handles[family]
+        for key, value in pairs:
+            batch.put(key, value, handle)
+        with self._errors():
+            self._opened.write(batch, self._how)
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """The value of a key that was written."""
+        with self._errors():
+            found: bytes | None = self._families[family].get(key)
+        return found
+
+    def items(self, family: str, first: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
+        """Keys and values from the key `first` to before `stop`, in order."""
+        with self._errors():
+            found: Any = self._families[family].items(from_key=first, read_opt=_upto(stop))
+            return list(found)
+
+    def close(self, *, keep: bool) -> None:
+        """Close the files; with `keep` after all of it is on the disk."""
+        with self._errors():
+            for family in self._families.values() if keep else ():
+                family.flush()
+            self._families.clear()
+            self._handles.clear()
+            self._opened.close()
+        for name in os.listdir(self._folder):
+            if name in _OF_THE_LIBRARY or name.startswith("LOG.old."):
+                os.unlink(os.path.join(self._folder, name))
+        if keep:
+            sync_folder(Path(self._folder))
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # the library has no class of its own
+            raise AccessError(
+                self._folder,
+                reason=f"RocksDB cannot write the database: {_sentence(error)}",
+                advice="Run the same command again when the folder can be written, or name another target",
+            ) from None
+
+
+def _of_broker() -> Any:
+    from rocksdict import BlockBasedOptions, Options
+
+    found, table = Options(raw_mode=True), BlockBasedOptions()
+    table.set_format_version(_FORMAT)
+    found.set_block_based_table_factory(table)
+    found.create_if_missing(True)
+    return found
 
 
 def _upto(stop: bytes) -> Any:

@@ -111,6 +111,7 @@ def recover_locked(
     cuts_intact: bool = True,
     progress: Callable[[int], None] | None = None,
     planned: bool = False,
+    queue_database: Path | None = None,
 ) -> RecoveryReport:
     """As `recover`, under the caller's lock; afterwards `abort` exists if a recovery was needed.
 
@@ -118,7 +119,8 @@ def recover_locked(
     the checkpoint does not show it; damage before such records does not end the log. `keeps_intact`:
     nor before other intact ones, unless they are older than the record before it. `progress`:
     callback that receives byte counts of the log, which is read twice. `until`: truncate the log of
-    an unclean store at this offset, even if whole records follow. `planned`: change nothing. Raises
+    an unclean store at this offset, even if whole records follow. `planned`: change nothing.
+    `queue_database`: the folder of a new RocksDB database for the queues of a store that has none. Raises
     InvalidArgumentError if no record ends there, and without `cuts_intact` UnrecoverableStoreError
     before a strict recovery cuts intact records.
     """
@@ -130,7 +132,10 @@ def recover_locked(
         else:
             given = (root, config, traits, changes, until, flushed_until, progress)
             report = StrictRecovery(
-                *given, keeps_intact=keeps_intact, cuts_intact=cuts_intact
+                *given,
+                keeps_intact=keeps_intact,
+                cuts_intact=cuts_intact,
+                queue_database=queue_database,
             ).run()
     finally:
         changes.close()

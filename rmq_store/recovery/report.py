@@ -20,13 +20,15 @@ class LeftOut:
     """Records of one queue that it does not list, because earlier records have their queueOffsets.
 
     `queue_offset` and `log_offset` are those of the first. `listed`: a BatchConsumeQueue lists them too,
-    and a consumer may get one of two alone.
+    and a consumer may get one of two alone. `replaced`: in a RocksDB database later records have their
+    queueOffsets, or are the queue's last ones with smaller queueOffsets.
     """
 
     count: int
     queue_offset: int
     log_offset: int
     listed: bool = False
+    replaced: bool = False
 
 
 def note_left_out(
@@ -36,9 +38,10 @@ def note_left_out(
     log_offset: Ints,
     *,
     listed: bool = False,
+    replaced: bool = False,
 ) -> None:
     """Add records of one queue, at least one, to those `left_out`."""
-    first = LeftOut(0, int(queue_offset[0]), int(log_offset[0]), listed)
+    first = LeftOut(0, int(queue_offset[0]), int(log_offset[0]), listed, replaced)
     left_out.setdefault(queue, first).count += len(queue_offset)
 
 
@@ -93,6 +96,9 @@ class RecoveryReport:
     seconds: float = 0.0
     delayed_rebuilt: int = field(default=0, repr=False)
     batch_topics: set[str] = field(default_factory=set, repr=False)  # those of units with a batch
+    inner_batches: set[str] = field(
+        default_factory=set, repr=False
+    )  # topics, in a RocksDB database
     snapshot: StoreSnapshot | None = field(default=None, repr=False)
 
     @property
@@ -122,7 +128,8 @@ class RecoveryReport:
         """A sentence for each queue with records that were left out."""
         return [
             f"{'doubled' if left.listed else 'left out'}: {counted(left.count, 'record')} of queue "
-            f"{printable(queue.topic)}/{queue.queue_id} with queue offsets that earlier records have; the "
+            f"{printable(queue.topic)}/{queue.queue_id} with queue offsets that "
+            f"{'later' if left.replaced else 'earlier'} records have; the "
             f"first: queue offset {left.queue_offset}, log offset {left.log_offset}. "
             + (_LISTED if left.listed else "A broker skips them too; source=commitlog reads them")
             for queue, left in self.left_out.items()
@@ -138,7 +145,10 @@ class RecoveryReport:
             name: getattr(self, name)
             for name in self.__dataclass_fields__
             if name
-            not in ("files", "left_out", "queues", "delayed_rebuilt", "batch_topics", "snapshot")
+            not in (
+                *("files", "left_out", "queues"),
+                *("delayed_rebuilt", "batch_topics", "inner_batches", "snapshot"),
+            )
         }
         found["bytes_cut"] = self.bytes_cut
         found["files"] = [

@@ -266,6 +266,9 @@ class QueueRecovery:
                     state.at += int(np.flatnonzero(~right)[0])
                     self._cut(state)
 
+    def discard(self) -> None:
+        """Does nothing: the next recovery compares what was written."""
+
     def ranges(self) -> dict[QueueId, tuple[int, int]]:
         """Min and max offset of each queue after its changes. Call it after `finish`."""
         return {

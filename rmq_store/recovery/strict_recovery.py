@@ -32,6 +32,7 @@ from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.markers.lock_file import write_abort
 from rmq_store.recovery.change_list import ChangeList
 from rmq_store.recovery.clean_stop import why_unclean
+from rmq_store.recovery.database_queues import DatabaseQueues
 from rmq_store.recovery.find_log_end import LogWalk, careful_start
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.recovery.strict_index import IndexRecovery, last_index_writer
@@ -65,6 +66,7 @@ class StrictRecovery:
         *,
         keeps_intact: bool = False,
         cuts_intact: bool = True,
+        queue_database: Path | None = None,
     ) -> None:
         """For the parameters see `recover_locked` in rmq_store.recovery.recover_store."""
         self._progress = progress
@@ -76,6 +78,7 @@ class StrictRecovery:
         self.release = release
         self._keeps_intact, self._cuts_intact = keeps_intact, cuts_intact
         self._until = until
+        self._queue_database = queue_database
         self._changes = changes
         self.report = RecoveryReport(
             str(root), "strict", not (root / ABORT_FILE).exists(), not changes.planned
@@ -203,7 +206,7 @@ class StrictRecovery:
             self._changes.hold()
         self._cut_log(log, first.end)
         index.remove_doubtful(self._changes)
-        queues = QueueRecovery(log, self._folders, self.config, walk, self._changes)
+        queues = self._queues_along(log, walk)
         indexer: IndexWriter | None = None
         if self.config.messageIndexEnable is not False:
             indexer = last_index_writer(
@@ -216,12 +219,19 @@ class StrictRecovery:
         except BaseException:
             if indexer is not None and queues.may_look_further:
                 indexer.discard()
+            queues.discard()
             raise
         self._changes.release()
         if indexer is not None:
             self.report.index_items_rebuilt = indexer.items_written
             self._full_until = indexer.full_until
             indexer.close()
+
+    def _queues_along(self, log: CommitLog, walk: LogWalk) -> QueueRecovery | DatabaseQueues:
+        """What takes the entries of the records of the walk."""
+        if self._queue_database is not None:
+            return DatabaseQueues(self._queue_database, log.start, walk)
+        return QueueRecovery(log, self._folders, self.config, walk, self._changes)
 
     def _cut_log(self, log: CommitLog, end: int) -> None:
         """Zero the rest of the file after the end, and delete the files after it."""
@@ -232,7 +242,12 @@ class StrictRecovery:
                 for change in cut(file.path, end - file.base, "cut log"):
                     self._changes.add(change)
 
-    def _along_log(self, walk: LogWalk, queues: QueueRecovery, indexer: IndexWriter | None) -> None:
+    def _along_log(
+        self,
+        walk: LogWalk,
+        queues: QueueRecovery | DatabaseQueues,
+        indexer: IndexWriter | None,
+    ) -> None:
         batch = declared_batch_topics(self.root) | {
             queue.topic for queue, is_batch in self._folders.listed().items() if is_batch
         }
@@ -256,6 +271,8 @@ class StrictRecovery:
         queues.finish()
         report.entries_cut, report.entries_rebuilt = queues.cut, queues.rebuilt
         report.delayed_rebuilt = queues.delayed
+        if isinstance(queues, DatabaseQueues):
+            report.inner_batches = queues.inner_batches
         report.left_out, report.queues = queues.left_out, queues.ranges()
 
     def _mark(self, headers: Headers, full_until: int) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 from rmq_store.commitlog.doubled_records import doubled_names
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.consumer_offsets import read_consumer_offsets
+from rmq_store.config.json_files import config_names
 from rmq_store.config.tiered import tiered_queues
 from rmq_store.config.topics_json import (
-    batch_topics,
+    TOPICS_FILE,
     lists_all_topics,
     may_be_read,
     read_queue_count,
@@ -93,6 +94,11 @@ class QueueView:
     def topics_problem(self) -> StoreError | None:
         """Why topics.json cannot be read. Raises AccessError."""
         return self._topics_or_problem[1]
+
+    @cached_property
+    def has_topics_file(self) -> bool:
+        """Whether there is a topics.json, a .bak of it or a database in its place. Raises AccessError."""
+        return TOPICS_FILE in config_names(self._root)
 
     @cached_property
     def _topics_or_problem(self) -> tuple[dict[str, dict[str, Any]], StoreError | None]:
@@ -263,16 +269,7 @@ class QueueView:
         return queue.topic != SCHEDULE_TOPIC
 
     def why_missing(self, queue: QueueId) -> str:
-        """Why a queue offset between others may have no entry.
-
-        A RocksDB database lists an inner batch once, and a broker of 5.5.0 fails to serve the offsets behind
-        that (DefaultMessageStore#getMessage).
-        """
-        if not self.is_batch(queue) and queue.topic in batch_topics(self.declared_topics):
-            return (
-                "queue.type of the topic is BatchCQ: in RocksDB an inner batch has one entry, at its first "
-                "offset, and no broker serves the others; or the entry is lost"
-            )
+        """Why a queue offset between others may have no entry."""
         return "it is lost, or its entry is out of order"
 
     def limits(self, queue: QueueId) -> tuple[int, int]:

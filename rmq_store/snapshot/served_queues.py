@@ -7,6 +7,7 @@ verify) asks `QueueView`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from functools import cached_property
 
@@ -24,6 +25,8 @@ from rmq_store.errors import (
 )
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.snapshot.queue_view import QueueView
+
+LOG = logging.getLogger("rmqstore")
 
 _DAMAGE = (
     CorruptConfigError,
@@ -46,6 +49,7 @@ class ServedQueues:
     def __init__(self, view: QueueView, folders: CompactionFolders, config: StoreConfig) -> None:
         self._view, self._folders, self._config = view, folders, config
         self._found: dict[QueueId, CompactedQueue | StoreError | None] = {}
+        self._warned_of: set[str] = set()
 
     @cached_property
     def _is_there(self) -> bool:
@@ -55,15 +59,36 @@ class ServedQueues:
     def is_answered(self, topic: str) -> bool:
         """Whether a broker answers pulls of a topic from `compaction/` (DefaultMessageStore#getMessage).
 
-        Without that folder the CommitLog alone has the topic. Raises CorruptConfigError if topics.json is
-        damaged and the topic has files there.
+        Without that folder the CommitLog alone has the topic, and without topics.json it has every topic:
+        then a warning goes to the log for one with files there. They may be left from a topic that was
+        deleted (DefaultMessageStore#deleteTopics). Raises CorruptConfigError if topics.json is damaged and
+        the topic has files there.
         """
         if not self._is_there:
             return False
         problem = self._view.topics_problem
         if problem is not None and self._folders.is_there(topic):
-            raise problem
+            raise CorruptConfigError(
+                problem.path,
+                reason=f"{problem.reason}. So nothing says whether consumers of {topic}, which has files in "
+                "compaction/, get every message or the last one of each key",
+                advice="Restore the file from a backup. compacted=False (Spark: compacted=false, cat and "
+                "sql: --history) gives every message that has not expired",
+            )
+        if not self._view.has_topics_file:
+            self._warn_of(topic)
         return is_compacted(self._view.declared_topics.get(topic))
+
+    def _warn_of(self, topic: str) -> None:
+        """Say once that a topic with files for compaction is read as any other."""
+        if topic not in self._warned_of and self._folders.is_there(topic):
+            self._warned_of.add(topic)
+            LOG.warning(
+                "there is no topics.json, so every message of %s that has not expired is read, as a broker "
+                "without that file answers. The topic has files in compaction/: with "
+                "cleanup.policy=COMPACTION in topics.json, consumers get the last message of each key",
+                topic,
+            )
 
     def files(self, queue: QueueId) -> CompactedQueue | None:
         """The files of a queue of a topic that `is_answered`; None without any.

@@ -562,6 +562,28 @@ def _about_rocksdb(store: MessageStore) -> Iterator[Finding]:
             "A database beside queue files is normal with rocksdbCQDoubleWriteEnable=true and with "
             "combineCQLoadingCQTypes",
         )
+    yield from _inner_batches(store, str(rocksdb_queues(store.path)))
+
+
+def _inner_batches(store: MessageStore, database: str) -> Iterator[Finding]:
+    """Queues in a database that have more messages than entries (DefaultMessageStore#getMessage)."""
+    for queue, state in store.snapshot().queues.items():
+        entries = (
+            state.file_stop - state.file_start + (0 if state.tail is None else len(state.tail))
+        )
+        if not state.batch or state.max_offset - state.min_offset <= entries:
+            continue
+        if store.view.folder(queue) == database:
+            yield Finding(
+                Severity.WARNING,
+                "inner-batches-in-rocksdb",
+                database,
+                f"queue {queue.topic}/{queue.queue_id} has inner batches, and a RocksDB database lists each "
+                "at its first queue offset alone: a broker ends the pull of another one with an error, and "
+                "a consumer stays there",
+                "rmqstore reads all of them. rmqstore rebuild writes queue files in a new store, from which "
+                "brokers serve them",
+            )
 
 
 def _about_dledger(store: MessageStore) -> Iterator[Finding]:

@@ -71,6 +71,43 @@ def test_other_commands_have_every_message(golden: GoldenStore) -> None:
     assert used[TOPIC] == len(found)
 
 
+def test_the_history_has_every_message_of_the_queues(golden: GoldenStore) -> None:
+    """As find, which searches the log."""
+    every = places(lines_of("find", golden.path, "--topic", TOPIC))
+    assert len(every) >= len(served(golden, TOPIC))
+    assert every != served(golden, TOPIC), "the places are those in the CommitLog"
+    cat = ("cat", golden.path, "--topic", TOPIC, "--history")
+    assert places(lines_of(*cat)) == every
+    assert places(lines_of(*cat, "--verify-queue", "--queue", "1")) == [
+        row for row in every if row[0] == 1
+    ]
+    middle = sorted(row[1] for row in every)[len(every) // 2]
+    assert places(lines_of(*cat, "--offset", str(middle))) == [r for r in every if r[1] >= middle]
+    (when,) = lines_of(*cat, "--queue", "0", "--offset", "1", "--limit", "1")
+    time = ("--since", when["storeTimestamp"])
+    since = places(lines_of(*cat, *time))
+    assert since == places(lines_of("find", golden.path, "--topic", TOPIC, *time))
+    assert set(since) < set(every)
+    query = f"select queueId, queueOffset, commitLogOffset from messages where topic = '{TOPIC}'"
+    assert places(lines_of("sql", golden.path, query, "--history")) == every
+
+
+def test_the_history_of_a_damaged_compaction_log_is_there(golden: GoldenStore) -> None:
+    """The queue itself is whole."""
+    Path(golden.path, f"compaction/compactionCq/{TOPIC}/1/{0:020d}").unlink()
+    every = places(lines_of("find", golden.path, "--topic", TOPIC))
+    assert places(lines_of("cat", golden.path, "--topic", TOPIC, "--history")) == every
+
+
+def test_an_offset_of_the_history_is_one_of_the_queue(golden: GoldenStore) -> None:
+    """The compaction log may lack the last messages: its end is not that of the queue."""
+    cat = ("cat", golden.path, "--topic", TOPIC, "--queue", "1", "--history")
+    end = max(row[1] for row in places(lines_of(*cat))) + 1
+    assert lines_of(*cat, "--offset", str(end)) == []
+    done = call(*cat, "--offset", str(end + 1))
+    assert (done.returncode, f"queue 1: 0 to {end}" in done.stderr) == (2, True)
+
+
 def test_sql_counts_what_a_client_got(golden: GoldenStore) -> None:
     query = f"select count(*) as n from messages where topic = '{TOPIC}'"
     assert lines_of("sql", golden.path, query) == [{"n": len(served(golden, TOPIC))}]

@@ -1,5 +1,5 @@
-"""Topics, groups and offsets that a broker keeps in RocksDB: of a real broker (version 1), and of databases
-made here after the keys that broker.config.v2 and useSingleRocksDBForAllConfigs write."""
+"""Topics, groups and offsets that a broker keeps in RocksDB: of real brokers (versions 1 and 2), and of
+databases made here after the keys that broker.config.v2 and useSingleRocksDBForAllConfigs write."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from tests.support.golden import GoldenStore, unpack, unpack_kind
 from tests.support.rocksdb import write_database
 
 CLEAN, CRASHED = "rocksdb-5.5.0", "rocksdb-crash-5.5.0"
+VERSION_2 = "rocksdb-config-v2-5.5.0"
 TOPIC = {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "topicName": "t"}
 
 
@@ -117,6 +118,67 @@ def name_of(text: str) -> bytes:
 def offset_key(table: int, group: str, topic: str, queue: int) -> bytes:
     rest = name_of(group) + b"\1" + name_of(topic) + b"\1" + struct.pack(">i", queue)
     return v2(table, 2, rest)
+
+
+def answered(golden: GoldenStore, call: str, *, again: bool = True) -> list[dict[str, Any]]:
+    """What a broker answered that was started again on the files, or the one that wrote them."""
+    which = "started again" if again else "before the stop"
+    return [one for one in golden.answers(call) if one["broker"] == which]
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_version_2_is_read_as_brokers_answer(tmp_path: Path, again: bool) -> None:
+    """But for what the brokers made themselves: system topics and groups, retry topics, `auto`."""
+    golden = unpack_kind(VERSION_2, tmp_path)
+    before = golden.fingerprint()
+    (topics,) = answered(golden, "topics", again=again)
+    made = ("orders", "payments", "state")
+    assert read_topic_configs(golden.path) == {name: topics["answer"][name] for name in made}
+    (groups,) = answered(golden, "groups", again=again)
+    found = read_config(golden.path, "subscriptionGroup.json", as_it_is)
+    assert found is not None
+    assert found.content["subscriptionGroupTable"] == {
+        name: groups["answer"][name] for name in ("g-fast", "g-slow")
+    }
+    offsets = {
+        (one["group"], one["topic"], one["queueId"]): one["answer"]
+        for one in answered(golden, "offset", again=again)
+    }
+    assert {
+        (group, topic, queue): offset
+        for group, of_group in read_consumer_offsets(golden.path).items()
+        for topic, queues in of_group.items()
+        for queue, offset in queues.items()
+    } == offsets
+    assert len(offsets) == 9
+    assert golden.fingerprint() == before
+
+
+def test_a_broker_of_version_2_forgets_what_it_made_itself(tmp_path: Path) -> None:
+    """So its topic is not called unknown, and the offsets of its group are those of a group."""
+    golden = unpack_kind(VERSION_2, tmp_path)
+    (before,) = answered(golden, "topics", again=False)
+    (after,) = answered(golden, "topics")
+    assert "auto" in before["answer"].keys() - after["answer"].keys()
+    with MessageStore.open(golden.path) as store:
+        assert "auto" in store.topics()
+        assert not store.is_undeclared("auto")
+        rows = store.table("groups").to_pylist()
+        lag = {(r["consumerGroup"], r["topic"]): r["lag"] for r in rows if r["queueId"] == 0}
+        assert [one.code for one in verify(store).findings] == ["queue-not-read"]  # payments/2
+    assert lag["g-auto", "auto"] == 0
+    assert lag["g-slow", "payments"] == 6
+
+
+def test_a_rebuild_of_version_2_has_the_same_in_json(tmp_path: Path) -> None:
+    golden = unpack_kind(VERSION_2, tmp_path)
+    topics = read_topic_configs(golden.path)
+    offsets = read_consumer_offsets(golden.path)
+    with rebuilt(golden, tmp_path / "new") as new:
+        assert new.consumer_offsets() == offsets
+        assert {*new.topics()} >= {"orders", "payments", "auto"}
+    declared = read_topic_configs(tmp_path / "new")
+    assert {name: declared[name] for name in topics} == topics
 
 
 def test_one_database_of_version_2(tmp_path: Path) -> None:

@@ -12,12 +12,22 @@ from typing import Any
 import pytest
 
 from benchmarks.javabench import run_bench
-from rmq_store.admin.rebuild import rebuild
+from rmq_store import MessageStore
+from rmq_store.admin.rebuild import DATABASE, rebuild
 from rmq_store.admin.salvage import salvage
-from rmq_store.testing.live_broker.harness import boot_copy, read_all
+from rmq_store.config.consumer_offsets import read_consumer_offsets
+from rmq_store.testing.live_broker.broker_files import DISK_GUARD
+from rmq_store.testing.live_broker.harness import (
+    Broker,
+    boot_copy,
+    copy_store,
+    golden_conf,
+    read_all,
+)
 from rmq_store.testing.live_broker.needs import need_jars
 from tests.admin.test_rebuild import index_of, queues_of, rebuilt, settings_of
-from tests.support.golden import GoldenStore, unpack, user_topic
+from tests.config.test_rocksdb_config import raw
+from tests.support.golden import GoldenStore, unpack, unpack_kind, user_topic
 from tests.support.renumbered import renumber
 
 pytestmark = pytest.mark.live
@@ -136,6 +146,94 @@ def test_a_broker_serves_a_rebuilt_store(golden: Golden, tmp_path: Path) -> None
     with boot_copy(tmp_path / "target", tmp_path / "run", RELEASE, settings) as broker:
         rows = read_all(broker, TOPICS)
     check_served(rows, store)
+
+
+@pytest.mark.parametrize("name", ["clean-5.5.0", "rocksdb-5.5.0"])
+def test_a_broker_serves_a_store_rebuilt_into_rocksdb(
+    golden: Golden, tmp_path: Path, name: str
+) -> None:
+    """Every message by its queue offset, and each group goes on where it was. It dispatches nothing again:
+    what was rebuilt is what is served."""
+    in_files = name == "clean-5.5.0"
+    store = golden(name) if in_files else unpack_kind(name, tmp_path)
+    settings = {**golden_conf(Path(store.conf)), "storeType": DATABASE}
+    target = tmp_path / "target"
+    rebuild(store.path, target, store_type=DATABASE, release=RELEASE, config=store.conf)
+    copy_store(target, tmp_path / "run" / "store")
+    with Broker(RELEASE, tmp_path / "run", conf={**settings, **DISK_GUARD}) as broker:
+        rows = read_all(broker, TOPICS)
+        broker.stop()
+        offsets = read_consumer_offsets(broker.store)
+    if in_files:
+        check_served(rows, store)
+    else:
+        lines = [line for line in store.lines("served") if line["topic"] in TOPICS]
+        check_places(
+            rows, {(one["topic"], one["queue"], one["offset"], one["phy"]) for one in lines}
+        )
+    for group, of_group in read_consumer_offsets(store.path).items():
+        if not group.startswith("CID_"):
+            assert offsets[group] == of_group
+
+
+@pytest.mark.parametrize("name", ["expired-5.5.0", "direct-5.5.0"])
+def test_a_broker_finds_the_first_messages_of_queues_that_it_did_not_write(
+    golden: Golden, tmp_path: Path, name: str
+) -> None:
+    """The database has no least offsets: the broker looks for them."""
+    store, target = golden(name), tmp_path / "target"
+    settings = {**golden_conf(Path(store.conf)), "storeType": DATABASE}
+    rebuild(store.path, target, store_type=DATABASE, release=RELEASE, config=store.conf)
+    copy_store(target, tmp_path / "run" / "store")
+    with MessageStore.open(target) as new:
+        topics = [name for name in new.topics(include_system=False) if not name.startswith("%")]
+        columns = ["topic", "queueId", "queueOffset", "commitLogOffset", "body"]
+        wanted = new.read_batches(topics, columns=columns).read_all().drop_columns("body")
+    with Broker(RELEASE, tmp_path / "run", conf={**settings, **DISK_GUARD}) as broker:
+        found = read_all(broker, topics)
+    check_places(found, {place_of(row) for row in wanted.to_pylist()})
+
+
+@pytest.mark.parametrize("name", ["clean-5.5.0", "lmq-5.3.3"])
+def test_the_database_is_that_of_a_broker_that_dispatches_the_same_log(
+    golden: Golden, tmp_path: Path, name: str
+) -> None:
+    """Key by key; what the broker has beyond leads to messages that it delivered after its start.
+
+    When it dispatches a log again it passes over the record at log offset 0, which the databases of golden
+    stores have.
+    """
+    store, target, theirs = golden(name), tmp_path / "target", tmp_path / "run" / "store"
+    rebuild(store.path, target, store_type=DATABASE, release=RELEASE, config=store.conf)
+    copy_store(target, theirs)
+    for folder in ("consumequeue", "index"):
+        shutil.rmtree(theirs / folder)
+    (theirs / "checkpoint").unlink()
+    with MessageStore.open(target) as new:
+        end = new.log_range()[1]
+    settings = {**golden_conf(Path(store.conf)), "storeType": DATABASE, "enableLmq": True}
+    conf = {**settings, **DISK_GUARD, "enableMultiDispatch": True}
+    with Broker(RELEASE, tmp_path / "run", conf=conf) as broker:
+        broker.stop()
+    every = raw(target / "consumequeue", tmp_path / "mine")
+    mine = {key: value for key, value in every.items() if any(value[:8])}
+    assert len(mine) == len(every) - 1
+    found = raw(theirs / "consumequeue", tmp_path / "theirs")
+    assert {key: found.get(key) for key in mine} == mine
+    assert all(struct.unpack_from(">q", found[key])[0] >= end for key in found.keys() - mine.keys())
+
+
+def place_of(row: Mapping[str, Any]) -> tuple[str, int, int, int]:
+    return (row["topic"], row["queueId"], row["queueOffset"], row["commitLogOffset"])
+
+
+def check_places(rows: Sequence[Mapping[str, Any]], wanted: set[tuple[str, int, int, int]]) -> None:
+    """All wanted messages, each where it is; behind them may stand what the broker delivers at its start."""
+    found = set(map(place_of, rows))
+    assert wanted
+    assert found >= wanted
+    ends = {(topic, queue): offset for topic, queue, offset, _ in sorted(wanted)}
+    assert all(offset > ends[topic, queue] for topic, queue, offset, _ in found - wanted)
 
 
 def check_served(rows: Sequence[Mapping[str, Any]], store: GoldenStore) -> None:

@@ -9,6 +9,7 @@ import base64
 import os
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -402,14 +403,54 @@ def test_an_entry_of_another_record_gives_no_row_even_where_no_record_is_needed(
         store.read_batches(TOPIC, columns=["queueOffset"]).read_all()
 
 
-def test_a_damaged_topics_json_is_no_reason_for_other_rows(golden: GoldenStore) -> None:
+def damage_topics(config: Path) -> None:
     for name in ("topics.json", "topics.json.bak"):
-        Path(golden.path, "config", name).write_text('{"topicConfigTable":[', "ascii")
+        (config / name).write_text('{"topicConfigTable":[', "ascii")
+
+
+def lose_topics(config: Path) -> None:
+    for path in config.glob("topics.json*"):
+        path.unlink()
+
+
+def damage_database(config: Path) -> None:
+    lose_topics(config)
+    (config / "topics").mkdir()
+    (config / "topics" / "CURRENT").write_text("MANIFEST-000005\n", "ascii")
+
+
+@pytest.mark.parametrize("change", [damage_topics, damage_database])
+def test_a_damaged_topics_json_is_no_reason_for_other_rows(
+    golden: GoldenStore, change: Callable[[Path], None]
+) -> None:
+    change(Path(golden.path, "config"))
     with MessageStore.open(golden.path) as store:
-        with pytest.raises(CorruptConfigError, match=r"topics\.json"):
+        with pytest.raises(
+            CorruptConfigError, match=r"config/topics.*nothing says.*compacted=False"
+        ):
             store.read_batches(TOPIC).read_all()
+        with pytest.raises(
+            CorruptConfigError, match=r"config/topics.*nothing says.*compacted=False"
+        ):
+            store.get_message(TOPIC, 1, 0)
         assert store.read_batches("other").read_all().num_rows == len(served(golden, "other"))
         assert store.read_batches(TOPIC, compacted=False).read_all().num_rows == 156
+
+
+@pytest.mark.parametrize("change", [lose_topics, shutil.rmtree])
+def test_without_topics_json_every_message_is_read_with_a_warning(
+    golden: GoldenStore, change: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """`multipath-5.5.0` has no such file, and the store classes answered from the CommitLog."""
+    change(Path(golden.path, "config"))
+    with MessageStore.open(golden.path) as store:
+        store.read_batches("other").read_all()
+        assert not caplog.messages
+        whole = store.read_batches(TOPIC, compacted=False).read_all()
+        assert store.read_batches(TOPIC).read_all() == whole
+        assert [one.queue_offset for one in store.get_message(TOPIC, 1, 0, 3).messages] == [0, 1, 2]
+    (warning,) = caplog.messages
+    assert warning.startswith(f"there is no topics.json, so every message of {TOPIC}")
 
 
 def test_checks_of_an_application_see_every_message_that_was_sent(golden: GoldenStore) -> None:

@@ -13,7 +13,7 @@ from rmq_store.admin.info import facts_of, store_info
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptQueueError, UnsupportedStoreError
-from rmq_store.format.queues import QueueId
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, unpack_kind
 from tests.support.rocksdb import write_queue_database
@@ -227,20 +227,84 @@ def test_a_long_queue_is_read_over_its_parts(tmp_path: Path) -> None:
         assert files.unit(place) == (place, 1)
 
 
+BATCHES = QueueId("batches", 0)
+KEYS = [name for n in range(4) for name in (*(f"k{n}-{i}" for i in range(3)), f"s{n}")]
+
+
 def test_an_inner_batch_has_one_entry_and_all_its_messages(tmp_path: Path) -> None:
     """The broker lists it at its first offset, and fails when a consumer comes to the next one."""
     golden = unpack_kind("rocksdb-batch-5.5.0", tmp_path)
-    keys = [f"{name}" for n in range(4) for name in (*(f"k{n}-{i}" for i in range(3)), f"s{n}")]
-    how: dict[str, Any] = {"columns": ["queueOffset", "keys"], "unwrap_batches": True}
-    met: list[Exception] = []
+    before = golden.fingerprint()
+    how: dict[str, Any] = {"columns": ["queueOffset", "keys"]}
     with MessageStore.open(golden.path) as store:
-        with pytest.raises(CorruptQueueError, match="in RocksDB an inner batch has one entry"):
-            store.read_batches("batches", **how).read_all()
-        found = store.read_batches("batches", on_damage=met.append, **how).read_all()
-        assert found.column("keys").to_pylist() == keys
+        found = store.read_batches("batches", unwrap_batches=True, **how).read_all()
+        assert found.column("keys").to_pylist() == KEYS
         assert found.column("queueOffset").to_pylist() == list(range(16))
-        assert len(met) == 8
-        log = store.read_log(**how).read_all()
-        assert log.column("keys").to_pylist() == keys
-        (finding,) = (f for f in verify(store).findings if f.code == "queue-dangling-entry")
-        assert "no broker serves the others" in finding.meaning
+        records = store.read_batches("batches", **how).read_all()
+        assert records.column("queueOffset").to_pylist() == [
+            n for n in range(16) if n % 4 in (0, 3)
+        ]
+        for start in range(16):
+            part = [QueueSlice(BATCHES, start, start + 1)]
+            one = store.read_slices(part, unwrap_batches=True, **how).read_all()
+            assert one.column("keys").to_pylist() == [KEYS[start]]
+            assert store.read_slices(
+                part, unwrap_batches=True, columns=["queueOffset"]
+            ).read_all() == (one.select(["queueOffset"]))
+        log = store.read_log(unwrap_batches=True, **how).read_all()
+        assert log.column("keys").to_pylist() == KEYS
+        assert store.read_batches("batches", columns=["queueOffset"]).read_all().num_rows == 8
+        assert [one.code for one in verify(store).findings] == ["inner-batches-in-rocksdb"]
+    assert golden.fingerprint() == before
+
+
+def test_the_last_messages_of_an_inner_batch_are_there(tmp_path: Path) -> None:
+    """The last offset in the database is that of the batch: the broker forgets those behind it."""
+    golden = unpack_kind("rocksdb-batch-5.5.0", tmp_path)
+    with MessageStore.open(golden.path) as store:
+        entries = store.entries(BATCHES, 0, 16)
+        end = store.log_range()[1]
+    rows = zip(
+        *(
+            getattr(entries, name).tolist()
+            for name in ("offset", "log_offset", "size", "tags_code")
+        ),
+        strict=True,
+    )
+    places = {offset: tuple(place) for offset, *place in rows}
+    last = places.pop(15)
+    log = next(Path(golden.path, "commitlog").iterdir())
+    raw = bytearray(log.read_bytes())
+    raw[last[0] : end] = bytes(end - last[0])
+    log.write_bytes(raw)
+    Path(golden.path, "checkpoint").unlink()
+    shutil.rmtree(Path(golden.path, "consumequeue"))
+    write_queue_database(Path(golden.path, "consumequeue"), {BATCHES: places})
+    with MessageStore.open(golden.path) as store:
+        assert store.max_offset(*BATCHES) == 15
+        found = store.read_batches("batches", columns=["keys"], unwrap_batches=True).read_all()
+        assert found.column("keys").to_pylist() == KEYS[:15]
+
+
+def test_an_entry_of_a_batch_topic_that_is_gone_is_reported(tmp_path: Path) -> None:
+    """No batch stands before it."""
+    golden = unpack_kind("rocksdb-batch-5.5.0", tmp_path)
+    with MessageStore.open(golden.path) as store:
+        entries = store.entries(BATCHES, 0, 16)
+    rows = zip(
+        *(
+            getattr(entries, name).tolist()
+            for name in ("offset", "log_offset", "size", "tags_code")
+        ),
+        strict=True,
+    )
+    places = {offset: tuple(place) for offset, *place in rows}
+    del places[7]
+    shutil.rmtree(Path(golden.path, "consumequeue"))
+    write_queue_database(Path(golden.path, "consumequeue"), {BATCHES: places})
+    met: list[Exception] = []
+    how: dict[str, Any] = {"columns": ["keys"], "unwrap_batches": True, "on_damage": met.append}
+    with MessageStore.open(golden.path) as store:
+        found = store.read_batches("batches", **how).read_all()
+    assert found.column("keys").to_pylist() == [key for key in KEYS if key != "s1"]
+    assert met

@@ -16,6 +16,7 @@ from rmq_store.cli.messages import (
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
     StoreArgs,
+    history_option,
     skip_damaged_option,
     store_command,
     tag_option,
@@ -30,6 +31,7 @@ from rmq_store.text.times import Time
 
 if TYPE_CHECKING:
     from rmq_store.reading.query import OnDamage
+    from rmq_store.search.queue_selection import Search
     from rmq_store.store import MessageStore
 
 
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
 @skip_damaged_option
 @raw_option
+@history_option
 @click.option(
     "--verify-queue",
     is_flag=True,
@@ -70,6 +73,7 @@ def cat(
     limit: int | None,
     skip_damaged: bool,
     raw: bool,
+    history: bool,
     verify_queue: bool,
     form: MessageForm,
 ) -> None:
@@ -94,13 +98,13 @@ def cat(
         Progress("cat") as progress,
     ):
         times = time_range(opened, begin, end)
-        search = Search([topic], queue_ids or None, *times, compacted=True)
+        search = Search([topic], queue_ids or None, *times, compacted=not history)
         slices = selected_slices(opened, search, CLOCK_SLACK_MS)
         on_damage: OnDamage | None = damage if skip_damaged else None
         if search.is_timed:
             on_damage = DamageInTime(opened, search, on_damage)
         if offset is not None:
-            _check_offset(opened, topic, queue_ids, offset)
+            _check_offset(opened, search, offset)
             slices = [QueueSlice(s.queue, max(s.start, offset), s.stop) for s in slices]
         needed = list(dict.fromkeys([*read, *(["storeTimestamp"] if search.is_timed else [])]))
         batches = opened.read_slices(
@@ -110,8 +114,9 @@ def cat(
             unwrap_batches=not raw,
             verify_queue=verify_queue,
             on_damage=on_damage,
+            compacted=search.compacted,
         )
-        batches = watched(opened, slices, batches, progress, compacted=True)
+        batches = watched(opened, slices, batches, progress, compacted=search.compacted)
         if search.is_timed:
             batches = (one.filter(stored_in_time(one, search)) for one in batches)
         batches = (one.select(read) for one in batches)
@@ -119,13 +124,15 @@ def cat(
     damage.conclude()
 
 
-def _check_offset(store: MessageStore, topic: str, queue_ids: tuple[int, ...], offset: int) -> None:
+def _check_offset(store: MessageStore, search: Search, offset: int) -> None:
     """Raise for an offset that no selected queue has reached; warn where it has expired.
 
     A compacted queue may begin at any offset: there the broker gives the next message.
     """
-    queues = [q for q in store.queues(topic) if not queue_ids or q.queue_id in queue_ids]
-    ends = {queue: store.served.limits(queue) for queue in queues}
+    (topic,) = search.topics or ()
+    view, chosen = store.ranges_for(search.compacted), search.queue_ids
+    queues = [q for q in store.queues(topic) if chosen is None or q.queue_id in chosen]
+    ends = {queue: view.limits(queue) for queue in queues}
     if ends and offset > max(high for _, high in ends.values()):
         raise InvalidArgumentError(
             store.path,
@@ -136,7 +143,8 @@ def _check_offset(store: MessageStore, topic: str, queue_ids: tuple[int, ...], o
             advice="The last number of each queue is the offset of its next message",
         )
     for queue, (low, _) in ends.items():
-        if offset < low and store.served.compacted(queue) is None:
+        is_whole = not search.compacted or store.served.compacted(queue) is None
+        if offset < low and is_whole:
             say(
                 f"rmqstore: queue {topic}/{queue.queue_id} begins at {low}: the messages of offsets "
                 f"{offset} to {low - 1} have expired",

@@ -14,6 +14,7 @@ from rmq_store.cli.messages import Damage, raw_option, table_options
 from rmq_store.cli.option_names import KEYS, SINCE, SYSTEM, UNTIL, OnceCommand
 from rmq_store.cli.options import (
     StoreArgs,
+    history_option,
     json_option,
     skip_damaged_option,
     store_command,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 @click.option("--system", is_flag=True, help=SYSTEM)
 @skip_damaged_option
 @raw_option
+@history_option
 @click.option("--explain", is_flag=True, help="Show what of the stores the query would read.")
 @click.option("--files", is_flag=True, help="Let the query read and write other files.")
 @click.option(
@@ -68,6 +70,7 @@ def sql(
     system: bool,
     skip_damaged: bool,
     raw: bool,
+    history: bool,
     explain: bool,
     files: bool,
     parquet: Path | None,
@@ -99,6 +102,7 @@ def sql(
             "keys": keys or None,
             "include_system_topics": system,
             "unwrap_batches": not raw,
+            "compacted": not history,
             "on_damage": damage.once if skip_damaged else None,
         }
         database = stack.enter_context(_database(stores, begin, end, files, how))

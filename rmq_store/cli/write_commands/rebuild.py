@@ -7,7 +7,7 @@ import sys
 import click
 from click.core import ParameterSource
 
-from rmq_store.admin.rebuild import LOG_MODES, work_of
+from rmq_store.admin.rebuild import FILES, LOG_MODES, STORE_TYPES, work_of
 from rmq_store.admin.rebuild import rebuild as make
 from rmq_store.cli.engines import EngineArgs, Wanted, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
@@ -32,6 +32,13 @@ from rmq_store.text.sizes import counted
 @click.argument("store", type=click.Path())
 @target_option
 @click.option("--log", type=click.Choice(LOG_MODES), default="copy", show_default=True, help=LOG)
+@click.option(
+    "--store-type",
+    type=click.Choice(STORE_TYPES),
+    default=FILES,
+    show_default=True,
+    help="storeType of the broker that will start on it: queues in files, or in a RocksDB database.",
+)
 @click.option("--verify", is_flag=True, help="Verify the new store afterwards.")
 @release_option
 @config_option
@@ -42,6 +49,7 @@ def rebuild(
     target: str | None,
     second: str | None,
     log: str,
+    store_type: str,
     verify: bool,
     release: str | None,
     broker_conf: str | None,
@@ -52,8 +60,8 @@ def rebuild(
 
     A broker can start on it. STORE is not changed. If interrupted, run the same command to
     continue. Exit code 1 if the log is damaged: the new store then has the intact messages. Also 1 if
-    two records claim one queue offset: as in a broker, the queue lists the first. And 1 if --verify
-    finds a problem in the new store; --engine and --master say where it works.
+    two records claim one queue offset: as in a broker, the queue lists the first (in RocksDB the last).
+    And 1 if --verify finds a problem in the new store; --engine and --master say where it works.
     """
     from rmq_store.store import MessageStore
     from rmq_store.text.json_keys import as_json_object
@@ -65,7 +73,14 @@ def rebuild(
     with MessageStore.open(store, broker_conf=broker_conf, queues=False) as opened:
         total = work_of(opened)
     with Progress("rebuild", total) as progress:
-        report = make(store, to, log=log, release=release, config=broker_conf, progress=progress)
+        report = make(
+            *(store, to),
+            log=log,
+            store_type=store_type,
+            release=release,
+            config=broker_conf,
+            progress=progress,
+        )
     if as_json:
         print_json(as_json_object(report.to_dict()))
     else:
@@ -82,6 +97,11 @@ def rebuild(
             say(
                 "neither topics.json nor a folder says whether these topics have batch queues; they got "
                 f"plain ones: {', '.join(map(printable, report.kind_unknown))}"
+            )
+        if report.unserved:
+            say(
+                "in RocksDB an inner batch has one entry, and a broker serves its first message alone: a "
+                f"consumer stays there. Topics with such: {', '.join(map(printable, report.unserved))}"
             )
         if report.default_delays:
             say(line_of_default_delays(report.default_delays, again=GIVE_THE_FILE))

@@ -53,6 +53,9 @@ MEANINGS = {
     "--charset": Meaning("the charset of bodies that are text"),
     "--skip-damaged": Meaning("leave out damaged messages, and report them", "mode=DROPMALFORMED"),
     "--raw": Meaning("the record of an inner batch, not its messages", "unwrapBatches=false"),
+    "--history": Meaning(
+        "every message of a compaction topic that has not expired", "compacted=false"
+    ),
     "--verify": Meaning("check the whole log, or the new store"),
     "--verify-queue": Meaning("check every queue entry against its record", "verifyQueue"),
     "--json": Meaning("JSON instead of tables: one object a line"),

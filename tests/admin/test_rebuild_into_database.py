@@ -1,0 +1,238 @@
+"""rebuild with storeType=defaultRocksDB: the keys and values that a broker makes of the same log."""
+
+from __future__ import annotations
+
+import json
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store import MessageStore, QueueId
+from rmq_store.admin.rebuild import DATABASE, STATE_FILE, RebuildReport, rebuild
+from rmq_store.config.consumer_offsets import read_consumer_offsets
+from rmq_store.config.topics_json import read_topic_configs
+from rmq_store.errors import AccessError, InvalidArgumentError, UnsupportedStoreError
+from rmq_store.verify import verify
+from tests.admin.test_rebuild import KILLED, index_of, settings_of
+from tests.config.test_rocksdb_config import raw
+from tests.support.golden import GoldenStore, unpack, unpack_kind
+from tests.support.renumbered import renumber, units_of
+from tests.support.rocksdb import key_of, max_key_of
+from tests.support.running.commands import call
+
+Golden = Callable[[str], GoldenStore]
+KINDS = ("rocksdb-5.5.0", "rocksdb-batch-5.5.0", "rocksdb-config-v2-5.5.0")
+JSON = ("topics.json", "subscriptionGroup.json", "consumerOffset.json")
+COLUMNS = ["topic", "queueId", "queueOffset", "commitLogOffset", "body"]
+
+
+def into_database(store: GoldenStore, target: Path) -> RebuildReport:
+    return rebuild(store.path, target, store_type=DATABASE, config=store.conf)
+
+
+def entries_in(root: str | Path, tmp_path: Path) -> dict[bytes, bytes]:
+    copy = tmp_path / f"entries-{len(list(tmp_path.iterdir()))}"
+    return raw(Path(root, "consumequeue"), copy)
+
+
+def offsets_in(root: str | Path, tmp_path: Path) -> dict[bytes, bytes]:
+    copy = tmp_path / f"offsets-{len(list(tmp_path.iterdir()))}"
+    return raw(Path(root, "consumequeue"), copy, "offset")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_database_is_that_of_the_broker_key_by_key(tmp_path: Path, name: str) -> None:
+    """But for the least offsets, which the broker keeps of what it was asked: no reader needs them."""
+    golden, target = unpack_kind(name, tmp_path), tmp_path / "target"
+    before = golden.fingerprint()
+    assert into_database(golden, target).all_well is (name != KINDS[1])
+    assert entries_in(target, tmp_path) == entries_in(golden.path, tmp_path)
+    theirs = offsets_in(golden.path, tmp_path)
+    assert offsets_in(target, tmp_path) == {k: v for k, v in theirs.items() if b"\1min\1" not in k}
+    assert golden.fingerprint() == before
+    left = {path.name for path in (target / "consumequeue").iterdir()}
+    assert not left & {"rocksdict-config.json", "LOG"}
+    assert not (target / "batchconsumequeue").exists()
+    assert index_of(target) == index_of(golden.path)
+
+
+def test_a_killed_brokers_empty_database_becomes_whole(tmp_path: Path) -> None:
+    golden, target = unpack_kind("rocksdb-crash-5.5.0", tmp_path), tmp_path / "target"
+    assert into_database(golden, target).all_well
+    with MessageStore.open(target) as store:
+        found = store.read_batches(columns=COLUMNS[:-1]).read_all().to_pylist()
+        assert verify(store).nothing_wrong
+        assert all(state.tail is None for state in store.snapshot().queues.values())
+    served = [
+        (row["topic"], row["queue"], row["offset"], row["phy"]) for row in golden.lines("served")
+    ]
+    assert sorted(tuple(row.values()) for row in found) == sorted(served)
+
+
+@pytest.mark.parametrize("name", ["clean-5.5.0", "clean-5.3.3", "lmq-5.3.3", "multipath-5.5.0"])
+def test_the_entries_of_queue_files_are_those_of_the_database(
+    golden: Golden, tmp_path: Path, name: str
+) -> None:
+    """A value begins with the entry of the queue file, and ends with the store time. No database has a batch
+    queue; its messages are there."""
+    store, target = golden(name), tmp_path / "target"
+    report = rebuild(store.path, target, store_type=DATABASE, config=settings_of(store))
+    assert not report.recovery.left_out
+    found = entries_in(target, tmp_path)
+    stored = {one["commitLogOffset"]: one["storeTimestamp"] for one in store.truth}
+    listed = 0
+    for queue in report.recovery.queues:
+        if Path(store.path, "batchconsumequeue", queue.topic).exists():
+            continue
+        units = units_of(store, *queue)
+        for offset, unit in enumerate(units):
+            time = stored[struct.unpack_from(">q", unit)[0]]
+            assert found[key_of(queue, offset)] == unit + struct.pack(">q", time)
+        listed += len(units)
+    with MessageStore.open(target) as new, store.open() as old:
+        batches = [q for q in old.queues() if old.view.is_batch(q)]
+        assert len(found) == listed + sum(
+            len(old.entries(q, 0, old.max_offset(*q))) for q in batches
+        )
+        how: dict[str, Any] = {"columns": COLUMNS, "include_system_topics": True}
+        for unwraps in (False, True):
+            mine = new.read_batches(unwrap_batches=unwraps, **how).read_all()
+            assert mine == old.read_batches(unwrap_batches=unwraps, **how).read_all()
+
+
+def test_a_broker_takes_in_the_configuration(golden: Golden, tmp_path: Path) -> None:
+    """Its new databases have the counter 0, and a JSON file with no larger one is passed over."""
+    for number, store in enumerate((golden("clean-5.5.0"), unpack_kind(KINDS[0], tmp_path))):
+        target = tmp_path / f"target-{number}"
+        rebuild(store.path, target, store_type=DATABASE)
+        for name in JSON:
+            text = (target / "config" / name).read_text("utf-8")
+            assert "dataVersion" in text
+        assert read_consumer_offsets(target) == read_consumer_offsets(store.path)
+        assert read_consumer_offsets(target)
+        before, after = read_topic_configs(store.path), read_topic_configs(target)
+        assert {name: after[name] for name in before} == before
+    offsets = (target / "config" / "consumerOffset.json").read_text("utf-8")
+    assert '"counter":1' in offsets
+    assert '"0"' not in offsets
+
+
+@pytest.mark.parametrize("at", [1, 300_000, 900_000, 1_500_000, 2_100_000])
+def test_killed_anywhere_it_goes_on_to_the_same_database(
+    golden: Golden, tmp_path: Path, at: int
+) -> None:
+    store, target = golden("clean-5.5.0"), tmp_path / "target"
+    script = KILLED.replace('release="5.3.3"', 'store_type="defaultRocksDB"')
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", script, store.path, str(target), str(at)),
+            json.dumps(settings_of(store)),
+        ],
+        timeout=120,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert json.loads((target / STATE_FILE).read_text())["storeType"] == DATABASE
+    with pytest.raises(InvalidArgumentError, match="unfinished rebuild with other options"):
+        rebuild(store.path, target, config=settings_of(store))
+    how: dict[str, Any] = {"store_type": DATABASE, "config": settings_of(store)}
+    assert rebuild(store.path, target, **how).resumed
+    rebuild(store.path, tmp_path / "at-once", **how)
+    for read in (entries_in, offsets_in):
+        assert read(target, tmp_path) == read(tmp_path / "at-once", tmp_path)
+    assert index_of(target) == index_of(tmp_path / "at-once")
+    assert not (target / STATE_FILE).exists()
+
+
+def test_without_the_library_nothing_is_written(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq_store.files.rocksdb.find_spec", lambda name: None)
+    with pytest.raises(UnsupportedStoreError, match=r"pip install 'rmqstore\[rocksdb\]'"):
+        rebuild(golden("clean-5.5.0").path, tmp_path / "target", store_type=DATABASE)
+    assert not (tmp_path / "target").exists()
+
+
+def test_other_releases_and_types_are_refused(golden: Golden, tmp_path: Path) -> None:
+    store, target = golden("clean-5.5.0").path, tmp_path / "target"
+    with pytest.raises(InvalidArgumentError, match=r"expected 5\.5\.0 or later"):
+        rebuild(store, target, store_type=DATABASE, release="5.3.3")
+    with pytest.raises(InvalidArgumentError, match="default or defaultRocksDB"):
+        rebuild(store, target, store_type="rocksdb")
+    assert not target.exists()
+
+
+def test_a_database_that_cannot_be_written_is_an_error(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file stands where the database has to be."""
+    store, target = golden("clean-5.5.0"), tmp_path / "target"
+
+    def in_the_way(root: Path) -> None:
+        (root / "consumequeue").rmdir()
+        (root / "consumequeue").write_text("a file")
+
+    monkeypatch.setattr("rmq_store.admin.rebuild._forget", in_the_way)
+    with pytest.raises(AccessError, match="RocksDB cannot write the database"):
+        rebuild(store.path, target, store_type=DATABASE)
+
+
+@pytest.mark.parametrize(
+    ("offset_of", "gone"),
+    [
+        pytest.param(lambda n: n - (n >= 11), [10], id="an offset twice"),
+        pytest.param(
+            lambda n: n if n < 100 else n - 100, list(range(100)), id="a topic made again"
+        ),
+    ],
+)
+def test_of_two_records_with_one_queue_offset_the_later_one_is_listed(
+    tmp_path: Path, offset_of: Callable[[int], int], gone: list[int]
+) -> None:
+    """As RocksDB keeps the later value of a key; the queue ends with its last record."""
+    store, queue = unpack("tsp-5.5.0", tmp_path), QueueId("orders", 0)
+    places = renumber(store, *queue, offset_of)
+    report = rebuild(store.path, tmp_path / "target", store_type=DATABASE)
+    last = offset_of(len(places) - 1)
+    wanted = {offset_of(n): place for n, place in enumerate(places)}
+    found = entries_in(tmp_path / "target", tmp_path)
+    for offset, place in wanted.items():
+        assert struct.unpack_from(">q", found[key_of(queue, offset)])[0] == place
+    end = offsets_in(tmp_path / "target", tmp_path)[max_key_of(queue)]
+    assert struct.unpack(">qq", end) == (places[-1], last)
+    left = report.recovery.left_out[queue]
+    assert (left.count, left.replaced) == (len(gone), True)
+    assert left.log_offset in {places[n] for n in gone}
+    assert not report.all_well
+    (line,) = [line for line in report.recovery.lines_of_left_out() if "orders/0" in line]
+    assert "with queue offsets that later records have" in line
+    with MessageStore.open(tmp_path / "target") as new:
+        rows = new.read_batches(
+            "orders", [0], columns=["queueOffset", "commitLogOffset"]
+        ).read_all()
+    listed = {offset: place for offset, place in wanted.items() if offset <= last}
+    assert dict(zip(*(column.to_pylist() for column in rows.columns), strict=True)) == listed
+
+
+def test_the_command_writes_it_and_says_so(tmp_path: Path) -> None:
+    store, target = unpack_kind(KINDS[0], tmp_path), tmp_path / "target"
+    words = ("--store-type", DATABASE, "--verify", "--json", "--broker-conf", store.conf)
+    done = call("rebuild", store.path, str(target), *words)
+    assert done.returncode == 0, done.both
+    assert json.loads(done.stdout.splitlines()[0])["storeType"] == DATABASE
+    assert (target / "consumequeue" / "CURRENT").is_file()
+
+
+def test_topics_with_inner_batches_are_named(golden: Golden, tmp_path: Path) -> None:
+    """A broker does not serve their messages behind the first."""
+    store, words = golden("clean-5.5.0").path, ("--store-type", DATABASE)
+    done = call("rebuild", store, str(tmp_path / "target"), *words)
+    assert done.returncode == 1
+    assert "a consumer stays there. Topics with such: inner\n" in done.stdout
+    done = call("rebuild", store, str(tmp_path / "other"), *words, "--json")
+    assert json.loads(done.stdout)["unserved"] == ["inner"]
