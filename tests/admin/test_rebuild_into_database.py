@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
 import struct
@@ -73,6 +74,21 @@ def test_a_killed_brokers_empty_database_becomes_whole(tmp_path: Path) -> None:
         (row["topic"], row["queue"], row["offset"], row["phy"]) for row in golden.lines("served")
     ]
     assert sorted(tuple(row.values()) for row in found) == sorted(served)
+
+
+def test_the_records_of_a_dledger_log_become_rows_of_the_database(tmp_path: Path) -> None:
+    golden, target = unpack_kind("dledger-5.5.0", tmp_path), tmp_path / "target"
+    rebuild(golden.path, target, store_type=DATABASE, release="5.5.0", config=golden.conf)
+    with MessageStore.open(target) as store:
+        found = store.read_batches(columns=["topic", "queueId", "queueOffset", "body"]).read_all()
+        assert verify(store).nothing_wrong
+    served = {
+        (line["topic"], line["queue"], line["offset"]): base64.b64decode(line["body"])
+        for line in golden.lines("served")
+    }
+    rows = {tuple(row.values())[:3]: row["body"] for row in found.to_pylist()}
+    assert served
+    assert {place: rows.get(place) for place in served} == served
 
 
 @pytest.mark.parametrize("name", ["clean-5.5.0", "clean-5.3.3", "lmq-5.3.3", "multipath-5.5.0"])
