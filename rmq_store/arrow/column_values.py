@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import BY_NAME, arrow_schema, column_names
@@ -110,21 +109,23 @@ def stored_properties(headers: Headers) -> pa.Array:
     return slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
 
 
-def other_topic_rows(rows: ListedEntries, headers: Headers) -> npt.NDArray[np.bool_]:
-    """Mask of rows whose record names another topic or queue than the queue that lists it."""
+def other_queue_rows(rows: ListedEntries, headers: Headers) -> Ints:
+    """The rows whose record names another topic or queue than the queue that lists it."""
     same = np.empty(len(rows), dtype=np.uint8)
-    names, ends = rows.queues.topic_texts
-    texts.is_of_topic(
+    names, starts, stops = rows.queues.topic_texts
+    count = texts.is_of_queue(
         headers.window.data,
         headers.topic_at.data,
         headers.topic_length.data,
+        headers.queue_id.data,
         names.data,
-        ends.data,
-        rows.topic_code.data,
+        starts.data,
+        stops.data,
+        rows.queues.queue_ids.data,
+        rows.queue.data,
         same.data,
     )
-    other: npt.NDArray[np.bool_] = (same == 0) | (headers.queue_id != rows.queue_id)
-    return other
+    return np.flatnonzero(same == 0) if count < len(rows) else np.zeros(0, dtype=np.int64)
 
 
 def stored_topics(headers: Headers) -> pa.Array:
@@ -174,12 +175,15 @@ def _constant(text: str, count: int) -> pa.Array:
 
 
 def _topics(rows: ListedEntries) -> pa.Array:
-    codes, names = rows.topic_code, rows.queues.topics
-    if len(codes) and (codes == codes[0]).all():
-        return _constant(names[int(codes[0])], len(rows))
-    raw, ends = rows.queues.topic_texts
-    starts = ends[:-1].astype(np.int64)
-    return slices(raw, starts[codes], (ends[1:] - starts)[codes], pa.string())
+    queues = rows.queues
+    if len(queues.topics) == 1:
+        return _constant(queues.topics[0], len(rows))
+    names, starts, stops = queues.topic_texts
+    data, ends = room_for(int((stops - starts)[rows.queue].sum()), len(rows))
+    texts.gather_numbered(
+        names.data, starts.data, stops.data, rows.queue.data, data.data, ends.data
+    )
+    return string_array(data, ends, pa.string())
 
 
 def _queue_offsets(builder: BatchBuilder, rows: ListedEntries, headers: Headers | None) -> pa.Array:

@@ -16,6 +16,7 @@ from rmq_store.arrow.string_slices import (
     room_for,
     slices,
     string_array,
+    values_array,
     values_of,
 )
 from rmq_store.format.array_types import Bytes, Ints
@@ -49,14 +50,15 @@ def look(raw: Bytes, at: Ints, length: Ints) -> tuple[Ints, bool]:
     See loops/property_items.py. And whether all strings are ASCII.
     """
     room = _Room(raw, at, length)
+    values = np.empty((len(at), PLACES), dtype=np.int64)
     other = property_items.look(
-        room.raw, room.at, room.length, room.values.reshape(-1).data, room.places, room.items.data
+        room.raw, room.at, room.length, values.reshape(-1).data, room.places, room.items.data
     )
-    return room.values, not other
+    return values, not other
 
 
 class _Room:
-    """The strings as the loops take them, room for their values, and for the items of one string."""
+    """The strings as the loops take them, and room for the items of one string."""
 
     def __init__(self, raw: Bytes, at: Ints, length: Ints) -> None:
         longest = int(length.max(initial=0))
@@ -64,18 +66,18 @@ class _Room:
         self.at, self.length = (np.ascontiguousarray(numbers).data for numbers in (at, length))
         self.places = np.empty(longest + 1, dtype=np.int64).data
         self.items = np.empty(4 * (longest // _SMALLEST_ITEM + 1), dtype=np.int64)
-        self.values = np.empty((len(at), PLACES), dtype=np.int64)
 
 
 class PropertyColumns:
     """tags, keys, uniqKey (null if absent) of n strings and, if requested, the map of all properties.
 
-    The first three are made when they are asked for, of the bytes that they were found in.
+    Without the map, the first three are made when they are asked for, of the bytes that they were found in.
     """
 
     def __init__(self, raw: Bytes, at: Ints, length: Ints, *, with_map: bool) -> None:
         self._raw = raw
         self._count = len(at)
+        self._copied: dict[str, pa.Array] = {}
         self.properties: pa.Array | None = None
         if with_map:
             self._split(at, length)
@@ -108,21 +110,25 @@ class PropertyColumns:
         return all(is_utf8(text) for text in texts)
 
     def _values_of(self, name: str) -> pa.Array:
+        if name in self._copied:
+            return self._copied[name]
         return values_of(self._raw, self._values, 2 * LOOKED_AT.index(name))
 
     def _split(self, at: Ints, length: Ints) -> None:
         room = _Room(self._raw, at, length)
-        self._values = room.values
         rows, size = len(at), int(length.sum())
         seen = np.zeros(1 << (len(room.items) // 2).bit_length(), dtype=np.int64)
         most = size // _SMALLEST_ITEM + rows
         (names, name_ends), (texts, text_ends) = (room_for(size, most) for _ in range(2))
         row_ends = np.empty(rows + 1, dtype=np.int32)
+        copies = [room_for(size, rows) for _ in LOOKED_AT]
+        (tags, tag_ends), (keys, key_ends), (uniq_keys, uniq_key_ends) = copies
+        known = np.empty((len(LOOKED_AT), rows), dtype=np.uint8)
         self.is_ascii = not property_items.split(
             room.raw,
             room.at,
             room.length,
-            room.values.reshape(-1).data,
+            np.empty(PLACES, dtype=np.int64).data,
             room.places,
             room.items.data,
             seen.data,
@@ -132,6 +138,13 @@ class PropertyColumns:
             texts.data,
             text_ends.data,
             row_ends.data,
+            tags.data,
+            tag_ends.data,
+            keys.data,
+            key_ends.data,
+            uniq_keys.data,
+            uniq_key_ends.data,
+            known.reshape(-1).data,
         )
         count = int(row_ends[-1])
         self.properties = pa.MapArray.from_arrays(
@@ -140,3 +153,5 @@ class PropertyColumns:
             string_array(texts, text_ends, pa.string(), count=count),
             type=PROPERTIES,
         )
+        for name, (data, ends), some in zip(LOOKED_AT, copies, known, strict=True):
+            self._copied[name] = values_array(data, ends, some)

@@ -55,13 +55,21 @@ def values_of(source: Bytes, values: Ints, first: int) -> pa.Array:
     count, width = values.shape
     data, ends = room_for(int((values[:, first + 1] - values[:, first]).sum()), count)
     known = np.empty(count, dtype=np.uint8)
-    unknown = texts.gather_values(
+    texts.gather_values(
         source.data, values.reshape(-1).data, first, width, data.data, ends.data, known.data
     )
-    if unknown == count:
-        return pa.nulls(count, pa.string())
-    valid = pa.py_buffer(np.packbits(known, bitorder="little")) if unknown else None
-    return string_array(data, ends, pa.string(), valid)
+    return values_array(data, ends, known)
+
+
+def values_array(data: Bytes, ends: npt.NDArray[np.int32], known: Bytes) -> pa.Array:
+    """n strings of their bytes and n + 1 offsets, as `string_array`; null where `known` is 0."""
+    if known.all():
+        return string_array(data, ends, pa.string())
+    if not known.any():
+        return pa.nulls(len(known), pa.string())
+    return string_array(
+        data, ends, pa.string(), pa.py_buffer(np.packbits(known, bitorder="little"))
+    )
 
 
 def room_for(size: int, count: int) -> tuple[Bytes, npt.NDArray[np.int32]]:

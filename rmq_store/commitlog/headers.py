@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.format.array_types import Bytes, Ints, Mask
+from rmq_store.format.array_types import Bytes, Ints, Mask, Numbers
 from rmq_store.format.crc import crc32_of_slices
 from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_MASK
 from rmq_store.loops import checksums, record_fields
-
-Numbers = npt.NDArray[np.int32]
 
 # Columns of a batch of 8,192 rows would all begin at the same place of the processor's cache.
 _APART = 24

@@ -6,8 +6,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
+from rmq_store.format.array_types import Ints
 from rmq_store.format.entries import Entries, ListedEntries, Queues, concat_entries
 from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.loops import log_order
 
 _FIRST_SPAN = 2 << 20  # first span: log bytes whose entries are sorted together
 _WIDEST_SPAN = 256 << 20
@@ -190,7 +192,16 @@ class _RowMaker:
     def rows_in_log_order(self, found: Sequence[tuple[int, Entries]]) -> ListedEntries:
         """The entries of some parts in log order."""
         rows = self.rows(found)
-        return rows.take(np.argsort(rows.log_offset, kind="stable"))
+        return rows.take(_order_of(rows.log_offset))
+
+
+def _order_of(log_offset: Ints) -> Ints:
+    """The rows in the order of the log; those of one place in their order."""
+    rows = np.empty(len(log_offset), dtype=np.int64)
+    buckets = np.zeros(len(log_offset) + 1, dtype=np.int32)
+    if log_order.order(np.ascontiguousarray(log_offset).data, buckets.data, rows.data):
+        return rows
+    return np.argsort(log_offset, kind="stable")
 
 
 def _without_holes(block: Entries, start: int, stop: int) -> Entries:

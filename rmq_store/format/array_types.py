@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 

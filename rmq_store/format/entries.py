@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.errors import ListedAt
-from rmq_store.format.array_types import Bytes, Columns, Ints
+from rmq_store.format.array_types import Bytes, Columns, Ints, Numbers
 from rmq_store.format.layout import FILLER_SIZE
 from rmq_store.format.queues import QueueId
 
@@ -74,20 +74,16 @@ class Queues(tuple[QueueId, ...]):
         return sorted({queue.topic for queue in self})
 
     @cached_property
-    def topic_texts(self) -> tuple[Bytes, npt.NDArray[np.int32]]:
-        """The bytes of `topics`, one behind the other, and where each begins and the last one ends."""
+    def topic_texts(self) -> tuple[Bytes, Numbers, Numbers]:
+        """The bytes of `topics`, and where the topic of each queue begins and ends in them."""
         raw = [topic.encode() for topic in self.topics]
-        ends = np.cumsum([0, *map(len, raw)], dtype=np.int32)
-        return np.frombuffer(b"".join(raw), dtype=np.uint8), ends
-
-    @cached_property
-    def topic_codes(self) -> npt.NDArray[np.int32]:
-        """The place of each queue's topic in `topics`."""
         number = {topic: code for code, topic in enumerate(self.topics)}
-        return np.array([number[queue.topic] for queue in self], dtype=np.int32)
+        code = np.array([number[queue.topic] for queue in self], dtype=np.int64)
+        ends = np.cumsum([0, *map(len, raw)], dtype=np.int32)
+        return np.frombuffer(b"".join(raw), dtype=np.uint8), ends[code], ends[code + 1]
 
     @cached_property
-    def queue_ids(self) -> npt.NDArray[np.int32]:
+    def queue_ids(self) -> Numbers:
         """The queueIds."""
         return np.array([queue.queue_id for queue in self], dtype=np.int32)
 
@@ -105,15 +101,9 @@ class ListedEntries(Entries):
     queue: Ints
 
     @property
-    def topic_code(self) -> npt.NDArray[np.int32]:
-        """The place of each entry's topic in `queues.topics`."""
-        codes: npt.NDArray[np.int32] = self.queues.topic_codes[self.queue]
-        return codes
-
-    @property
-    def queue_id(self) -> npt.NDArray[np.int32]:
+    def queue_id(self) -> Numbers:
         """The queueId of each entry."""
-        ids: npt.NDArray[np.int32] = self.queues.queue_ids[self.queue]
+        ids: Numbers = self.queues.queue_ids[self.queue]
         return ids
 
     def queue_of(self, row: int) -> QueueId:

@@ -66,12 +66,21 @@ def split(
     texts: bits.Room,
     text_ends: bits.IntRoom,
     row_ends: bits.IntRoom,
+    tags: bits.Room,
+    tag_ends: bits.IntRoom,
+    keys: bits.Room,
+    key_ends: bits.IntRoom,
+    uniq_keys: bits.Room,
+    uniq_key_ends: bits.IntRoom,
+    known: bits.Room,
 ) -> int:
-    """As `look`, and copy name and value of all items to `names` and `texts`, one after the other.
+    """Copy name and value of all items to `names` and `texts`, one after the other; otherwise as `look`.
 
     `seen` has zeros, at least twice as many as `items` has items, a power of two; `layouts` has LAYOUTS
     zeros. `name_ends` and `text_ends` receive one offset more than there are items; `row_ends` n + 1
-    numbers of items.
+    numbers of items. The values of TAGS, KEYS and UNIQ_KEY are copied to rooms of their own too: `tag_ends`
+    and its like receive n + 1 offsets, `known` 1 for a string that has the value, else 0: n numbers for
+    TAGS, then as many for KEYS and for UNIQ_KEY. `values` has room for the PLACES of one string.
     """
     row: bits.Place
     most: bits.Place
@@ -79,11 +88,13 @@ def split(
     layout: bits.Place
     first: bits.Place = 0
     total: bits.Place
+    rows: bits.Place = at.shape[0]
     mark: bits.Long = 0
     other: cython.int = 0
     with cython.nogil:
         name_ends[0] = text_ends[0] = row_ends[0] = 0
-        for row in range(at.shape[0]):
+        tag_ends[0] = key_ends[0] = uniq_key_ends[0] = 0
+        for row in range(rows):
             most = _separators(raw, at, length, row, places)
             other |= most & 1
             most >>= 1
@@ -102,17 +113,20 @@ def split(
                 first,
             )
             if total >= 0:
-                _values_as_earlier(row, places, layout, layouts, values)
+                _values_as_earlier(places, layout, layouts, values)
             else:
                 count = _items_of(at[row], places, most, items)
-                _values_of(raw, row, count, items, values)
+                _values_of(raw, 0, count, items, values)
                 # A name that comes twice is noticed when it is copied: then once more, without its first.
                 while total < 0:
                     mark += 1
                     total = _copy_items(
                         raw, count, items, mark, seen, names, name_ends, texts, text_ends, first
                     )
-                _remember(row, first, total - first, most, places, values, layout, layouts)
+                _remember(first, total - first, most, places, values, layout, layouts)
+            known[row] = _copy_value(raw, values, 0, row, tags, tag_ends)
+            known[rows + row] = _copy_value(raw, values, 2, row, keys, key_ends)
+            known[2 * rows + row] = _copy_value(raw, values, 4, row, uniq_keys, uniq_key_ends)
             row_ends[row + 1] = cython.cast(cython.int, total)
             first = total
     return other
@@ -374,7 +388,6 @@ def _copy_as_earlier(
 @cython.nogil
 @cython.exceptval(-1)
 def _values_as_earlier(
-    row: bits.Place,
     places: bits.LongRoom,
     layout: bits.Place,
     layouts: bits.LongRoom,
@@ -388,16 +401,34 @@ def _values_as_earlier(
         item = layouts[layout + bits.LAYOUT_VALUES + which]
         known = item >= 0
         item *= known
-        values[row * bits.PLACES + 2 * which] = known * ((places[2 * item] >> 1) + 1)
-        values[row * bits.PLACES + 2 * which + 1] = known * (places[2 * item + 1] >> 1)
+        values[2 * which] = known * ((places[2 * item] >> 1) + 1)
+        values[2 * which + 1] = known * (places[2 * item + 1] >> 1)
     return 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(-1)
+def _copy_value(
+    raw: bits.Bytes,
+    values: bits.LongRoom,
+    first: bits.Place,
+    row: bits.Place,
+    out: bits.Room,
+    ends: bits.IntRoom,
+) -> cython.int:
+    """Copy the value that stands from `first` on in `values` behind those of earlier rows; 0 without one."""
+    start: bits.Place = values[first]
+    end: bits.Place = values[first + 1]
+    ends[row + 1] = cython.cast(cython.int, bits.copy(raw, start, end - start, out, ends[row]))
+    return end > 0
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(-1)
 def _remember(
-    row: bits.Place,
     first: bits.Place,
     count: bits.Place,
     most: bits.Place,
@@ -416,6 +447,6 @@ def _remember(
     for which in range(bits.PLACES // 2):
         layouts[layout + bits.LAYOUT_VALUES + which] = -1
         for item in range(count):
-            if values[row * bits.PLACES + 2 * which] == (places[2 * item] >> 1) + 1:
+            if values[2 * which] == (places[2 * item] >> 1) + 1:
                 layouts[layout + bits.LAYOUT_VALUES + which] = item
     return 0

@@ -47,8 +47,8 @@ def gather_values(
     out: bits.Room,
     ends: bits.IntRoom,
     known: bits.Room,
-) -> int:
-    """As `gather`, for the value of one name in n property strings; returns how many lack it.
+) -> None:
+    """As `gather`, for the value of one name in n property strings.
 
     `values` as `property_items.look` writes them: `width` numbers of a string, start and end of this
     one from `first` on. `known` receives 0 where there is none, else 1.
@@ -56,7 +56,6 @@ def gather_values(
     row: bits.Place
     at: bits.Place
     to: bits.Place = 0
-    unknown: bits.Place = 0
     with cython.nogil:
         ends[0] = 0
         for row in range(known.shape[0]):
@@ -64,32 +63,59 @@ def gather_values(
             if row + 16 < known.shape[0]:
                 bits.prefetch(raw, values[at + 16 * width], 1)
             known[row] = values[at + 1] > 0
-            unknown += 1 - known[row]
             to = bits.copy(raw, values[at], values[at + 1] - values[at], out, to)
             ends[row + 1] = cython.cast(cython.int, to)
-    return unknown
 
 
-def is_of_topic(
+def gather_numbered(
+    raw: bits.Bytes,
+    starts: bits.Ints,
+    stops: bits.Ints,
+    number: bits.Longs,
+    out: bits.Room,
+    ends: bits.IntRoom,
+) -> None:
+    """As `gather`, for slices that have numbers: copy the one with `number[i]` for each row."""
+    row: bits.Place
+    which: bits.Place
+    to: bits.Place = 0
+    with cython.nogil:
+        ends[0] = 0
+        for row in range(number.shape[0]):
+            which = number[row]
+            to = bits.copy(raw, starts[which], stops[which] - starts[which], out, to)
+            ends[row + 1] = cython.cast(cython.int, to)
+
+
+def is_of_queue(
     raw: bits.Bytes,
     at: bits.Longs,
     length: bits.Longs,
+    queue_id: bits.Ints,
     names: bits.Bytes,
-    name_ends: bits.Ints,
-    codes: bits.Ints,
+    starts: bits.Ints,
+    stops: bits.Ints,
+    queue_ids: bits.Ints,
+    queue: bits.Longs,
     out: bits.Room,
-) -> None:
-    """Write 1 for each slice that is the name with its code, else 0. Name i ends at name_ends[i + 1]."""
+) -> int:
+    """Write 1 for each record that names the queue with its number, else 0; returns how many do.
+
+    `at` and `length`: of the topic that a record names. The topic of a queue is a slice of `names`.
+    """
     row: bits.Place
-    code: bits.Place
-    start: bits.Place
+    which: bits.Place
+    count: bits.Place = 0
     with cython.nogil:
         for row in range(at.shape[0]):
-            code = codes[row]
-            start = name_ends[code]
+            if row + 8 < at.shape[0]:
+                bits.prefetch(raw, at[row + 8], 1)
+            which = queue[row]
             out[row] = 0
-            if length[row] == name_ends[code + 1] - start:
-                out[row] = bits.same(raw, at[row], names, start, length[row])
+            if length[row] == stops[which] - starts[which] and queue_id[row] == queue_ids[which]:
+                out[row] = bits.same(raw, at[row], names, starts[which], length[row])
+            count += out[row]
+    return count
 
 
 @cython.cfunc

@@ -107,10 +107,21 @@ class WantedEntries:
     def _leads(self, entries: Entries) -> npt.NDArray[np.bool_]:
         return entries.points_to_record & (entries.log_offset <= self._log_end - entries.size)
 
+    def _all_lead(self, entries: Entries) -> bool:
+        """Whether `_leads` holds for all, in fewer steps."""
+        at, size = entries.log_offset, entries.size
+        return not len(size) or bool(
+            size.min() > 0
+            and size.max() < FILLER_SIZE
+            and at.min() >= 0
+            and at.max() <= self._log_end
+            and (at + size).max() <= self._log_end
+        )
+
     def _leading(self, queue: QueueId, entries: Entries) -> Entries:
         """The entries without those that point nowhere, which are reported."""
-        leads = self._leads(entries)
-        if not leads.all():
+        if not self._all_lead(entries):
+            leads = self._leads(entries)
             self._report_dead_ends(queue, entries.take(~leads))
             entries = entries.take(leads)
         if self._holes and not self._reads_log:

@@ -15,7 +15,7 @@ from rmq_store.arrow.column_values import (
     BatchBuilder,
     bodies_with_crcs,
     needs_log,
-    other_topic_rows,
+    other_queue_rows,
     stored_bodies,
     stored_topics,
 )
@@ -196,11 +196,13 @@ class SliceReader:
         upto = min(at + most, len(rows))
         if not self._reads_log:
             return upto  # the records are not loaded, so their sizes do not matter
-        sizes = np.cumsum(rows.size[at:upto])
-        upto = at + max(1, int(np.searchsorted(sizes, self.query.batch_bytes, side="right")))
+        if int(rows.size[at:upto].sum()) > self.query.batch_bytes:
+            sizes = np.cumsum(rows.size[at:upto])
+            fit = int(np.searchsorted(sizes, self.query.batch_bytes, side="right"))
+            upto = at + max(1, fit)
         file_size = max(1, self.log.chain.file_size)  # 0 if all files are gone
-        file = rows.log_offset[at:upto] // file_size
-        if file[0] != file[-1]:
+        if int(rows.log_offset[at]) // file_size != int(rows.log_offset[upto - 1]) // file_size:
+            file = rows.log_offset[at:upto] // file_size
             upto = at + int(np.argmax(file != file[0]))
         return upto
 
@@ -271,13 +273,14 @@ class SliceReader:
         )
         for kept, bodies in steps:
             if len(kept) == len(rows):
-                some, their = rows, headers
+                some, their, joined = rows, headers, inner
             else:
-                some, their, properties = rows.take(kept), headers.take(kept), None
+                some, their, joined = rows.take(kept), headers.take(kept), inner[kept]
+                properties = None
             if not len(kept):
                 yield self._builder.empty()
-            elif inner[kept].any():
-                yield from self._with_members(some, their, inner[kept], bodies)
+            elif joined.any():
+                yield from self._with_members(some, their, joined, bodies)
             else:
                 yield self._builder.build(some, their, properties, bodies)
 
@@ -328,20 +331,20 @@ class SliceReader:
     ) -> tuple[ListedEntries, Headers, pa.Array | None]:
         """The rows without records of another queue and without bodies with a wrong CRC."""
         stored = None
-        other = other_topic_rows(rows, headers) if len(rows) else np.zeros(0, dtype=bool)
         strangers, numbers = [], headers.queue_offset
-        if other.any():
-            numbers = numbers.copy()
-            for row in np.flatnonzero(other).tolist():
-                own = _offset_in(rows, headers, row)
-                if own is None:
-                    strangers.append(row)
-                else:
-                    numbers[row] = own
+        for row in other_queue_rows(rows, headers).tolist():
+            own = _offset_in(rows, headers, row)
+            if own is None:
+                strangers.append(row)
+            else:
+                numbers = numbers.copy() if numbers is headers.queue_offset else numbers
+                numbers[row] = own
         # ListedEntries of records that no queue lists have the queue offset -1.
         renumbered = (numbers != rows.offset) & (rows.offset >= 0)
         renumbered[strangers] = False
-        wrong: Ints = np.union1d(strangers, np.flatnonzero(renumbered)).astype(np.int64)
+        wrong: Ints = np.flatnonzero(renumbered)
+        if strangers:
+            wrong = np.union1d(strangers, wrong).astype(np.int64)
         for row in wrong.tolist():
             if renumbered[row]:
                 error = self._renumbered(rows, row, int(numbers[row]))

@@ -42,7 +42,10 @@ def load_files(
 def refused_files(
     folders: list[Path], size: int, setting: str
 ) -> Iterator[UnrecoverableStoreError]:
-    """An error for each file of a chain that MappedFileQueue#load does not accept."""
+    """An error for each file of a chain that MappedFileQueue#load does not accept.
+
+    `size`: 0 where no file showed it when the chain was opened, while a broker made the first one.
+    """
     found = _files_in(folders)
     for path in found:
         try:
@@ -51,11 +54,11 @@ def refused_files(
             continue  # a broker has just deleted it
         if not actual and path == found[-1]:
             continue
-        if actual != size or not path.name.isdigit():
+        if not actual or actual != (size or actual) or not path.name.isdigit():
             yield UnrecoverableStoreError(
                 path,
                 reason="the broker does not start on a store with this file",
-                expected=f"a number as its name and {setting}={size} bytes",
+                expected=f"a number as its name and {setting}={size or 'more than 0'} bytes",
                 actual=f"{actual} bytes",
                 advice="A strict recovery gives a short file its size again, without what it lost. If the "
                 "sizes are those of another broker, use the broker.conf of the one that created the files",

@@ -414,7 +414,7 @@ class QueueView:
 
     def with_ext(self, queue: QueueId, entries: Entries) -> Entries:
         """The entries with addresses replaced by the tagsCode in the queue's extension."""
-        if not (entries.tags_code <= EXT_MAX_ADDRESS).any():
+        if not len(entries) or entries.tags_code.min() > EXT_MAX_ADDRESS:
             return entries  # without a look for the folder, of which there may be many thousands
         ext = self._ext(queue)
         if ext is not None:

@@ -128,8 +128,10 @@ def _look_at(
     edges = [0, *cuts.tolist(), len(gaps.start)] if len(gaps.start) else []
     for first, last in pairwise(edges):
         near = _Gaps(*(column[first:last] for column in gaps))
-        for piece in records.look_at(queues, int(near.start[0]), int(near.stop[-1]), missing):
-            # An entry may have a wrong size, so that a gap begins inside of its record.
+        # An entry may have a wrong size, so that a gap begins inside of its record, or behind it.
+        end = records.record_end(int(near.before[0]))
+        start = int(near.start[0]) if end < 0 else min(end, int(near.start[0]))
+        for piece in records.look_at(queues, start, int(near.stop[-1]), missing):
             ends = np.array([records.record_end(at) for at in near.before.tolist()])
             low = np.maximum(np.maximum(near.start, ends), piece.start)
             unlisted = int((np.minimum(near.stop, piece.stop) - low).clip(0).sum())

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rmq_store.arrow.column_definitions import BY_NAME
 from rmq_store.arrow.column_values import (
     BatchBuilder,
-    other_topic_rows,
+    other_queue_rows,
     stored_bodies,
     stored_topics,
 )
@@ -185,7 +185,7 @@ def test_a_queue_of_other_topics_is_noticed_row_by_row() -> None:
     rows = ListedEntries(
         nothing, nothing, nothing, nothing, nothing, Queues([QueueId("orders", 3)]), nothing
     )
-    assert other_topic_rows(rows, headers).tolist() == [False, True, True, True]
+    assert other_queue_rows(rows, headers).tolist() == [1, 2, 3]
 
 
 # --- which bytes are a record ----------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rmq_store.arrow.property_columns import LOOKED_AT
 from rmq_store.format import layout
 from rmq_store.format.crc import CRC32_IN_C
 from rmq_store.format.layout import Property
@@ -144,19 +145,38 @@ def test_texts(log: bytes, seed: int) -> None:
     lengths = longs[record_fields.LONG_FIELDS.index("topic_length")].copy()
     starts = longs[record_fields.LONG_FIELDS.index("topic_at")]
     names = sorted({log[s : s + n] for s, n in zip(starts, lengths, strict=True)})
-    ends = np.array([0, *np.cumsum([len(name) for name in names])], dtype=np.int32)
-    codes = np.array([chosen.randrange(len(names)) for _ in some], dtype=np.int32)
+    stops = np.cumsum([len(name) for name in names]).astype(np.int32)
+    begins = stops - np.array([len(name) for name in names], dtype=np.int32)
+    codes = numbers([chosen.randrange(len(names)) for _ in some])
+    ids = ints[record_fields.INT_FIELDS.index("queue_id")].copy()
+    of_queues = np.array([chosen.choice(ids) for _ in names], dtype=np.int32)
+    codes[0] = names.index(log[starts[0] : starts[0] + lengths[0]])
+    of_queues[codes[0]] = ids[0]
     joined = memoryview(b"".join(names))
-    _, same = both(
+    count, same = both(
         texts,
-        lambda form, rooms: form.is_of_topic(
-            raw, starts.data, lengths.data, joined, ends.data, codes.data, rooms[0].data
+        lambda form, rooms: form.is_of_queue(
+            raw,
+            *(starts.data, lengths.data, ids.data),
+            *(joined, begins.data, stops.data, of_queues.data, codes.data),
+            rooms[0].data,
         ),
         lambda: [np.zeros(ROWS, np.uint8)],
     )
     assert same == [
-        names[code] == log[s : s + n] for code, s, n in zip(codes, starts, lengths, strict=True)
+        names[code] == log[s : s + n] and of_queues[code] == number
+        for code, number, s, n in zip(codes, ids, starts, lengths, strict=True)
     ]
+    assert count == sum(same) > 0
+    _, copied, copy_ends = both(
+        texts,
+        lambda form, rooms: form.gather_numbered(
+            joined, begins.data, stops.data, codes.data, *(r.data for r in rooms)
+        ),
+        lambda: texts_and_ends(max(map(len, names))),
+    )
+    assert bytes(copied[: copy_ends[-1]]) == b"".join(names[code] for code in codes)
+    assert copy_ends == [0, *np.cumsum([len(names[code]) for code in codes])]
     values = np.stack([starts, starts + lengths], axis=1)
     values[chosen.randrange(ROWS)] = 0
     both(
@@ -210,7 +230,17 @@ def check_properties(strings: list[bytes]) -> None:
             np.zeros(len(strings) + 1, np.int32),
         ]
         seen = np.zeros(1 << (longest + 2).bit_length(), np.int64)
-        return [*room(), seen, np.zeros(property_items.LAYOUTS, np.int64), *one, *more]
+        _, *places_and_items = room()
+        values = [
+            part
+            for _ in LOOKED_AT
+            for part in (np.zeros(total + 40, np.uint8), np.zeros(len(strings) + 1, np.int32))
+        ]
+        return [
+            *(np.zeros(property_items.PLACES, np.int64), *places_and_items),
+            *(seen, np.zeros(property_items.LAYOUTS, np.int64), *one, *more),
+            *(*values, np.zeros(len(LOOKED_AT) * len(strings), np.uint8)),
+        ]
 
     answer, values, *_ = both(
         property_items,
@@ -231,12 +261,22 @@ def check_properties(strings: list[bytes]) -> None:
             start, end = values[first + 2 * place : first + 2 * place + 2]
             if one.isascii():
                 assert raw[start:end].tobytes().decode() == decode_properties(one).get(name, "")
-    assert split_items(found, len(strings)) == [list(pairs_of(one).items()) for one in strings]
+    whole = [pairs_of(one) for one in strings]
+    assert split_items(found, len(strings)) == [list(one.items()) for one in whole]
+    *_, tags, tag_ends, keys, key_ends, ids, id_ends, known = found
+    expected = [one.get(name.encode()) for name in LOOKED_AT for one in whole]
+    copied = [
+        bytes(data[ends[row] : ends[row + 1]])
+        for data, ends in ((tags, tag_ends), (keys, key_ends), (ids, id_ends))
+        for row in range(len(strings))
+    ]
+    assert copied == [value or b"" for value in expected]
+    assert known == [value is not None for value in expected]
 
 
 def cut(answer: Any, rooms: list[Any]) -> Any:
     """Write zeros behind the items: a string whose name comes twice is copied twice, once too long."""
-    *_, names, name_ends, texts, text_ends, row_ends = rooms
+    names, name_ends, texts, text_ends, row_ends = rooms[5:10]
     for some, ends in ((names, name_ends), (texts, text_ends)):
         ends[row_ends[-1] + 1 :] = 0
         some[ends[row_ends[-1]] :] = 0
@@ -256,7 +296,7 @@ def pairs_of(stored: bytes) -> dict[bytes, bytes]:
 
 def split_items(rooms: list[Any], rows: int) -> list[list[tuple[bytes, bytes]]]:
     """The items of each string that `split` wrote."""
-    names, name_ends, texts, text_ends, row_ends = rooms[-5:]
+    names, name_ends, texts, text_ends, row_ends = rooms[5:10]
     return [
         [
             (

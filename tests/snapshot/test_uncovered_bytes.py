@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import struct
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,7 @@ from tests.snapshot.test_health import (
     last_of,
     met_by,
 )
-from tests.support.golden import GoldenStore, Truth, in_a_queue, unpack
+from tests.support.golden import GoldenStore, Truth, in_a_queue, unpack, user_topic
 
 IDLE = QueueId("documents", 0)
 
@@ -61,6 +63,33 @@ def test_a_read_of_all_topics_accounts_for_the_messages_of_an_idle_queue(
         list(store.read_batches("orders"))
         with pytest.raises(CorruptQueueError):
             list(store.read_batches(tags=tags, columns=columns))
+
+
+def test_an_entry_left_from_a_longer_record_hides_no_record_behind_it(tmp_path: Path) -> None:
+    """As DLedger leaves it: a later leader cut the record off the log, and wrote others in its place."""
+    golden = unpack("clean-5.3.3", tmp_path)
+    records = sorted(
+        (row for row in golden.truth if row["topic"] == "orders"),
+        key=lambda row: row["commitLogOffset"],
+    )
+    first, second = next(
+        (first, second)
+        for first, second in pairwise(records)
+        if second["commitLogOffset"] == first["commitLogOffset"] + first["storeSize"]
+        and first["queueId"] != second["queueId"]
+        and second["queueOffset"] > 10
+    )
+    stale = struct.pack(">qi", first["commitLogOffset"], first["storeSize"] + 1)
+    hurt_queue(golden, QueueId("orders", second["queueId"]), second["queueOffset"], stale)
+    met: list[StoreError] = []
+    with golden.open() as store:
+        whole = {row["commitLogOffset"] for row in golden.truth if user_topic(row)}
+        read = store.read_batches(
+            on_damage=met.append, columns=["commitLogOffset", "body"]
+        ).read_all()
+    assert whole - set(read.column("commitLogOffset").to_pylist()) == {second["commitLogOffset"]}
+    assert [type(error) for error in met] == [CorruptQueueError]
+    assert met[0].offset == first["commitLogOffset"]
 
 
 def test_spark_accounts_for_them_in_the_share_that_has_them(

@@ -352,6 +352,21 @@ def test_a_queue_file_with_which_no_broker_starts(
         plan_recovery(clean.path, mode="broker", release="5.5.0")
 
 
+def test_the_first_file_of_a_queue_that_a_broker_makes_while_the_store_is_opened(
+    clean: GoldenStore,
+) -> None:
+    """The file is created empty, and has its size a moment later (DefaultMappedFile#init)."""
+    path = Path(clean.path, "consumequeue", "new", "0", "0" * 20)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    with MessageStore.open(clean.path) as store:
+        path.write_bytes(bytes(6000))
+        assert not [one for one in verify(store).findings if one.code == "queue-file-refused"]
+        path.with_name("6000".zfill(20)).touch()
+        path.write_bytes(b"")
+        assert one(verify(store), "queue-file-refused").path == str(path)
+
+
 @pytest.mark.parametrize("kind", ["consumequeue/orders/0", "batchconsumequeue/inner/0"])
 def test_a_foreign_file_in_the_folder_of_a_queue(clean: GoldenStore, kind: str) -> None:
     path = Path(clean.path, kind, "notes.txt")

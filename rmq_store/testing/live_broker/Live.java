@@ -2,6 +2,7 @@ import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import org.apache.rocketmq.namesrv.NamesrvStartup;
 import org.apache.rocketmq.remoting.RemotingClient;
+import org.apache.rocketmq.remoting.exception.RemotingException;
 import org.apache.rocketmq.remoting.netty.NettyClientConfig;
 import org.apache.rocketmq.remoting.netty.NettyRemotingClient;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
@@ -59,19 +60,31 @@ public class Live {
 
     /**
      * A 5.x broker skips its first registration when that comes before its first look at the name server (a race),
-     * and repeats it 10 s later. Changing brokerPermission makes it register at once.
+     * and repeats it 10 s later. Changing brokerPermission makes it register at once. An answer may come late on a
+     * machine that has much to do: who waits for this program decides when it is too late.
      */
     private static void awaitRegistration(String namesrv, String broker) throws Exception {
         RemotingClient client = new NettyRemotingClient(new NettyClientConfig());
         client.start();
-        while (!clusterInfo(client, namesrv).contains('"' + broker + '"')) {
-            RemotingCommand request = RemotingCommand.createRequestCommand(UPDATE_BROKER_CONFIG, null);
-            request.setBody("brokerPermission=6".getBytes(StandardCharsets.UTF_8));
-            client.invokeSync(broker, request, REQUEST_TIMEOUT_MS);
+        while (!isRegistered(client, namesrv, broker)) {
             Thread.sleep(PAUSE_MS);
         }
         System.out.println("LIVE-READY");
         client.shutdown();
+    }
+
+    private static boolean isRegistered(RemotingClient client, String namesrv, String broker) throws Exception {
+        try {
+            if (clusterInfo(client, namesrv).contains('"' + broker + '"')) {
+                return true;
+            }
+            RemotingCommand request = RemotingCommand.createRequestCommand(UPDATE_BROKER_CONFIG, null);
+            request.setBody("brokerPermission=6".getBytes(StandardCharsets.UTF_8));
+            client.invokeSync(broker, request, REQUEST_TIMEOUT_MS);
+        } catch (RemotingException late) {
+            System.out.println(late);
+        }
+        return false;
     }
 
     private static String clusterInfo(RemotingClient client, String namesrv) throws Exception {
