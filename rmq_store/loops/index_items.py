@@ -133,8 +133,7 @@ def check_items(
             if item + _AHEAD < items:
                 slot = _slot_of(bits.i32(raw, at + _AHEAD * _ITEM_SIZE), slots)
                 bits.prefetch_number(newest, slot)
-                if counts:
-                    bits.prefetch_number(used, slot)
+                bits.prefetch_number(used, slot)
             key_hash = bits.i32(raw, at)
             offset = bits.i64(raw, at + _LOG_OFFSET_AT)
             previous = bits.i32(raw, at + _PREVIOUS_AT)

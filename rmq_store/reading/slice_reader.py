@@ -90,6 +90,7 @@ class SliceReader:
         self._builder = BatchBuilder(
             broker_name,
             (*self._asked, _PLACE) if ordered else self._asked,
+            encoded=query.encoded,
         )
         self._hides_place = ordered
         self._reads_bodies = query.check_crc or bool(_BODIES.intersection(self._builder.names))
@@ -150,9 +151,7 @@ class SliceReader:
     def _lists_all(self, slices: Sequence[QueueSlice]) -> bool:
         """Whether the read takes each entry of the slices as it stands, so that it need not be read again
         to account for the log."""
-        return (
-            self._accounts and self.query.tags is None and not self._entries.has_batches(slices)
-        )
+        return self._accounts and self.query.tags is None and not self._entries.has_batches(slices)
 
     def _missing(
         self, health: Health, slices: Sequence[QueueSlice], seen: SeenPlaces | None

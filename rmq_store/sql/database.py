@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from rmq_store.arrow.column_definitions import DICTIONARY, ENCODED
 from rmq_store.dataset.lazy_dataset import LazyDataset
 from rmq_store.dataset.message_dataset import MessageDataset, StorePart
 from rmq_store.errors import StoreError
@@ -42,6 +43,8 @@ _NEEDS_ALL_VIEWS = re.compile(
     re.IGNORECASE,
 )
 _WRITES_FILES = ("COPY", "EXPORT", "ATTACH")  # types of statements
+# DuckDB gives a filter on a dictionary to the dataset from these releases of itself and of Arrow on.
+_FILTERS_DICTIONARIES = (2, 26)
 _NO_DOWNLOADS = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -107,6 +110,11 @@ class StoreDatabase:
         import duckdb
 
         self._error: type[Exception] = duckdb.Error
+        releases = (duckdb.__version__, pa.__version__)
+        self._takes_dictionaries = all(
+            int(release.split(".")[0]) >= least
+            for release, least in zip(releases, _FILTERS_DICTIONARIES, strict=True)
+        )
         # DuckDB looks for ctrl-C between large pieces of work only, where it runs in the first thread.
         self._worker = ThreadPoolExecutor(1, "rmqstore-sql")
         self._failed: list[StoreError] = []
@@ -331,10 +339,22 @@ class StoreDatabase:
                 self._explained.scans.append(Scan(name, tuple(columns), text, parts))
                 if parts is not None:
                     return iter(())
+            if isinstance(dataset, MessageDataset) and self._encodes(dataset):
+                return self._noted(dataset.encoded_batches(columns, wanted))
             return self._noted(dataset._batches(columns, dataset._wanted(wanted)))
         except StoreError as error:
             self._failed.append(error)
             raise
+
+    def schema_of(self, dataset: LazyDataset, schema: pa.Schema) -> pa.Schema:
+        """The columns of a dataset as DuckDB gets them."""
+        if not (isinstance(dataset, MessageDataset) and self._encodes(dataset)):
+            return schema
+        fields = [one.with_type(DICTIONARY) if one.name in ENCODED else one for one in schema]
+        return pa.schema(fields)
+
+    def _encodes(self, dataset: MessageDataset) -> bool:
+        return self._takes_dictionaries and dataset.may_be_encoded
 
     def _noted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -350,7 +370,8 @@ class _View(LazyDataset):
     """A dataset as DuckDB sees it."""
 
     def __init__(self, name: str, dataset: LazyDataset, database: StoreDatabase) -> None:
-        super().__init__(dataset.schema, dataset._readable)
+        columns = database.schema_of(dataset, dataset.schema)
+        super().__init__(columns, database.schema_of(dataset, dataset._readable))
         self._name, self._dataset, self._database = name, dataset, database
 
     def _wanted(self, wanted: Any) -> Any:
