@@ -6,7 +6,8 @@
 Page cache warm, medians, alternating; all answers are compared. Here and in Spark the store is opened
 for each question. Spark is `local[2]` and names the columns of each question, as its pages advise. The
 Parquet file has what an export has: it is made beforehand, and the time for that stands below. The
-warnings of Spark's planner, that it keeps a filter, are right and harmless: each question loads again.
+processor time is that of all threads, and depends less on what else runs on the machine. The warnings
+of Spark's planner, that it keeps a filter, are right and harmless: each question loads again.
 """
 
 from __future__ import annotations
@@ -158,6 +159,7 @@ def make_parquet(path: Path, folder: Path) -> tuple[float, float]:
     return taken, sum(one.stat().st_size for one in folder.glob("*.parquet"))
 
 
+IN_THIS_PROCESS = ("here", "parquet")  # whose processor time this one can tell
 Side = Callable[[Question], pa.Table]
 
 
@@ -226,35 +228,41 @@ def main() -> None:
     parser.add_argument("--body-bytes", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="folder for the store and the Parquet")
+    parser.add_argument("--without-spark", action="store_true", help="only here and in Parquet")
     chosen = parser.parse_args()
-    spark = session()
+    spark = None if chosen.without_spark else session()
     with tempfile.TemporaryDirectory(dir=chosen.folder) as work:
         path, folder = Path(work) / "store", Path(work) / "parquet"
         folder.mkdir()
         make_store(path, chosen.messages, chosen.body_bytes)
         seconds, size = make_parquet(path, folder)
-        sides = {
-            "here": here(path),
-            "spark": in_spark(path, spark),
-            "parquet": over_parquet(folder),
-        }
-        print(f"{chosen.messages:,} messages of {chosen.body_bytes} B: seconds")
-        print(f"{'':<40}" + "".join(f"{name:>10}" for name in sides))
+        sides = {"here": here(path)}
+        if spark is not None:
+            sides["spark"] = in_spark(path, spark)
+        sides["parquet"] = over_parquet(folder)
+        print(
+            f"{chosen.messages:,} messages of {chosen.body_bytes} B: seconds, and of the processor"
+        )
+        heads = [*sides, *(f"{name} CPU" for name in IN_THIS_PROCESS)]
+        print(f"{'':<40}" + "".join(f"{name:>13}" for name in heads))
         for question in questions(chosen.messages):
-            taken: dict[str, list[float]] = {name: [] for name in sides}
+            taken: dict[str, list[float]] = {name: [] for name in heads}
             answers = {}
             for number in range(chosen.rounds + 1):
                 for name, ask in sides.items():
-                    start = time.perf_counter()
+                    start, busy = time.perf_counter(), time.process_time()
                     answers[name] = rows_of(ask(question))
                     if number:  # the first warms the page cache
                         taken[name].append(time.perf_counter() - start)
+                        if name in IN_THIS_PROCESS:
+                            taken[f"{name} CPU"].append(time.process_time() - busy)
             if any(rows != answers["parquet"] or not rows for rows in answers.values()):
                 raise SystemExit(f"{question.about}: the answers differ, or are empty: {answers}")
-            figures = "".join(f"{statistics.median(one):>10.3f}" for one in taken.values())
+            figures = "".join(f"{statistics.median(one):>13.3f}" for one in taken.values())
             print(f"{question.about:<40}{figures}", flush=True)
         print(f"Parquet made in {seconds:.1f} s, {size / 1e6:,.0f} MB")
-    spark.stop()
+    if spark is not None:
+        spark.stop()
 
 
 if __name__ == "__main__":

@@ -65,6 +65,9 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column("corruptRecord", pa.string(), True, "position and reason of damage; else null", True),
 )
+ENCODED = ("brokerName", "topic")
+"""Columns with few values, which an engine that groups by them takes as dictionaries in less time."""
+DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 BY_NAME = {column.name: column for column in COLUMNS}
 DEFAULT_NAMES: tuple[str, ...] = tuple(c.name for c in COLUMNS if not c.on_request)
 
@@ -86,6 +89,12 @@ def column_names(columns: Sequence[str] | None = None) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def arrow_schema(columns: Sequence[str] | None = None) -> pa.Schema:
-    """The Arrow schema of `columns`, by default of the default columns."""
-    return pa.schema([BY_NAME[name].field for name in column_names(columns)])
+def arrow_schema(columns: Sequence[str] | None = None, *, encoded: bool = False) -> pa.Schema:
+    """The Arrow schema of `columns`, by default of the default columns.
+
+    `encoded`: those of ENCODED are dictionaries.
+    """
+    fields = [BY_NAME[name].field for name in column_names(columns)]
+    return pa.schema(
+        [one.with_type(DICTIONARY) if encoded and one.name in ENCODED else one for one in fields]
+    )

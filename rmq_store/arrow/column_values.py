@@ -29,6 +29,7 @@ from rmq_store.loops import texts
 _FROM_QUEUE = frozenset(
     ("brokerName", "topic", "queueId", "queueOffset", "commitLogOffset", "storeSize", "tagsCode")
 )
+_MOST_OTHERS = 256  # names of a dictionary, besides those of its rows
 _FROM_PROPERTIES = {
     "tags": "tags",
     "keys": "keys",
@@ -49,9 +50,13 @@ class BatchBuilder:
         self,
         broker_name: str,
         columns: Sequence[str] | None = None,
+        *,
+        encoded: bool = False,
     ) -> None:
+        """`encoded`: as in `arrow_schema`."""
         self.names = column_names(columns)
-        self.schema = arrow_schema(self.names)
+        self.schema = arrow_schema(self.names, encoded=encoded)
+        self._makers = {**_MAKERS, **_ENCODED} if encoded else _MAKERS
         self.broker_name = broker_name
         self._of_properties = [
             (name, _FROM_PROPERTIES[name]) for name in self.names if name in _FROM_PROPERTIES
@@ -79,7 +84,7 @@ class BatchBuilder:
             decoded = properties or self.properties(headers)
             arrays |= {name: getattr(decoded, field) for name, field in self._of_properties}
         columns = [
-            arrays[name] if name in arrays else _MAKERS[name](self, rows, headers)
+            arrays[name] if name in arrays else self._makers[name](self, rows, headers)
             for name in self.names
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
@@ -186,6 +191,20 @@ def _topics(rows: ListedEntries) -> pa.Array:
     return string_array(data, ends, pa.string())
 
 
+def _encoded_topics(rows: ListedEntries) -> pa.Array:
+    """The topics as numbers of a dictionary, which has few that no row has."""
+    names, codes = rows.queues.topics, rows.queues.topic_codes[rows.queue]
+    if len(names) > _MOST_OTHERS:
+        some, places = np.unique(codes, return_inverse=True)
+        names, codes = [names[code] for code in some.tolist()], places.astype(np.int32)
+    return pa.DictionaryArray.from_arrays(number_array(codes), texts_array(names))
+
+
+def _encoded_name(text: str, count: int) -> pa.Array:
+    numbers = number_array(np.zeros(count, dtype=np.int32))
+    return pa.DictionaryArray.from_arrays(numbers, texts_array([text]))
+
+
 def _queue_offsets(builder: BatchBuilder, rows: ListedEntries, headers: Headers | None) -> pa.Array:
     return number_array(rows.offset, nulls=rows.offset < 0)
 
@@ -219,4 +238,8 @@ _MAKERS: dict[str, _Maker] = {
     "tagsCode": lambda b, r, h: number_array(r.tags_code),
     "recordQueueOffset": _record_queue_offsets,
     "corruptRecord": lambda b, r, h: pa.nulls(len(r), pa.string()),
+}
+_ENCODED: dict[str, _Maker] = {
+    "brokerName": lambda b, r, h: _encoded_name(b.broker_name, len(r)),
+    "topic": lambda b, r, h: _encoded_topics(r),
 }

@@ -11,7 +11,6 @@ import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.cli.message_table import MessageTable
 from rmq_store.cli.messages import with_bodies
 from rmq_store.cli.printing import make_room, say, write
 from rmq_store.errors import AccessError, InvalidArgumentError, from_os_error
@@ -52,6 +51,8 @@ class QueryPrinter:
         write(raw)
 
     def _print_table(self, rows: pa.RecordBatchReader) -> None:
+        from rmq_store.cli.message_table import MessageTable  # it loads rich, for a terminal alone
+
         table, count = MessageTable(full=self._full, body=self._body), 0
         for batch in rows:
             make_room(self._progress)

@@ -169,18 +169,31 @@ class MessageDataset(LazyDataset):
     def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
         return self._read_all(self.plan(wanted), columns)
 
+    @property
+    def may_be_encoded(self) -> bool:
+        """Whether `encoded_batches` has dictionaries; not in a mode of damage."""
+        return not isinstance(handler_of(self._how.get("on_damage")), DamageMode)
+
+    def encoded_batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
+        """As the batches of a scan, but brokerName and topic are dictionaries."""
+        return self._read_all(self.plan(self._wanted(wanted)), columns, encoded=True)
+
     def _read_all(
-        self, parts: Iterable[StorePart], columns: Sequence[str]
+        self, parts: Iterable[StorePart], columns: Sequence[str], *, encoded: bool = False
     ) -> Iterator[pa.RecordBatch]:
         for part in parts:
-            yield from self._read(part, columns)
+            yield from self._read(part, columns, encoded=encoded)
 
-    def _read(self, part: StorePart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _read(
+        self, part: StorePart, columns: Sequence[str], *, encoded: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         if not part.slices:
             return
         with part.store.again() as store:
             how = self._how.copy()
             how["columns"] = columns
+            if encoded:
+                how["encoded"] = True
             how.setdefault("check_crc", not _BODIES.isdisjoint(columns))
             if self._search.is_timed and not isinstance(how.get("on_damage"), str):
                 given: Any = how.get("on_damage")

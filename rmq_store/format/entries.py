@@ -74,11 +74,15 @@ class Queues(tuple[QueueId, ...]):
         return sorted({queue.topic for queue in self})
 
     @cached_property
+    def topic_codes(self) -> Numbers:
+        """The place of each queue's topic in `topics`."""
+        number = {topic: code for code, topic in enumerate(self.topics)}
+        return np.array([number[queue.topic] for queue in self], dtype=np.int32)
+
+    @cached_property
     def topic_texts(self) -> tuple[Bytes, Numbers, Numbers]:
         """The bytes of `topics`, and where the topic of each queue begins and ends in them."""
-        raw = [topic.encode() for topic in self.topics]
-        number = {topic: code for code, topic in enumerate(self.topics)}
-        code = np.array([number[queue.topic] for queue in self], dtype=np.int64)
+        raw, code = [topic.encode() for topic in self.topics], self.topic_codes
         ends = np.cumsum([0, *map(len, raw)], dtype=np.int32)
         return np.frombuffer(b"".join(raw), dtype=np.uint8), ends[code], ends[code + 1]
 

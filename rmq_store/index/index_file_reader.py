@@ -381,11 +381,15 @@ class IndexFile:
 
     def slot_heads(self) -> Iterator[tuple[int, Ints]]:
         """The slot table in pieces: the first slot of each piece, and the slots' newest items."""
+        for first, raw in self.stored_slots():
+            yield first, raw.view(INDEX_SLOT).astype(np.int64)
+
+    def stored_slots(self) -> Iterator[tuple[int, Bytes]]:
+        """As `slot_heads`, as stored."""
         for first in range(0, self.geometry.slots, _PIECE):
             stop = min(first + _PIECE, self.geometry.slots)
             at = INDEX_HEADER.itemsize + first * INDEX_SLOT.itemsize
-            raw = self._bytes(at, at + (stop - first) * INDEX_SLOT.itemsize)
-            yield first, raw.view(INDEX_SLOT).astype(np.int64)
+            yield first, self._bytes(at, at + (stop - first) * INDEX_SLOT.itemsize)
 
     def slots_of(self, numbers: Ints) -> Ints:
         """The slots that belong to the hashes of these items."""

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.format.array_types import Ints
+from rmq_store.format.layout import INDEX_SLOT
 from rmq_store.index.index_file_reader import IndexFile
-from rmq_store.loops.index_items import check_items
+from rmq_store.loops.index_items import check_items, heads_lead_to
 
 _WRONG, _ZEROS = 1, 2  # as the loop marks items
 
@@ -38,10 +39,11 @@ class CheckedItems:
     last_time_diff: int = 0  # seconds
 
 
-def check_file(file: IndexFile, log_end: int) -> CheckedItems:
-    """Read all items that the header counts."""
+def check_file(file: IndexFile, log_end: int, *, counts: bool = True) -> CheckedItems:
+    """Read all items that the header counts. Without `counts`, `used` is empty."""
     header, slots = file.header, file.geometry.slots
-    newest, used = np.zeros(slots, dtype=np.int32), np.zeros(slots, dtype=np.int32)
+    newest = np.zeros(slots, dtype=np.int32)
+    used = np.zeros(slots if counts else 0, dtype=np.int32)
     faults = np.zeros(header.items + 1, dtype=np.uint8)
     numbers = np.array([0, 0, -1, 0, -1], dtype=np.int64)
     ends: list[npt.NDArray[Any]] = []
@@ -73,15 +75,16 @@ def check_file(file: IndexFile, log_end: int) -> CheckedItems:
     return found
 
 
-def is_linked(file: IndexFile, found: CheckedItems) -> bool:
+def is_linked(file: IndexFile, log_end: int) -> bool:
     """Whether all items are there, and each slot leads to all of its items.
 
     A slot may lead to an item that was written after the header was read.
     """
+    found = check_file(file, log_end, counts=False)
     if len(found.broken) or len(found.zeros):
         return False
-    for first, heads in file.slot_heads():
-        newest = found.newest[first : first + len(heads)]
-        if ((heads != newest) & (heads <= file.header.items)).any():
-            return False
-    return True
+    width, most = INDEX_SLOT.itemsize, file.header.items
+    return all(
+        heads_lead_to(heads.data, found.newest[first : first + len(heads) // width].data, most)
+        for first, heads in file.stored_slots()
+    )

@@ -42,7 +42,7 @@ from rmq_store.format.layout import (
 from rmq_store.format.record import Gap
 from rmq_store.format.tag_key_hashes import index_key, index_key_hash
 from rmq_store.index.index_file_reader import REMOTE_BLOCK, Hit, IndexFile, list_index_files
-from rmq_store.index.item_chains import check_file, is_linked
+from rmq_store.index.item_chains import is_linked
 from rmq_store.index.items_of_messages import hashes_of
 from rmq_store.index.many_lookups import fetch, walk_chains
 
@@ -159,7 +159,7 @@ class KeyIndex:
             return
         self._linked = True
         for file in list(self.files):
-            if file.header.items and not is_linked(file, check_file(file, self._log_end)):
+            if file.header.items and not is_linked(file, self._log_end):
                 self._distrust(
                     file,
                     CorruptIndexError(

@@ -298,6 +298,11 @@ cdef inline int prefetch(Bytes raw, Py_ssize_t at, Py_ssize_t size) except -1 no
         size -= 64
     return 0
 
+cdef inline int prefetch_number(IntRoom numbers, Py_ssize_t at) except -1 nogil:
+    if 0 <= at < numbers.shape[0]:
+        _prefetch(&numbers[at])
+    return 0
+
 cdef extern from "Python.h":
     object PyMemoryView_FromMemory(char *at, Py_ssize_t size, int flags)
     object PyBytes_FromStringAndSize(const char *at, Py_ssize_t size)

@@ -181,6 +181,10 @@ def prefetch(raw: Bytes, at: int, size: int) -> None:
     """Ask the processor for bytes that are read soon."""
 
 
+def prefetch_number(numbers: IntRoom, at: int) -> None:
+    """As `prefetch`, for one of some numbers."""
+
+
 def view_of(raw: Bytes, at: int, size: int) -> Bytes:
     """A view of some bytes, which must not be kept."""
     _check(at, size, len(raw))

@@ -63,10 +63,12 @@ class ReadHow(ReadManner, total=False):
 
     - `columns`: names of the schema, by default all but rawBody and the like.
     - `tags`: "a || b" or a list, compared as text.
+    - `encoded` (false): brokerName and topic are dictionaries. Not in a mode of damage.
     """
 
     columns: Sequence[str] | None
     tags: str | Sequence[str] | None
+    encoded: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class Query:
     log_order: bool = True
     compacted: bool = True
     on_damage: OnDamage | None = None
+    encoded: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -97,7 +100,7 @@ class Query:
         names = column_names(self.columns)
         if isinstance(self.on_damage, DamageMode):
             return self.on_damage.schema(names)
-        return arrow_schema(names)
+        return arrow_schema(names, encoded=self.encoded)
 
     @classmethod
     def of(cls, verify_queue: bool, **how: Unpack[ReadHow]) -> Query:
@@ -124,6 +127,10 @@ class Query:
             "on_damage": on_damage,
         }
         query = cls(**given, verify_queue=verify_queue)
+        if query.encoded and isinstance(on_damage, DamageMode):
+            raise InvalidArgumentError(
+                None, reason="a mode of damage has no encoded columns", advice="Leave encoded out"
+            )
         positive("batch_rows", query.batch_rows)
         positive("batch_bytes", query.batch_bytes)
         return query

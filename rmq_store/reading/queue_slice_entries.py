@@ -100,6 +100,10 @@ class WantedEntries:
             first_rows=self._query.first_batch_rows,
         )
 
+    def has_batches(self, slices: Sequence[QueueSlice]) -> bool:
+        """Whether an entry of a slice may stand for several messages."""
+        return any(self._view.is_batch(part.queue) for part in slices)
+
     def _leads(self, entries: Entries) -> npt.NDArray[np.bool_]:
         return entries.points_to_record & (entries.log_offset <= self._log_end - entries.size)
 

@@ -48,6 +48,7 @@ from rmq_store.reading.query import Query
 from rmq_store.reading.queue_slice_entries import EntriesOfQueues, WantedEntries
 from rmq_store.snapshot.covered_range import covered_range
 from rmq_store.snapshot.health import Health
+from rmq_store.snapshot.uncovered_bytes import SeenPlaces
 
 _Located = tuple[ListedEntries, Headers, pa.Array | None]
 """Rows, the headers of their records, and their bodies as stored if these are known."""
@@ -89,6 +90,7 @@ class SliceReader:
         self._builder = BatchBuilder(
             broker_name,
             (*self._asked, _PLACE) if ordered else self._asked,
+            encoded=query.encoded,
         )
         self._hides_place = ordered
         self._reads_bodies = query.check_crc or bool(_BODIES.intersection(self._builder.names))
@@ -128,22 +130,39 @@ class SliceReader:
     def _batches_of_slices(
         self, slices: Sequence[QueueSlice], listed: Sequence[QueueSlice]
     ) -> Iterator[pa.RecordBatch]:
-        yield from self._sound_batches(counted(self._entries.wanted(slices)))
+        pieces, seen = self._entries.wanted(slices), None
+        if self._health is not None and listed is slices and self._lists_all(slices):
+            seen = SeenPlaces(self.log.fronts)
+            pieces = seen.noted(pieces)
+        yield from self._sound_batches(counted(pieces))
         if self.query.check_ends and self._health is not None:
-            for error in self._missing(self._health, listed):
+            for error in self._missing(self._health, listed, seen):
                 self._damaged(error, error.entry)
         lost = None if self._lost is None else self._lost()
         if lost is not None:
             self._damaged(lost, None)
         self._report()
 
-    def _missing(self, health: Health, slices: Sequence[QueueSlice]) -> Iterator[StoreError]:
-        query = self.query
-        # Where the log is read anyway, and no word is searched for, all of it is accounted for.
-        accounts = self._reads_log and not (query.verify_queue or query.keys)
-        covered = covered_range(health.view, slices) if accounts else None
-        sound = not self._damages
-        return health.errors(slices, compare=query.verify_queue, covered=covered, sound=sound)
+    @property
+    def _accounts(self) -> bool:
+        """Whether all of the log is accounted for: where it is read anyway, and no word is searched."""
+        return self._reads_log and not (self.query.verify_queue or self.query.keys)
+
+    def _lists_all(self, slices: Sequence[QueueSlice]) -> bool:
+        """Whether the read takes each entry of the slices as it stands, so that it need not be read again
+        to account for the log."""
+        return self._accounts and self.query.tags is None and not self._entries.has_batches(slices)
+
+    def _missing(
+        self, health: Health, slices: Sequence[QueueSlice], seen: SeenPlaces | None
+    ) -> Iterator[StoreError]:
+        return health.errors(
+            slices,
+            compare=self.query.verify_queue,
+            covered=covered_range(health.view, slices) if self._accounts else None,
+            sound=not self._damages,
+            seen=seen,
+        )
 
     def batches_of(self, pieces: Iterable[ListedEntries]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of rows, in their order; rows about damage if the mode has them."""

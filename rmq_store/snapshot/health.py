@@ -52,7 +52,7 @@ from rmq_store.snapshot.covered_range import LogRange, users_queues
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from rmq_store.snapshot.lost_queues import LOOKED_AT, LostQueue, lost_queues
 from rmq_store.snapshot.queue_range import QueueState
-from rmq_store.snapshot.uncovered_bytes import Places, missing_in
+from rmq_store.snapshot.uncovered_bytes import Places, SeenPlaces, missing_in
 from rmq_store.snapshot.undispatched_records import guess_record
 from rmq_store.snapshot.unlisted_records import (
     Missing,
@@ -122,6 +122,7 @@ class Health:
         covered: LogRange | None = None,
         elsewhere: bool = False,
         sound: bool = True,
+        seen: SeenPlaces | None = None,
     ) -> Iterator[StoreError]:
         """What a read of `parts` lacks, as errors.
 
@@ -135,14 +136,14 @@ class Health:
           the records near the log's ends.
 
         `elsewhere`: other processes look, by `errors_in`. `sound`: the entries of `covered` lead to
-        records of their own queues.
+        records of their own queues. `seen`: the entries of `parts`, if a read has noted them.
         """
         first, last = self._reached_ends(parts)
-        found = None if elsewhere else self._found(parts, covered, compare=compare)
-        seen = found is not None if covered is None else self._is_all(covered)
+        found = None if elsewhere else self._found(parts, covered, seen, compare=compare)
+        all_seen = found is not None if covered is None else self._is_all(covered)
         near = MissingRecords()
         if not compare:
-            near = self._near(first, last, covered, all_seen=seen, sound=sound)
+            near = self._near(first, last, covered, all_seen=all_seen, sound=sound)
             self._say_unseen(first | last, found is not None or covered is not None)
         missing = near.ends
         if found is not None:
@@ -187,16 +188,21 @@ class Health:
         return sum(map(len, self._parts_in(covered, parts))) <= self._most_listed
 
     def _found(
-        self, parts: Sequence[QueueSlice], covered: LogRange | None, *, compare: bool
+        self,
+        parts: Sequence[QueueSlice],
+        covered: LogRange | None,
+        seen: SeenPlaces | None,
+        *,
+        compare: bool,
     ) -> MissingRecords | None:
         if compare:
             return self._compared(parts, LogRange(None, None, frozenset()))
         if covered is None or (covered.is_log and self._in_whole_log is not None):
             return self._in_whole_log
         if not covered.is_log:
-            return self._uncovered(covered, parts)
+            return self._uncovered(covered, parts, seen)
         if covered not in self._of_all:
-            self._of_all[covered] = self._uncovered(covered, parts)
+            self._of_all[covered] = self._uncovered(covered, parts, seen)
         return self._of_all[covered]
 
     def _compared(self, parts: Sequence[QueueSlice], covered: LogRange) -> MissingRecords:
@@ -204,12 +210,19 @@ class Health:
         queues = {part.queue for part in parts if part.queue in self._states}
         return self.records.search(queues, *self._range(covered))
 
-    def _uncovered(self, covered: LogRange, parts: Sequence[QueueSlice]) -> MissingRecords:
+    def _uncovered(
+        self, covered: LogRange, parts: Sequence[QueueSlice], seen: SeenPlaces | None = None
+    ) -> MissingRecords:
         """What a range of the log has and no entry lists; `parts` as in `_parts_in`.
 
-        The range ends at the first records at or after its `start` and `stop`.
+        The range ends at the first records at or after its `start` and `stop`. `seen` as in `errors`.
         """
-        listed = self._listed(self._parts_in(covered, parts))
+        inside = self._parts_in(covered, parts)
+        beside, known = inside[len(parts) :], None if seen is None else seen.places()
+        if known is None or sum(map(len, beside)) > self._most_listed:
+            listed = self._listed(inside)
+        else:  # the entries need not be read again
+            listed = iter([Places.concat([known, *self._listed(beside)]).by_log_offset()])
         return missing_in(self.records, listed, covered.queues, *self._range(covered))
 
     def _parts_in(self, covered: LogRange, parts: Sequence[QueueSlice]) -> list[QueueSlice]:
@@ -234,9 +247,10 @@ class Health:
                 batch_queues={part.queue for part in some if self.view.is_batch(part.queue)},
                 least_rows=_ROWS,
             ):
-                yield _sorted([entries for _, entries in span])
+                yield Places.concat([entries for _, entries in span]).by_log_offset()
         elif some:
-            listed = _sorted([entries_of(part.queue, part.start, part.stop) for part in some])
+            found = [entries_of(part.queue, part.start, part.stop) for part in some]
+            listed = Places.concat(found).by_log_offset()
             yield listed.take(self._leads(listed))
 
     def _leads(self, listed: Entries | Places) -> Mask:
@@ -640,9 +654,3 @@ class Health:
 
 def _light(queues: Collection[QueueId]) -> set[QueueId]:
     return {queue for queue in queues if queue.topic.startswith(LMQ_PREFIX)}
-
-
-def _sorted(parts: Sequence[Entries]) -> Places:
-    """The places of entries of several queues, by log offset."""
-    places = Places.concat(parts)
-    return places.take(np.argsort(places.log_offset, kind="stable"))

@@ -14,9 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from rmq_store.format.array_types import Columns, Ints
+from rmq_store.format.entries import ListedEntries
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.unlisted_records import MissingRecords, UnlistedRecords
 
+_MOST_KEPT = 1 << 20  # places of entries, of 16 bytes each
 _JOINED = 1 << 16  # gaps with at most this number of bytes between them are scanned in one go
 
 
@@ -26,6 +28,55 @@ class Places(Columns):
 
     log_offset: Ints
     size: Ints
+
+    def by_log_offset(self) -> Places:
+        """The places, sorted."""
+        return self.take(np.argsort(self.log_offset, kind="stable"))
+
+
+_NOTHING = Places(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+
+class SeenPlaces:
+    """The places of all entries of some queues, noted while they are read.
+
+    Records that follow each other without a gap take the room of two, so that of a sound log few are kept.
+    """
+
+    def __init__(self, fronts: Callable[[Ints], Ints]) -> None:
+        """`fronts`: where the bytes begin that belong to the records at some log offsets."""
+        self._fronts = fronts
+        self._kept: list[Places] | None = []
+        self._count = 0
+
+    def noted(self, pieces: Iterable[ListedEntries]) -> Iterator[ListedEntries]:
+        """The entries, each piece sorted by log offset."""
+        for piece in pieces:
+            if len(piece) and self._kept is not None:
+                runs = self._runs(piece.log_offset, piece.size)
+                self._kept.append(runs)
+                self._count += len(runs.size)
+                if self._count > _MOST_KEPT:
+                    self._kept = None
+            yield piece
+
+    def places(self) -> Places | None:
+        """Places without the gaps between any two records of a run; None if they were too many to keep.
+
+        A run ends with the place of its last entry, and has one more for all before it.
+        """
+        return None if self._kept is None else Places.concat(self._kept or [_NOTHING])
+
+    def _runs(self, log_offset: Ints, size: Ints) -> Places:
+        front = self._fronts(log_offset)
+        begins = np.flatnonzero(front[1:] != (log_offset + size)[:-1]) + 1
+        first, last = np.append(0, begins), np.append(begins, len(size)) - 1
+        long = last > first
+        start = log_offset[first[long]]
+        return Places(
+            np.concatenate([start, log_offset[last]]),
+            np.concatenate([front[last[long]] - start, size[last]]),
+        )
 
 
 class _Gaps(NamedTuple):

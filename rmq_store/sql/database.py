@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from rmq_store.arrow.column_definitions import DICTIONARY, ENCODED
 from rmq_store.dataset.lazy_dataset import LazyDataset
 from rmq_store.dataset.message_dataset import MessageDataset, StorePart
 from rmq_store.errors import StoreError
@@ -35,7 +36,15 @@ _EXPLAIN = re.compile(
     rf"(?:\({_BLANKS}*(?:analyze|format)\b[^)]*\){_BLANKS}*)?",
     re.IGNORECASE | re.DOTALL,
 )
+# What lists views, or may, and what begins a transaction, whose end might undo a new view.
+_NEEDS_ALL_VIEWS = re.compile(
+    r"\b(?:show|describe|summarize|pragma|call|use|begin|start)\b|^\W*desc\W*$"
+    r"|schema|catalog|duckdb|\b(?:pg|sqlite)_",
+    re.IGNORECASE,
+)
 _WRITES_FILES = ("COPY", "EXPORT", "ATTACH")  # types of statements
+# DuckDB gives a filter on a dictionary to the dataset from these releases of itself and of Arrow on.
+_FILTERS_DICTIONARIES = (2, 26)
 _NO_DOWNLOADS = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -101,6 +110,11 @@ class StoreDatabase:
         import duckdb
 
         self._error: type[Exception] = duckdb.Error
+        releases = (duckdb.__version__, pa.__version__)
+        self._takes_dictionaries = all(
+            int(release.split(".")[0]) >= least
+            for release, least in zip(releases, _FILTERS_DICTIONARIES, strict=True)
+        )
         # DuckDB looks for ctrl-C between large pieces of work only, where it runs in the first thread.
         self._worker = ThreadPoolExecutor(1, "rmqstore-sql")
         self._failed: list[StoreError] = []
@@ -108,13 +122,11 @@ class StoreDatabase:
         self._explained: Explained | None = None
         self._database = duckdb.connect(":memory:", config=dict(_NO_DOWNLOADS))
         self._add_functions()
-        views: dict[str, LazyDataset] = {MESSAGES: messages}
-        views |= {
+        self._unregistered: dict[str, LazyDataset] = {MESSAGES: messages}
+        self._unregistered |= {
             name: TableDataset(table, stores, on_damage)
             for name, table in TABLES_OF_A_STORE.items()
         }
-        for name, dataset in views.items():
-            self._database.register(name, _View(name, dataset, self))
         spill = os.path.join(tempfile.gettempdir(), f"rmqstore-sql-{uuid.uuid4().hex}")
         self._database.execute("SET TimeZone = 'UTC'")
         self._database.execute(f"SET temp_directory = '{_quoted(spill)}'")
@@ -142,6 +154,17 @@ class StoreDatabase:
         )
         for macro in _MACROS:
             self._database.execute(macro)
+
+    def _register(self, sql: str | None = None) -> bool:
+        """Make views of the names that `sql` has in its text, or of all. Returns whether any is new.
+
+        Each takes DuckDB half a millisecond. SQL that may list views gets all of them.
+        """
+        text = None if sql is None or _NEEDS_ALL_VIEWS.search(sql) else sql.lower()
+        names = [name for name in self._unregistered if text is None or name.lower() in text]
+        for name in names:
+            self._database.register(name, _View(name, self._unregistered.pop(name), self))
+        return bool(names)
 
     def __enter__(self) -> StoreDatabase:
         return self
@@ -187,7 +210,7 @@ class StoreDatabase:
         explain = _EXPLAIN.match(query) if kind == "EXPLAIN" else None
         self._failed.clear()
         try:
-            found = self._called(lambda: self._database.sql(query))  # None without rows
+            found = self._called(lambda: self._bound(query))  # None without rows
             if explain is not None and found is not None:
                 plan = "\n".join(str(row[-1]) for row in found.fetchall())
                 return Answer(None, plan, None if explain[1] else self.explained(query))
@@ -202,6 +225,17 @@ class StoreDatabase:
         fields = [field.with_name(name) for field, name in zip(rows.schema, names, strict=True)]
         schema = pa.schema(fields)
         return Answer(pa.RecordBatchReader.from_batches(schema, self._batches(rows, schema)))
+
+    def _bound(self, query: str) -> Any:
+        """The statement as DuckDB's relation, with the views that it names."""
+        self._register(query)
+        try:
+            return self._database.sql(query)
+        except self._error as error:
+            # The name of a view may be put together by the statement; and DuckDB proposes names.
+            if type(error).__name__ != "CatalogException" or not self._register():
+                raise
+            return self._database.sql(query)
 
     def _batches(self, rows: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         try:
@@ -240,6 +274,7 @@ class StoreDatabase:
         kinds = [statement.type.name for statement in self._statements(query)]
         if kinds != ["SELECT"] or self._is_in_transaction():  # of the caller, which may write
             return Explained(missed=self._count_of_scans(query))
+        self._register()  # the end of a transaction would undo those of the query
         self._called(lambda: self._database.execute("BEGIN TRANSACTION READ ONLY"))
         try:
             return self._explained_by_running(query)
@@ -280,7 +315,7 @@ class StoreDatabase:
 
     def _count_of_scans(self, query: str) -> int:
         try:
-            rows = self._database.sql(f"EXPLAIN (FORMAT JSON) {query}").fetchall()
+            rows = self._bound(f"EXPLAIN (FORMAT JSON) {query}").fetchall()
         except self._error:
             return 0  # no query, or one that fails for itself, too
         return sum(map(_scans_in, json.loads(rows[0][-1])))
@@ -304,10 +339,22 @@ class StoreDatabase:
                 self._explained.scans.append(Scan(name, tuple(columns), text, parts))
                 if parts is not None:
                     return iter(())
+            if isinstance(dataset, MessageDataset) and self._encodes(dataset):
+                return self._noted(dataset.encoded_batches(columns, wanted))
             return self._noted(dataset._batches(columns, dataset._wanted(wanted)))
         except StoreError as error:
             self._failed.append(error)
             raise
+
+    def schema_of(self, dataset: LazyDataset, schema: pa.Schema) -> pa.Schema:
+        """The columns of a dataset as DuckDB gets them."""
+        if not (isinstance(dataset, MessageDataset) and self._encodes(dataset)):
+            return schema
+        fields = [one.with_type(DICTIONARY) if one.name in ENCODED else one for one in schema]
+        return pa.schema(fields)
+
+    def _encodes(self, dataset: MessageDataset) -> bool:
+        return self._takes_dictionaries and dataset.may_be_encoded
 
     def _noted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -323,7 +370,8 @@ class _View(LazyDataset):
     """A dataset as DuckDB sees it."""
 
     def __init__(self, name: str, dataset: LazyDataset, database: StoreDatabase) -> None:
-        super().__init__(dataset.schema, dataset._readable)
+        columns = database.schema_of(dataset, dataset.schema)
+        super().__init__(columns, database.schema_of(dataset, dataset._readable))
         self._name, self._dataset, self._database = name, dataset, database
 
     def _wanted(self, wanted: Any) -> Any:

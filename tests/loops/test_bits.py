@@ -107,6 +107,8 @@ def argument(kind: str, name: str, chosen: random.Random) -> Any:
         return bytes(chosen.choices(few, k=chosen.choice([0, 1, 7, 8, 9, 20, 45, 90, 700])))
     if kind == "LongRoom":
         return array("q", bytes(8 * chosen.choice([0, 1, 3, 90, 700])))
+    if kind == "IntRoom":
+        return array("i", bytes(4 * chosen.choice([0, 1, 3, 90, 700])))
     if name == "function":
         return CRC32_IN_C
     if name == "byte":
@@ -158,6 +160,6 @@ def written(one: Declared, given: list[Any]) -> list[Any]:
                 end = by_name["to"] + by_name["size"]
                 del room[end : end + 64]
             rooms.append(room)
-        if kind == "LongRoom":
+        if kind in ("LongRoom", "IntRoom"):
             rooms.append(by_name[name])
     return rooms

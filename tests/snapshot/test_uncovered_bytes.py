@@ -8,11 +8,14 @@ import struct
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.errors import CorruptQueueError
+from rmq_store.format.entries import ListedEntries, Queues
 from rmq_store.snapshot import health
+from rmq_store.snapshot.uncovered_bytes import Places, SeenPlaces, _gaps_between
 from rmq_store.snapshot.unlisted_records import UnlistedRecords
 from tests.snapshot.test_health import (
     ORDERS,
@@ -267,3 +270,41 @@ def test_what_is_missing_is_looked_for_once_a_snapshot(
         for _ in range(2):
             list(store.read_batches(on_damage=again.append))
     assert [str(error) for error in again] == [str(error) for error in met] * 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_places_that_a_read_notes_leave_the_same_gaps(seed: int) -> None:
+    """Runs of records stand for all of them, also where entries are damaged or other queues have some."""
+    random = np.random.default_rng(seed)
+    at, places = 0, []
+    for _ in range(300):
+        at += int(random.choice([0, 0, 0, 0, 0, 7]))  # a gap now and then
+        size = int(random.integers(1, 9))
+        places.append((at + int(random.choice([0] * 20 + [3])), size))  # damaged at times
+        at += size
+    mine = [one for one in places if random.random() < 0.8]
+    others = [one for one in places if one not in mine]
+
+    def gaps(listed: list[tuple[int, int]], seen: Places | None) -> set[tuple[int, int, int]]:
+        numbers = np.array(listed, dtype=np.int64).reshape(-1, 2)
+        both = [Places(numbers[:, 0], numbers[:, 1])] + ([] if seen is None else [seen])
+        whole = Places.concat(both).by_log_offset()
+        return {
+            tuple(gap)
+            for found in _gaps_between([whole], lambda offsets: offsets, 0, at + 5)
+            for gap in np.stack(found, axis=1).tolist()
+        }
+
+    noted = SeenPlaces(lambda offsets: offsets)
+    for first in range(0, len(mine), 50):
+        piece = np.array(sorted(mine[first : first + 50]), dtype=np.int64)
+        nothing = np.zeros(len(piece), dtype=np.int64)
+        columns = (nothing, piece[:, 0], piece[:, 1], nothing, nothing)
+        rows = ListedEntries(*columns, Queues([IDLE]), nothing)
+        assert [len(one) for one in noted.noted([rows])] == [len(piece)]
+    known = noted.places()
+    assert known is not None
+    assert len(known.size) < len(mine)
+    expected = gaps(places, None)
+    assert expected
+    assert gaps(others, known) == expected

@@ -64,6 +64,26 @@ def test_sums_by_topic_are_those_of_the_broker_in_every_store(untouched: Golden,
     assert {row["topic"]: row["b"] for row in found} == sizes
 
 
+def test_views_are_there_whatever_names_or_lists_them(golden: Golden) -> None:
+    """A view is made when a statement has its name; no statement may notice that."""
+    every = sorted(["messages", *TABLES_OF_A_STORE])
+    with golden(NAME).open() as store:
+
+        def rows(*statements: str) -> list[dict[str, Any]]:
+            return asked(store, "; ".join(statements))
+
+        for listing in ("SHOW TABLES", "SELECT table_name AS name FROM information_schema.tables"):
+            assert sorted(row["name"] for row in rows(listing)) == every
+        (count,) = rows("SELECT count(*) n FROM TOPICS")
+        assert count["n"] == len(TABLES_OF_A_STORE["topics"].of(store))
+        put_together = "SELECT count(*) n FROM query_table('top' || 'ics')"
+        assert rows(put_together) == [count]
+        undone = ("BEGIN", put_together, "ROLLBACK", "SELECT count(*) n FROM topics")
+        assert rows(*undone) == [count, count]
+        with pytest.raises(SqlError, match='Did you mean "topics"'):
+            rows("FROM topic")
+
+
 @pytest.mark.parametrize("table", list(TABLES_OF_A_STORE))
 def test_a_view_has_the_rows_of_its_table(golden: Golden, table: str) -> None:
     with golden("clean-4.9.7").open() as store:
