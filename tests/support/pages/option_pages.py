@@ -27,7 +27,7 @@ SYNOPSIS = re.compile(r"(?<=^## Synopsis\n\n```text\n).*?(?=^```$)", re.DOTALL |
 TABLE = re.compile(r"(?<=^## Options\n\n).*?(?=^## )", re.DOTALL | re.MULTILINE)
 # What docs/commands.md says of all commands that have them.
 SHARED = ("--broker-conf", "--broker-name", "--json", "--engine", "--master")
-_HEADER = "| option | default | meaning |\n|---|---|---|\n"
+_HEADER = "| option | meaning |\n|---|---|\n"
 
 
 def pages() -> Iterator[tuple[Path, str, click.Command]]:
@@ -76,13 +76,13 @@ def _row(option: click.Option) -> str:
     names = ", ".join((*option.opts, *option.secondary_opts))
     if not option.is_flag:
         names += f" {option.make_metavar(click.Context(click.Command('any')))}"
-    default = "" if option.is_flag or not option.show_default else str(option.default)
+    default = "" if option.is_flag or not option.show_default else f" Default: {option.default}."
     limits = ""
     if isinstance(option.type, (click.IntRange, click.FloatRange)):
         limits = f" ({option.type._describe_range()})"
     must = " Required." if option.required else ""
     about = _SHORT.get(option.help or "", option.help or "")
-    cells = (f"`{names}`", default, f"{about}{limits}{must}")
+    cells = (f"`{names}`", f"{about}{limits}{default}{must}")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
