@@ -48,10 +48,10 @@ from rmq_store.reading.log_reader import (
 from rmq_store.reading.message_lookup import MessageLookup
 from rmq_store.reading.query import OnDamage, Query, ReadHow, ReadManner
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
+from rmq_store.snapshot.compacted_view import ServedQueues
 from rmq_store.snapshot.file_sizes import geometry_found
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.queues_beside_rocksdb import refuse_late_files
-from rmq_store.snapshot.served_queues import ServedQueues
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from rmqstore_jobs.running.source_options import rare_option, source_options
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import plan_of
 from spark_source.options.secret import HidesSecrets
-from spark_source.planning.query_plan import ReadPlan
+from spark_source.planning.pinned_plan import ReadPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

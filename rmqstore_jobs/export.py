@@ -58,7 +58,7 @@ from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import parse_options
 from spark_source.options.secret import HidesSecrets, without_secrets
 from spark_source.planning.partitions import cut_into_slices
-from spark_source.planning.query_plan import ReadPlan, pin
+from spark_source.planning.pinned_plan import ReadPlan, pin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ from rmq_store.format.releases import dialect
 from rmqstore_jobs.replay_targets.dry_run import DryRun
 from rmqstore_jobs.replay_targets.grpc_client import require_client
 from rmqstore_jobs.replay_targets.local_targets import LocalReplay
-from rmqstore_jobs.replay_targets.send_to_broker import LiveReplay
+from rmqstore_jobs.replay_targets.waves_to_broker import LiveReplay
 from rmqstore_jobs.replaying.options import replay_options, spec_of
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from rmqstore_jobs.replaying.replay_question import source_options
@@ -22,7 +22,7 @@ from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check, with_fixed_ti
 from rmqstore_jobs.replaying.report import ReplayReport
 from rmqstore_jobs.running.job_command import Given, job
 from spark_source.options.parse import parse_options
-from spark_source.planning.query_plan import pin
+from spark_source.planning.pinned_plan import pin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

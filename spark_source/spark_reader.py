@@ -16,10 +16,10 @@ from spark_source.options.definitions import PERMISSIVE
 from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import Share, missing_shares, shares_of
 from spark_source.planning.partitions import cut_into_slices as cut_into_slices
+from spark_source.planning.pinned_plan import PinnedStore as PinnedStore
+from spark_source.planning.pinned_plan import QueryPlan
+from spark_source.planning.pinned_plan import ReadPlan as ReadPlan
 from spark_source.planning.pushed_filters import PushFilters, narrowed
-from spark_source.planning.query_plan import PinnedStore as PinnedStore
-from spark_source.planning.query_plan import QueryPlan
-from spark_source.planning.query_plan import ReadPlan as ReadPlan
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
 
 LOG = logging.getLogger("rmqstore")

@@ -44,7 +44,7 @@ from rmq_store.tables.usage_damage import damage_row
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.partition_reader import pieces_of_share, read_messages
 from spark_source.planning.partitions import Share, missing_errors, missing_shares, shares_of
-from spark_source.planning.query_plan import QueryPlan, ReadPlan, replaced
+from spark_source.planning.pinned_plan import QueryPlan, ReadPlan, replaced
 from spark_source.spark_types import microseconds
 from spark_source.streaming.progress_rows import progress_rows
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from rmq_store.commitlog.doubled_records import doubled_names
+from rmq_store.commitlog.compare_doubled_files import doubled_names
 from rmq_store.commitlog.log import CommitLog, open_log
 from rmq_store.commitlog.walk import last_from
 from rmq_store.config.broker_conf import StoreConfig

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rmq_store.commitlog.doubled_records import refuse_doubled
+from rmq_store.commitlog.compare_doubled_files import refuse_doubled
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import refuse_members_log, refuse_to_change
 from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues

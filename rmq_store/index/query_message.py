@@ -41,8 +41,8 @@ from rmq_store.format.layout import (
 )
 from rmq_store.format.record import Gap
 from rmq_store.format.tag_key_hashes import index_key, index_key_hash
+from rmq_store.index.check_item_chains import is_linked
 from rmq_store.index.index_file_reader import REMOTE_BLOCK, Hit, IndexFile, list_index_files
-from rmq_store.index.item_chains import is_linked
 from rmq_store.index.items_of_messages import hashes_of
 from rmq_store.index.many_lookups import fetch, walk_chains
 

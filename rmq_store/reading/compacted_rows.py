@@ -13,7 +13,7 @@ from rmq_store.format.entries import Entries
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.query import Query
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
-from rmq_store.snapshot.served_queues import ServedQueues
+from rmq_store.snapshot.compacted_view import ServedQueues
 
 _NOWHERE = -1
 

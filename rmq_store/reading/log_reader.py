@@ -16,7 +16,7 @@ import pyarrow as pa
 from rmq_store.arrow.column_values import stored_topics
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.arrow.string_slices import numbers_of
-from rmq_store.commitlog.doubled_records import contradictions
+from rmq_store.commitlog.compare_doubled_files import contradictions
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import walk_to_record

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.commitlog.doubled_records import refuse_doubled
+from rmq_store.commitlog.compare_doubled_files import refuse_doubled
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import intact_records_behind
@@ -44,9 +44,9 @@ from rmq_store.index.index_file_reader import list_index_files
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.as_broker_queues import BrokerBatchQueue, BrokerQueue, load_files
 from rmq_store.recovery.change_list import ChangeList
-from rmq_store.recovery.find_log_end import TIMESTAMP_SLACK_MS
 from rmq_store.recovery.report import RecoveryReport, note_left_out
 from rmq_store.recovery.strict_index import index_geometry, last_index_writer
+from rmq_store.recovery.strict_log_end import TIMESTAMP_SLACK_MS
 from rmq_store.snapshot.file_sizes import queue_sizes, refuse_unknown_size
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot

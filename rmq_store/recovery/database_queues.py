@@ -11,8 +11,8 @@ from rmq_store.consumequeue.queue_database_writer import QueueDatabaseWriter
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import SCHEDULE_TOPIC
-from rmq_store.recovery.find_log_end import LogWalk
 from rmq_store.recovery.report import LeftOut, note_left_out
+from rmq_store.recovery.strict_log_end import LogWalk
 from rmq_store.recovery.strict_queues import LookFurther
 
 

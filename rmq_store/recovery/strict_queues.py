@@ -20,8 +20,8 @@ from rmq_store.format.entries import Entries
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.recovery.change_list import ChangeList
-from rmq_store.recovery.find_log_end import LogWalk
 from rmq_store.recovery.report import LeftOut, note_left_out
+from rmq_store.recovery.strict_log_end import LogWalk
 
 _UNITS_AT_A_TIME = 8192
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.commitlog.doubled_records import refuse_doubled
+from rmq_store.commitlog.compare_doubled_files import refuse_doubled
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog, empty_files
 from rmq_store.commitlog.next_intact_record import intact_records_behind
@@ -33,9 +33,9 @@ from rmq_store.markers.lock_file import write_abort
 from rmq_store.recovery.change_list import ChangeList
 from rmq_store.recovery.clean_stop import why_unclean
 from rmq_store.recovery.database_queues import DatabaseQueues
-from rmq_store.recovery.find_log_end import LogWalk, careful_start
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.recovery.strict_index import IndexRecovery, last_index_writer
+from rmq_store.recovery.strict_log_end import LogWalk, careful_start
 from rmq_store.recovery.strict_queues import LookFurther, QueueRecovery
 from rmq_store.snapshot.file_sizes import (
     is_cut_short,

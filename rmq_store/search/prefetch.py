@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from rmq_store.files.parallel import side_by_side
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
 from rmq_store.search.log_partitions import looked_at, sample_offsets
+from rmq_store.snapshot.compacted_view import ServedQueues
 from rmq_store.snapshot.queue_view import QueueView
-from rmq_store.snapshot.served_queues import ServedQueues
 from rmq_store.store import MessageStore
 
 OffsetAtLog = Callable[[QueueId, int], int]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
-from rmq_store.commitlog.doubled_records import contradictions
+from rmq_store.commitlog.compare_doubled_files import contradictions
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.commitlog.walk import SoundRun, end_now

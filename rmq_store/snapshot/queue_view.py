@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rmq_store.commitlog.doubled_records import doubled_names
+from rmq_store.commitlog.compare_doubled_files import doubled_names
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.config.json_files import config_names

@@ -16,6 +16,7 @@ from rmq_store.files.source import Sources
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, INDEX_DIR, INDEX_HEADER, INDEX_ITEM
 from rmq_store.format.releases import dialect
+from rmq_store.index.check_item_chains import CheckedItems, check_file
 from rmq_store.index.index_file_reader import (
     FILES_MAPPED,
     Geometry,
@@ -25,7 +26,6 @@ from rmq_store.index.index_file_reader import (
     open_index_file,
     open_index_files,
 )
-from rmq_store.index.item_chains import CheckedItems, check_file
 from rmq_store.index.items_of_messages import index_items, tag_items
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.store import MessageStore

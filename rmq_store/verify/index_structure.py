@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT
+from rmq_store.index.check_item_chains import CheckedItems
 from rmq_store.index.index_file_reader import Header, IndexFile
-from rmq_store.index.item_chains import CheckedItems
 from rmq_store.text.sizes import counted
 from rmq_store.verify.findings import Finding, Severity
 

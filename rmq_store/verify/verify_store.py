@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.commitlog.doubled_records import DoubledFile, doubled_files
+from rmq_store.commitlog.compare_doubled_files import DoubledFile, doubled_files
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import empty_files
 from rmq_store.commitlog.next_intact_record import page_rest

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rmq_store.commitlog.doubled_records import refuse_doubled
+from rmq_store.commitlog.compare_doubled_files import refuse_doubled
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import page_rest
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig

@@ -15,7 +15,7 @@ from spark_source.damage import DamageHandler
 from spark_source.options.definitions import BY_LOG, CORRUPT, PERMISSIVE
 from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import Share, missing_shares, shares_of
-from spark_source.planning.query_plan import QueryPlan, ReadPlan
+from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
 
 TOPIC, DAY = "topic", "day"
 _NEEDED = ("topic", "storeTimestamp", "commitLogOffset")

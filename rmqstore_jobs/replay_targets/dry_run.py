@@ -250,7 +250,7 @@ def _by_client(fifo: frozenset[str]) -> Refusals:
     def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:
         from rmqstore_jobs.replay_targets.grpc_client import GrpcClient
         from rmqstore_jobs.replay_targets.retrying_sender import RefusedMessage
-        from rmqstore_jobs.replay_targets.send_to_broker import rows_to_send
+        from rmqstore_jobs.replay_targets.waves_to_broker import rows_to_send
 
         client = GrpcClient(
             "127.0.0.1:1", fifo, connect=False

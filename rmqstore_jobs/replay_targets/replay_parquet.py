@@ -20,7 +20,7 @@ from rmqstore_jobs.replaying.replay_question import ReplayRows
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.spark_engine import engine_of
 from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
-from spark_source.planning.query_plan import ReadPlan
+from spark_source.planning.pinned_plan import ReadPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

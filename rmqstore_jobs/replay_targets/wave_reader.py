@@ -17,7 +17,7 @@ from rmqstore_jobs.replaying.replay_question import Handled, ReplayRows, columns
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.spark_engine import cores_of, engine_of
 from rmqstore_jobs.running.store_selection import pieces_in
-from spark_source.planning.query_plan import ReadPlan
+from spark_source.planning.pinned_plan import ReadPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,7 +21,7 @@ from rmqstore_jobs.running.failures import AlreadyDoneError
 from rmqstore_jobs.running.store_selection import pieces_in
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import cut_into_slices
-from spark_source.planning.query_plan import ReadPlan, pin
+from spark_source.planning.pinned_plan import ReadPlan, pin
 
 OFFSETS_COUNTED_AT_A_TIME = 1 << 20
 _SMALLEST_WAVE, _LARGEST_WAVE, _WAVE_BYTES_A_QUEUE = 64 << 20, 256 << 20, 1 << 20

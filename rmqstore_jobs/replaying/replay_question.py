@@ -22,7 +22,7 @@ from spark_source.planning.partitions import (
     cut_into_slices,
     missing_shares,
 )
-from spark_source.planning.query_plan import QueryPlan, ReadPlan
+from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
 
 REFUSED_BY_STORE = "refused by the target"
 REFUSED_BY_BROKER = "refused by the broker or its client"

@@ -15,7 +15,7 @@ from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.format.queues import QueueSlice
 from rmq_store.tables import TABLES
 from rmq_store.text.progress import Progress
-from spark_source.planning.query_plan import PinnedStore
+from spark_source.planning.pinned_plan import PinnedStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

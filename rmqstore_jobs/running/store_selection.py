@@ -9,7 +9,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from rmq_store.snapshot.lost_queues import LostQueue
 from spark_source.options.parse import SourceOptions, parse_options
-from spark_source.planning.query_plan import PinnedStore, ReadPlan, pin
+from spark_source.planning.pinned_plan import PinnedStore, ReadPlan, pin
 from spark_source.planning.selection import WantedTopics
 
 

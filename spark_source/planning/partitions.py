@@ -17,12 +17,12 @@ from rmq_store.search.log_partitions import (
 )
 from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.search.prefetch import entry_at
+from rmq_store.snapshot.compacted_view import ServedQueues
 from rmq_store.snapshot.covered_range import LogRange, covered_range
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from rmq_store.snapshot.queue_view import QueueView
-from rmq_store.snapshot.served_queues import ServedQueues
 from spark_source.options.definitions import BY_QUEUE
-from spark_source.planning.query_plan import QueryPlan, ReadPlan
+from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
 
 EXACT_PIECES = 50_000
 """Up to this number of queues times slices, entries per slice are counted; above it, estimated."""

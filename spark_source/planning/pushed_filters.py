@@ -28,10 +28,10 @@ from rmq_store.format.layout import KEY_SEPARATOR
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.message_lookup import log_offset_of_id
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS
+from rmq_store.snapshot.compacted_view import ServedQueues
 from rmq_store.snapshot.queue_view import QueueView
-from rmq_store.snapshot.served_queues import ServedQueues
 from spark_source.options.definitions import PERMISSIVE
-from spark_source.planning.query_plan import QueryPlan, ReadPlan
+from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
 
 
 class PushFilters:

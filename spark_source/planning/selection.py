@@ -21,8 +21,8 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import is_system_topic
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.search.log_partitions import Bound, resolve
+from rmq_store.snapshot.compacted_view import ServedQueues
 from rmq_store.snapshot.queue_view import QueueView
-from rmq_store.snapshot.served_queues import ServedQueues
 from rmq_store.text.times import RelativeTime, Time
 from spark_source.options.parse import SourceOptions
 from spark_source.options.value_parsers import EARLIEST, LATEST, ByQueue

@@ -26,7 +26,7 @@ from rmq_store.reading.growing_log import (
 from rmq_store.reading.log_reader import QueueLimits
 from spark_source.options.parse import SourceOptions
 from spark_source.options.value_parsers import ByQueue
-from spark_source.planning.query_plan import newest_of
+from spark_source.planning.pinned_plan import newest_of
 from spark_source.planning.selection import LogLimits, WantedTopics, first_offsets
 from spark_source.planning.stores import (
     Target,

@@ -30,7 +30,7 @@ from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import SourceOptions
 from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import Share
-from spark_source.planning.query_plan import PinnedStore, ReadPlan
+from spark_source.planning.pinned_plan import PinnedStore, ReadPlan
 from spark_source.planning.stores import Target
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
 from spark_source.streaming.micro_batch_ends import Follower

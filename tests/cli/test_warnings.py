@@ -70,7 +70,7 @@ def test_a_queue_that_lost_all_its_files_is_named_with_what_helps(
     kept: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from spark_source.options.parse import parse_options
-    from spark_source.planning.query_plan import pin_all
+    from spark_source.planning.pinned_plan import pin_all
 
     golden = unpack("clean-5.5.0", tmp_path)
     topic = Path(golden.path, "consumequeue", "orders")

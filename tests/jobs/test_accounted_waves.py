@@ -17,7 +17,7 @@ from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import accounted_range, missing_shares
-from spark_source.planning.query_plan import pin_all
+from spark_source.planning.pinned_plan import pin_all
 from spark_source.spark_reader import RmqStoreReader
 from spark_source.spark_types import spark_schema
 from tests.snapshot.test_health import (

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from rmq_store import MessageStore
 from rmqstore_jobs import dlq
 from rmqstore_jobs.exporting import export_files
-from rmqstore_jobs.replay_targets import send_to_broker
+from rmqstore_jobs.replay_targets import waves_to_broker
 from rmqstore_jobs.replay_targets.broker_access import BrokerAccess
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running import provenance
@@ -294,7 +294,7 @@ def test_an_error_of_an_executor_is_reported_in_our_words(
 
 def functions() -> Sequence[object]:
     spec = ReplaySpec("/store", to_broker="127.0.0.1:1", failed="/failed")
-    sending = partial(send_to_broker._send_rows, spec, BrokerAccess.of(spec), 2)
+    sending = partial(waves_to_broker._send_rows, spec, BrokerAccess.of(spec), 2)
     return [provenance.sum_of, export_files.summed_file, sending]
 
 

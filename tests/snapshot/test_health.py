@@ -278,7 +278,7 @@ def test_verify_queue_finds_the_lost_end_that_no_other_file_proves(
 
 def test_the_spark_source_reports_a_lost_end_in_a_share_of_its_own(tmp_path: Path) -> None:
     from spark_source.options.parse import parse_options
-    from spark_source.planning.query_plan import pin_all
+    from spark_source.planning.pinned_plan import pin_all
     from spark_source.spark_reader import RmqStoreReader
     from spark_source.spark_types import spark_schema
 
@@ -305,7 +305,7 @@ def test_the_spark_source_reports_a_lost_end_in_a_share_of_its_own(tmp_path: Pat
 def test_damage_that_another_topic_lists_concerns_no_other_query(tmp_path: Path) -> None:
     from spark_source.options.parse import parse_options
     from spark_source.planning.partitions import missing_shares
-    from spark_source.planning.query_plan import pin_all
+    from spark_source.planning.pinned_plan import pin_all
 
     golden = unpack("clean-5.2.0", tmp_path)
     hit = [record for record in golden.truth if record["topic"] == "orders"][-3]
@@ -510,7 +510,7 @@ def test_the_spark_source_reports_it_though_a_light_queue_lists_its_records(
     lost: int, topic: dict[str, str], tmp_path: Path
 ) -> None:
     from spark_source.options.parse import parse_options
-    from spark_source.planning.query_plan import pin_all
+    from spark_source.planning.pinned_plan import pin_all
     from spark_source.spark_reader import RmqStoreReader
     from spark_source.spark_types import spark_schema
 

@@ -120,7 +120,7 @@ def test_the_table_damage_of_one_topic_of_a_large_store_lists_the_record(
 ) -> None:
     from rmq_store.tables import TABLES
     from spark_source.options.parse import parse_options
-    from spark_source.planning.query_plan import pin_all
+    from spark_source.planning.pinned_plan import pin_all
     from spark_source.table_reader import TableReader, table_schema
 
     monkeypatch.setattr(health, "LOOKED_AT", 1 << 10)

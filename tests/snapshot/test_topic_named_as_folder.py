@@ -9,7 +9,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.info import store_info
 from spark_source.options.parse import parse_options
-from spark_source.planning.query_plan import pin_all
+from spark_source.planning.pinned_plan import pin_all
 from tests.support.golden import GoldenStore, unpack
 
 

@@ -96,7 +96,7 @@ def test_spark_accounts_for_them_in_the_share_that_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from spark_source.options.parse import parse_options
-    from spark_source.planning.query_plan import pin_all
+    from spark_source.planning.pinned_plan import pin_all
     from spark_source.spark_reader import RmqStoreReader
     from spark_source.spark_types import spark_schema
     from spark_source.table_reader import TableReader, table_schema
@@ -132,7 +132,7 @@ def test_listed_damage_is_reported_once_wherever_the_log_is_cut(
     shares: int, tmp_path: Path
 ) -> None:
     from spark_source.options.parse import parse_options
-    from spark_source.planning.query_plan import pin_all
+    from spark_source.planning.pinned_plan import pin_all
     from spark_source.spark_reader import RmqStoreReader
     from spark_source.spark_types import spark_schema
 
@@ -158,7 +158,7 @@ def test_entries_of_a_light_queue_are_missed_although_another_queue_lists_the_re
     tmp_path: Path,
 ) -> None:
     from spark_source.options.parse import parse_options
-    from spark_source.planning.query_plan import pin_all
+    from spark_source.planning.pinned_plan import pin_all
     from spark_source.spark_reader import RmqStoreReader
     from spark_source.spark_types import spark_schema
 
@@ -195,7 +195,7 @@ def test_damage_in_the_middle_that_no_queue_lists_is_reported_by_a_read_of_all_t
 
 def test_a_damaged_end_of_a_queue_is_one_error_in_spark_as_in_a_direct_read(tmp_path: Path) -> None:
     from spark_source.options.parse import parse_options
-    from spark_source.planning.query_plan import pin_all
+    from spark_source.planning.pinned_plan import pin_all
     from spark_source.spark_reader import RmqStoreReader
     from spark_source.spark_types import spark_schema
 
@@ -235,7 +235,7 @@ def test_a_query_of_one_topic_reports_in_spark_what_a_direct_read_does(
     """Only the snapshot of all queues proves it, and the plan for one topic has the queues of that."""
     from spark_source.options.parse import parse_options
     from spark_source.planning.partitions import missing_shares
-    from spark_source.planning.query_plan import pin_all
+    from spark_source.planning.pinned_plan import pin_all
 
     monkeypatch.setattr(health, "LOOKED_AT", 0)
     golden = unpack("clean-5.2.0", tmp_path)

@@ -18,7 +18,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from spark_source.damage import DamageHandler
 from spark_source.options.parse import SourceOptions, parse_options
 from spark_source.planning.partitions import missing_shares
-from spark_source.planning.query_plan import pin_all
+from spark_source.planning.pinned_plan import pin_all
 from spark_source.source import RmqStoreSource
 from tests.support.golden import GoldenStore, unpack_kind
 from tests.support.spark.reads import partitions_of, rows_of

@@ -21,7 +21,7 @@ from rmq_store.errors import (
 )
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import missing_shares, shares_of
-from spark_source.planning.query_plan import PinnedStore, pin_all
+from spark_source.planning.pinned_plan import PinnedStore, pin_all
 from tests.conftest import unpack, user_topic
 from tests.support.spark.reads import rows_of
 from tests.support.spark.selections import (

@@ -29,7 +29,7 @@ from spark_source.damage import DamageHandler
 from spark_source.options.parse import parse_options
 from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import shares_of
-from spark_source.planning.query_plan import QueryPlan, pin
+from spark_source.planning.pinned_plan import QueryPlan, pin
 
 COLUMNS = ("topic", "queueId", "queueOffset", "keys", "properties", "body")
 _CODE = re.compile(r"RMQSTORE_[A-Z_]+")
