@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_values import stored_topics
 from rmq_store.arrow.string_slices import buffers, slices
-from rmq_store.commitlog.headers import Headers, record_crc_rows
+from rmq_store.commitlog.check_crcs import record_crc_rows
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.log_writer import LogAppender
 from rmq_store.commitlog.walk import Extent, SoundRun, walk

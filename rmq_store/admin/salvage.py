@@ -18,8 +18,9 @@ import pyarrow as pa
 from rmq_store.admin.topic_kinds import BATCH
 from rmq_store.arrow.column_values import hosts, stored_bodies, stored_topics
 from rmq_store.arrow.string_slices import slices
+from rmq_store.commitlog.check_crcs import record_crc_rows
 from rmq_store.commitlog.compare_doubled_files import doubled_files
-from rmq_store.commitlog.headers import Headers, record_crc_rows
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.next_intact_record import page_rest
 from rmq_store.commitlog.walk import Extent, SoundRun, walk
 from rmq_store.config.broker_conf import StoreConfig

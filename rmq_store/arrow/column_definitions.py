@@ -98,3 +98,13 @@ def arrow_schema(columns: Sequence[str] | None = None, *, encoded: bool = False)
     return pa.schema(
         [one.with_type(DICTIONARY) if encoded and one.name in ENCODED else one for one in fields]
     )
+
+
+_FROM_QUEUE = frozenset(
+    ("brokerName", "topic", "queueId", "queueOffset", "commitLogOffset", "storeSize", "tagsCode")
+)
+
+
+def needs_log(columns: Sequence[str]) -> bool:
+    """Whether any of `columns` is stored in the CommitLog and not in the ConsumeQueue."""
+    return not _FROM_QUEUE.issuperset(columns)

@@ -26,9 +26,6 @@ from rmq_store.format.entries import ListedEntries
 from rmq_store.format.layout import SysFlag
 from rmq_store.loops import texts
 
-_FROM_QUEUE = frozenset(
-    ("brokerName", "topic", "queueId", "queueOffset", "commitLogOffset", "storeSize", "tagsCode")
-)
 _MOST_OTHERS = 256  # names of a dictionary, besides those of its rows
 _FROM_PROPERTIES = {
     "tags": "tags",
@@ -36,11 +33,6 @@ _FROM_PROPERTIES = {
     "uniqKey": "uniq_key",
     "properties": "properties",
 }
-
-
-def needs_log(columns: Sequence[str]) -> bool:
-    """Whether any of `columns` is stored in the CommitLog and not in the ConsumeQueue."""
-    return not _FROM_QUEUE.issuperset(columns)
 
 
 class BatchBuilder:

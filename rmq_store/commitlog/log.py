@@ -26,7 +26,8 @@ from rmq_store.errors import (
 )
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, list_segments
-from rmq_store.files.source import Sources, Window
+from rmq_store.files.source import Sources
+from rmq_store.files.window import Window
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.dledger import ENTRY_HEAD_SIZE, EntryHead
 from rmq_store.format.layout import BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE

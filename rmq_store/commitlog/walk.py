@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rmq_store.commitlog.check_crcs import wrong_crc_rows
 from rmq_store.commitlog.entry_order import EntryOrder
-from rmq_store.commitlog.headers import Headers, wrong_crc_rows
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_runs import RecordRun
 from rmq_store.errors import (
@@ -20,7 +21,7 @@ from rmq_store.errors import (
     LogOffset,
 )
 from rmq_store.files.segments import SegmentFile
-from rmq_store.files.source import Window
+from rmq_store.files.window import Window
 from rmq_store.format.dledger import ENTRY_HEAD_SIZE, EntryHead
 from rmq_store.format.layout import PROPERTY_SEPARATOR
 from rmq_store.format.record import NO_RECORD, Gap, Record

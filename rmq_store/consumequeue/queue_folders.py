@@ -14,7 +14,6 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.rocksdb import has_queue_files, rocksdb_queues
 from rmq_store.config.topics_json import declared_batch_topics
-from rmq_store.consumequeue.entry_of_record import messages_in
 from rmq_store.consumequeue.queue_database import QueueDatabase, QueueRange
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.errors import CorruptQueueError, StoreError, UnsupportedStoreError, from_os_error
@@ -118,6 +117,9 @@ class QueueFolders:
         log = self._log
         if log is None or os.path.isdir(queue_folder(self.root, BATCH_CONSUMEQUEUE_DIR, queue)):
             return self.files_of(queue, batch=True)
+        # It brings Arrow, which `info` of a usual store does not need.
+        from rmq_store.consumequeue.entry_of_record import messages_in
+
         return self._database.batch_files(queue, partial(messages_in, log), self._sources)
 
     def files_of(self, queue: QueueId, *, batch: bool = False) -> QueueFiles:

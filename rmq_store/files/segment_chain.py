@@ -23,7 +23,8 @@ from rmq_store.files.segments import (
     refuse_sizes,
     without_overlaps,
 )
-from rmq_store.files.source import Ranges, Source, Sources, Window, fetch_all
+from rmq_store.files.source import Ranges, Source, Sources, fetch_all
+from rmq_store.files.window import Window
 from rmq_store.format.array_types import Bytes
 
 # Open files that a chain without a shared cache keeps: one pass along the log needs two.

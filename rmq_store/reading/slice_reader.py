@@ -10,18 +10,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store import loops
-from rmq_store.arrow.column_definitions import column_names
+from rmq_store.arrow.column_definitions import column_names, needs_log
 from rmq_store.arrow.column_values import (
     BatchBuilder,
     bodies_with_crcs,
-    needs_log,
     other_queue_rows,
     stored_bodies,
     stored_topics,
 )
 from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.property_columns import PropertyColumns
-from rmq_store.commitlog.headers import Headers, wrong_crc_rows
+from rmq_store.commitlog.check_crcs import wrong_crc_rows
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.entry_of_record import other_queues
 from rmq_store.errors import (
@@ -31,7 +31,7 @@ from rmq_store.errors import (
     MissingFileError,
     StoreError,
 )
-from rmq_store.files.source import Window
+from rmq_store.files.window import Window
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.entries import ListedEntries
 from rmq_store.format.layout import (

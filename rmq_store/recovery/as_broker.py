@@ -23,7 +23,7 @@ from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_write
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.files.changes import Change
-from rmq_store.files.source import Window
+from rmq_store.files.window import Window
 from rmq_store.format.array_types import Bytes, Mask
 from rmq_store.format.crc import crc32
 from rmq_store.format.layout import (

@@ -10,8 +10,7 @@ from typing import Any, overload
 
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.admin.info import newest_store_timestamp
-from rmq_store.arrow.column_definitions import column_names
-from rmq_store.arrow.column_values import needs_log
+from rmq_store.arrow.column_definitions import column_names, needs_log
 from rmq_store.files.remote.remote_store import Listing
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.queues import QueueSlice

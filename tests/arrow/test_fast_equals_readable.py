@@ -24,7 +24,8 @@ from rmq_store.arrow.column_values import (
 from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.commitlog import record_runs as walk
-from rmq_store.commitlog.headers import Headers, wrong_crc_rows
+from rmq_store.commitlog.check_crcs import wrong_crc_rows
+from rmq_store.commitlog.headers import Headers
 from rmq_store.errors import CorruptRecordError, StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.compression import decompress

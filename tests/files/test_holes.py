@@ -20,7 +20,7 @@ from rmq_store.errors import DataLossError
 from rmq_store.files.changes import cut
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
-from rmq_store.files.source import Window
+from rmq_store.files.window import Window
 from rmq_store.format.array_types import Bytes
 from rmq_store.recovery.recover_store import recover
 from tests.support.golden import log_files, offsets, unpack, wanted

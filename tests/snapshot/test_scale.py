@@ -18,6 +18,7 @@ from rmq_store.commitlog import record_runs as walk
 from rmq_store.files import segment_chain as files
 from rmq_store.files import segments as segments
 from rmq_store.files import source as sources
+from rmq_store.files.window import Window
 from rmq_store.format import record as message
 from rmq_store.format.array_types import Bytes
 from rmq_store.format.layout import (
@@ -57,7 +58,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
 
     def counting_window(
         self: files.SegmentChain, start: int, stop: int, *, fetch: bool = True
-    ) -> sources.Window:
+    ) -> Window:
         counted.seen["windows"] += 1
         if stop - start < GIB:  # a whole log file is only walked from where it is asked
             counted.seen["window bytes"] += stop - start
