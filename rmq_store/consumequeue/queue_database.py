@@ -39,8 +39,8 @@ _MOST_IN_BATCH = 2**15 - 1
 QUEUE_VALUE = np.dtype(
     [("log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8"), ("store_timestamp", ">i8")]
 )
-_LAST = 2**62  # queue offset; a larger one is damage
-_MOST = 2**36  # queue offsets from the first to the last entry; more is damage
+MOST_OFFSET = 2**62  # queue offset; a larger one is damage
+MOST_OFFSETS = 2**36  # queue offsets from the first to the last entry; more is damage
 _UNITS = 300_000  # of a queue file by default; bounds what one of ours holds in memory
 _READ = 1 << 14  # entries at a time
 _WIDTH = QUEUE_ENTRY.itemsize
@@ -82,7 +82,7 @@ class QueueDatabase:
             queue = _queue_of(key)
             if queue is not None and len(value) == _PLACE.size:
                 last = _PLACE.unpack(value)[1]
-                if 0 <= last < _LAST:
+                if 0 <= last < MOST_OFFSET:
                     found[queue] = self._range_of(queue, last)
         return dict(sorted(found.items()))
 
@@ -93,7 +93,7 @@ class QueueDatabase:
         low, behind = front + _LONG.pack(0), front + _LONG.pack(last + 1)
         key = self._database.first_key(ENTRIES, low, behind)
         start = last + 1 if key is None else _LONG.unpack_from(key, len(front))[0]
-        if last - start >= _MOST:
+        if last - start >= MOST_OFFSETS:
             raise self._damaged(f"queue {queue.topic}/{queue.queue_id} is from {start} to {last}")
         return QueueRange(start, last + 1)
 

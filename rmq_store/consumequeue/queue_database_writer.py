@@ -2,7 +2,8 @@
 (RocksDBConsumeQueueStore#putMessagePosition).
 
 Every record is listed at its own queueOffset: of two records with one offset the later one is listed, and an
-offset that no record has stays free. The last offset of a queue is that of its last record in the log.
+offset that no record has stays free. The last offset of a queue is that of its last record in the log. A
+record with an offset that a reader takes for damage is not listed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import numpy as np
 from rmq_store.consumequeue.entry_of_record import DispatchRequests
 from rmq_store.consumequeue.queue_database import (
     ENTRIES,
+    MOST_OFFSET,
+    MOST_OFFSETS,
     OFFSETS,
     QUEUE_VALUE,
     dispatched_key,
@@ -24,7 +27,7 @@ from rmq_store.consumequeue.queue_database import (
     last_offset_key,
 )
 from rmq_store.files.rocksdb import NewDatabase, require_rocksdict
-from rmq_store.format.array_types import Ints
+from rmq_store.format.array_types import Ints, Mask
 from rmq_store.format.queues import QueueId
 
 _LONG, _PLACE = struct.Struct(">q"), struct.Struct(">qq")
@@ -67,13 +70,14 @@ class QueueDatabaseWriter:
             self._add(queue, requests, rows)
 
     def _add(self, queue: QueueId, requests: DispatchRequests, rows: Ints) -> None:
-        legal = requests.offset[rows] >= 0
+        end = self._ends.get(queue)
+        legal = _may_be_listed(requests.offset[rows], None if end is None else end.first)
         if not legal.all():
             self._note(queue, requests, rows[~legal])
             rows = rows[legal]
             if not len(rows):
                 return
-        offset, end = requests.offset[rows], self._ends.get(queue)
+        offset = requests.offset[rows]
         last, place = int(offset[-1]), int(requests.log_offset[rows[-1]])
         if end is None:
             end = self._ends[queue] = _End(int(offset[0]), -1, last, place)
@@ -151,3 +155,14 @@ class QueueDatabaseWriter:
     def discard(self) -> None:
         """Close the files of a database that is not finished."""
         self._database.close(keep=False)
+
+
+def _may_be_listed(offset: Ints, first: int | None) -> Mask:
+    """Which queue offsets no reader takes for damage (`QueueDatabase.ranges`).
+
+    A record with another one would hide all of its queue, or of the store. `first`: the least one so far.
+    """
+    least = np.minimum.accumulate(np.where(offset < 0, MOST_OFFSET, offset))
+    if first is not None:
+        least = np.minimum(least, first)
+    return (offset >= 0) & (offset < MOST_OFFSET) & (offset - least < MOST_OFFSETS)

@@ -21,7 +21,7 @@ class LeftOut:
 
     `queue_offset` and `log_offset` are those of the first. `listed`: a BatchConsumeQueue lists them too,
     and a consumer may get one of two alone. `replaced`: in a RocksDB database later records have their
-    queueOffsets, or are the queue's last ones with smaller queueOffsets.
+    queueOffsets, or are the queue's last ones with smaller queueOffsets; or the queueOffsets are damaged.
     """
 
     count: int
@@ -129,7 +129,7 @@ class RecoveryReport:
         return [
             f"{'doubled' if left.listed else 'left out'}: {counted(left.count, 'record')} of queue "
             f"{printable(queue.topic)}/{queue.queue_id} with queue offsets that "
-            f"{'later' if left.replaced else 'earlier'} records have; the "
+            f"{'later records have, or that are damaged' if left.replaced else 'earlier records have'}; the "
             f"first: queue offset {left.queue_offset}, log offset {left.log_offset}. "
             + (_LISTED if left.listed else "A broker skips them too; source=commitlog reads them")
             for queue, left in self.left_out.items()

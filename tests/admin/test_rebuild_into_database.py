@@ -252,3 +252,28 @@ def test_topics_with_inner_batches_are_named(golden: Golden, tmp_path: Path) -> 
     assert "a consumer stays there. Topics with such: inner\n" in done.stdout
     done = call("rebuild", store, str(tmp_path / "other"), *words, "--json")
     assert json.loads(done.stdout)["unserved"] == ["inner"]
+
+
+@pytest.mark.parametrize("number", [2**36, 2**62, 2**63 - 1])
+@pytest.mark.parametrize("which", ["a middle one", "the last one"])
+def test_a_queue_offset_that_readers_take_for_damage_hides_no_other(
+    tmp_path: Path, number: int, which: str
+) -> None:
+    """No CRC covers a queueOffset, so that its record counts as intact."""
+    store, target = unpack("clean-5.5.0", tmp_path), tmp_path / "target"
+    queue = QueueId("orders", 1)
+    its = store.by_queue[queue]
+    record = its[-1 if which == "the last one" else len(its) // 2]
+    for file in Path(store.path, "commitlog").iterdir():
+        start = record["commitLogOffset"] - int(file.name)
+        if 0 <= start < file.stat().st_size:
+            content = bytearray(file.read_bytes())
+            struct.pack_into(">q", content, start + 20, number)
+            file.write_bytes(content)
+    report = into_database(store, target)
+    assert report.recovery.left_out[queue].log_offset == record["commitLogOffset"]
+    with MessageStore.open(target) as opened:
+        slices = opened.view.ranges_of(["orders"])
+        rows = opened.read_slices(slices, columns=COLUMNS[:-1], on_damage=lambda _: None).read_all()
+    read = [r["commitLogOffset"] for r in rows.to_pylist() if r["queueId"] == queue.queue_id]
+    assert read == [r["commitLogOffset"] for r in its if r is not record]
