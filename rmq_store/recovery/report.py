@@ -53,10 +53,15 @@ def line_of_default_delays(count: int, *, planned: bool = False, again: str) -> 
     )
 
 
-_LISTED = (
-    "The batch queue lists both, as in a broker, and a consumer may get one alone; rmqstore salvage gives "
-    "each a queue offset of its own"
-)
+_AFTER_LEFT_OUT = {  # by `listed` and `replaced`
+    (False, False): "A broker skips them too; source=commitlog reads them",
+    (
+        True,
+        False,
+    ): "The batch queue lists both, as in a broker, and a consumer may get one alone; rmqstore "
+    "salvage gives each a queue offset of its own",
+    (False, True): "The database has one entry for each queue offset; source=commitlog reads them",
+}
 GIVE_THE_FILE = "give its file: --broker-conf"
 
 
@@ -131,7 +136,7 @@ class RecoveryReport:
             f"{printable(queue.topic)}/{queue.queue_id} with queue offsets that "
             f"{'later records have, or that are damaged' if left.replaced else 'earlier records have'}; the "
             f"first: queue offset {left.queue_offset}, log offset {left.log_offset}. "
-            + (_LISTED if left.listed else "A broker skips them too; source=commitlog reads them")
+            + _AFTER_LEFT_OUT[left.listed, left.replaced]
             for queue, left in self.left_out.items()
         ]
 
