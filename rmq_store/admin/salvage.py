@@ -29,8 +29,9 @@ from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import ABORT_FILE, SysFlag
+from rmq_store.format.layout import ABORT_FILE
 from rmq_store.format.record import Gap
+from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.snapshot.file_sizes import refuse_unknown_size
 from rmq_store.store import MessageStore

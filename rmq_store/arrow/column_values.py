@@ -23,7 +23,7 @@ from rmq_store.arrow.string_slices import (
 from rmq_store.commitlog.headers import Headers
 from rmq_store.format.array_types import Ints
 from rmq_store.format.entries import ListedEntries
-from rmq_store.format.layout import SysFlag
+from rmq_store.format.sys_flag import SysFlag
 from rmq_store.loops import texts
 
 _MOST_OTHERS = 256  # names of a dictionary, besides those of its rows

@@ -11,7 +11,7 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.errors import BodyError
 from rmq_store.format.array_types import Ints, Mask
 from rmq_store.format.compression import decompress
-from rmq_store.format.layout import SysFlag
+from rmq_store.format.sys_flag import SysFlag
 
 OPENED_BYTES = 16 << 20
 """Decompressed bytes in one batch, beside the stored ones. Only a single body may have more."""

@@ -25,11 +25,10 @@ from rmq_store.format.layout import (
     MULTI_DISPATCH_SEPARATOR,
     QUEUE_ENTRY,
     Property,
-    SysFlag,
-    enters_queue,
 )
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
+from rmq_store.format.sys_flag import SysFlag, enters_queue
 from rmq_store.format.topics import LMQ_PREFIX, SCHEDULE_TOPIC
 
 _NOT_COMPACTED = -1

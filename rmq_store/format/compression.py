@@ -7,7 +7,7 @@ import zstandard
 from zlib_ng import zlib_ng
 
 from rmq_store.errors import BodyError, LogOffset
-from rmq_store.format.layout import SysFlag
+from rmq_store.format.sys_flag import SysFlag
 
 DEFAULT_MAX_BODY_BYTES = 256 << 20
 """Largest body after decompression. The broker limits the stored size, to 4 MiB by default."""

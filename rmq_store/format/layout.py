@@ -6,7 +6,7 @@ name the broker class that defines each structure.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -95,30 +95,6 @@ PROPERTY_SEPARATOR: Final = 0x02
 CRC_PROPERTY: Final = "__CRC32#"
 CRC_DIGITS: Final = 10
 CRC_ITEM_SIZE: Final = len(CRC_PROPERTY) + 1 + CRC_DIGITS + 1
-
-
-class SysFlag:
-    """Bits of sysFlag (MessageSysFlag)."""
-
-    COMPRESSED: Final = 0x001
-    MULTI_TAGS: Final = 0x002
-    TRANSACTION_MASK: Final = 0x00C
-    TRANSACTION_PREPARED: Final = 0x004
-    TRANSACTION_COMMIT: Final = 0x008
-    TRANSACTION_ROLLBACK: Final = 0x00C
-    BORN_HOST_V6: Final = 0x010
-    STORE_HOST_V6: Final = 0x020
-    NEED_UNWRAP: Final = 0x040
-    INNER_BATCH: Final = 0x080
-    COMPRESSION_MASK: Final = 0x700
-    COMPRESSION_LZ4: Final = 0x100
-    COMPRESSION_ZSTD: Final = 0x200
-    COMPRESSION_ZLIB: Final = 0x300
-
-
-def enters_queue(sys_flag: Any) -> Any:
-    """Whether a record, by its sysFlag, is neither prepared nor rolled back; or which of many are."""
-    return sys_flag & SysFlag.TRANSACTION_PREPARED == 0
 
 
 class Property:

@@ -34,8 +34,8 @@ from rmq_store.format.layout import (
     PROPERTY_SEPARATOR,
     RECORD_HEAD,
     V6_EXTRA,
-    SysFlag,
 )
+from rmq_store.format.sys_flag import SysFlag
 from rmq_store.loops import checksums, record_fields
 
 
@@ -88,11 +88,6 @@ class Record:
             + len(self.topic)
             + len(self.properties)
         )
-
-    @property
-    def transaction(self) -> int:
-        """The transaction bits of sysFlag."""
-        return self.sys_flag & SysFlag.TRANSACTION_MASK
 
     def offset_msg_id(self) -> str:
         """offsetMsgId (MessageDecoder#createMessageId): storeHost and log offset in hex."""

@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.decoded_records import DecodedRecords, KeyValues
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import INDEX_TAG_TYPE, KEY_SEPARATOR, Property, SysFlag
+from rmq_store.format.layout import INDEX_TAG_TYPE, KEY_SEPARATOR, Property
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.record import Record
 from rmq_store.format.releases import Dialect
+from rmq_store.format.sys_flag import enters_index
 from rmq_store.format.tag_key_hashes import index_key, index_key_hash, java_string_hash
 from rmq_store.loops import hashes as loops
 
@@ -72,8 +73,7 @@ def _items(
     of_keys: bool = True,
     of_tags: bool = True,
 ) -> Items:
-    rolled_back = (sys_flag & SysFlag.TRANSACTION_MASK) == SysFlag.TRANSACTION_ROLLBACK
-    counts = -rolled_back.astype(np.int64)
+    counts = -(~enters_index(sys_flag)).astype(np.int64)
     fronts, tag_fronts = (
         np.array([java_string_hash(index_key(name, kind)) for name in names], dtype=np.int32)
         for kind in ("", INDEX_TAG_TYPE + "#")
@@ -123,7 +123,7 @@ def hashes_of(record: Record) -> set[int]:
 
 def has_key(record: Record, topic: str, key: str) -> bool:
     """Whether the broker indexes this record under topic and key (IndexService#buildIndex)."""
-    if record.transaction == SysFlag.TRANSACTION_ROLLBACK or decode_utf8(record.topic) != topic:
+    if not enters_index(record.sys_flag) or decode_utf8(record.topic) != topic:
         return False
     properties = decode_properties(record.properties)
     words = properties.get(Property.KEYS, "").split(KEY_SEPARATOR)

@@ -29,9 +29,9 @@ from rmq_store.errors import (
     StoreError,
 )
 from rmq_store.format.entries import Entries, ListedEntries
-from rmq_store.format.layout import enters_queue
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
+from rmq_store.format.sys_flag import enters_queue
 from rmq_store.reading.inner_batch_rows import RangesOf
 from rmq_store.reading.slice_reader import SliceReader
 

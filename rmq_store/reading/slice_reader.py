@@ -34,13 +34,10 @@ from rmq_store.errors import (
 from rmq_store.files.window import Window
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.entries import ListedEntries
-from rmq_store.format.layout import (
-    MULTI_DISPATCH_SEPARATOR,
-    Property,
-    SysFlag,
-)
+from rmq_store.format.layout import MULTI_DISPATCH_SEPARATOR, Property
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.sys_flag import SysFlag
 from rmq_store.index.items_of_messages import rows_with_key
 from rmq_store.reading.damage_modes import DamageMode
 from rmq_store.reading.inner_batch_rows import MemberBatches, RangesOf, all_offsets

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.errors import StoreError
-from rmq_store.format.layout import SysFlag
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.retry_topics import (
@@ -25,6 +24,7 @@ from rmq_store.format.retry_topics import (
     dead_letter_of,
     retry_of,
 )
+from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.store import MessageStore
 

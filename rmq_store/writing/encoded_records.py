@@ -25,10 +25,9 @@ from rmq_store.format.layout import (
     RECORD_HEAD,
     V6_EXTRA,
     Property,
-    SysFlag,
-    enters_queue,
 )
 from rmq_store.format.releases import Dialect
+from rmq_store.format.sys_flag import SysFlag, enters_queue
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.index.items_of_messages import items_of
 

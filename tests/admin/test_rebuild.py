@@ -18,7 +18,7 @@ from rmq_store import MessageStore
 from rmq_store.admin.rebuild import STATE_FILE, RebuildReport, rebuild
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import AccessError, InvalidArgumentError, NotAStoreError, UndispatchedError
-from rmq_store.format.layout import SysFlag
+from rmq_store.format.sys_flag import SysFlag
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import CLEAN, GoldenStore, in_a_queue, unpack
 

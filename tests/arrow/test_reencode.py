@@ -15,8 +15,9 @@ import pytest
 
 from rmq_store import MessageStore, Record
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.format.layout import HOST_V6_SIZE, SysFlag
+from rmq_store.format.layout import HOST_V6_SIZE
 from rmq_store.format.properties import decode_utf8, format_host
+from rmq_store.format.sys_flag import SysFlag
 from rmq_store.writing.store_writer import StoreWriter
 from tests.support.golden import GoldenStore
 
@@ -168,7 +169,7 @@ def test_the_golden_stores_hold_every_form_of_record(
                 if record is None:
                     continue
                 seen.add(f"{record.magic:#x}")
-                seen.add(f"transaction {record.transaction:#x}")
+                seen.add(f"transaction {record.sys_flag & SysFlag.TRANSACTION_MASK:#x}")
                 if record.sys_flag & SysFlag.INNER_BATCH:
                     seen.add("inner batch")
                 six = (len(record.born_host), len(record.store_host))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.format.layout import SysFlag
+from rmq_store.format.sys_flag import SysFlag
 from tests.support.expected import as_rows, expected
 from tests.support.golden import (
     GoldenStore,

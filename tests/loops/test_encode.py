@@ -20,10 +20,10 @@ from rmq_store.format.layout import (
     HOST_V6_SIZE,
     MAGIC_V1,
     MAGIC_V2,
-    SysFlag,
 )
 from rmq_store.format.properties import encode_properties
 from rmq_store.format.record import Record, crc_item, encode_record
+from rmq_store.format.sys_flag import SysFlag
 from rmq_store.loops import encode
 from tests.loops.interpreted import source_of as interpreted
 

@@ -17,6 +17,7 @@ from rmq_store.format import layout
 from rmq_store.format.crc import CRC32_IN_C
 from rmq_store.format.layout import Property
 from rmq_store.format.properties import decode_properties
+from rmq_store.format.sys_flag import SysFlag
 from rmq_store.loops import bits, checksums, property_items, record_fields, texts
 from tests.loops.interpreted import interpreted
 from tests.support.golden import log_files, unpack
@@ -415,7 +416,7 @@ def test_numbers_of_the_format() -> None:
         assert f"    {name} = {value}\n" in text or f"    {name} = {value:#x}\n" in text.replace(
             "0x7FFFFFFF", "0x7fffffff"
         )
-        known = getattr(layout.SysFlag, name, None) or getattr(layout, name, None)
+        known = getattr(SysFlag, name, None) or getattr(layout, name, None)
         assert known is None or value & 0xFFFFFFFF == known
         of_the_format += known is not None
     assert of_the_format >= 11

@@ -10,7 +10,7 @@ import pytest
 
 from rmq_store import GetMessageStatus, Message, QueueId
 from rmq_store.errors import UnknownQueueError
-from rmq_store.format.layout import SysFlag
+from rmq_store.format.sys_flag import SysFlag
 from tests.support.expected import members
 from tests.support.golden import (
     STORES,

@@ -18,7 +18,7 @@ from rmq_store.errors import (
     MissingFileError,
     UnsupportedStoreError,
 )
-from rmq_store.format.layout import SysFlag
+from rmq_store.format.sys_flag import SysFlag
 from spark_source.source import RmqStoreSource
 from tests.conftest import GoldenStore, in_a_queue, unpack
 from tests.support.golden import Truth, unpack_field

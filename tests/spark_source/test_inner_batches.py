@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.format.layout import SysFlag
+from rmq_store.format.sys_flag import SysFlag
 from tests.conftest import in_a_queue
 from tests.support.expected import members
 from tests.support.golden import messages_in

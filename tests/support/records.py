@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.crc import body_crc
-from rmq_store.format.layout import MAGIC_V1, MAGIC_V2, SysFlag
+from rmq_store.format.layout import MAGIC_V1, MAGIC_V2
 from rmq_store.format.record import Record, encode_record
+from rmq_store.format.sys_flag import SysFlag
 
 I32 = st.integers(-(2**31), 2**31 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)

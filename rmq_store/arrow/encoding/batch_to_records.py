@@ -40,10 +40,10 @@ from rmq_store.format.layout import (
     MIN_RECORD_SIZE,
     V6_EXTRA,
     Property,
-    SysFlag,
 )
 from rmq_store.format.properties import decode_properties, encode_utf8, parse_host
 from rmq_store.format.releases import Dialect
+from rmq_store.format.sys_flag import SysFlag
 from rmq_store.loops import encode as loops
 
 LOOPBACK = "127.0.0.1:0"

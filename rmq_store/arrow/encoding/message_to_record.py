@@ -17,7 +17,6 @@ from rmq_store.format.layout import (
     MAX_PROPERTIES_LENGTH,
     PROPERTY_SEPARATOR,
     Property,
-    SysFlag,
 )
 from rmq_store.format.message import Message
 from rmq_store.format.properties import (
@@ -30,6 +29,7 @@ from rmq_store.format.properties import (
 )
 from rmq_store.format.record import Record
 from rmq_store.format.releases import Dialect
+from rmq_store.format.sys_flag import SysFlag
 
 
 def to_record(

@@ -20,12 +20,11 @@ from rmq_store.format.layout import (
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
     Property,
-    SysFlag,
-    enters_queue,
 )
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
+from rmq_store.format.sys_flag import SysFlag, enters_queue
 from rmq_store.format.topics import LMQ_PREFIX
 
 _FORMS = ("properties", "rawProperties", *PROPERTY_WORDS)

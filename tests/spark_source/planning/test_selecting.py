@@ -13,7 +13,7 @@ from rmq_store.errors import (
     DataLossError,
     InvalidArgumentError,
 )
-from rmq_store.format.layout import SysFlag
+from rmq_store.format.sys_flag import SysFlag
 from tests.conftest import in_a_queue, unpack, user_topic
 from tests.support.golden import Truth
 from tests.support.spark.reads import rows_of

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq_store import MessageStore
-from rmq_store.format.layout import SysFlag
+from rmq_store.format.sys_flag import SysFlag
 from tests.conftest import GoldenStore, user_topic
 from tests.support.expected import members
 from tests.support.golden import bodies_of, unpack
