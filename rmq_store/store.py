@@ -34,7 +34,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.format.topics import is_system_topic, topic_of_broker
 from rmq_store.index.query_message import KeyIndex
-from rmq_store.reading.compacted_rows import compacted_batches
+from rmq_store.reading.compacted_batches import compacted_batches
 from rmq_store.reading.get_compacted import CompactedGetter, no_files
 from rmq_store.reading.get_message import GetMessageResult, MessageGetter
 from rmq_store.reading.inner_batch_rows import RangesOf

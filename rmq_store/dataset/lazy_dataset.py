@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
 
-from rmq_store.dataset.arrow_planner import named_columns
+from rmq_store.dataset.excluded_by_filter import named_columns
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.reading.query import positive
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import TIMESTAMP, arrow_schema
-from rmq_store.dataset.arrow_planner import implied_values, named_columns, named_texts
+from rmq_store.dataset.excluded_by_filter import implied_values, named_columns, named_texts
 from rmq_store.dataset.lazy_dataset import Fragment, LazyDataset
 from rmq_store.dataset.planned_slices import ProvenLimits, SlicePlanner
 from rmq_store.errors import StoreError

@@ -10,7 +10,6 @@ from rmq_store.format.entries import Entries
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record
-from rmq_store.reading.entry_messages import EntryMessages
 from rmq_store.reading.get_message import (
     GetMessageResult,
     GetMessageStatus,
@@ -18,6 +17,7 @@ from rmq_store.reading.get_message import (
     broker_batch,
     off_range,
 )
+from rmq_store.reading.message_of_entry import EntryMessages
 from rmq_store.reading.query import parse_tags, positive
 
 

@@ -13,8 +13,8 @@ from rmq_store.format.layout import FILLER_SIZE
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId
 from rmq_store.format.tag_key_hashes import tags_code
-from rmq_store.reading.entry_messages import broker_position
 from rmq_store.reading.message_lookup import MessageLookup
+from rmq_store.reading.message_of_entry import broker_position
 from rmq_store.reading.query import parse_tags, positive
 from rmq_store.snapshot.queue_view import QueueView
 

@@ -31,7 +31,7 @@ from rmq_store.format.record import Record
 from rmq_store.index.items_of_messages import has_key
 from rmq_store.index.query_message import KeyIndex
 from rmq_store.reading.damage_modes import OnDamage, handler_of_search
-from rmq_store.reading.entry_messages import EntryMessages
+from rmq_store.reading.message_of_entry import EntryMessages
 from rmq_store.reading.query import Query
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
 from rmq_store.snapshot.queue_view import QueueView

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from rmq_store.errors import DataLossError
 from rmq_store.files.segment_chain import SegmentChain
-from rmq_store.files.mapping_guard import Faults
+from rmq_store.files.sigbus_handler import Faults
 folder = sys.argv[1]
 path = f"{folder}/{0:020d}"
 SIZE = 1 << 22
