@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rmq_store.commitlog.log import CommitLog, open_log
-from rmq_store.commitlog.walk import Extent, extents, guess_release_4
+from rmq_store.commitlog.record_or_gap import Extent
+from rmq_store.commitlog.walk import extents, guess_release_4
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets
 from rmq_store.config.dledger import unread_dledger

@@ -20,7 +20,8 @@ from rmq_store.commitlog.check_crcs import record_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.log_writer import LogAppender
-from rmq_store.commitlog.walk import Extent, SoundRun, walk
+from rmq_store.commitlog.record_or_gap import Extent, SoundRun
+from rmq_store.commitlog.walk import walk
 from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.files.segments import list_segments
 from rmq_store.format.array_types import Bytes

@@ -22,7 +22,8 @@ from rmq_store.commitlog.check_crcs import record_crc_rows
 from rmq_store.commitlog.compare_doubled_files import doubled_files
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.next_intact_record import page_rest
-from rmq_store.commitlog.walk import Extent, SoundRun, walk
+from rmq_store.commitlog.record_or_gap import Extent, SoundRun
+from rmq_store.commitlog.walk import walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_apart

@@ -9,7 +9,8 @@ import numpy as np
 
 from rmq_store.commitlog.doubled_files import first_difference
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import SoundRun, walk
+from rmq_store.commitlog.record_or_gap import SoundRun
+from rmq_store.commitlog.walk import walk
 from rmq_store.errors import (
     CorruptRecordError,
     LogOffset,

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import Extent, SoundRun, gap_at, walk
+from rmq_store.commitlog.record_or_gap import Extent, SoundRun, gap_at
+from rmq_store.commitlog.walk import walk
 from rmq_store.errors import (
     CorruptRecordError,
     LogOffset,

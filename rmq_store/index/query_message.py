@@ -21,7 +21,8 @@ from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import not_a_record
-from rmq_store.commitlog.walk import SoundRun, end_now, walk
+from rmq_store.commitlog.record_or_gap import SoundRun
+from rmq_store.commitlog.walk import end_now, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import (
     CorruptIndexError,

@@ -20,7 +20,8 @@ from rmq_store.commitlog.compare_doubled_files import contradictions
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import walk_to_record
-from rmq_store.commitlog.walk import SoundRun, last_from, walk
+from rmq_store.commitlog.record_or_gap import SoundRun
+from rmq_store.commitlog.walk import last_from, walk
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch, numbered_queues
 from rmq_store.errors import (
     CorruptRecordError,

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import Extent, SoundRun, walk
+from rmq_store.commitlog.record_or_gap import Extent, SoundRun
+from rmq_store.commitlog.walk import walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, InvalidArgumentError

@@ -21,7 +21,8 @@ import numpy as np
 from rmq_store.commitlog.compare_doubled_files import contradictions
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import walk_to_record
-from rmq_store.commitlog.walk import SoundRun, end_now
+from rmq_store.commitlog.record_or_gap import SoundRun
+from rmq_store.commitlog.walk import end_now
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
 from rmq_store.consumequeue.entry_of_record import other_queues

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import SoundRun, walk
+from rmq_store.commitlog.record_or_gap import SoundRun
+from rmq_store.commitlog.walk import walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.rocksdb import has_queue_files, rocksdb_queues
 from rmq_store.config.topics_json import batch_topics

@@ -17,7 +17,8 @@ import numpy as np
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import Extent, SoundRun, walk
+from rmq_store.commitlog.record_or_gap import Extent, SoundRun
+from rmq_store.commitlog.walk import walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch

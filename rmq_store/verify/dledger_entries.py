@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.commitlog.walk import Extent, SoundRun
+from rmq_store.commitlog.record_or_gap import Extent, SoundRun
 from rmq_store.config.dledger import members_in
 from rmq_store.errors import StoreError
 from rmq_store.files.segment_chain import SegmentChain

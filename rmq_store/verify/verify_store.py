@@ -17,7 +17,8 @@ from rmq_store.commitlog.compare_doubled_files import DoubledFile, doubled_files
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import empty_files
 from rmq_store.commitlog.next_intact_record import page_rest
-from rmq_store.commitlog.walk import Extent, SoundRun, end_now, walk
+from rmq_store.commitlog.record_or_gap import Extent, SoundRun
+from rmq_store.commitlog.walk import end_now, walk
 from rmq_store.config.dledger import DATA, dledger_folders, members_in
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.topics_json import batch_topics

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import WITHIN_THE_LOG, Extent, SoundRun, walk
+from rmq_store.commitlog.record_or_gap import WITHIN_THE_LOG, Extent, SoundRun
+from rmq_store.commitlog.walk import walk
 from rmq_store.errors import (
     CorruptRecordError,
     LogOffset,

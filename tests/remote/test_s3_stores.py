@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.commitlog.walk import SoundRun, walk
+from rmq_store.commitlog.record_or_gap import SoundRun
+from rmq_store.commitlog.walk import walk
 from rmq_store.errors import AccessError, InvalidArgumentError, NotAStoreError, StoreError
 from rmq_store.files import parallel as sidebyside
 from rmq_store.files import source as sources

@@ -15,7 +15,8 @@ import pytest
 
 from rmq_store import MessageStore, StoreError
 from rmq_store.admin.rebuild import rebuild
-from rmq_store.commitlog.walk import SoundRun, walk
+from rmq_store.commitlog.record_or_gap import SoundRun
+from rmq_store.commitlog.walk import walk
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, QUEUE_ENTRY
 from rmq_store.format.record import Gap
