@@ -13,32 +13,24 @@ from rmq_store import loops
 from rmq_store.arrow.column_definitions import column_names, needs_log
 from rmq_store.arrow.column_values import (
     BatchBuilder,
-    bodies_with_crcs,
-    other_queue_rows,
     stored_bodies,
-    stored_topics,
 )
 from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.property_columns import PropertyColumns
-from rmq_store.commitlog.check_crcs import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.consumequeue.entry_of_record import other_queues
 from rmq_store.errors import (
-    CorruptQueueError,
     ListedAt,
-    LogOffset,
     MissingFileError,
     StoreError,
 )
 from rmq_store.files.window import Window
-from rmq_store.format.array_types import Bytes, Ints, Mask
+from rmq_store.format.array_types import Bytes, Mask
 from rmq_store.format.entries import ListedEntries
-from rmq_store.format.layout import MULTI_DISPATCH_SEPARATOR, Property
-from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.index.items_of_messages import rows_with_key
+from rmq_store.reading.check_entries import EntryCheck
 from rmq_store.reading.damage_modes import DamageMode
 from rmq_store.reading.inner_batch_rows import MemberBatches, RangesOf, all_offsets
 from rmq_store.reading.query import Query
@@ -46,12 +38,6 @@ from rmq_store.reading.queue_slice_entries import EntriesOfQueues, WantedEntries
 from rmq_store.snapshot.covered_range import covered_range
 from rmq_store.snapshot.health import Health
 from rmq_store.snapshot.uncovered_bytes import SeenPlaces
-
-_Located = tuple[ListedEntries, Headers, pa.Array | None]
-"""Rows, the headers of their records, and their bodies as stored if these are known."""
-
-OTHER_OFFSET = "lists a record at another queue offset than its own"
-"""The end of the reason for an entry whose record says another queueOffset."""
 
 
 class SliceReader:
@@ -90,11 +76,17 @@ class SliceReader:
             encoded=query.encoded,
         )
         self._hides_place = ordered
-        self._reads_bodies = query.check_crc or bool(_BODIES.intersection(self._builder.names))
         self._filters = query.tags is not None or query.keys is not None
         self._reads_log = needs_log(self._builder.names) or self._filters or query.verify_queue
         self._entries = WantedEntries(
             view, log, log_end, query, self._damaged, reads_log=self._reads_log
+        )
+        self._check = EntryCheck(
+            log,
+            self._damaged,
+            reads_bodies=query.check_crc or bool(_BODIES.intersection(self._builder.names)),
+            check_crc=query.check_crc,
+            copy_bodies="body" in self._builder.names and not self._filters,
         )
         self._members = MemberBatches(
             log,
@@ -212,7 +204,7 @@ class SliceReader:
         first = int(rows.log_offset[0])
         window = self._window(rows, first)
         if window is None:
-            self._explain(rows, np.arange(len(rows)))
+            self._check.explain(rows, np.arange(len(rows)))
             yield self._builder.empty()
             return
         with window:
@@ -222,7 +214,7 @@ class SliceReader:
         self, window: Bytes, first: int, rows: ListedEntries
     ) -> Iterator[pa.RecordBatch]:
         """The batches of rows whose records are in the bytes of the log from offset `first` on."""
-        rows, headers, stored = self._located(window, first, rows)
+        rows, headers, stored = self._check.sound_rows(window, first, rows)
         inner = np.zeros(len(rows), dtype=bool)
         if self.query.unwrap_batches:
             inner |= (headers.sys_flag & SysFlag.INNER_BATCH) != 0
@@ -297,18 +289,6 @@ class SliceReader:
         order = np.argsort(both.column(_PLACE).to_numpy(), kind="stable")
         yield both.take(pa.array(order)).combine_chunks().to_batches()[0]
 
-    def _located(self, window: Bytes, first: int, rows: ListedEntries) -> _Located:
-        """The rows with intact records; other rows are damage."""
-        headers = Headers(window, rows.log_offset - first, first)
-        good = headers.valid & (headers.total == rows.size)
-        if not good.all():
-            self._explain(rows, np.flatnonzero(~good))
-            rows, headers = rows.take(good), headers.take(np.flatnonzero(good))
-        self.log.chain.counts.bytes += int(headers.total.sum())
-        if not self._reads_bodies:
-            self.log.chain.counts.bytes -= int(headers.body_length.sum())
-        return self._believed(rows, headers)
-
     def _window(self, rows: ListedEntries, first: int) -> Window | None:
         """The bytes of the rows' records from log offset `first` on; None if their file is gone."""
         segment = self.log.chain.segment_at(first)
@@ -321,91 +301,6 @@ class SliceReader:
             return None  # it has expired since the store was opened
         window.fetch(rows.log_offset - first, rows.log_offset + rows.size - first)
         return window
-
-    def _believed(
-        self, rows: ListedEntries, headers: Headers
-    ) -> tuple[ListedEntries, Headers, pa.Array | None]:
-        """The rows without records of another queue and without bodies with a wrong CRC."""
-        stored = None
-        strangers, numbers = [], headers.queue_offset
-        for row in other_queue_rows(rows, headers).tolist():
-            own = _offset_in(rows, headers, row)
-            if own is None:
-                strangers.append(row)
-            else:
-                numbers = numbers.copy() if numbers is headers.queue_offset else numbers
-                numbers[row] = own
-        # ListedEntries of records that no queue lists have the queue offset -1.
-        renumbered = (numbers != rows.offset) & (rows.offset >= 0)
-        renumbered[strangers] = False
-        wrong: Ints = np.flatnonzero(renumbered)
-        if strangers:
-            wrong = np.union1d(strangers, wrong).astype(np.int64)
-        for row in wrong.tolist():
-            if renumbered[row]:
-                error = self._renumbered(rows, row, int(numbers[row]))
-            else:
-                error = self._stranger(rows, headers, row)
-            self._damaged(error, rows.listed_at(rows.queue_of(row), row))
-        if self.query.check_crc and len(rows):
-            bad_crc, stored = self._checked(headers)
-            self._explain(rows, np.setdiff1d(bad_crc, wrong))
-            wrong = np.union1d(wrong, bad_crc)
-        if not len(wrong):
-            return rows, headers, stored
-        keep = np.setdiff1d(np.arange(len(rows)), wrong)
-        return rows.take(keep), headers.take(keep), None
-
-    def _checked(self, headers: Headers) -> tuple[Ints, pa.Array | None]:
-        """ListedEntries with a wrong CRC, and the bodies of all rows if they come with the check."""
-        copied = self.log.copied
-        if self._filters or "body" not in self._builder.names:
-            return wrong_crc_rows(headers, copied=copied), None
-        bodies, crcs = bodies_with_crcs(headers)
-        return wrong_crc_rows(headers, crcs, copied=copied), bodies
-
-    def _explain(self, rows: ListedEntries, bad: Ints) -> None:
-        """Report each bad row. The slower decoder reads it again, because it says what is wrong."""
-        for row in bad.tolist():
-            where, size = int(rows.log_offset[row]), int(rows.size[row])
-            try:
-                found = self.log.record_at(where)
-            except StoreError as error:
-                self._damaged(error, rows.listed_at(rows.queue_of(row), row))
-                continue
-            self._damaged(
-                CorruptQueueError(
-                    self.log.path_at(where),
-                    offset=LogOffset(where),
-                    reason=f"queue {_name(rows, row)} lists a record of another size",
-                    expected=size,
-                    actual=found.total_size,
-                    advice="The entry is left from before the log was cut, or damaged",
-                ),
-                rows.listed_at(rows.queue_of(row), row),
-            )
-
-    def _stranger(self, rows: ListedEntries, headers: Headers, row: int) -> CorruptQueueError:
-        topic = stored_topics(headers.take(np.array([row])))[0].as_py()
-        return CorruptQueueError(
-            self.log.path_at(int(rows.log_offset[row])),
-            offset=LogOffset(int(rows.log_offset[row])),
-            reason=f"queue {_name(rows, row)} lists a record of another queue",
-            expected=_name(rows, row),
-            actual=f"{topic}/{int(headers.queue_id[row])}",
-            advice="The entry is left from before the log was cut, or damaged",
-        )
-
-    def _renumbered(self, rows: ListedEntries, row: int, own: int) -> CorruptQueueError:
-        return CorruptQueueError(
-            self.log.path_at(int(rows.log_offset[row])),
-            offset=LogOffset(int(rows.log_offset[row])),
-            reason=f"queue {_name(rows, row)} {OTHER_OFFSET}",
-            expected=f"queue offset {int(rows.offset[row])}",
-            actual=own,
-            advice="The entry is damaged, or was written after a loss of entries. Read with "
-            "source=commitlog, which numbers messages as their records say",
-        )
 
     def _damaged(self, error: StoreError, entry: ListedAt | None) -> None:
         error = (None if self._lost is None else self._lost()) or error
@@ -432,26 +327,6 @@ def ranges_of_slices(slices: Sequence[QueueSlice]) -> RangesOf:
     for part in slices:
         ranges.setdefault(part.queue, []).append((part.start, part.stop))
     return lambda queue: ranges.get(queue, [])
-
-
-def _name(rows: ListedEntries, row: int) -> str:
-    queue = rows.queue_of(row)
-    return f"{queue.topic}/{queue.queue_id}"
-
-
-def _offset_in(rows: ListedEntries, headers: Headers, row: int) -> int | None:
-    """The queue offset that a record has in a queue other than its own (LMQ), as its properties say.
-
-    None if it does not name the queue. One that gives no offset is believed to be in its place.
-    """
-    at, length = int(headers.properties_at[row]), int(headers.properties_length[row])
-    found = decode_properties(headers.window[at : at + length].tobytes())
-    (topic, queue_id), listed_at = rows.queue_of(row), int(rows.offset[row])
-    if topic not in found.get(Property.INNER_MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR):
-        return None
-    queues = other_queues(found, queue_id)
-    offsets = [offset for queue, offset in queues if queue.topic == topic]
-    return listed_at if listed_at in offsets else next(iter(offsets), listed_at)
 
 
 def counted(pieces: Iterable[ListedEntries]) -> Iterator[ListedEntries]:

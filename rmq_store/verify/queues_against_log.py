@@ -17,7 +17,7 @@ from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
-from rmq_store.reading.slice_reader import OTHER_OFFSET
+from rmq_store.reading.check_entries import OTHER_OFFSET
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted

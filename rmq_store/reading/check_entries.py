@@ -1,0 +1,162 @@
+"""Check the entries of a batch against their records: size, queue, queueOffset and CRC.
+
+An entry that leads to no record, to one of another queue or at another queue offset, or to one with a wrong
+CRC, becomes an error, and its row is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.arrow.column_values import bodies_with_crcs, other_queue_rows, stored_topics
+from rmq_store.commitlog.check_crcs import wrong_crc_rows
+from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.consumequeue.entry_of_record import other_queues
+from rmq_store.errors import CorruptQueueError, ListedAt, LogOffset, StoreError
+from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.entries import ListedEntries
+from rmq_store.format.layout import MULTI_DISPATCH_SEPARATOR, Property
+from rmq_store.format.properties import decode_properties
+
+SoundRows = tuple[ListedEntries, Headers, pa.Array | None]
+"""Rows, the headers of their records, and their bodies as stored if these are known."""
+
+OTHER_OFFSET = "lists a record at another queue offset than its own"
+"""The end of the reason for an entry whose record says another queueOffset."""
+
+
+class EntryCheck:
+    """Checks entries against the records in `log`. `damaged` takes the errors of the others."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        damaged: Callable[[StoreError, ListedAt | None], None],
+        *,
+        reads_bodies: bool,
+        check_crc: bool,
+        copy_bodies: bool,
+    ) -> None:
+        """`reads_bodies`: whether the caller reads the bytes of bodies. `check_crc`: compare the CRC of
+        bodies; with `copy_bodies` the copies that this makes are returned."""
+        self._log, self._damaged, self._reads_bodies = log, damaged, reads_bodies
+        self._check_crc, self._copy_bodies = check_crc, copy_bodies
+
+    def sound_rows(self, window: Bytes, first: int, rows: ListedEntries) -> SoundRows:
+        """The rows with intact records; other rows are damage."""
+        headers = Headers(window, rows.log_offset - first, first)
+        good = headers.valid & (headers.total == rows.size)
+        if not good.all():
+            self.explain(rows, np.flatnonzero(~good))
+            rows, headers = rows.take(good), headers.take(np.flatnonzero(good))
+        self._log.chain.counts.bytes += int(headers.total.sum())
+        if not self._reads_bodies:
+            self._log.chain.counts.bytes -= int(headers.body_length.sum())
+        return self._believed(rows, headers)
+
+    def _believed(self, rows: ListedEntries, headers: Headers) -> SoundRows:
+        """The rows without records of another queue and without bodies with a wrong CRC."""
+        stored = None
+        strangers, numbers = [], headers.queue_offset
+        for row in other_queue_rows(rows, headers).tolist():
+            own = _offset_in(rows, headers, row)
+            if own is None:
+                strangers.append(row)
+            else:
+                numbers = numbers.copy() if numbers is headers.queue_offset else numbers
+                numbers[row] = own
+        # ListedEntries of records that no queue lists have the queue offset -1.
+        renumbered = (numbers != rows.offset) & (rows.offset >= 0)
+        renumbered[strangers] = False
+        wrong: Ints = np.flatnonzero(renumbered)
+        if strangers:
+            wrong = np.union1d(strangers, wrong).astype(np.int64)
+        for row in wrong.tolist():
+            if renumbered[row]:
+                error = self._renumbered(rows, row, int(numbers[row]))
+            else:
+                error = self._stranger(rows, headers, row)
+            self._damaged(error, rows.listed_at(rows.queue_of(row), row))
+        if self._check_crc and len(rows):
+            bad_crc, stored = self._checked(headers)
+            self.explain(rows, np.setdiff1d(bad_crc, wrong))
+            wrong = np.union1d(wrong, bad_crc)
+        if not len(wrong):
+            return rows, headers, stored
+        keep = np.setdiff1d(np.arange(len(rows)), wrong)
+        return rows.take(keep), headers.take(keep), None
+
+    def _checked(self, headers: Headers) -> tuple[Ints, pa.Array | None]:
+        """ListedEntries with a wrong CRC, and the bodies of all rows if they come with the check."""
+        copied = self._log.copied
+        if not self._copy_bodies:
+            return wrong_crc_rows(headers, copied=copied), None
+        bodies, crcs = bodies_with_crcs(headers)
+        return wrong_crc_rows(headers, crcs, copied=copied), bodies
+
+    def explain(self, rows: ListedEntries, bad: Ints) -> None:
+        """Report each bad row. The slower decoder reads it again, because it says what is wrong."""
+        for row in bad.tolist():
+            where, size = int(rows.log_offset[row]), int(rows.size[row])
+            try:
+                found = self._log.record_at(where)
+            except StoreError as error:
+                self._damaged(error, rows.listed_at(rows.queue_of(row), row))
+                continue
+            self._damaged(
+                CorruptQueueError(
+                    self._log.path_at(where),
+                    offset=LogOffset(where),
+                    reason=f"queue {_name(rows, row)} lists a record of another size",
+                    expected=size,
+                    actual=found.total_size,
+                    advice="The entry is left from before the log was cut, or damaged",
+                ),
+                rows.listed_at(rows.queue_of(row), row),
+            )
+
+    def _stranger(self, rows: ListedEntries, headers: Headers, row: int) -> CorruptQueueError:
+        topic = stored_topics(headers.take(np.array([row])))[0].as_py()
+        return CorruptQueueError(
+            self._log.path_at(int(rows.log_offset[row])),
+            offset=LogOffset(int(rows.log_offset[row])),
+            reason=f"queue {_name(rows, row)} lists a record of another queue",
+            expected=_name(rows, row),
+            actual=f"{topic}/{int(headers.queue_id[row])}",
+            advice="The entry is left from before the log was cut, or damaged",
+        )
+
+    def _renumbered(self, rows: ListedEntries, row: int, own: int) -> CorruptQueueError:
+        return CorruptQueueError(
+            self._log.path_at(int(rows.log_offset[row])),
+            offset=LogOffset(int(rows.log_offset[row])),
+            reason=f"queue {_name(rows, row)} {OTHER_OFFSET}",
+            expected=f"queue offset {int(rows.offset[row])}",
+            actual=own,
+            advice="The entry is damaged, or was written after a loss of entries. Read with "
+            "source=commitlog, which numbers messages as their records say",
+        )
+
+
+def _name(rows: ListedEntries, row: int) -> str:
+    queue = rows.queue_of(row)
+    return f"{queue.topic}/{queue.queue_id}"
+
+
+def _offset_in(rows: ListedEntries, headers: Headers, row: int) -> int | None:
+    """The queue offset that a record has in a queue other than its own (LMQ), as its properties say.
+
+    None if it does not name the queue. One that gives no offset is believed to be in its place.
+    """
+    at, length = int(headers.properties_at[row]), int(headers.properties_length[row])
+    found = decode_properties(headers.window[at : at + length].tobytes())
+    (topic, queue_id), listed_at = rows.queue_of(row), int(rows.offset[row])
+    if topic not in found.get(Property.INNER_MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR):
+        return None
+    queues = other_queues(found, queue_id)
+    offsets = [offset for queue, offset in queues if queue.topic == topic]
+    return listed_at if listed_at in offsets else next(iter(offsets), listed_at)
