@@ -1,31 +1,25 @@
-"""Find messages missing at the end of a queue or of the log, and records that no queue lists.
+"""What is missing in a snapshot, as errors, in the same words for all who ask.
 
-Nothing in a queue file says where the queue ends, so a lost end looks like a shorter queue. The proof is
-in other files: bytes after the last entry, offsets that consumers have reached, records in the log, the
-checkpoint. A read reports what it meets; what is missing is asked of Health when its rows are read.
+A read reports what it meets; what is missing is asked of Health when its rows are read. It joins what is
+proven of the ends of queues (lost_queue_ends), of whole queues (lost_queues), of records that their queue
+does not list (unlisted_records), of bytes that no entry lists (uncovered_bytes), and of the log's own end.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from rmq_store.commitlog.compare_doubled_files import contradictions
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.commitlog.record_or_gap import SoundRun
-from rmq_store.commitlog.walk import end_now
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
-from rmq_store.consumequeue.entry_of_record import other_queues
 from rmq_store.consumequeue.log_order import spans_of_log
 from rmq_store.errors import (
     CorruptQueueError,
@@ -40,21 +34,18 @@ from rmq_store.errors import (
 from rmq_store.format.array_types import Mask
 from rmq_store.format.entries import Entries, point_to_records
 from rmq_store.format.layout import (
-    ABORT_FILE,
     CHECKPOINT_FILE,
     QUEUE_ENTRY,
 )
-from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.index.index_file_reader import open_index_files
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.snapshot.covered_range import LogRange, users_queues
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
+from rmq_store.snapshot.lost_queue_ends import LostQueueEnds, light_queues
 from rmq_store.snapshot.lost_queues import LOOKED_AT, LostQueue, lost_queues
 from rmq_store.snapshot.queue_range import QueueState
+from rmq_store.snapshot.snapshot import Fact, StoreSnapshot
 from rmq_store.snapshot.uncovered_bytes import Places, SeenPlaces, missing_in
-from rmq_store.snapshot.undispatched_records import guess_record
 from rmq_store.snapshot.unlisted_records import (
     Missing,
     MissingRecords,
@@ -65,7 +56,6 @@ from rmq_store.text.sizes import size
 
 if TYPE_CHECKING:
     from rmq_store.snapshot.queue_view import QueueView
-    from rmq_store.snapshot.snapshot import StoreSnapshot
 
 LOG = logging.getLogger("rmqstore")
 
@@ -78,27 +68,10 @@ many, once a snapshot. In a larger store it would take longer than many a read.
 
 _SAID: set[Path] = set()  # stores of which was said what reads do not compare
 _MOST_UNLISTED = 16 << 20  # bytes in no entry, as of a deleted topic, that are looked at for that
-_SEARCHED = 64 << 20  # bytes of the log searched for what a consumer's offset says was in a queue
-_ITEMS_TRIED = 64  # of all index files; each is a place of the disk
 _MOST_DAMAGE = 10  # damaged ranges compared with the entries
 _ROWS = 1 << 16  # entries looked at together
-_T = TypeVar("_T")
 _SKIPPED = "Read with source=commitlog to get the message; rebuild skips it, as a broker does"
 _REBUILD = "Read with source=commitlog, or rebuild the queues: rmqstore rebuild"
-
-
-class _Fact(Generic[_T]):
-    """A property of Health that is computed once a snapshot, and sent to other processes with it."""
-
-    def __init__(self, compute: Callable[[Health], _T]) -> None:
-        self._compute, self.__doc__ = compute, compute.__doc__
-
-    def __get__(self, health: Health, owner: type[Health]) -> _T:
-        facts, name = health.snapshot.facts, self._compute.__name__
-        if name not in facts:
-            facts[name] = self._compute(health)
-        found: _T = facts[name]
-        return found
 
 
 class Health:
@@ -112,7 +85,7 @@ class Health:
         self._root, self.log, self._config, self.view = root, log, config, view
         self.snapshot = view.snapshot
         self.records = UnlistedRecords(root, log, config, view)
-        self._searched: dict[QueueId, Missing | None] = {}
+        self.ends = LostQueueEnds(root, log, config, view, self.records)
         self._of_all: dict[LogRange, MissingRecords] = {}  # of selections that have the whole log
 
     def errors(
@@ -144,7 +117,7 @@ class Health:
         all_seen = found is not None if covered is None else self._is_all(covered)
         near = MissingRecords()
         if not compare:
-            near = self._near(first, last, covered, all_seen=all_seen, sound=sound)
+            near = self.ends.near(first, last, covered, all_seen=all_seen, sound=sound)
             self._say_unseen(first | last, found is not None or covered is not None)
         missing = near.ends
         if found is not None:
@@ -277,7 +250,11 @@ class Health:
         `whole_log`: all of it is, but for light queues, whose records other queues list.
         """
         unseen = self.snapshot.log_end - self.snapshot.log_start - 2 * LOOKED_AT
-        if unseen <= 0 or not (_light(queues) if whole_log else queues) or self._root in _SAID:
+        if (
+            unseen <= 0
+            or not (light_queues(queues) if whole_log else queues)
+            or self._root in _SAID
+        ):
             return
         _SAID.add(self._root)
         LOG.warning(
@@ -318,27 +295,21 @@ class Health:
             yield self._lost_log
         yield from self._doubled if last else ()
         for queue in sorted(last):
-            if not self._states[queue].bytes_after or not self._is_closed or queue in known:
+            if not self._states[queue].bytes_after or not self.ends.is_closed or queue in known:
                 continue
-            if self._short_of_consumers(queue) is None:  # else the log has records after its end
+            if (
+                self.ends.short_of_consumers(queue) is None
+            ):  # else the log has records after its end
                 yield self._bytes_after(queue)
 
     # --- the log ----------------------------------------------------------------------------------
 
-    @cached_property
-    def _is_closed(self) -> bool:
-        """Whether nothing has written the store since its last clean stop, which ended it."""
-        snapshot = self.snapshot
-        if not snapshot.closed or (self._root / ABORT_FILE).exists():
-            return False
-        return end_now(self.log, snapshot.log_end) == snapshot.log_end
-
-    @_Fact
+    @Fact
     def _lost_log(self) -> StoreError | None:
         """The error if the checkpoint of a closed store is later than the log's last record."""
         last = self.snapshot.last_record
         stored = 0 if last is None else self.log.store_time_at(last)
-        if stored is None or not self._is_closed or (last is None and self.log.chain.segments):
+        if stored is None or not self.ends.is_closed or (last is None and self.log.chain.segments):
             return None
         flushed = Checkpoint.read_or_zero(self._root / CHECKPOINT_FILE).physic_msg_timestamp
         if flushed <= stored or flushed <= self._newest_near_end:
@@ -353,7 +324,7 @@ class Health:
             "checkpoint is wrong, move it away",
         )
 
-    @_Fact
+    @Fact
     def _doubled(self) -> list[StoreError]:
         """The errors of files of the log with records that another file of the same name has not."""
         return list(contradictions(self.log))
@@ -361,78 +332,11 @@ class Health:
     @property
     def _newest_near_end(self) -> int:
         """The latest store time (ms) of the last bytes: a clock may have been set back since."""
-        runs = (p for p in self.records.pieces(*self._last_bytes) if isinstance(p, SoundRun))
+        runs = (p for p in self.records.pieces(*self.ends.last_bytes) if isinstance(p, SoundRun))
         stamps = (run.headers.store_timestamp.max() for run in runs)
         return max(map(int, stamps), default=0)
 
-    # --- the queues -------------------------------------------------------------------------------
-
-    def _near(
-        self,
-        first: set[QueueId],
-        last: set[QueueId],
-        covered: LogRange | None,
-        *,
-        all_seen: bool,
-        sound: bool,
-    ) -> MissingRecords:
-        """What queues lack near the ends of the log, but for what a look at the `covered` range finds.
-
-        An entry of another queue, as of a light one or one that is not `sound`, may list the bytes of a
-        record: then a look at those that none lists does not see that its queue lost it. `all_seen`: there
-        is one at all of the log.
-        """
-        light = _light(self._states)
-        if covered is not None and sound and not light and (covered.alone or all_seen):
-            return MissingRecords()
-        near = MissingRecords(self._ends_near(first, last))
-        if covered is not None and sound:
-            near.ends = {
-                queue: lost
-                for queue, lost in near.ends.items()
-                if queue in light
-                or (light and self._is_listed_elsewhere(lost))
-                or not (covered.alone or covered.covers(lost.log_offset))
-            }
-        if last and (light or not all_seen):
-            near.further = self._at_end.further
-            near.inside = [
-                one
-                for one in self._at_end.inside
-                if one.at.topic.startswith(LMQ_PREFIX)
-                or not (all_seen or (covered and covered.covers(one.at.log_offset)))
-            ]
-        return near
-
-    def _ends_near(self, first: set[QueueId], last: set[QueueId]) -> dict[QueueId, Missing]:
-        missing: dict[QueueId, Missing] = {}
-        if any(self._starts_late(queue) for queue in first):
-            missing |= {queue: lost for queue, lost in self._at_start.items() if queue in first}
-        if last and self._is_closed:
-            missing |= {queue: lost for queue, lost in self._at_end.ends.items() if queue in last}
-        if last - missing.keys() and self._is_closed:
-            listed = self._at_items.items()
-            missing |= {q: lost for q, lost in listed if q in last and q not in missing}
-        for queue in sorted(last - missing.keys()):
-            lost = self._short_of_consumers(queue)
-            if lost is not None:
-                missing[queue] = lost
-        return missing
-
-    def _is_listed_elsewhere(self, lost: Missing) -> bool:
-        """Whether the first of these records is in an entry of one of its other queues; True if unknown."""
-        try:
-            record = self.log.record_at(lost.log_offset)
-            others = other_queues(decode_properties(record.properties), record.queue_id)
-            return any(self._lists(queue, at, lost.log_offset) for queue, at in others)
-        except StoreError:
-            return True
-
-    def _lists(self, queue: QueueId, offset: int, log_offset: int) -> bool:
-        state = self._states.get(queue)
-        if state is None or not state.min_offset <= offset < state.max_offset:
-            return False
-        return log_offset in self.view.entries(queue, offset, offset + 1).log_offset.tolist()
+    # --- the records inside ------------------------------------------------------------------------
 
     def _inside(
         self,
@@ -455,22 +359,7 @@ class Health:
             if queue in queues:
                 yield self._further_unlisted(queue, count)
 
-    def _starts_late(self, queue: QueueId) -> bool:
-        """Whether all files before the queue's first are gone, and none of its records has expired."""
-        state = self._states[queue]
-        return not state.batch and 0 < state.file_start == state.min_offset < state.file_stop
-
-    @_Fact
-    def _at_start(self) -> dict[QueueId, Missing]:
-        start, end = self.snapshot.log_start, self.snapshot.log_end
-        near = min(start + LOOKED_AT, end)
-        return self.records.search(self.snapshot.queues.keys(), start, near).ends
-
-    @_Fact
-    def _at_end(self) -> MissingRecords:
-        return self.records.search(self.snapshot.queues.keys(), *self._last_bytes)
-
-    @_Fact
+    @Fact
     def _in_whole_log(self) -> MissingRecords | None:
         """What the whole log has and queues lack; None where finding that out would take long.
 
@@ -494,29 +383,7 @@ class Health:
             self.records, [listed], states.keys(), snapshot.log_start, snapshot.log_end
         )
 
-    @_Fact
-    def _at_items(self) -> dict[QueueId, Missing]:
-        """What some items of the index lead to; none where each of them costs a request."""
-        snapshot = self.snapshot
-        if self.log.chain.cost.looks_at_once > 1:
-            return {}
-        found: set[int] = set()
-        try:
-            files = open_index_files(self._root, self._config)
-            for file in files:
-                found.update(file.sampled_places(max(1, _ITEMS_TRIED // len(files))))
-        except StoreError:
-            return {}  # a damaged index proves nothing; verify reports it
-        inside = [at for at in sorted(found) if snapshot.log_start <= at < snapshot.log_end]
-        places = np.array(inside[:_ITEMS_TRIED], dtype=np.int64)
-        return self.records.search_at(places).ends
-
-    @cached_property
-    def _last_bytes(self) -> tuple[int, int]:
-        end = self.snapshot.log_end
-        return guess_record(self.log, end - LOOKED_AT, end), end
-
-    @_Fact
+    @Fact
     def damage_near_end(self) -> list[StoreError]:
         """The errors of damage near the end of the log that is longer than what entries list there.
 
@@ -525,7 +392,7 @@ class Health:
         errors: list[StoreError] = []
         if self.snapshot.part:
             return errors
-        pieces = self.records.pieces(*self._last_bytes)
+        pieces = self.records.pieces(*self.ends.last_bytes)
         extents = (piece for piece in pieces if not isinstance(piece, SoundRun))
         damage = (extent for extent in extents if self.records.is_damage(extent))
         for extent in islice(damage, _MOST_DAMAGE):
@@ -540,48 +407,10 @@ class Health:
                 errors.append(self._damaged(extent.start, stop - extent.start, why))
         return errors
 
-    @_Fact
+    @Fact
     def lost_queues(self) -> dict[QueueId, LostQueue]:
         """Queues without messages that had some, with the proof; see `lost_queues`. Raises AccessError."""
         return lost_queues(self)
-
-    @cached_property
-    def reached(self) -> dict[QueueId, int]:
-        """The queue offset up to which consumers, and the broker's delay service, have read."""
-        reached: dict[QueueId, int] = {}
-        try:
-            groups = [*read_consumer_offsets(self._root).values(), read_delay_offsets(self._root)]
-        except StoreError as error:  # damaged: proves nothing
-            LOG.warning("the ends of queues are not compared with consumer offsets: %s", error)
-            return {}
-        for topics in groups:
-            for topic, queues in topics.items():
-                for queue_id, offset in queues.items():
-                    queue = QueueId(topic, queue_id)
-                    reached[queue] = max(offset, reached.get(queue, 0))
-        return reached
-
-    def _short_of_consumers(self, queue: QueueId) -> Missing | None:
-        """Records after the last entry of a queue whose consumers have read more than it has.
-
-        The offset alone proves nothing: the topic may have been deleted and created again.
-        """
-        state, end = self._states[queue], self.snapshot.log_end
-        if self.reached.get(queue, 0) <= state.max_offset and not state.bytes_after:
-            return None
-        if queue not in self._searched:
-            start = max(self.records.last_listed(queue), self.snapshot.log_start)
-            stop = min(start + _SEARCHED, end)
-            self._searched[queue] = self.records.search({queue}, start, stop).ends.get(queue)
-            if self._searched[queue] is None and stop < end and not state.bytes_after:
-                LOG.warning(
-                    "queue %s/%d has offsets up to %d, but a consumer is at %d: its end may be "
-                    "lost, or the topic was created again. Read with verifyQueue=true to find out",
-                    *queue,
-                    state.max_offset,
-                    self.reached[queue],
-                )
-        return self._searched[queue]
 
     # --- errors -----------------------------------------------------------------------------------
 
@@ -651,7 +480,3 @@ class Health:
         )
         error.entry = ListedAt(*queue, missing.offset, missing.log_offset, missing.size)
         return error
-
-
-def _light(queues: Collection[QueueId]) -> set[QueueId]:
-    return {queue for queue in queues if queue.topic.startswith(LMQ_PREFIX)}

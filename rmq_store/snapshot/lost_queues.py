@@ -55,7 +55,7 @@ def lost_queues(health: Health) -> dict[QueueId, LostQueue]:
 
     lost = {
         queue: LostQueue(False, f"a consumer is at queue offset {reached}")
-        for queue, reached in health.reached.items()
+        for queue, reached in health.ends.reached.items()
         if reached > 0 and has_no_files(queue)
     }
     is_short = empty or any(said > there[topic] for topic, said in counts_said.items())

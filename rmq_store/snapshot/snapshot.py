@@ -8,11 +8,11 @@ offsets.
 from __future__ import annotations
 
 import gc
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.queue_range import ListedQueue, QueueState
 from rmq_store.snapshot.undispatched_records import end_offset, find_undispatched
 
+_T = TypeVar("_T")
 _RECORDS_TRIED = 64  # last entries of queues that are checked against the log to find its end
 
 
@@ -54,6 +55,24 @@ class StoreSnapshot:
     def batch_topics(self) -> set[str]:
         """The topics whose queues are BatchConsumeQueues."""
         return {queue.topic for queue, state in self.queues.items() if state.batch}
+
+
+class _OfSnapshot(Protocol):
+    snapshot: StoreSnapshot
+
+
+class Fact(Generic[_T]):
+    """A property of what looks at a snapshot, computed once for it and sent to other processes with it."""
+
+    def __init__(self, compute: Callable[[Any], _T]) -> None:
+        self._compute, self.__doc__ = compute, compute.__doc__
+
+    def __get__(self, looker: _OfSnapshot, owner: type[_OfSnapshot]) -> _T:
+        facts, name = looker.snapshot.facts, self._compute.__name__
+        if name not in facts:
+            facts[name] = self._compute(looker)
+        found: _T = facts[name]
+        return found
 
 
 def take_snapshot(

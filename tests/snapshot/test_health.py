@@ -15,7 +15,6 @@ from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.admin.info import store_info
 from rmq_store.errors import CorruptQueueError, DataLossError
 from rmq_store.format.layout import QUEUE_ENTRY
-from rmq_store.snapshot import health
 from tests.support.golden import (
     STORES,
     GoldenStore,
@@ -26,6 +25,7 @@ from tests.support.golden import (
     wanted,
 )
 from tests.support.running.commands import call
+from tests.support.short_looks import look_at
 
 WIDTH = QUEUE_ENTRY.itemsize
 
@@ -210,8 +210,7 @@ def forget_consumers(golden: GoldenStore) -> None:
 
 def far_from_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a read compare no bytes of the log with the queues: the log is long and the queue idle."""
-    monkeypatch.setattr(health, "LOOKED_AT", 0)
-    monkeypatch.setattr(health, "MOST_LISTED", 0)
+    look_at(monkeypatch, 0, 0)
 
 
 def test_a_consumer_beyond_the_end_of_an_idle_queue_proves_that_it_lost_its_end(
@@ -425,8 +424,7 @@ def test_a_read_says_once_which_part_of_the_log_it_did_not_compare(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(health, "LOOKED_AT", looked_at)
-    monkeypatch.setattr(health, "MOST_LISTED", most)
+    look_at(monkeypatch, looked_at, most)
     golden = unpack(name, tmp_path)
     for _ in range(2):
         with golden.open() as store:
@@ -447,8 +445,7 @@ def test_a_read_says_once_which_part_of_the_log_it_did_not_compare(
 def test_cat_says_it_on_stderr_and_gives_all_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "LOOKED_AT", 4096)
-    monkeypatch.setattr(health, "MOST_LISTED", 0)
+    look_at(monkeypatch, 4096, 0)
     golden = unpack("clean-5.5.0", tmp_path)
     done = call("cat", golden.path, "--topic", "payments")
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 418)

@@ -17,6 +17,7 @@ from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, offsets, unpack
 from tests.support.renumbered import renumber, units_of, write_units
 from tests.support.running.commands import run
+from tests.support.short_looks import look_at
 
 ORDERS = QueueId("orders", 0)
 
@@ -61,7 +62,7 @@ def test_a_read_reports_each_record_that_the_queue_skips(
 def test_a_read_of_one_topic_reports_a_record_far_from_the_end_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, more: int
 ) -> None:
-    monkeypatch.setattr(health, "LOOKED_AT", 1 << 10)
+    look_at(monkeypatch, 1 << 10)
     golden, skipped = twice(tmp_path, first, more)
     with golden.open() as store:
         slices = store.view.ranges_of(["orders"])
@@ -78,7 +79,7 @@ def test_a_read_of_one_topic_reports_a_record_far_from_the_end_of_the_log(
 def test_a_read_of_one_topic_of_a_large_store_looks_at_the_ends_alone_and_verify_queue_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "LOOKED_AT", 1 << 10)
+    look_at(monkeypatch, 1 << 10)
     golden, skipped = twice(tmp_path, 11)
     with golden.open() as store:
         entries = sum(store.max_offset(*q) - store.min_offset(*q) for q in store.queues())
@@ -95,8 +96,7 @@ def test_a_read_of_one_topic_of_a_large_store_looks_at_the_ends_alone_and_verify
 def test_a_second_read_of_all_of_a_large_store_says_the_same_without_a_second_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "LOOKED_AT", 1 << 10)
-    monkeypatch.setattr(health, "MOST_LISTED", 0)
+    look_at(monkeypatch, 1 << 10, 0)
     looks: list[tuple[int, int]] = []
 
     def counted(*given: Any) -> Any:
@@ -123,8 +123,7 @@ def test_the_table_damage_of_one_topic_of_a_large_store_lists_the_record(
     from spark_source.planning.pinned_plan import pin_all
     from spark_source.table_reader import TableReader, table_schema
 
-    monkeypatch.setattr(health, "LOOKED_AT", 1 << 10)
-    monkeypatch.setattr(health, "MOST_LISTED", 0)
+    look_at(monkeypatch, 1 << 10, 0)
     golden, skipped = twice(tmp_path, 11)
     plan = pin_all(parse_options({"path": golden.path, "topic": "orders", "table": "damage"}))
     table = TableReader(plan, "damage", table_schema("damage"))
