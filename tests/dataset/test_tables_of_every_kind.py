@@ -1,0 +1,121 @@
+"""Every table of every kind of store, value by value, against a count without any of our readers.
+
+The kinds are those of `tests/golden/kinds`. What a client pulled from the broker shows that the count is
+right. The order of the rows does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rmq_store.tables import TABLES_OF_A_STORE
+from tests.support.counted_store import Counted, CountedStore
+from tests.support.counted_tables import NOT_COUNTED, RULES
+from tests.support.golden import KINDS, unpack_kind
+from tests.support.running.commands import in_ms, objects
+
+Counts = Callable[[str], CountedStore]
+Message = tuple[str, int, int]  # topic, queue, queue offset
+# A broker fails to answer a pull of the batches; of version 2 of the configuration only answers were kept.
+NOT_SERVED = {"rocksdb-batch-5.5.0", "rocksdb-config-v2-5.5.0"}
+
+
+@pytest.fixture(scope="module")
+def counts(tmp_path_factory: pytest.TempPathFactory) -> Counts:
+    """`counts(kind)` is that store, unpacked and counted once."""
+
+    @cache
+    def get(kind: str) -> CountedStore:
+        folder = tmp_path_factory.mktemp("kind")
+        return CountedStore(unpack_kind(kind, folder), folder)
+
+    return get
+
+
+@pytest.mark.parametrize("table", list(TABLES_OF_A_STORE))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_is_what_is_counted(counts: Counts, kind: str, table: str) -> None:
+    store = counts(kind)
+    assert table in RULES, f"no independent count for table {table}"
+    wanted = sorted_rows({"brokerName": "store", **row} for row in RULES[table](store))
+    path, conf = store.golden.path, store.golden.conf
+    found = sorted_rows(
+        counted_columns(table, row) for row in objects("table", table, path, "--broker-conf", conf)
+    )
+    for number, (one, other) in enumerate(zip(found, wanted, strict=False)):
+        assert one == other, f"{kind}: {table}, row {number}"
+    assert len(found) == len(wanted), f"{kind}: {table}"
+
+
+def counted_columns(table: str, row: dict[str, Any]) -> dict[str, Any]:
+    """A row as it was printed, with times in ms, and without the columns that cannot be counted."""
+    types = {field.name: field.type for field in TABLES_OF_A_STORE[table].schema}
+    return {
+        name: in_ms(value) if pa.types.is_timestamp(types[name]) and value else value
+        for name, value in row.items()
+        if (table, name) not in NOT_COUNTED
+    }
+
+
+def sorted_rows(rows: Any) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: [str(row[name]) for name in sorted(row)])
+
+
+def test_columns_that_are_not_counted_are_there() -> None:
+    for (table, column), reason in NOT_COUNTED.items():
+        assert column in TABLES_OF_A_STORE[table].schema.names, reason
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in NOT_SERVED])
+def test_the_count_is_what_a_client_pulled(counts: Counts, kind: str) -> None:
+    store = counts(kind)
+    served, counted = served_by(store), listed_in(store)
+    whole = {key[0] for key in served} - compaction_topics(store)
+    assert whole
+    assert [key for key in sorted(counted) if key[0] in whole] == [
+        key for key in sorted(served) if key[0] in whole
+    ]
+    for key, line in served.items():
+        one = counted[key]
+        assert (one.size, one.crc, one.stored) == (line["size"], line["bodyCrc"], line["storeTs"])
+        assert one.properties["UNIQ_KEY"] == line["msgId"]
+        if key[0] in whole:  # else the client names the place in the compaction log
+            assert (one.place, one.msg_id) == (line["phy"], line["offsetMsgId"])
+
+
+@pytest.mark.parametrize("kind", ["compact-timer-5.5.0", "compacted-5.5.0"])
+def test_a_client_got_the_newest_message_of_each_key(counts: Counts, kind: str) -> None:
+    store = counts(kind)
+    newest: dict[tuple[str, int, str], int] = {}
+    for (topic, queue_id, offset), one in sorted(
+        listed_in(store).items(), key=lambda item: item[0]
+    ):
+        if topic in compaction_topics(store):
+            newest[topic, queue_id, one.properties["KEYS"]] = offset
+    assert newest
+    assert {(*key[:2], offset) for key, offset in newest.items()} <= served_by(store).keys()
+
+
+def served_by(store: CountedStore) -> dict[Message, dict[str, Any]]:
+    """What a client pulled, by topic, queue and queue offset."""
+    lines = store.golden.lines("served")
+    return {(line["topic"], line["queue"], line["offset"]): line for line in lines}
+
+
+def listed_in(store: CountedStore) -> dict[Message, Counted]:
+    """What is counted, by topic, queue and queue offset."""
+    return {(*one.queue, one.offset): one for one in store.records if one.is_listed}
+
+
+def compaction_topics(store: CountedStore) -> set[str]:
+    declared = store.config["topics.json"][1]["topicConfigTable"]
+    return {
+        name
+        for name, said in declared.items()
+        if said["attributes"].get("cleanup.policy") == "COMPACTION"
+    }
