@@ -1,13 +1,15 @@
 """Every table of every kind of store, value by value, against a count without any of our readers.
 
 The kinds are those of `tests/golden/kinds`. What a client pulled from the broker shows that the count is
-right. The order of the rows does not count.
+right. The order of the rows does not count. The same holds for the plain store that rebuild makes of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +18,8 @@ import pytest
 from rmq_store.tables import TABLES_OF_A_STORE
 from tests.support.counted_store import Counted, CountedStore
 from tests.support.counted_tables import NOT_COUNTED, RULES
-from tests.support.golden import KINDS, unpack_kind
-from tests.support.running.commands import in_ms, objects
+from tests.support.golden import KINDS, GoldenStore, unpack_kind
+from tests.support.running.commands import in_ms, objects, run
 
 Counts = Callable[[str], CountedStore]
 Message = tuple[str, int, int]  # topic, queue, queue offset
@@ -37,10 +39,37 @@ def counts(tmp_path_factory: pytest.TempPathFactory) -> Counts:
     return get
 
 
+@pytest.fixture(scope="module")
+def rebuilt(counts: Counts, tmp_path_factory: pytest.TempPathFactory) -> Counts:
+    """`rebuilt(kind)` is the plain store that rebuild makes of it, counted."""
+
+    @cache
+    def get(kind: str) -> CountedStore:
+        source, folder = counts(kind).golden, tmp_path_factory.mktemp("rebuilt")
+        run("rebuild", source.path, str(folder / "store"), "--broker-conf", source.conf)
+        lines = Path(source.conf).read_text("utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if not line.startswith("enableDLegerCommitLog")]
+        (folder / "broker.conf").write_text("".join(kept))
+        return CountedStore(GoldenStore(folder), folder)
+
+    return get
+
+
 @pytest.mark.parametrize("table", list(TABLES_OF_A_STORE))
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_table_is_what_is_counted(counts: Counts, kind: str, table: str) -> None:
-    store = counts(kind)
+    assert_counted(counts(kind), table)
+
+
+@pytest.mark.parametrize("table", list(TABLES_OF_A_STORE))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_of_the_rebuilt_store_is_what_is_counted(
+    rebuilt: Counts, kind: str, table: str
+) -> None:
+    assert_counted(rebuilt(kind), table)
+
+
+def assert_counted(store: CountedStore, table: str) -> None:
     assert table in RULES, f"no independent count for table {table}"
     wanted = sorted_rows({"brokerName": "store", **row} for row in RULES[table](store))
     path, conf = store.golden.path, store.golden.conf
@@ -48,8 +77,58 @@ def test_a_table_is_what_is_counted(counts: Counts, kind: str, table: str) -> No
         counted_columns(table, row) for row in objects("table", table, path, "--broker-conf", conf)
     )
     for number, (one, other) in enumerate(zip(found, wanted, strict=False)):
-        assert one == other, f"{kind}: {table}, row {number}"
-    assert len(found) == len(wanted), f"{kind}: {table}"
+        assert one == other, f"{table} of {path}, row {number}"
+    assert len(found) == len(wanted), f"{table} of {path}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rebuilt_store_has_the_same_records_and_queues(
+    counts: Counts, rebuilt: Counts, kind: str
+) -> None:
+    """Each at its place, but for DLedger, which has the head of an entry before each record."""
+    one, other = counts(kind), rebuilt(kind)
+    heads = 48 if kind.startswith("dledger") else 0
+    before = {record.place: heads * (number + 1) for number, record in enumerate(one.records)}
+    assert [without_heads(record, before) for record in one.records] == other.records
+    assert (
+        listed_in(one).keys()
+        == listed_in(other).keys()
+        == {(*queue, offset) for queue, entries in other.entries.items() for offset in entries}
+    )
+
+
+def without_heads(record: Counted, before: Mapping[int, int]) -> Counted:
+    """A record at the place where it is without the heads before it (bytes), and its half message too."""
+    half = record.prepared
+    return replace(
+        record, place=record.place - before[record.place], prepared=half - before.get(half, 0)
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_is_like_itself(counts: Counts, kind: str) -> None:
+    path, conf = counts(kind).golden.path, counts(kind).golden.conf
+    said = run("diff", path, path, "--broker-conf", conf, "--other-conf", conf)
+    assert said.startswith("no difference: log ")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_is_like_the_rebuilt_one(counts: Counts, rebuilt: Counts, kind: str) -> None:
+    """A DLedger log has other places, and the messages of each queue are the same."""
+    store, other = counts(kind), rebuilt(kind).golden.path
+    words = ("diff", store.golden.path, other, "--broker-conf", store.golden.conf)
+    if not kind.startswith("dledger"):
+        assert run(*words).startswith("no difference: log ")
+        return
+    rows = objects(*words, expect=1)
+    moved = {row["name"]: row["count"] for row in rows if row["what"] == "queue"}
+    assert {row["what"] for row in rows} == {"log", "queue"}
+    assert {row["meaning"] for row in rows if row["what"] == "queue"} == {
+        "the messages have other places in the log, as after a replay"
+    }
+    assert moved == {
+        f"{topic}/{queue_id}": len(of) for (topic, queue_id), of in store.by_queue.items()
+    }
 
 
 def counted_columns(table: str, row: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ Queue = tuple[str, int]
 Place = tuple[int, int, int]  # log offset, size, tagsCode
 FIXED = struct.Struct(">iIiiiqqiq4sii")  # up to the born host, of a record with IPv4 hosts
 _CQ, _DB_VALUE = struct.Struct(">qiq"), struct.Struct(">qiqq")
+_BATCH_CQ = struct.Struct(">qiqqqhii")
 
 
 @dataclass(frozen=True)
@@ -223,6 +224,11 @@ class CountedStore:
             for number, entry in enumerate(_CQ.iter_unpack(path.read_bytes())):
                 if entry[1] > 0:
                     entries[int(path.name) // _CQ.size + number] = entry
+        for path in sorted((self.root / "batchconsumequeue").glob("*/*/*")):
+            entries = found.setdefault((path.parts[-3], int(path.parts[-2])), {})
+            for place, size, tags, _, offset, *_ in _BATCH_CQ.iter_unpack(path.read_bytes()):
+                if size > 0:
+                    entries[offset] = place, size, tags
         return found
 
     def _in_database(self) -> dict[Queue, dict[int, Place]]:

@@ -75,7 +75,7 @@ def files(store: CountedStore) -> Iterator[Row]:
         for path in (Path(folder, name) for name in names):
             inside, stat = path.relative_to(store.root).parts, path.stat()
             queue: list[Any] = [None, None]
-            if inside[0] == "consumequeue" and len(inside) == 4:
+            if inside[0] in ("consumequeue", "batchconsumequeue") and len(inside) == 4:
                 queue = [inside[1], int(inside[2])]
             part = "commitlog" if path.parent == store.log_folder else inside[0]
             is_segment = path.name.isdigit() and len(path.name) == 20
@@ -297,7 +297,10 @@ def dead_letters(store: CountedStore) -> list[Row]:
 
 
 def retries(store: CountedStore) -> Iterator[Row]:
-    """Push consumers sent these back, so that all of the topic behind %RETRY% is the group."""
+    """Push consumers sent these back, so that all of the topic behind %RETRY% is the group.
+
+    The id of the message that was sent back leads nowhere in a log that was written again elsewhere.
+    """
     by_id = {one.msg_id: one for one in store.records}
     sent_back: dict[tuple[str, str], list[Counted]] = {}
     for one in store.records:
@@ -305,15 +308,16 @@ def retries(store: CountedStore) -> Iterator[Row]:
             key = one.topic.removeprefix("%RETRY%"), one.properties["ORIGIN_MESSAGE_ID"]
             sent_back.setdefault(key, []).append(one)
     for (group, first_id), records in sent_back.items():
-        last, origin = records[-1], by_id[first_id]
-        assert last.properties["RETRY_TOPIC"] == origin.topic
-        assert last.properties["UNIQ_KEY"] == origin.properties["UNIQ_KEY"]
+        last, origin = records[-1], by_id.get(first_id)
+        if origin is not None:
+            assert last.properties["RETRY_TOPIC"] == origin.topic
+            assert last.properties["UNIQ_KEY"] == origin.properties["UNIQ_KEY"]
         yield {
             "consumerGroup": group,
-            "originTopic": origin.topic,
-            "originQueueId": origin.queue_id,
-            "originQueueOffset": origin.offset,
-            "originCommitLogOffset": origin.place,
+            "originTopic": last.properties["RETRY_TOPIC"],
+            "originQueueId": origin.queue_id if origin else None,
+            "originQueueOffset": origin.offset if origin else None,
+            "originCommitLogOffset": origin.place if origin else None,
             "originMsgId": first_id,
             "retries": len(records),
             "reconsumeTimes": last.reconsumed,
