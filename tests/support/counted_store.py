@@ -187,6 +187,11 @@ class CountedStore:
                 at += record.messages
         return found
 
+    @cached_property
+    def by_id(self) -> dict[str, Counted]:
+        """The records by their offsetMsgId."""
+        return {one.msg_id: one for one in self.records}
+
     def of_topic(self, topic: str) -> list[Counted]:
         return [one for queue, of in self.by_queue.items() if queue[0] == topic for one in of]
 

@@ -17,8 +17,7 @@ Rule = Callable[[CountedStore], Iterable[Row]]
 
 HALF, OPS = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 LEVELS, TIMERS = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
-# TopicValidator, and BrokerController for the heartbeats. A store does not say how its broker and
-# cluster are called, which name three topics after them.
+# TopicValidator, and BrokerController for the heartbeats. Others are named after cluster and broker.
 SYSTEM = (
     *("TBW102", LEVELS, "BenchmarkTest", HALF, "RMQ_SYS_TRACE_TOPIC", OPS, TIMERS),
     *("TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"),
@@ -39,7 +38,7 @@ def topics(store: CountedStore) -> Iterator[Row]:
         said = declared.get(topic, {})
         yield {
             "topic": topic,
-            "system": topic in SYSTEM or topic.startswith(("%RETRY%", "%DLQ%", "rmq_sys_")),
+            "system": _is_system(store, topic),
             "queues": len(queues),
             "batch": any(one.messages > 1 for records in queues for one in records),
             "messages": sum(one.messages for records in queues for one in records),
@@ -290,47 +289,72 @@ def transactions(store: CountedStore) -> Iterator[Row]:
         }
 
 
-def dead_letters(store: CountedStore) -> list[Row]:
-    """None: the log has no record of such a topic."""
-    assert not [one for one in store.records if one.topic.startswith("%DLQ%")]
-    return []
+def dead_letters(store: CountedStore) -> Iterator[Row]:
+    for one in store.records:
+        if one.topic.startswith("%DLQ%"):
+            yield {
+                **_sent_back(store, one, "%DLQ%"),
+                "reconsumeTimes": one.reconsumed,
+                "maxAttempts": _number(one.properties.get("MAX_RECONSUME_TIMES")),
+                "firstTimestamp": one.born,
+                "lastTimestamp": one.stored,
+            }
 
 
 def retries(store: CountedStore) -> Iterator[Row]:
-    """Push consumers sent these back, so that all of the topic behind %RETRY% is the group.
-
-    The id of the message that was sent back leads nowhere in a log that was written again elsewhere.
-    """
-    by_id = {one.msg_id: one for one in store.records}
+    given_up = {
+        (one.topic.removeprefix("%DLQ%"), _first_id(one)): one.stored
+        for one in store.records
+        if one.topic.startswith("%DLQ%")
+    }
     sent_back: dict[tuple[str, str], list[Counted]] = {}
     for one in store.records:
         if one.topic.startswith("%RETRY%"):
-            key = one.topic.removeprefix("%RETRY%"), one.properties["ORIGIN_MESSAGE_ID"]
+            key = one.topic.removeprefix("%RETRY%"), _first_id(one)
             sent_back.setdefault(key, []).append(one)
-    for (group, first_id), records in sent_back.items():
-        last, origin = records[-1], by_id.get(first_id)
-        if origin is not None:
-            assert last.properties["RETRY_TOPIC"] == origin.topic
-            assert last.properties["UNIQ_KEY"] == origin.properties["UNIQ_KEY"]
+    for key, records in sent_back.items():
+        last = records[-1]
         yield {
-            "consumerGroup": group,
-            "originTopic": last.properties["RETRY_TOPIC"],
-            "originQueueId": origin.queue_id if origin else None,
-            "originQueueOffset": origin.offset if origin else None,
-            "originCommitLogOffset": origin.place if origin else None,
-            "originMsgId": first_id,
+            **_sent_back(store, last, "%RETRY%"),
             "retries": len(records),
             "reconsumeTimes": last.reconsumed,
             "firstTimestamp": records[0].stored,
             "lastTimestamp": last.stored,
-            "deadLetterTimestamp": None,
-            **_words(last),
-            "msgId": last.msg_id,
-            "storeSize": last.size,
-            "queueId": last.queue_id,
-            "queueOffset": last.offset,
-            "commitLogOffset": last.place,
+            "deadLetterTimestamp": given_up.get(key),
         }
+
+
+def _sent_back(store: CountedStore, one: Counted, prefix: str) -> Row:
+    """Push consumers sent these back, so that all of the topic behind the prefix is the group.
+
+    The id of the message that was sent back leads nowhere in a log that was written again elsewhere.
+    """
+    origin = store.by_id.get(_first_id(one))
+    if origin is not None:
+        assert one.properties["RETRY_TOPIC"] == origin.topic
+        assert one.properties["UNIQ_KEY"] == origin.properties["UNIQ_KEY"]
+    return {
+        "consumerGroup": one.topic.removeprefix(prefix),
+        "originTopic": one.properties["RETRY_TOPIC"],
+        "originQueueId": origin.queue_id if origin else None,
+        "originQueueOffset": origin.offset if origin else None,
+        "originCommitLogOffset": origin.place if origin else None,
+        "originMsgId": _first_id(one),
+        **_words(one),
+        "msgId": one.msg_id,
+        "storeSize": one.size,
+        "queueId": one.queue_id,
+        "queueOffset": one.offset,
+        "commitLogOffset": one.place,
+    }
+
+
+def _first_id(one: Counted) -> str:
+    return one.properties["ORIGIN_MESSAGE_ID"]
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)
 
 
 def traces(store: CountedStore) -> list[Row]:
@@ -357,6 +381,12 @@ RULES: Mapping[str, Rule] = {
     "traces": traces,
 }
 """How the rows of each table are counted; times in ms, days as in ISO 8601."""
+
+
+def _is_system(store: CountedStore, topic: str) -> bool:
+    names = [store.conf.get(name) for name in ("brokerClusterName", "brokerName")]
+    own = {name + end for name in names if name for end in ("", "_REPLY_TOPIC")}
+    return topic in own.union(SYSTEM) or topic.startswith(("%RETRY%", "%DLQ%", "rmq_sys_"))
 
 
 def _declared(store: CountedStore) -> dict[str, Row]:
