@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -496,6 +497,25 @@ class IndexFile:
         last = min(header.items, self.geometry.items - 1)
         (offset,) = self._items(self.geometry, np.array([last]))["log_offset"].tolist()
         return header.begin_log_offset, min(header.end_log_offset, offset)
+
+    def hashes_at(self, log_offset: int) -> set[int]:
+        """The hashes of the items of one record, which are beside each other; none if it has none."""
+        count = min(self.header.items, self.geometry.items - 1)
+        numbers = range(1, count + 1)
+        at = bisect_left(numbers, log_offset, key=lambda number: self._item(number)[1]) + 1
+        found: set[int] = set()
+        while at <= count:
+            key_hash, place = self._item(at)
+            if place != log_offset:
+                break
+            found.add(key_hash)
+            at += 1
+        return found
+
+    def _item(self, number: int) -> tuple[int, int]:
+        """The hash of an item, and its log offset."""
+        item = self._items(self.geometry, np.array([number]))[0]
+        return int(item["key_hash"]), int(item["log_offset"])
 
     def neighbours(self, number: int) -> tuple[int, int]:
         """The log offsets of the items before and after one; those of the file at its ends."""

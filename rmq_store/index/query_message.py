@@ -38,6 +38,8 @@ from rmq_store.format.layout import (
     INDEX_HEADER,
     INDEX_ITEM,
     INDEX_SLOT,
+    KEY_SEPARATOR,
+    SysFlag,
     index_item_at,
 )
 from rmq_store.format.record import Gap
@@ -275,6 +277,33 @@ class KeyIndex:
             return [(self._log.start, self._log_end)]
         return sorted({*self._gaps_of_files(), *self._doubted})
 
+    def unlisted(self) -> Iterator[tuple[int, int]]:
+        """The gaps that have a record with a key without an item, from the first such record on.
+
+        A look-up reads the last record of each file again, and records without keys; they are no gap of
+        the index. Of a gap that begins without keys only the first 4 MiB are looked at.
+        """
+        for start, stop in self.gaps():
+            first = start if self.reads_log else self._first_unlisted(start, stop)
+            if first is not None:
+                yield first, stop
+
+    def _first_unlisted(self, start: int, stop: int) -> int | None:
+        """The first record of a gap with a key without an item, or damage before it; None if there is none.
+
+        Only the first record of a gap may have items.
+        """
+        listed = set().union(*(file.hashes_at(start) for file in self.files))
+        upto = min(stop, start + _SHORT_GAPS)
+        for piece in walk(self._log, start, upto):
+            if isinstance(piece, SoundRun):
+                for offset, hashes in _hashes_in(piece.headers):
+                    if offset > start or not hashes <= listed:
+                        return offset
+            elif piece.gap in _DAMAGE:
+                return piece.start
+        return None if upto == stop else start
+
     def _gaps_of_files(self) -> Iterator[tuple[int, int]]:
         at = self._log.first_place
         for file in sorted(self.files, key=lambda file: file.header.begin_log_offset):
@@ -348,6 +377,18 @@ class KeyIndex:
             self._log.record_at(at)
         except (CorruptRecordError, MissingFileError) as error:
             self._damage.append(not_a_record(self._log, self._log_end, at, error) or error)
+
+
+def _hashes_in(headers: Headers) -> Iterator[tuple[int, set[int]]]:
+    """The log offsets of the records that the index lists for their keys, and the hashes of these."""
+    found = _keys_of(headers)
+    flags = dict(zip((headers.at + headers.base).tolist(), headers.sys_flag.tolist(), strict=True))
+    columns = (found.log_offsets.tolist(), found.topics, found.keys, found.uniq_keys)
+    for offset, topic, keys, uniq_key in zip(*columns, strict=True):
+        words = {*(keys.as_py() or "").split(KEY_SEPARATOR), uniq_key.as_py() or ""} - {""}
+        is_listed = flags[offset] & SysFlag.TRANSACTION_MASK != SysFlag.TRANSACTION_ROLLBACK
+        if words and is_listed:
+            yield offset, {index_key_hash(index_key(topic.as_py(), word)) for word in words}
 
 
 def _keys_of(headers: Headers) -> _Uncovered:

@@ -12,6 +12,7 @@ messages of the same tick.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
@@ -23,7 +24,7 @@ from rmq_store.config.consumer_offsets import read_delay_offsets
 from rmq_store.consumequeue.bisection import bisect_first
 from rmq_store.errors import StoreError
 from rmq_store.format.layout import ROCKSDB_STORE_DIR
-from rmq_store.format.queues import QueueSlice
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.markers.timer_files import (
     DELETE,
@@ -34,6 +35,7 @@ from rmq_store.markers.timer_files import (
     read_timer_units,
 )
 from rmq_store.reading.query import OnDamage
+from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.copies_by_uniq_key import Copy, copies_with
 from rmq_store.system_topics.system_topic_rows import (
@@ -45,6 +47,7 @@ from rmq_store.system_topics.system_topic_rows import (
     rows_of,
 )
 
+LOG = logging.getLogger("rmqstore")
 LEVEL, TIMER = "level", "timer"
 WAITING, OVERDUE, DELIVERED = "waiting", "overdue", "delivered"
 CANCELLED, LOST, HIDDEN = "cancelled", "lost", "hidden"
@@ -60,6 +63,7 @@ _PROVABLE = (
     CANCELLED,
     HIDDEN,
 )  # a copy under its own topic proves that it was delivered
+_BY_DEFAULT = "byDefault"  # of a row: its time is by the default delay levels
 _NEVER = 1 << 62
 _LOOKED_UP = 1 << 16  # messages whose later copies are looked for at a time
 
@@ -70,13 +74,13 @@ def delayed_messages(store: MessageStore, on_damage: OnDamage | None = None) -> 
     And the hidden ones, which the files count, and which the log shows not to be delivered: they are
     due later than its newest record, or have no copy where a file counts more than its queue has.
     Columns as in the table `scheduled`, times in ms. A message is overdue when the newest record of
-    the log is later. Raises CorruptConfigError, and the errors of `read_slices` for damage.
+    the log is later. Warns in the log of times that the default delay levels make. Raises
+    CorruptConfigError, and the errors of `read_slices` for damage.
     """
     newest = newest_time(store)
     last = _last_time(store, newest)
-    rows = iter(
-        _with_states((*_levels(store, last, on_damage), *_timers(store, last, on_damage)), newest)
-    )
+    levels = _levels(store, last, on_damage, warns=True)
+    rows = iter(_with_states((*levels, *_timers(store, last, on_damage)), newest))
     while some := list(islice(rows, _LOOKED_UP)):
         yield from _with_copies(store, some, newest, on_damage)
 
@@ -141,7 +145,7 @@ def _with_states(parts: Iterable[Iterable[Row]], newest: int) -> Iterator[Row]:
 def _is_proven(store: MessageStore, row: Row, newest: int) -> bool:
     """Whether the absence of a copy shows that a message was not delivered."""
     due = row["dueTimestamp"]
-    if due is not None and due > newest:
+    if due is not None and due > newest and not row.get(_BY_DEFAULT):
         return True
     return row["uniqKey"] is not None and bool(store.view.queues_of(row["topic"] or ""))
 
@@ -150,7 +154,7 @@ def _with_copies(
     store: MessageStore, rows: list[Row], newest: int, on_damage: OnDamage | None
 ) -> Iterator[Row]:
     """The rows; one with a later copy under its own topic is delivered, whatever the files say."""
-    late = [row for row in rows if row["state"] in _PROVABLE and row["uniqKey"]]
+    late = [row for row in rows if _may_have_copy(row) and row["uniqKey"]]
     topics, keys = {row["topic"] for row in late}, {row["uniqKey"] for row in late}
     copies: dict[tuple[str | None, str, int], list[Copy]] = {}
     for copy in copies_with(store, topics, keys, on_damage):
@@ -158,7 +162,7 @@ def _with_copies(
     for row in rows:
         left = copies.get((row["topic"], row["uniqKey"], row["reconsumeTimes"]), [])
         after = (copy for copy in left if copy.log_offset > row["commitLogOffset"])
-        found = next(after, None) if row["state"] in _PROVABLE else None
+        found = next(after, None) if _may_have_copy(row) else None
         if row["state"] == HIDDEN and (found is not None or not _is_proven(store, row, newest)):
             continue
         if found is not None:
@@ -169,15 +173,24 @@ def _with_copies(
                 "deliveredTimestamp": found.stored,
                 "deliveredQueueOffset": found.queue_offset,
             }
+        row.pop(_BY_DEFAULT, None)
         yield row
+
+
+def _may_have_copy(row: Row) -> bool:
+    """Whether a message may have been delivered: not one that is due later, by a time that is known."""
+    return row["state"] in _PROVABLE or row.get(_BY_DEFAULT, False)
 
 
 # --- delay levels ---------------------------------------------------------------------------------
 
 
-def _levels(store: MessageStore, last: int, on_damage: OnDamage | None) -> Iterator[Iterator[Row]]:
-    """`last`: when the last record was stored (ms)."""
+def _levels(
+    store: MessageStore, last: int, on_damage: OnDamage | None, *, warns: bool = False
+) -> Iterator[Iterator[Row]]:
+    """`last`: when the last record was stored (ms). `warns`: of times that are not known."""
     delivered = read_delay_offsets(store.path).get(SCHEDULE_TOPIC, {})
+    by_default = 0
     for part in all_of(store, SCHEDULE_TOPIC):
         said = delivered.get(part.queue.queue_id, 0)
         start = min(max(part.start, said), part.stop)
@@ -185,6 +198,21 @@ def _levels(store: MessageStore, last: int, on_damage: OnDamage | None) -> Itera
         if hidden < start:
             yield _level(store, QueueSlice(part.queue, hidden, start), HIDDEN, on_damage)
         yield _level(store, QueueSlice(part.queue, start, part.stop), WAITING, on_damage)
+        by_default += max(0, part.stop - max(start, _by_default_from(store, part.queue)))
+    # A configuration without messageDelayLevel says that the broker has the default levels.
+    if warns and by_default and store.config == StoreConfig():
+        LOG.warning("%s", line_of_default_delays(by_default, again=GIVE_THE_FILE))
+
+
+def _by_default_from(store: MessageStore, queue: QueueId) -> int:
+    """The first queue offset that no file of the queue lists, if the configuration names no delay levels.
+
+    The time of such a message is made of the broker's default levels.
+    """
+    tail = store.snapshot().queues[queue].tail
+    if tail is None or store.config.messageDelayLevel is not None:
+        return _NEVER
+    return int(tail.offset[0])
 
 
 def _due_after(store: MessageStore, part: QueueSlice, last: int) -> int:
@@ -203,12 +231,13 @@ def _due_after(store: MessageStore, part: QueueSlice, last: int) -> int:
 def _level(
     store: MessageStore, part: QueueSlice, state: str, on_damage: OnDamage | None
 ) -> Iterator[Row]:
-    level = part.queue.queue_id + 1
+    level, by_default = part.queue.queue_id + 1, _by_default_from(store, part.queue)
     columns = (*PLACE, *ORIGIN, "tagsCode")
     for row in rows_of(store, part, _TEXTS, {}, _SMALL, columns, on_damage=on_damage):
         # The entry has the time in place of a hash (docs/format-consumequeue.md).
         due = row.pop("tagsCode")
         own: Row = {"dueTimestamp": due, "delayLevel": level, "state": state}
+        own[_BY_DEFAULT] = row["queueOffset"] >= by_default
         yield _row(row, LEVEL, SCHEDULE_TOPIC) | own
 
 

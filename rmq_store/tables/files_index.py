@@ -119,7 +119,7 @@ def _index(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator
         yield {**_index_row(file), "problem": index.beyond_log(file)}
     for error in index.unreadable:
         yield {"path": error.path, "problem": str(error)}
-    for start, stop in index.gaps():
+    for start, stop in index.unlisted():
         yield {
             "beginLogOffset": start,
             "endLogOffset": stop,
@@ -162,10 +162,10 @@ INDEX = Table(
         BROKER,
         TableColumn("path", TEXT, "the index file; null for a gap"),
         TableColumn("slots", INT, "hash slots"),
-        TableColumn("maxItems", INT, "capacity in items"),
+        TableColumn("maxItems", INT, "places for items; the first one stays empty"),
         TableColumn("items", INT, "items in use"),
         TableColumn("usedSlots", INT, "slots that have an item"),
-        TableColumn("load", DOUBLE, "items divided by maxItems"),
+        TableColumn("load", DOUBLE, "items divided by those that fit, maxItems - 1"),
         TableColumn(
             "longestChain", INT, "items in the fullest slot, which the slowest look-up reads"
         ),

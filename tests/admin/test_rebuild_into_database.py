@@ -21,10 +21,9 @@ from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import AccessError, InvalidArgumentError, UnsupportedStoreError
 from rmq_store.verify import verify
 from tests.admin.test_rebuild import KILLED, index_of, settings_of
-from tests.config.test_rocksdb_config import raw
 from tests.support.golden import GoldenStore, unpack, unpack_kind
 from tests.support.renumbered import renumber, units_of
-from tests.support.rocksdb import key_of, max_key_of
+from tests.support.rocksdb import key_of, max_key_of, read_database
 from tests.support.running.commands import call
 
 Golden = Callable[[str], GoldenStore]
@@ -39,12 +38,12 @@ def into_database(store: GoldenStore, target: Path) -> RebuildReport:
 
 def entries_in(root: str | Path, tmp_path: Path) -> dict[bytes, bytes]:
     copy = tmp_path / f"entries-{len(list(tmp_path.iterdir()))}"
-    return raw(Path(root, "consumequeue"), copy)
+    return read_database(Path(root, "consumequeue"), copy)["default"]
 
 
 def offsets_in(root: str | Path, tmp_path: Path) -> dict[bytes, bytes]:
     copy = tmp_path / f"offsets-{len(list(tmp_path.iterdir()))}"
-    return raw(Path(root, "consumequeue"), copy, "offset")
+    return read_database(Path(root, "consumequeue"), copy)["offset"]
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rocksdict import AccessType, Options, Rdict
 
 from rmq_store import MessageStore
 from rmq_store.admin.rebuild import rebuild
@@ -22,22 +21,16 @@ from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import CorruptConfigError, UnsupportedStoreError
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, unpack, unpack_kind
-from tests.support.rocksdb import write_database
+from tests.support.rocksdb import read_database, write_database
 
 CLEAN, CRASHED = "rocksdb-5.5.0", "rocksdb-crash-5.5.0"
 VERSION_2 = "rocksdb-config-v2-5.5.0"
 TOPIC = {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "topicName": "t"}
 
 
-def raw(folder: Path, copy: Path, family: str = "default") -> dict[bytes, bytes]:
+def raw(folder: Path, copy: Path) -> dict[bytes, bytes]:
     """What a database holds, read by the library alone."""
-    shutil.copytree(folder, copy)
-    names = Rdict.list_cf(str(copy))
-    options = {name: Options(raw_mode=True) for name in names}
-    database = Rdict(str(copy), Options(raw_mode=True), options, AccessType.read_only())
-    found: dict[Any, Any] = dict(database.get_column_family(family).items())
-    database.close()
-    return found
+    return read_database(folder, copy)["default"]
 
 
 def version(counter: int) -> bytes:

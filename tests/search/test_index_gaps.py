@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from rmq_store import StoreError
 from rmq_store.search.find_messages import find
 from rmq_store.search.queue_selection import Search
-from tests.support.golden import GoldenStore, Truth, in_a_queue, keys_of, unpack
+from tests.support.counted_store import IndexFile, java_hash, settings_of
+from tests.support.golden import CLEAN, GoldenStore, Truth, in_a_queue, keys_of, unpack
+from tests.support.golden_rows import log_end_of
 from tests.support.spark.reads import rows_of
 
 NAME = "clean-5.5.0"
@@ -129,3 +132,34 @@ def test_a_page_of_items_that_is_lost_hides_no_key(tmp_path: Path) -> None:
         with store.open() as opened:  # once more, because a look-up remembers what it found
             found = opened.query_message(record["topic"], record["uniqKey"], 9)
             assert record["commitLogOffset"] in [message.commit_log_offset for message in found]
+
+
+def gaps_in_table(store: GoldenStore) -> list[tuple[int, int, int]]:
+    """Start, end and bytes of the gaps that the table `index` shows."""
+    with store.open(broker_conf=store.conf) as opened:
+        rows = opened.table("index").to_pylist()
+    names = ("beginLogOffset", "endLogOffset", "gapBytes")
+    return [tuple(row[name] for name in names) for row in rows if row["path"] is None]
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_whole_index_has_no_gap(golden: Callable[[str], GoldenStore], name: str) -> None:
+    """Not at the last record of a file, which look-ups read again, nor at records without keys."""
+    assert gaps_in_table(golden(name)) == []
+
+
+@pytest.mark.parametrize("lost", [0, 1, -1])
+def test_a_gap_begins_at_the_first_key_without_an_item(tmp_path: Path, lost: int) -> None:
+    store = unpack(NAME, tmp_path)
+    paths = sorted(Path(store.path, "index").iterdir())
+    paths.pop(lost).unlink()
+    files = [IndexFile(path, settings_of(store)) for path in paths]
+    items = {item[:2] for file in files for item in file.items}
+    first = next(
+        record["commitLogOffset"]
+        for record in store.truth
+        for key in keys_of(record)
+        if (java_hash(f"{record['topic']}#{key}"), record["commitLogOffset"]) not in items
+    )
+    stop = min((file.begin for file in files if file.begin > first), default=log_end_of(store))
+    assert gaps_in_table(store) == [(first, stop, stop - first)]

@@ -28,6 +28,8 @@ STORES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar
 # Of these the truth is what survived the broker's own recovery.
 UNCLEAN = [name for name in STORES if name.startswith(("crash-", "hot-"))]
 CLEAN = [name for name in STORES if name not in UNCLEAN]
+# Those of `unpack_kind`.
+KINDS = sorted(path.name.removesuffix(".tar.xz") for path in (GOLDEN / "kinds").glob("*.tar.xz"))
 
 Truth = dict[str, Any]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rocksdict import Options, Rdict
+from rocksdict import AccessType, Options, Rdict
 
 from rmq_store import QueueId
 
@@ -59,3 +60,15 @@ def write_database(folder: Path, families: Mapping[str, Mapping[bytes, bytes]]) 
         family.flush()
     database.close()
     (folder / "rocksdict-config.json").unlink()
+
+
+def read_database(folder: Path, copy: Path) -> dict[str, dict[bytes, bytes]]:
+    """What a database holds by family, read by the library alone; in a copy, which is made."""
+    shutil.copytree(folder, copy)
+    options = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(copy))}
+    database = Rdict(str(copy), Options(raw_mode=True), options, AccessType.read_only())
+    found: dict[str, Any] = {
+        name: dict(database.get_column_family(name).items()) for name in options
+    }
+    database.close()
+    return found

@@ -16,6 +16,8 @@ from rmq_store.errors import CorruptConfigError
 from rmq_store.system_topics.delayed_messages import delayed_messages
 from rmq_store.system_topics.system_topic_rows import newest_time
 from rmq_store.tables import TABLES
+from tests.support.counted_store import CountedStore
+from tests.support.counted_tables import scheduled
 from tests.support.golden import GoldenStore, unpack, unpack_kind
 
 Golden = Callable[[str], GoldenStore]
@@ -105,6 +107,26 @@ def test_timers_and_levels_that_wait_are_those_that_the_broker_counts(tmp_path: 
         assert abs(row["dueTimestamp"] - row["storeTimestamp"] - delay) < 1100
     assert sum(row["kind"] == "level" for row in found) == 8
     assert {row["state"] for row in found} == {"waiting"}
+
+
+def test_what_only_the_log_has_is_no_later_than_its_copy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without the configuration, the default levels make the times: later ones than those of this broker."""
+    store = unpack_kind("rocksdb-crash-5.5.0", tmp_path)
+    wanted = list(scheduled(CountedStore(store, tmp_path)))
+    names = ("commitLogOffset", "state", "deliveredTimestamp", "deliveredQueueOffset", "overdueMs")
+    for conf, exact in ((None, False), (store.conf, True)):
+        caplog.clear()
+        with MessageStore.open(store.path, broker_conf=conf) as opened:
+            found = list(delayed_messages(opened))
+        assert [[row.get(name) for name in names] for row in found] == [
+            [row[name] for name in names] for row in wanted
+        ]
+        times = [row["dueTimestamp"] for row in found]
+        assert (times == [row["dueTimestamp"] for row in wanted]) is exact
+        assert ("the times of the default delay levels" in caplog.text) is not exact
+    assert Counter(row["state"] for row in wanted) == {"delivered": 3, "waiting": 6}
 
 
 def test_timers_of_the_proxy_are_those_that_the_broker_counts(golden: Golden) -> None:
