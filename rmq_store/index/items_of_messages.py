@@ -47,6 +47,12 @@ def index_items(records: DecodedRecords, dialect: Dialect) -> Items:
     )
 
 
+def key_items(records: DecodedRecords) -> Items:
+    """Those items of UNIQ_KEY and KEYS alone."""
+    flags = records.headers.sys_flag
+    return _items(records.keys, records.topics, records.topic_code, flags, of_tags=False)
+
+
 def tag_items(records: DecodedRecords) -> Items:
     """Those items of TAGS alone, of all records."""
     flags = np.zeros(len(records.headers), dtype=np.int32)

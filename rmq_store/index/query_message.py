@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.column_values import stored_topics
+from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.headers import Headers
@@ -38,15 +39,13 @@ from rmq_store.format.layout import (
     INDEX_HEADER,
     INDEX_ITEM,
     INDEX_SLOT,
-    KEY_SEPARATOR,
-    SysFlag,
     index_item_at,
 )
 from rmq_store.format.record import Gap
 from rmq_store.format.tag_key_hashes import index_key, index_key_hash
 from rmq_store.index.check_item_chains import is_linked
 from rmq_store.index.index_file_reader import REMOTE_BLOCK, Hit, IndexFile, list_index_files
-from rmq_store.index.items_of_messages import hashes_of
+from rmq_store.index.items_of_messages import hashes_of, key_items
 from rmq_store.index.many_lookups import fetch, walk_chains
 
 _INDEX_FILES_MAPPED = 16
@@ -381,14 +380,11 @@ class KeyIndex:
 
 def _hashes_in(headers: Headers) -> Iterator[tuple[int, set[int]]]:
     """The log offsets of the records that the index lists for their keys, and the hashes of these."""
-    found = _keys_of(headers)
-    flags = dict(zip((headers.at + headers.base).tolist(), headers.sys_flag.tolist(), strict=True))
-    columns = (found.log_offsets.tolist(), found.topics, found.keys, found.uniq_keys)
-    for offset, topic, keys, uniq_key in zip(*columns, strict=True):
-        words = {*(keys.as_py() or "").split(KEY_SEPARATOR), uniq_key.as_py() or ""} - {""}
-        is_listed = flags[offset] & SysFlag.TRANSACTION_MASK != SysFlag.TRANSACTION_ROLLBACK
-        if words and is_listed:
-            yield offset, {index_key_hash(index_key(topic.as_py(), word)) for word in words}
+    items = key_items(DecodedRecords.of(headers))
+    ends = np.cumsum(items.counts)
+    for row in np.flatnonzero(items.counts).tolist():
+        hashes = items.hashes[ends[row] - items.counts[row] : ends[row]]
+        yield int(headers.at[row]) + headers.base, set(hashes.tolist())
 
 
 def _keys_of(headers: Headers) -> _Uncovered:
