@@ -8,7 +8,7 @@ both are found by bisection. `consumequeue_ext` holds what an entry has no room 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -82,11 +82,8 @@ class QueueFiles:
             sources=sources,
             setting="mapperFileSizeBatchConsumeQueue" if batch else "mappedFileSizeConsumeQueue",
         )
-
-    @property
-    def first_unit(self) -> int:
+        self.first_unit = self.chain.start // self.dtype.itemsize
         """Number of the first unit of the first file."""
-        return self.chain.start // self.dtype.itemsize
 
     @property
     def units_per_file(self) -> int:
@@ -111,7 +108,7 @@ class QueueFiles:
         counts as no entry.
         """
         units = np.zeros(stop - start, dtype=self.dtype)
-        for first, last in self._held(start, stop):
+        for first, last in self.chain.held(start, stop, self.dtype.itemsize):
             units[first - start : last - start] = self._stored(first, last)
         if self.batch:
             base = units["base_offset"]
@@ -120,20 +117,8 @@ class QueueFiles:
 
     def _stored(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Units in one file."""
-        found = self.chain.read(start * self.dtype.itemsize, stop * self.dtype.itemsize)
-        self.chain.count_read(start * self.dtype.itemsize, len(found))
-        return found.view(self.dtype)
-
-    def _held(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """The ranges of units in [start, stop) that files hold, one per file."""
         width = self.dtype.itemsize
-        for segment in self.chain.segments_from(start * width):
-            first = max(start, -(-segment.base // width))
-            last = min(stop, self.chain.segment_end(segment) // width)
-            if segment.base >= stop * width:
-                return
-            if first < last:
-                yield first, last
+        return self.chain.read(start * width, stop * width, counted=True).view(self.dtype)
 
     def entries(self, start: int, stop: int) -> Entries:
         """Units `start` to `stop` as entries; a hole between files becomes one entry without a
@@ -178,7 +163,7 @@ class QueueFiles:
     def _entries(self, start: int, stop: int) -> Entries:
         parts: list[Entries] = []
         at = start
-        for first, last in self._held(start, stop):
+        for first, last in self.chain.held(start, stop, self.dtype.itemsize):
             if at < first:
                 parts.append(hole_at(at))
             parts.append(self._entries_held(first, last))
@@ -270,7 +255,7 @@ class QueueFiles:
         width = self.dtype.itemsize
         return any(
             self.chain.read(first * width, last * width).any()
-            for first, last in self._held(unit, unit + _LAST_LOOK)
+            for first, last in self.chain.held(unit, unit + _LAST_LOOK, width)
         )
 
     def _filled_units(self, segment: SegmentFile, first: int) -> int:
@@ -310,7 +295,7 @@ class QueueFiles:
         have reached the disk, and then bisects its units in one window, which is fast for many
         thousand queues.
         """
-        held = list(self._held(start, stop))
+        held = self.chain.held(start, stop, self.dtype.itemsize)
         number = bisect_first(0, len(held), lambda n: self.unit(held[n][1] - 1)[0] >= log_offset)
         if number == len(held):
             return recheck_neighbours(stop, start, stop, self._log_offset_at, log_offset)

@@ -101,6 +101,17 @@ class SegmentChain:
             if segment.base + self.file_size > offset:
                 yield segment
 
+    def held(self, start: int, stop: int, width: int) -> list[tuple[int, int]]:
+        """The ranges of units [start, stop) that files hold, one a file; a unit has `width` bytes."""
+        found = []
+        for base in self._bases[max(0, bisect_right(self._bases, start * width) - 1) :]:
+            if base >= stop * width:
+                break
+            first, last = max(start, -(-base // width)), min(stop, (base + self.file_size) // width)
+            if first < last:
+                found.append((first, last))
+        return found
+
     @cached_property
     def holes(self) -> list[tuple[int, int]]:
         """Ranges of the stream before the last file that no file holds: missing, empty or cut files."""
@@ -118,12 +129,14 @@ class SegmentChain:
         """Stream offset after `segment`, as if that file had its full size."""
         return segment.base + self.file_size
 
-    def read(self, start: int, stop: int) -> Bytes:
+    def read(self, start: int, stop: int, *, counted: bool = False) -> Bytes:
         """A copy of few bytes of the stream, within one file; zeros beyond a short file's end.
 
-        Raises as `window`.
+        `counted`: as bytes that a query read. Raises as `window`.
         """
         segment = self._segment_of(start, stop)
+        if counted:
+            self.count_read(start, stop - start)
         first, last = start - segment.base, stop - segment.base
         if last <= segment.size:
             return self._sources.get(segment, to_fetch=True).read(first, last)

@@ -126,10 +126,11 @@ def _look_at_all(log: CommitLog, folders: QueueFolders) -> dict[QueueId, ListedQ
     """Every queue; in an object store, several queues in parallel, because each read is a request."""
     queues = [(q, batch, folders.files(q, batch=batch)) for q, batch in folders.listed().items()]
     found: dict[QueueId, ListedQueue] = {}
+    log_start = log.start
 
     def look(item: tuple[QueueId, bool, QueueFiles]) -> None:
         queue, batch, files = item
-        found[queue] = _look_at(files, batch, log.start)
+        found[queue] = _look_at(files, batch, log_start)
 
     side_by_side(look, queues, log.chain.cost.looks_at_once)
     folders.release()

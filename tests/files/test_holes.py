@@ -145,10 +145,10 @@ def test_opening_to_append_reads_no_hole(holes: str, monkeypatch: pytest.MonkeyP
         found.bytes = found.bytes.view(Looked)
         return found
 
-    def read_from(chain: SegmentChain, start: int, stop: int) -> Bytes:
+    def read_from(chain: SegmentChain, start: int, stop: int, *, counted: bool = False) -> Bytes:
         if chain.file_size == SIZE:
             looked_at.append(start)
-        return read(chain, start, stop)
+        return read(chain, start, stop, counted=counted)
 
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # in memory, a look fills holes
         path = Path(folder, "s")

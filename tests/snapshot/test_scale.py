@@ -48,37 +48,39 @@ class Counts:
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     """Counts mapped files, windows and decoded records from here on."""
-    counted = Counts()
+    looks = Counts()
     map_file, window, decode = sources.LocalFile._map, files.SegmentChain.window, message._split
     read = files.SegmentChain.read
 
     def counting_map(self: sources.LocalFile) -> Bytes:
-        counted.seen["mapped"] += 1
+        looks.seen["mapped"] += 1
         return map_file(self)
 
     def counting_window(
         self: files.SegmentChain, start: int, stop: int, *, fetch: bool = True
     ) -> Window:
-        counted.seen["windows"] += 1
+        looks.seen["windows"] += 1
         if stop - start < GIB:  # a whole log file is only walked from where it is asked
-            counted.seen["window bytes"] += stop - start
+            looks.seen["window bytes"] += stop - start
         return window(self, start, stop, fetch=fetch)
 
     def counting_split(raw: bytes, magic: int, log_offset: int, path: str | None) -> Record:
-        counted.seen["decoded"] += 1
+        looks.seen["decoded"] += 1
         return decode(raw, magic, log_offset, path)
 
     monkeypatch.setattr(sources.LocalFile, "_map", counting_map)
     monkeypatch.setattr(files.SegmentChain, "window", counting_window)
 
-    def counting_read(self: files.SegmentChain, start: int, stop: int) -> Bytes:
-        counted.seen["read"] += 1
-        counted.seen["read bytes"] += stop - start
-        return read(self, start, stop)
+    def counting_read(
+        self: files.SegmentChain, start: int, stop: int, *, counted: bool = False
+    ) -> Bytes:
+        looks.seen["read"] += 1
+        looks.seen["read bytes"] += stop - start
+        return read(self, start, stop, counted=counted)
 
     monkeypatch.setattr(files.SegmentChain, "read", counting_read)
     monkeypatch.setattr(message, "_split", counting_split)
-    return counted
+    return looks
 
 
 def sparse(path: Path, size: int) -> None:
