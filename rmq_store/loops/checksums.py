@@ -28,13 +28,19 @@ def of_slices(
 ) -> None:
     """Write the CRC-32 of n slices of `raw` to `found`.
 
-    `function`: the address of the same function in C, or 0. A call of `crc32` costs more than its work.
+    `function`: the address of the same function in C, or 0. A call of `crc32` costs more than its work,
+    and holds the GIL.
     """
     row: bits.Place
-    for row in range(at.shape[0]):
-        if row + 4 < at.shape[0]:
-            bits.prefetch(raw, at[row + 4], length[row + 4])
-        found[row] = _crc(crc32, function, raw, at[row], length[row])
+    if function == 0:
+        for row in range(at.shape[0]):
+            found[row] = crc32(bits.view_of(raw, at[row], length[row]))
+        return
+    with cython.nogil:
+        for row in range(at.shape[0]):
+            if row + 4 < at.shape[0]:
+                bits.prefetch(raw, at[row + 4], length[row + 4])
+            found[row] = bits.sum_of(function, raw, at[row], length[row])
 
 
 def of_copies(
@@ -53,28 +59,17 @@ def of_copies(
     """
     row: bits.Place
     to: bits.Place = 0
-    ends[0] = 0
-    for row in range(at.shape[0]):
-        if row + 4 < at.shape[0]:
-            bits.prefetch(raw, at[row + 4], length[row + 4])
-        to = bits.copy(raw, at[row], length[row], out, to)
-        ends[row + 1] = cython.cast(cython.int, to)
-        found[row] = _crc(crc32, function, raw, at[row], length[row])
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(-1)
-def _crc(
-    crc32: Callable[[Any], int],
-    function: bits.Long,
-    raw: bits.Bytes,
-    at: bits.Place,
-    size: bits.Place,
-) -> bits.Long:
-    if function != 0:
-        return bits.sum_of(function, raw, at, size)
-    return crc32(bits.view_of(raw, at, size))
+    with cython.nogil:
+        ends[0] = 0
+        for row in range(at.shape[0]):
+            if row + 4 < at.shape[0]:
+                bits.prefetch(raw, at[row + 4], length[row + 4])
+            to = bits.copy(raw, at[row], length[row], out, to)
+            ends[row + 1] = cython.cast(cython.int, to)
+            if function != 0:
+                found[row] = bits.sum_of(function, raw, at[row], length[row])
+    if function == 0:
+        of_slices(crc32, function, raw, at, length, found)
 
 
 def stored_in_records(

@@ -9,12 +9,16 @@ if cython.compiled:
 else:
     from rmq_store.loops import bits
 
+LONGEST_NUMBER = 20
+"""Characters of the smallest int64."""
+
 # Of format/layout.py, which a test compares.
 _HOST_V4_SIZE = cython.declare(cython.int, 8)
 _HOST_V6_SIZE = cython.declare(cython.int, 20)
 _CRC_DIGITS = cython.declare(cython.int, 10)
 _CRC_DIGITS_BEHIND = cython.declare(cython.int, 11)  # bytes from the first digit to the end
 _DIGIT_0 = cython.declare(cython.int, 0x30)
+_MINUS = cython.declare(cython.int, 0x2D)
 
 # --- property strings -----------------------------------------------------------------------------
 
@@ -127,6 +131,138 @@ def any_has(raw: bits.Bytes, ends: bits.Ints, piece: bits.Bytes, before_end: bit
                 found = True
                 break
     return bool(found)
+
+
+def have_item(
+    raw: bits.Bytes,
+    ends: bits.Ints,
+    fronts: bits.Bytes,
+    front_ends: bits.Ints,
+    found: bits.Room,
+) -> int:
+    """Write 1 for each property string raw[ends[i]:ends[i + 1]] with an item of one of some names, else 0.
+
+    `fronts` are the names with 0x01 behind them. Returns how many strings have one.
+    """
+    row: bits.Place
+    at: bits.Place
+    stop: bits.Place
+    count: bits.Place = 0
+    with cython.nogil:
+        for row in range(found.shape[0]):
+            found[row] = 0
+            at = ends[row]
+            stop = ends[row + 1]
+            while at < stop:
+                if _starts_with(raw, at, stop, fronts, front_ends):
+                    found[row] = 1
+                    count += 1
+                    break
+                at = bits.find(raw, at, stop, bits.PROPERTY_SEPARATOR) + 1
+    return int(count)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(-1)
+def _starts_with(
+    raw: bits.Bytes,
+    at: bits.Place,
+    stop: bits.Place,
+    fronts: bits.Bytes,
+    front_ends: bits.Ints,
+) -> cython.int:
+    """Whether one of some texts stands at a place."""
+    number: bits.Place
+    first: bits.Place
+    size: bits.Place
+    for number in range(front_ends.shape[0] - 1):
+        first = front_ends[number]
+        size = front_ends[number + 1] - first
+        # Most names already begin with another byte.
+        if raw[at] != fronts[first] or size > stop - at:
+            continue
+        if bits.same(raw, at, fronts, first, size):
+            return 1
+    return 0
+
+
+def add_items(
+    raw: bits.Bytes,
+    ends: bits.Ints,
+    fronts: bits.Bytes,
+    front_ends: bits.Ints,
+    first: bits.Bytes,
+    first_ends: bits.Ints,
+    second: bits.Bytes,
+    second_ends: bits.Ints,
+    numbers: bits.Longs,
+    out: bits.Room,
+    out_ends: bits.IntRoom,
+) -> int:
+    """Write n property strings, and behind each the same items with other values; returns the bytes.
+
+    `fronts` are the names of the items with 0x01 behind them. The values of the first two are texts; those
+    of the others are `numbers`: n of the third, then n of the fourth and so on, each of up to LONGEST_NUMBER
+    characters. `out_ends` receives n + 1 offsets. A string without a last separator gets one.
+    """
+    row: bits.Place
+    item: bits.Place
+    start: bits.Place
+    size: bits.Place
+    rows: bits.Place = out_ends.shape[0] - 1
+    to: bits.Place = 0
+    with cython.nogil:
+        out_ends[0] = 0
+        for row in range(rows):
+            size = ends[row + 1] - ends[row]
+            to = bits.copy(raw, ends[row], size, out, to)
+            if size > 0 and out[to - 1] != bits.PROPERTY_SEPARATOR:
+                out[to] = bits.PROPERTY_SEPARATOR
+                to += 1
+            for item in range(front_ends.shape[0] - 1):
+                start = front_ends[item]
+                to = bits.copy(fronts, start, front_ends[item + 1] - start, out, to)
+                if item == 0:
+                    size = first_ends[row + 1] - first_ends[row]
+                    to = bits.copy(first, first_ends[row], size, out, to)
+                elif item == 1:
+                    size = second_ends[row + 1] - second_ends[row]
+                    to = bits.copy(second, second_ends[row], size, out, to)
+                else:
+                    to = _put_decimal(numbers[(item - 2) * rows + row], out, to)
+                out[to] = bits.PROPERTY_SEPARATOR
+                to += 1
+            out_ends[row + 1] = cython.cast(cython.int, to)
+    return int(to)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(-1)
+def _put_decimal(value: bits.Long, out: bits.Room, to: bits.Place) -> bits.Place:
+    """Write a number; returns the place behind it."""
+    left: bits.Word = value if value >= 0 else -(value + 1)
+    rest: bits.Word
+    place: bits.Place
+    if value < 0:
+        left += 1  # only now: the smallest number has no positive counterpart
+        out[to] = _MINUS
+        to += 1
+    rest = left
+    while rest >= 10:
+        rest //= 10
+        to += 1
+    place = to
+    rest = left
+    while rest >= 10:
+        out[place] = _DIGIT_0 + rest % 10
+        rest //= 10
+        place -= 1
+    out[place] = _DIGIT_0 + rest
+    return to + 1
 
 
 # --- records --------------------------------------------------------------------------------------

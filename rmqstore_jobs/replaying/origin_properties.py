@@ -10,11 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import PROPERTIES
-from rmq_store.arrow.encoding.properties import map_strings
+from rmq_store.arrow.encoding.properties import map_strings, rows_with_item, with_items_behind
 from rmq_store.arrow.property_columns import decode_property_columns
-from rmq_store.arrow.string_slices import buffers
 from rmq_store.errors import InvalidMessageError
-from rmq_store.format.layout import CRC_PROPERTY, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Property
+from rmq_store.format.layout import CRC_PROPERTY, Property
 from rmq_store.format.topics import LMQ_PREFIX
 
 ORIGIN_PREFIX = "REPLAY_ORIGIN_"
@@ -30,9 +29,10 @@ PROPERTY_FORMS = ("properties", "rawProperties")
 """Columns of the properties; a batch of a replay has one of them."""
 
 _LIGHT_QUEUES = (Property.INNER_MULTI_DISPATCH, Property.INNER_MULTI_QUEUE_OFFSET)
-# Arrow scalars, because converting a plain value makes pyarrow search for pandas.
-_SEPARATOR = pa.scalar(bytes([PROPERTY_SEPARATOR]), pa.binary())
-_NOTHING = pa.scalar(b"", pa.binary())
+_TEXTS = (
+    ORIGIN_PREFIX + "BROKER",
+    ORIGIN_PREFIX + "TOPIC",
+)  # the first two; the others are numbers
 
 Mask = npt.NDArray[np.bool_]
 
@@ -68,45 +68,22 @@ def property_map(batch: pa.RecordBatch) -> pa.MapArray:
 
 def _something_must_go(batch: pa.RecordBatch) -> Mask:
     """Rows whose stored string may have a property that `_in_the_map` drops."""
-    stored = batch["rawProperties"]
-    changed = pc.starts_with(batch["topic"], LMQ_PREFIX)
-    ends, raw = buffers(stored)
-    used = raw[ends[0] : ends[-1]].tobytes()
-    if any(name.encode() in used for name in (ORIGIN_PREFIX, CRC_PROPERTY)):
-        for name in (*ORIGIN, CRC_PROPERTY):
-            front = name.encode() + bytes([NAME_VALUE_SEPARATOR])
-            changed = pc.or_(changed, pc.starts_with(stored, front))
-            behind = bytes([PROPERTY_SEPARATOR]) + front
-            changed = pc.or_(changed, pc.match_substring(stored, behind))
-    mask: Mask = changed.to_numpy(zero_copy_only=False)
-    return mask
+    light = pc.starts_with(batch["topic"], LMQ_PREFIX).to_numpy(zero_copy_only=False)
+    changed: Mask = rows_with_item(batch["rawProperties"], (*ORIGIN, CRC_PROPERTY)) | light
+    return changed
 
 
 def _at_the_end(batch: pa.RecordBatch) -> pa.Array:
     """The stored strings, ended by a separator, and the origin, also ended by one."""
-    stored = batch["rawProperties"]
-    pieces, between = [stored, _missing_separators(stored)], b""
-    for name, column in ORIGIN.items():
-        value = _as_text(batch[column]).cast(pa.binary())
-        between += name.encode() + bytes([NAME_VALUE_SEPARATOR])
-        pieces += [pa.scalar(between, pa.binary()), value]
-        between = bytes([PROPERTY_SEPARATOR])
-    joined = pc.binary_join_element_wise(*pieces, _SEPARATOR, _NOTHING)
-    if joined.null_count:  # a null string would be a message without properties
+    columns = {name: batch[column] for name, column in ORIGIN.items()}
+    if any(column.null_count for column in (batch["rawProperties"], *columns.values())):
         raise InvalidMessageError(
             None, reason="a message to replay has no queueOffset or another null in its origin"
         )
-    return joined
-
-
-def _missing_separators(stored: pa.Array) -> pa.Array:
-    """A separator for each string that does not end with one; brokers of 4.9.1 to 5.1 leave it out."""
-    ends, raw = buffers(stored)
-    filled = np.diff(ends) > 0
-    last = raw[np.maximum(ends[1:], 1) - 1] if len(raw) else np.zeros(len(filled), np.uint8)
-    missing = filled & (last != PROPERTY_SEPARATOR)
-    return pa.array([b"", bytes([PROPERTY_SEPARATOR])], pa.binary()).take(
-        pa.array(missing.astype(np.int8))
+    return with_items_behind(
+        batch["rawProperties"],
+        {name: columns.pop(name).cast(pa.string()) for name in _TEXTS},
+        {name: column.cast(pa.int64()).to_numpy() for name, column in columns.items()},
     )
 
 

@@ -99,6 +99,64 @@ def test_a_piece_is_found_before_an_end_alone(form: Form) -> None:
         assert form(encode).any_has(raw, ends, piece, 5) is found
 
 
+@both_forms
+def test_items_are_found_by_their_names_alone(form: Form) -> None:
+    fronts = joined([b"ORIGIN_A\x01", b"ORIGIN_B\x01"])
+    texts = [
+        (b"", 0),
+        (b"ORIGIN_A\x01x", 1),
+        (b"TAGS\x01t\x02ORIGIN_B\x01\x02", 1),
+        (b"TAGS\x01t\x02ORIGIN_C\x01x\x02", 0),
+        (b"NOTE\x01see ORIGIN_A\x01x\x02", 0),
+        (b"\x02\x02ORIGIN_B\x01x", 1),
+        (b"ORIGIN_A", 0),  # what follows is of the next string
+        (b"\x01x\x02", 0),
+        (b"XORIGIN_A\x01x\x02TAGS\x01ORIGIN_B\x02ORIGIN_B", 0),
+        (b"TAGS\x01t\x02" * 40 + b"ORIGIN_A\x01x", 1),
+    ]
+    found = np.full(len(texts), 7, np.uint8)
+    raw, ends = joined([text for text, _ in texts], 3)
+    count = form(encode).have_item(raw, ends, *fronts, found.data)
+    assert (count, found.tolist()) == (4, [has for _, has in texts])
+
+
+@both_forms
+def test_items_are_written_behind_property_strings(form: Form) -> None:
+    chance = random.Random(3)
+    numbers = [0, 9, 10, 99, 1_700_000_000_000, -1, -10, 2**63 - 1, -(2**63), 10**18, 10**18 - 1]
+    rows = [
+        (
+            chance.choice((b"", b"A\x01b", b"A\x01b\x02", b"\x02", b"no value")),
+            *(word(chance) for _ in range(2)),
+            *(str(chance.choice(numbers)) for _ in range(2)),
+        )
+        for _ in range(200)
+    ] + [(b"", "", "", str(number), str(-5)) for number in numbers]
+    names = ("first", "second", "third", "fourth")
+    expected = [
+        stored
+        + (b"\x02" if stored and not stored.endswith(b"\x02") else b"")
+        + b"".join(
+            name.encode() + b"\x01" + value.encode() + b"\x02"
+            for name, value in zip(names, values, strict=True)
+        )
+        for stored, *values in rows
+    ]
+    given = (
+        *joined([row[0] for row in rows], 6),
+        *joined([name.encode() + b"\x01" for name in names]),
+        *joined([row[1].encode() for row in rows]),
+        *joined([row[2].encode() for row in rows], 9),
+        np.array([int(row[item]) for item in (3, 4) for row in rows], np.int64).data,
+    )
+    out, ends = np.empty(len(b"".join(expected)), np.uint8), np.empty(len(rows) + 1, np.int32)
+    used = form(encode).add_items(*given, out.data, ends.data)
+    assert out[:used].tobytes() == b"".join(expected)
+    assert np.diff(ends).tolist() == [*map(len, expected)]
+    with pytest.raises(IndexError):
+        form(encode).add_items(*given, out[: used - 1].data, ends.data)
+
+
 def any_record(chance: random.Random) -> Record:
     long = chance.random() < 0.2
     hosts = [chance.randbytes(chance.choice((8, 20))) for _ in range(2)]

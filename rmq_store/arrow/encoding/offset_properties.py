@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.arrow.encoding.batch_to_records import columns_of
-from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, given_strings
+from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, given_strings, rows_with_item
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.format.layout import (
@@ -108,17 +108,19 @@ def with_places(batch: pa.RecordBatch, places: Places, dialect: Dialect) -> pa.R
 
 
 def _names_queues(batch: pa.RecordBatch) -> bool:
-    """Whether properties seem to name light message queues."""
+    """Whether properties name light message queues."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    given = columns.get("properties")
-    texts = [columns["rawProperties"]] if "rawProperties" in columns else []
+    stored, given = columns.get("rawProperties"), columns.get("properties")
+    if stored is not None and len(stored):
+        known = stored.cast(pa.binary())
+        known = known.drop_null() if known.null_count else known
+        if rows_with_item(known, (Property.INNER_MULTI_DISPATCH,)).any():
+            return True
     if given is not None and pa.types.is_map(given.type) and len(given):
         first, last = (given.offsets[row].as_py() for row in (0, -1))
-        texts.append(given.keys[first:last])  # a slice of a table has the keys of all of it
-    for text in filter(len, texts):
-        ends, data = buffers(text.cast(pa.binary()))
-        if Property.INNER_MULTI_DISPATCH.encode() in data[ends[0] : ends[-1]].tobytes():
-            return True
+        # A slice of a table has the keys of all of it.
+        ends, data = buffers(given.keys[first:last].cast(pa.binary()))
+        return Property.INNER_MULTI_DISPATCH.encode() in data[ends[0] : ends[-1]].tobytes()
     return False
 
 

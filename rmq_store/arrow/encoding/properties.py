@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -12,7 +14,7 @@ from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.string_slices import OFFSETS_END, buffers, room_for, string_array
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError
-from rmq_store.format.array_types import Bytes
+from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.layout import (
     CRC_ITEM_SIZE,
     CRC_PROPERTY,
@@ -81,6 +83,44 @@ def with_crc_place(raw: bytes) -> bytes:
     if raw and raw[-1] != PROPERTY_SEPARATOR:
         raw += bytes([PROPERTY_SEPARATOR])
     return raw + crc_item(0)
+
+
+def rows_with_item(stored: pa.Array, names: Sequence[str]) -> Mask:
+    """Rows whose property string has an item of one of some names, with any value. No string is null."""
+    ends, raw = buffers(stored)
+    found = np.empty(len(stored), dtype=np.bool_)
+    loops.have_item(raw.data, ends.data, *_fronts_of(names), found.view(np.uint8).data)
+    return found
+
+
+def with_items_behind(
+    stored: pa.Array, texts: Mapping[str, pa.Array], numbers: Mapping[str, Ints]
+) -> pa.Array:
+    """n property strings, each with the same items behind it and a separator at the end.
+
+    `texts`: the values of the first two names, strings. `numbers`: those of the other names. Each
+    n values, none null.
+    """
+    (ends, raw), *words = map(buffers, (stored, *texts.values()))
+    count, most = len(stored), len(texts) + len(numbers)
+    fronts, front_ends = _fronts_of((*texts, *numbers))
+    size = sum(int(its_ends[-1] - its_ends[0]) for its_ends, _ in ((ends, raw), *words))
+    size += count * (1 + len(fronts) + most + loops.LONGEST_NUMBER * len(numbers))
+    out, out_ends = _room_for(size, count)
+    (first_ends, first), (second_ends, second) = words
+    loops.add_items(
+        *(raw.data, ends.data, fronts, front_ends),
+        *(first.data, first_ends.data, second.data, second_ends.data),
+        *(np.concatenate(list(numbers.values())).data, out.data, out_ends.data),
+    )
+    return string_array(out, out_ends, pa.binary())
+
+
+def _fronts_of(names: Iterable[str]) -> tuple[memoryview, memoryview]:
+    """Names with the separator behind each, and their ends, as loops take them."""
+    fronts = [name.encode() + bytes([NAME_VALUE_SEPARATOR]) for name in names]
+    ends = np.cumsum([0, *map(len, fronts)], dtype=np.int32)
+    return np.frombuffer(b"".join(fronts), dtype=np.uint8).data, ends.data
 
 
 def _encoded_properties(columns: dict[str, pa.Array], dialect: Dialect) -> pa.Array:
