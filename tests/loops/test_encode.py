@@ -127,11 +127,13 @@ def test_items_are_written_behind_property_strings(form: Form) -> None:
     rows = [
         (
             chance.choice((b"", b"A\x01b", b"A\x01b\x02", b"\x02", b"no value")),
-            *(word(chance) for _ in range(2)),
-            *(str(chance.choice(numbers)) for _ in range(2)),
+            [
+                *(word(chance) for _ in range(2)),
+                *(str(chance.choice(numbers)) for _ in range(2)),
+            ],
         )
         for _ in range(200)
-    ] + [(b"", "", "", str(number), str(-5)) for number in numbers]
+    ] + [(b"", ["", "", str(number), str(-5)]) for number in numbers]
     names = ("first", "second", "third", "fourth")
     expected = [
         stored
@@ -140,14 +142,14 @@ def test_items_are_written_behind_property_strings(form: Form) -> None:
             name.encode() + b"\x01" + value.encode() + b"\x02"
             for name, value in zip(names, values, strict=True)
         )
-        for stored, *values in rows
+        for stored, values in rows
     ]
     given = (
         *joined([row[0] for row in rows], 6),
         *joined([name.encode() + b"\x01" for name in names]),
-        *joined([row[1].encode() for row in rows]),
-        *joined([row[2].encode() for row in rows], 9),
-        np.array([int(row[item]) for item in (3, 4) for row in rows], np.int64).data,
+        *joined([values[0].encode() for _, values in rows]),
+        *joined([values[1].encode() for _, values in rows], 9),
+        np.array([int(values[item]) for item in (2, 3) for _, values in rows], np.int64).data,
     )
     out, ends = np.empty(len(b"".join(expected)), np.uint8), np.empty(len(rows) + 1, np.int32)
     used = form(encode).add_items(*given, out.data, ends.data)
