@@ -228,9 +228,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
         self._folder = tempfile.TemporaryDirectory()
         files = compile_into(Path(self._folder.name), [SHARED, *loop_names()])
         inside = LOOPS.relative_to(ROOT).as_posix()
-        build_data["force_include"].update(
-            {str(path): f"{inside}/{path.name}" for path in files},
-        )
+        build_data["force_include"].update({str(path): f"{inside}/{path.name}" for path in files})
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         if IS_LIMITED:

@@ -54,9 +54,7 @@ def questions(count: int) -> list[Question]:
     one = count // 3
     return [
         Question(
-            "messages by topic",
-            "SELECT topic, count(*) n FROM messages GROUP BY topic",
-            "topic",
+            "messages by topic", "SELECT topic, count(*) n FROM messages GROUP BY topic", "topic"
         ),
         Question(
             "bytes by topic and hour",

@@ -359,11 +359,7 @@ class MessageStore:
         return self.served if compacted else self.view
 
     def read_slices(
-        self,
-        slices: Sequence[QueueSlice],
-        *,
-        verify_queue: bool = False,
-        **how: Unpack[ReadHow],
+        self, slices: Sequence[QueueSlice], *, verify_queue: bool = False, **how: Unpack[ReadHow]
     ) -> pa.RecordBatchReader:
         """Arrow batches of all `slices` together, in the order of the log, read as they are asked for.
 

@@ -19,10 +19,7 @@ COMMANDS = {
         "rmqstore_jobs.export:main",
         "Export messages to Parquet, CSV, JSON lines or Delta; a second run adds only new ones.",
     ),
-    "dlq": (
-        "rmqstore_jobs.dlq:main",
-        "Report dead letters; optionally send them again.",
-    ),
+    "dlq": ("rmqstore_jobs.dlq:main", "Report dead letters; optionally send them again."),
 }
 
 

@@ -180,11 +180,7 @@ _OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
 )
 @click.option("--failed", metavar="DIR", help="Folder for refused messages and reasons.")
 @rare_option("--tls", is_flag=True, help="Connect to the proxy with TLS.")
-@rare_option(
-    "--tls-ca",
-    metavar="FILE",
-    help="Certificates, in PEM, that sign the proxy's own.",
-)
+@rare_option("--tls-ca", metavar="FILE", help="Certificates, in PEM, that sign the proxy's own.")
 @source_options(_OPTIONS)
 def main(given: Given) -> DlqSpec:
     """Report dead letters with reason, consumer group and origin topic; optionally send them

@@ -118,9 +118,7 @@ def check(spec: ExportSpec) -> None:
     """Raise InvalidArgumentError for an invalid spec, before a session starts."""
     if spec.format not in FORMATS:
         raise InvalidArgumentError(
-            None,
-            reason=f"unknown format {spec.format!r}",
-            advice=nearest(spec.format, FORMATS),
+            None, reason=f"unknown format {spec.format!r}", advice=nearest(spec.format, FORMATS)
         )
     if spec.charset is not None and spec.format not in TEXT_FORMATS:
         raise InvalidArgumentError(
@@ -391,13 +389,7 @@ def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.B
     return with_delta(builder)
 
 
-@job(
-    "export",
-    run,
-    look=look,
-    prepare=_prepared,
-    needs_spark=lambda spec: spec.format == DELTA,
-)
+@job("export", run, look=look, prepare=_prepared, needs_spark=lambda spec: spec.format == DELTA)
 @click.option(
     "--to",
     "target",
@@ -412,13 +404,7 @@ def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.B
     show_default=True,
     help="A folder of Parquet, CSV or JSON lines files, or a Delta table.",
 )
-@rare_option(
-    "--wave-bytes",
-    type=size,
-    default="8g",
-    show_default=True,
-    help="Bytes per wave.",
-)
+@rare_option("--wave-bytes", type=size, default="8g", show_default=True, help="Bytes per wave.")
 @charset_option
 @source_options(SELECTION)
 def main(given: Given) -> ExportSpec:

@@ -87,11 +87,7 @@ def read_messages(
         "compacted": asked.sees_compacted,
     }  # shares of their own report what is missing
     for slices in pieces_of_share(plan, share, store):
-        yield from store.read_slices(
-            slices,
-            verify_queue=asked.verify_queue,
-            **how,
-        )
+        yield from store.read_slices(slices, verify_queue=asked.verify_queue, **how)
 
 
 def pieces_of_share(

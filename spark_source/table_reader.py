@@ -28,18 +28,7 @@ from rmq_store.snapshot.log_slices import LogSlice
 from rmq_store.tables import TABLES
 from rmq_store.tables.diff import differences
 from rmq_store.tables.plan import files_opened, log_files_between
-from rmq_store.tables.table import (
-    DAY,
-    DOUBLE,
-    FLAG,
-    INT,
-    LONG,
-    TEXT,
-    TEXTS,
-    TIMESTAMP,
-    Row,
-    Table,
-)
+from rmq_store.tables.table import DAY, DOUBLE, FLAG, INT, LONG, TEXT, TEXTS, TIMESTAMP, Row, Table
 from rmq_store.tables.usage_damage import damage_row
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.partition_reader import pieces_of_share, read_messages

@@ -301,10 +301,7 @@ def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
             f"{info.logStart} to {info.logEnd}: {size(used)}, {info.logFiles} files "
             f"of {size(info.logFileSize)}",
         ),
-        (
-            "stored",
-            f"{iso_time(info.firstStoreTimestamp)} to {iso_time(info.lastStoreTimestamp)}",
-        ),
+        ("stored", f"{iso_time(info.firstStoreTimestamp)} to {iso_time(info.lastStoreTimestamp)}"),
         ("checkpoint", iso_time(info.checkpointTimestamp)),
         *(
             [("queues", "not known: see RocksDB")]

@@ -216,8 +216,7 @@ def rebuild(
     delayed = [ends for queue, ends in report.queues.items() if queue.topic == SCHEDULE_TOPIC]
     by_default = 0 if config is not None else sum(stop - start for start, stop in delayed)
     return RebuildReport(
-        *(state["source"], str(root), log, resumed, report, unknown_kinds, by_default),
-        store_type,
+        *(state["source"], str(root), log, resumed, report, unknown_kinds, by_default), store_type
     )
 
 

@@ -85,9 +85,7 @@ def plan_reset(
             changes.append(Reset(group, name, queue.queue_id, before, after, low, high))
     if topic is not None and not store.queues(topic):
         raise UnknownQueueError(
-            store.path,
-            reason=f"there is no topic {topic!r}",
-            advice=nearest(topic, store.topics()),
+            store.path, reason=f"there is no topic {topic!r}", advice=nearest(topic, store.topics())
         )
     return changes
 

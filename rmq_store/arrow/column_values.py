@@ -39,11 +39,7 @@ class BatchBuilder:
     """Builds Arrow batches of one schema for one broker."""
 
     def __init__(
-        self,
-        broker_name: str,
-        columns: Sequence[str] | None = None,
-        *,
-        encoded: bool = False,
+        self, broker_name: str, columns: Sequence[str] | None = None, *, encoded: bool = False
     ) -> None:
         """`encoded`: as in `arrow_schema`."""
         self.names = column_names(columns)

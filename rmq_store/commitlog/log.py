@@ -19,11 +19,7 @@ from rmq_store.commitlog.record_runs import RecordRun, follow, next_record
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import entries_folders, refuse_entries
 from rmq_store.config.locate import commitlog_folders
-from rmq_store.errors import (
-    CorruptRecordError,
-    LogOffset,
-    MissingFileError,
-)
+from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, list_segments
 from rmq_store.files.source import Sources
@@ -215,10 +211,7 @@ class CommitLog:
     def listed_again(self) -> CommitLog:
         """The log of the files that are there now; the caller closes it."""
         return CommitLog(
-            self.chain.folders,
-            file_size=self._file_size,
-            entries=self._entries,
-            copied=self.copied,
+            self.chain.folders, file_size=self._file_size, entries=self._entries, copied=self.copied
         )
 
     def starts_now(self) -> int:

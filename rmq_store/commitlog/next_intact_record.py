@@ -14,11 +14,7 @@ from weakref import WeakKeyDictionary
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_or_gap import Extent, SoundRun, gap_at
 from rmq_store.commitlog.walk import walk
-from rmq_store.errors import (
-    CorruptRecordError,
-    LogOffset,
-    StoreError,
-)
+from rmq_store.errors import CorruptRecordError, LogOffset, StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import MAGIC_V1, MAGIC_V2
 from rmq_store.format.record import NO_RECORD, Gap

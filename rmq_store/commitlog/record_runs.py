@@ -54,11 +54,7 @@ def follow(window: Bytes, base: int, start: int, stop: int, frame: int = 0) -> R
 
 
 def next_record(
-    window: Window,
-    base: int,
-    start: int,
-    stop: int,
-    stored_from: StoredFrom | None = None,
+    window: Window, base: int, start: int, stop: int, stored_from: StoredFrom | None = None
 ) -> int | None:
     """The first position in [start, stop) where a record with a matching physicalOffset seems to start.
 

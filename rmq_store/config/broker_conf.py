@@ -8,12 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from rmq_store.errors import (
-    CorruptConfigError,
-    InvalidArgumentError,
-    MissingFileError,
-    nearest,
-)
+from rmq_store.errors import CorruptConfigError, InvalidArgumentError, MissingFileError, nearest
 from rmq_store.files.durable_files import read_file
 from rmq_store.format.layout import (
     DEFAULT_BATCH_QUEUE_FILE_SIZE,

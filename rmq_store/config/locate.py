@@ -37,24 +37,14 @@ from rmq_store.format.layout import (
     MAGIC_V2,
 )
 
-_PARTS = (
-    COMMITLOG_DIR,
-    CONSUMEQUEUE_DIR,
-    BATCH_CONSUMEQUEUE_DIR,
-    CONSUMEQUEUE_EXT_DIR,
-    INDEX_DIR,
-)
+_PARTS = (COMMITLOG_DIR, CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_EXT_DIR, INDEX_DIR)
 _ROOT_DIRS = (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR)
 _ROOT_FILES = (CHECKPOINT_FILE, ABORT_FILE, LOCK_FILE)
 _OF_A_DISK = "lost+found"
 
 
 def require_store(
-    path: str | os.PathLike[str],
-    config: StoreConfig,
-    *,
-    queues: bool = True,
-    to_read: bool = False,
+    path: str | os.PathLike[str], config: StoreConfig, *, queues: bool = True, to_read: bool = False
 ) -> Path:
     """`path` as the root folder of a store.
 

@@ -245,10 +245,7 @@ def other_queues(properties: Mapping[str, str], queue_id: int) -> list[tuple[Que
 
 
 def _with_extra(
-    base: DispatchRequests,
-    extra: list[tuple[int, QueueId, int]],
-    headers: Headers,
-    tags_code: Ints,
+    base: DispatchRequests, extra: list[tuple[int, QueueId, int]], headers: Headers, tags_code: Ints
 ) -> DispatchRequests:
     """`base` plus the entries of other queues, in log order."""
     if not extra:

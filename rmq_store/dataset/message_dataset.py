@@ -22,12 +22,7 @@ from rmq_store.reading.damage_modes import PERMISSIVE, DamageMode, handler_of
 from rmq_store.reading.query import Query, ReadHow
 from rmq_store.search.log_partitions import joined, plan_partitions
 from rmq_store.search.plan_key_search import KeyPlan, plan_keys
-from rmq_store.search.queue_selection import (
-    CLOCK_SLACK_MS,
-    DamageInTime,
-    Search,
-    selected_slices,
-)
+from rmq_store.search.queue_selection import CLOCK_SLACK_MS, DamageInTime, Search, selected_slices
 from rmq_store.snapshot.log_slices import pieces_of
 from rmq_store.store import MessageStore
 

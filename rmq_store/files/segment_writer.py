@@ -92,9 +92,7 @@ class OpenFiles:
             try:
                 # Flushes that wait together share the disk's time.
                 side_by_side(
-                    lambda path: _sync_one(path, fds.pop(path, None)),
-                    list(dirty),
-                    _SYNCED_TOGETHER,
+                    lambda path: _sync_one(path, fds.pop(path, None)), list(dirty), _SYNCED_TOGETHER
                 )
                 # A new queue also made the folder of its topic, an entry two levels above its file.
                 made = {above for folder in folders for above in (folder, *folder.parents[:2])}

@@ -62,8 +62,7 @@ Choose = Callable[[Sequence[SegmentFile]], SegmentFile]
 
 
 def list_segments(
-    folders: Sequence[str | os.PathLike[str]],
-    choose: Choose | None = None,
+    folders: Sequence[str | os.PathLike[str]], choose: Choose | None = None
 ) -> list[SegmentFile]:
     """The segment files in `folders`, in stream order; skips empty files and other names.
 
@@ -85,9 +84,7 @@ def _first_filled(files: Sequence[SegmentFile]) -> SegmentFile:
     return next((file for file in files if file.size), files[0])
 
 
-def _files_by_base(
-    folders: Sequence[str | os.PathLike[str]],
-) -> dict[int, list[SegmentFile]]:
+def _files_by_base(folders: Sequence[str | os.PathLike[str]]) -> dict[int, list[SegmentFile]]:
     """All segment files by the offset in their names, empty ones too; each file once."""
     segments: dict[int, list[SegmentFile]] = {}
     for folder in folders:

@@ -11,10 +11,7 @@ from enum import Enum
 
 import numpy as np
 
-from rmq_store.errors import (
-    CorruptRecordError,
-    LogOffset,
-)
+from rmq_store.errors import CorruptRecordError, LogOffset
 from rmq_store.format.crc import body_crc, crc32
 from rmq_store.format.layout import (
     BLANK_SIZE,

@@ -134,11 +134,7 @@ def any_has(raw: bits.Bytes, ends: bits.Ints, piece: bits.Bytes, before_end: bit
 
 
 def have_item(
-    raw: bits.Bytes,
-    ends: bits.Ints,
-    fronts: bits.Bytes,
-    front_ends: bits.Ints,
-    found: bits.Room,
+    raw: bits.Bytes, ends: bits.Ints, fronts: bits.Bytes, front_ends: bits.Ints, found: bits.Room
 ) -> int:
     """Write 1 for each property string raw[ends[i]:ends[i + 1]] with an item of one of some names, else 0.
 
@@ -167,11 +163,7 @@ def have_item(
 @cython.nogil
 @cython.exceptval(-1)
 def _starts_with(
-    raw: bits.Bytes,
-    at: bits.Place,
-    stop: bits.Place,
-    fronts: bits.Bytes,
-    front_ends: bits.Ints,
+    raw: bits.Bytes, at: bits.Place, stop: bits.Place, fronts: bits.Bytes, front_ends: bits.Ints
 ) -> cython.int:
     """Whether one of some texts stands at a place."""
     number: bits.Place

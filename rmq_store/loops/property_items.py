@@ -189,11 +189,7 @@ def _items_of(
 @cython.nogil
 @cython.exceptval(-1)
 def _values_of(
-    raw: bits.Bytes,
-    row: bits.Place,
-    count: bits.Place,
-    items: bits.LongRoom,
-    values: bits.LongRoom,
+    raw: bits.Bytes, row: bits.Place, count: bits.Place, items: bits.LongRoom, values: bits.LongRoom
 ) -> cython.int:
     """Write where the values of the PLACES of a string are."""
     which: bits.Place
@@ -279,11 +275,7 @@ def _copy_items(
 @cython.nogil
 @cython.exceptval(-1)
 def _is_repeated(
-    raw: bits.Bytes,
-    item: bits.Place,
-    items: bits.LongRoom,
-    mark: bits.Long,
-    seen: bits.LongRoom,
+    raw: bits.Bytes, item: bits.Place, items: bits.LongRoom, mark: bits.Long, seen: bits.LongRoom
 ) -> cython.int:
     """Whether an earlier item has the same name; that one is taken out of `items`.
 
@@ -388,10 +380,7 @@ def _copy_as_earlier(
 @cython.nogil
 @cython.exceptval(-1)
 def _values_as_earlier(
-    places: bits.LongRoom,
-    layout: bits.Place,
-    layouts: bits.LongRoom,
-    values: bits.LongRoom,
+    places: bits.LongRoom, layout: bits.Place, layouts: bits.LongRoom, values: bits.LongRoom
 ) -> cython.int:
     """As `_values_of`, for a string of a layout."""
     which: bits.Place

@@ -57,15 +57,7 @@ LONG_FIELDS = (
     "properties_at",
     "properties_length",
 )
-INT_FIELDS = (
-    "magic",
-    "body_crc",
-    "queue_id",
-    "flag",
-    "sys_flag",
-    "reconsume_times",
-    "fault",
-)
+INT_FIELDS = ("magic", "body_crc", "queue_id", "flag", "sys_flag", "reconsume_times", "fault")
 
 
 def split(

@@ -100,9 +100,7 @@ def ask(
 
 
 def ask_opened(
-    question: Question[Share, Part, Answer],
-    store: MessageStore,
-    progress: OnProgress | None = None,
+    question: Question[Share, Part, Answer], store: MessageStore, progress: OnProgress | None = None
 ) -> Answer:
     """The answer to a question about an open store, computed in this process."""
     return ask(question, OpenedStore(store), progress=progress)

@@ -123,8 +123,7 @@ class DeadLettersQuestion:
         order = [("messages", "descending"), *((name, "ascending") for name in _GROUP)]
         newest = self._newest([_table([]), *(part.newest for part in parts)])
         return DeadLettersAnswer(
-            groups.sort_by(order).to_pylist(),
-            [_with_reason(row) for row in newest.to_pylist()],
+            groups.sort_by(order).to_pylist(), [_with_reason(row) for row in newest.to_pylist()]
         )
 
     def _dead(self, batch: pa.RecordBatch) -> pa.Table:

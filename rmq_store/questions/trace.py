@@ -45,10 +45,7 @@ class RecordsQuestion:
         """The search for these records. Light message queues are left out, because they list
         records of other topics."""
         return Search(
-            keys=self.keys,
-            include_system_topics=True,
-            include_lmq=False,
-            unwrap_batches=True,
+            keys=self.keys, include_system_topics=True, include_lmq=False, unwrap_batches=True
         )
 
     def plan(self, store: MessageStore) -> list[FindShare | RecordsPart]:

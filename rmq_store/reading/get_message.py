@@ -135,12 +135,7 @@ class MessageGetter:
         return GetMessageResult(status, min(at, high), low, high, found)
 
     def as_broker(
-        self,
-        queue: QueueId,
-        offset: int,
-        max_messages: int,
-        tags: Tags,
-        overflow_to_min: bool,
+        self, queue: QueueId, offset: int, max_messages: int, tags: Tags, overflow_to_min: bool
     ) -> GetMessageResult:
         """The answer of DefaultMessageStore#getMessage: entries of one queue file, tags compared
         only by hash."""

@@ -19,13 +19,7 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import next_start
 from rmq_store.commitlog.walk import records_from
-from rmq_store.errors import (
-    DataLossError,
-    LogCutError,
-    LogOffset,
-    OtherStoreError,
-    StoreError,
-)
+from rmq_store.errors import DataLossError, LogCutError, LogOffset, OtherStoreError, StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.queue_view import QueueView

@@ -20,12 +20,7 @@ from rmq_store.arrow.property_columns import PropertyColumns, decode_property_co
 from rmq_store.arrow.string_slices import buffers, slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.errors import (
-    BodyError,
-    ListedAt,
-    LogOffset,
-    StoreError,
-)
+from rmq_store.errors import BodyError, ListedAt, LogOffset, StoreError
 from rmq_store.format.array_types import Columns, Ints
 from rmq_store.format.entries import ListedEntries
 from rmq_store.format.queues import QueueId

@@ -11,19 +11,12 @@ import pyarrow.compute as pc
 
 from rmq_store import loops
 from rmq_store.arrow.column_definitions import column_names, needs_log
-from rmq_store.arrow.column_values import (
-    BatchBuilder,
-    stored_bodies,
-)
+from rmq_store.arrow.column_values import BatchBuilder, stored_bodies
 from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.errors import (
-    ListedAt,
-    MissingFileError,
-    StoreError,
-)
+from rmq_store.errors import ListedAt, MissingFileError, StoreError
 from rmq_store.files.window import Window
 from rmq_store.format.array_types import Bytes, Mask
 from rmq_store.format.entries import ListedEntries
@@ -71,9 +64,7 @@ class SliceReader:
         # Members of batches are sorted in log order by the position of their record.
         ordered = query.unwrap_batches and _PLACE not in self._asked
         self._builder = BatchBuilder(
-            broker_name,
-            (*self._asked, _PLACE) if ordered else self._asked,
-            encoded=query.encoded,
+            broker_name, (*self._asked, _PLACE) if ordered else self._asked, encoded=query.encoded
         )
         self._hides_place = ordered
         self._filters = query.tags is not None or query.keys is not None
@@ -89,11 +80,7 @@ class SliceReader:
             copy_bodies="body" in self._builder.names and not self._filters,
         )
         self._members = MemberBatches(
-            log,
-            self._builder,
-            ranges_of,
-            self._matches if self._filters else None,
-            self._damaged,
+            log, self._builder, ranges_of, self._matches if self._filters else None, self._damaged
         )
 
     def read(

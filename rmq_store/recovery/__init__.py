@@ -14,11 +14,7 @@ if TYPE_CHECKING:
     from rmq_store.recovery.report import RecoveryReport
 
 __all__ = ["RecoveryReport", "plan_recovery", "recover"]
-_HOME = {
-    "RecoveryReport": "report",
-    "plan_recovery": "recover_store",
-    "recover": "recover_store",
-}
+_HOME = {"RecoveryReport": "report", "plan_recovery": "recover_store", "recover": "recover_store"}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,12 +8,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import page_rest
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.errors import (
-    CorruptIndexError,
-    IndexGeometryError,
-    LogOffset,
-    UncleanStoreError,
-)
+from rmq_store.errors import CorruptIndexError, IndexGeometryError, LogOffset, UncleanStoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import ABORT_FILE, BLANK_HEAD, BLANK_SIZE, INDEX_DIR, MAGIC_BLANK
 from rmq_store.format.queues import QueueId

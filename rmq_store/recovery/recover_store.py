@@ -13,11 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.locate import (
-    refuse_foreign_log,
-    refuse_linked_queues,
-    require_store,
-)
+from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues, require_store
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.markers.lock_file import StoreLock, refuse_locked, remove_abort
@@ -93,9 +89,7 @@ def check_mode(mode: str, *, others: tuple[str, ...] = ()) -> None:
     """Raises InvalidArgumentError for an unknown mode."""
     if mode not in (*MODES, *others):
         raise InvalidArgumentError(
-            None,
-            reason=f"unknown recovery mode {mode!r}",
-            expected=" or ".join((*MODES, *others)),
+            None, reason=f"unknown recovery mode {mode!r}", expected=" or ".join((*MODES, *others))
         )
 
 

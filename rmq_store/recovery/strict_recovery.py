@@ -16,11 +16,7 @@ from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entry_of_record import entries_to_write
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.errors import (
-    InvalidArgumentError,
-    LogOffset,
-    UnrecoverableStoreError,
-)
+from rmq_store.errors import InvalidArgumentError, LogOffset, UnrecoverableStoreError
 from rmq_store.files.changes import Change, cut
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segment_chain import SegmentChain
@@ -243,10 +239,7 @@ class StrictRecovery:
                     self._changes.add(change)
 
     def _along_log(
-        self,
-        walk: LogWalk,
-        queues: QueueRecovery | DatabaseQueues,
-        indexer: IndexWriter | None,
+        self, walk: LogWalk, queues: QueueRecovery | DatabaseQueues, indexer: IndexWriter | None
     ) -> None:
         batch = declared_batch_topics(self.root) | {
             queue.topic for queue, is_batch in self._folders.listed().items() if is_batch

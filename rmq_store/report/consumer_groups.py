@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.ticker import MaxNLocator
 
-from rmq_store.admin.retention import (
-    RetentionPlan,
-    RetentionPolicy,
-    plan_retention,
-)
+from rmq_store.admin.retention import RetentionPlan, RetentionPolicy, plan_retention
 from rmq_store.config.consumer_offsets import CONSUMER_FILES, committed_offsets
 from rmq_store.config.json_files import config_names
 from rmq_store.format.layout import CONFIG_DIR

@@ -77,11 +77,7 @@ def files(inquiry: Inquiry) -> Section:
     parts: dict[str, list[int]] = {}
     for row in rows_of(inquiry.store, None):
         before = parts.get(row["part"], [0, 0, 0])
-        parts[row["part"]] = [
-            before[0] + 1,
-            before[1] + row["size"],
-            before[2] + row["allocated"],
-        ]
+        parts[row["part"]] = [before[0] + 1, before[1] + row["size"], before[2] + row["allocated"]]
     order = sorted(parts, key=lambda part: (-parts[part][1], part))
     rows = [[text(part), number(parts[part][0]), *map(in_units, parts[part][1:])] for part in order]
     return Section(

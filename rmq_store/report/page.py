@@ -47,9 +47,7 @@ def html_of(report: Report) -> str:
     )
 
 
-def _drawn(
-    sections: Sequence[Section],
-) -> tuple[list[Section], dict[tuple[str, bool], Markup]]:
+def _drawn(sections: Sequence[Section]) -> tuple[list[Section], dict[tuple[str, bool], Markup]]:
     """The plots by anchor, narrow and wide, and the sections without those that cannot be drawn."""
     left: list[Section] = []
     drawn: dict[tuple[str, bool], Markup] = {}

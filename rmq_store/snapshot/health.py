@@ -33,10 +33,7 @@ from rmq_store.errors import (
 )
 from rmq_store.format.array_types import Mask
 from rmq_store.format.entries import Entries, point_to_records
-from rmq_store.format.layout import (
-    CHECKPOINT_FILE,
-    QUEUE_ENTRY,
-)
+from rmq_store.format.layout import CHECKPOINT_FILE, QUEUE_ENTRY
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.snapshot.covered_range import LogRange, users_queues
@@ -46,12 +43,7 @@ from rmq_store.snapshot.lost_queues import LOOKED_AT, LostQueue, lost_queues
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import Fact, StoreSnapshot
 from rmq_store.snapshot.uncovered_bytes import Places, SeenPlaces, missing_in
-from rmq_store.snapshot.unlisted_records import (
-    Missing,
-    MissingRecords,
-    Unlisted,
-    UnlistedRecords,
-)
+from rmq_store.snapshot.unlisted_records import Missing, MissingRecords, Unlisted, UnlistedRecords
 from rmq_store.text.sizes import size
 
 if TYPE_CHECKING:
@@ -339,10 +331,7 @@ class Health:
     # --- the records inside ------------------------------------------------------------------------
 
     def _inside(
-        self,
-        found: MissingRecords,
-        parts: Sequence[QueueSlice],
-        covered: LogRange | None = None,
+        self, found: MissingRecords, parts: Sequence[QueueSlice], covered: LogRange | None = None
     ) -> Iterator[StoreError]:
         """An error for each record inside of `parts`, or of a queue of the range that they cover."""
         ranges: dict[QueueId, list[QueueSlice]] = {}

@@ -18,9 +18,7 @@ class LogSlice:
 
 
 def pieces_of(
-    wanted: Iterable[QueueSlice],
-    piece: LogSlice,
-    offset_at_log: Callable[[QueueId, int], int],
+    wanted: Iterable[QueueSlice], piece: LogSlice, offset_at_log: Callable[[QueueId, int], int]
 ) -> list[QueueSlice]:
     """The part of every selected range whose records are in `piece`, without empty parts.
 

@@ -20,12 +20,8 @@ from rmq_store.commitlog.walk import end_now
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
 from rmq_store.consumequeue.entry_of_record import other_queues
-from rmq_store.errors import (
-    StoreError,
-)
-from rmq_store.format.layout import (
-    ABORT_FILE,
-)
+from rmq_store.errors import StoreError
+from rmq_store.format.layout import ABORT_FILE
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import LMQ_PREFIX
@@ -35,11 +31,7 @@ from rmq_store.snapshot.lost_queues import LOOKED_AT
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import Fact
 from rmq_store.snapshot.undispatched_records import guess_record
-from rmq_store.snapshot.unlisted_records import (
-    Missing,
-    MissingRecords,
-    UnlistedRecords,
-)
+from rmq_store.snapshot.unlisted_records import Missing, MissingRecords, UnlistedRecords
 
 if TYPE_CHECKING:
     from rmq_store.snapshot.queue_view import QueueView

@@ -392,9 +392,7 @@ class QueueView:
             if files.first_unit <= start and not files.has_holes:
                 return files.first_pointing_at_or_after(commit_log_offset, start, stop)
         found = bisect_first(
-            start,
-            stop,
-            lambda offset: self.log_offset_of(queue, offset) >= commit_log_offset,
+            start, stop, lambda offset: self.log_offset_of(queue, offset) >= commit_log_offset
         )
 
         def value_at(offset: int) -> int | None:

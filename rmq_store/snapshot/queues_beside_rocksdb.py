@@ -18,10 +18,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.rocksdb import has_queue_files, rocksdb_queues
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entry_of_record import dispatch
-from rmq_store.errors import (
-    LogOffset,
-    UnsupportedStoreError,
-)
+from rmq_store.errors import LogOffset, UnsupportedStoreError
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.queue_view import QueueView
 

@@ -25,10 +25,7 @@ from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
 from rmq_store.files.parallel import side_by_side
 from rmq_store.format.entries import Entries, concat_entries
-from rmq_store.format.layout import (
-    ABORT_FILE,
-    FILLER_SIZE,
-)
+from rmq_store.format.layout import ABORT_FILE, FILLER_SIZE
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.queue_range import ListedQueue, QueueState
 from rmq_store.snapshot.undispatched_records import end_offset, find_undispatched
@@ -95,11 +92,7 @@ def take_snapshot(
 
 
 def _snapshot_of(
-    root: Path,
-    log: CommitLog,
-    folders: QueueFolders,
-    config: StoreConfig,
-    past_damage: bool,
+    root: Path, log: CommitLog, folders: QueueFolders, config: StoreConfig, past_damage: bool
 ) -> StoreSnapshot:
     closed = not (root / ABORT_FILE).exists()
     listed = _look_at_all(log, folders)

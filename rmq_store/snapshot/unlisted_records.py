@@ -160,11 +160,7 @@ class UnlistedRecords:
             return -1
 
     def look_at(
-        self,
-        queues: Collection[QueueId],
-        start: int,
-        stop: int,
-        missing: MissingRecords,
+        self, queues: Collection[QueueId], start: int, stop: int, missing: MissingRecords
     ) -> Iterator[Extent]:
         """As `search`, added to `missing`. Yields the damage in the range."""
         for piece in self.pieces(start, stop):
@@ -174,10 +170,7 @@ class UnlistedRecords:
                 yield piece
 
     def _note_missing(
-        self,
-        queues: Collection[QueueId],
-        requests: DispatchRequests,
-        missing: MissingRecords,
+        self, queues: Collection[QueueId], requests: DispatchRequests, missing: MissingRecords
     ) -> None:
         states = self._snapshot.queues
         asked = np.array([queue in queues for queue in requests.queues], dtype=bool)

@@ -145,12 +145,7 @@ class StoreDatabase:
                 raise
 
         self._database.create_function(
-            "rmqstore_text",
-            text,
-            ["blob", "varchar"],
-            "varchar",
-            type=ARROW,
-            null_handling=SPECIAL,
+            "rmqstore_text", text, ["blob", "varchar"], "varchar", type=ARROW, null_handling=SPECIAL
         )
         for macro in _MACROS:
             self._database.execute(macro)

@@ -179,10 +179,7 @@ def _with_fates(
         copy_ = next((committed[name] for name in names if name in committed), None)
         is_ended = row.pop("ended")
         if copy_ is not None:
-            row |= {
-                "state": COMMITTED,
-                "committedTimestamp": copy_.stored,
-            }
+            row |= {"state": COMMITTED, "committedTimestamp": copy_.stored}
             if copy_.topic == row["topic"]:
                 row["committedQueueId"] = copy_.queue_id
                 row["committedQueueOffset"] = copy_.queue_offset

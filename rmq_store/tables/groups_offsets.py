@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rmq_store.config.consumer_offsets import (
-    claimed_offsets,
-    committed_offsets,
-    read_delay_file,
-)
+from rmq_store.config.consumer_offsets import claimed_offsets, committed_offsets, read_delay_file
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.store import MessageStore

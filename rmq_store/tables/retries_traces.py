@@ -47,9 +47,7 @@ RETRIES = Table(
     (
         BROKER,
         TableColumn(
-            "consumerGroup",
-            TEXT,
-            "the group; group_topic where nothing separates the two",
+            "consumerGroup", TEXT, "the group; group_topic where nothing separates the two"
         ),
         *_ORIGIN,
         TableColumn("retries", INT, "its records in the group's retry topic"),

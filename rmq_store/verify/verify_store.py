@@ -186,16 +186,7 @@ class VerifyReport:
         }
 
 
-_PLAIN = (
-    "path",
-    "broker_name",
-    "log_start",
-    "log_end",
-    "records",
-    "record_bytes",
-    "queues",
-    "lag",
-)
+_PLAIN = ("path", "broker_name", "log_start", "log_end", "records", "record_bytes", "queues", "lag")
 
 
 def verify(store: MessageStore, progress: Progress | None = None) -> VerifyReport:

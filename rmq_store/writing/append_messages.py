@@ -11,10 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.arrow.encoding import message_to_record as single
-from rmq_store.arrow.encoding.batch_to_records import (
-    LOOPBACK,
-    prepare,
-)
+from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, prepare
 from rmq_store.arrow.encoding.checks import check_sizes
 from rmq_store.arrow.encoding.offset_properties import Places, with_places
 from rmq_store.commitlog.log_writer import LogAppender

@@ -139,9 +139,7 @@ class Dispatcher:
             self._index.close()
 
 
-def _adjacent(
-    runs: Iterable[tuple[Bytes, Ints]],
-) -> Iterator[list[tuple[Bytes, Ints]]]:
+def _adjacent(runs: Iterable[tuple[Bytes, Ints]]) -> Iterator[list[tuple[Bytes, Ints]]]:
     """Runs of records together that follow each other in one file of the log."""
     some: list[tuple[Bytes, Ints]] = []
     for data, places in runs:

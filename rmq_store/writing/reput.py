@@ -9,11 +9,7 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_or_gap import WITHIN_THE_LOG, Extent, SoundRun
 from rmq_store.commitlog.walk import walk
-from rmq_store.errors import (
-    CorruptRecordError,
-    LogOffset,
-    StoreError,
-)
+from rmq_store.errors import CorruptRecordError, LogOffset, StoreError
 from rmq_store.format.record import Gap
 
 _BYTES_AT_A_TIME = 4 << 20

@@ -195,8 +195,7 @@ class StoreWriter:
         self._reput = Reput(
             self._log.end,
             lambda: CommitLog(
-                commitlog_folders(self.path, self.config),
-                file_size=self.config.commitlog_file_size,
+                commitlog_folders(self.path, self.config), file_size=self.config.commitlog_file_size
             ),
             self._readable_range,
             self._dispatcher.write_entries,

@@ -19,10 +19,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _OPTIONS = (
     click.option(
-        "--to",
-        "to_store",
-        metavar="DIR",
-        help="Target store; created unless --append is given.",
+        "--to", "to_store", metavar="DIR", help="Target store; created unless --append is given."
     ),
     click.option("--to-parquet", metavar="DIR", help="A new folder of Parquet files."),
     click.option("--to-broker", metavar="HOST:PORT", help="gRPC endpoint of a broker's proxy."),
@@ -44,13 +41,7 @@ _OPTIONS = (
     click.option("--since", metavar="TIME", help=option_names.SINCE),
     click.option("--until", metavar="TIME", help=option_names.UNTIL),
     click.option("--tag", "tags", metavar="TAG", multiple=True, help=option_names.TAG),
-    click.option(
-        "--key",
-        "keys",
-        metavar="KEY",
-        multiple=True,
-        help=option_names.KEYS,
-    ),
+    click.option("--key", "keys", metavar="KEY", multiple=True, help=option_names.KEYS),
     rare_option(
         "--by-index",
         is_flag=True,

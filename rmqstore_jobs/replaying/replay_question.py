@@ -17,11 +17,7 @@ from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, RowRules
 from rmqstore_jobs.running.store_selection import assign_json, offsets_json, range_options
 from spark_source.damage import DamageHandler
 from spark_source.partition_reader import read_share
-from spark_source.planning.partitions import (
-    Share,
-    cut_into_slices,
-    missing_shares,
-)
+from spark_source.planning.partitions import Share, cut_into_slices, missing_shares
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
 
 REFUSED_BY_STORE = "refused by the target"

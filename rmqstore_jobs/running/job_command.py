@@ -238,11 +238,7 @@ def job(
                 is_flag=True,
                 help="Report size and SHA-256 of every file of the store.",
             ),
-            rare_option(
-                "--report",
-                metavar="FILE",
-                help="Write the report as JSON to FILE too.",
-            ),
+            rare_option("--report", metavar="FILE", help="Write the report as JSON to FILE too."),
             click.option(
                 "--json",
                 "as_json",

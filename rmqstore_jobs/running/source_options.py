@@ -14,11 +14,7 @@ from spark_source.options.definitions import OPTIONS, Option
 from spark_source.options.value_parsers import flag, time
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_SEVERAL = {
-    "topic": ",",
-    "tags": " || ",
-    "keys": " || ",
-}
+_SEVERAL = {"topic": ",", "tags": " || ", "keys": " || "}
 """Options that can be given more than once, with what separates their values in one text."""
 
 WORDS: Mapping[str, tuple[str, str]] = {

@@ -218,10 +218,7 @@ def _check_all_selected(stores: Sequence[MessageStore], asked: SourceOptions) ->
 
 
 def _range_of(
-    store: MessageStore,
-    queue: QueueId,
-    asked: SourceOptions,
-    view: QueueView | ServedQueues,
+    store: MessageStore, queue: QueueId, asked: SourceOptions, view: QueueView | ServedQueues
 ) -> QueueSlice:
     name = store.broker_name
     from_time = _first(asked.starting_timestamp, asked.starting_timestamps.of(name, queue))

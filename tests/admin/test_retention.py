@@ -266,7 +266,7 @@ def test_why_is_a_table_of_settings(aged: GoldenStore) -> None:
     done = call("retention", aged.path, "--why")
     assert done.returncode == 0, done.both
     assert [line.split("  ")[0] for line in done.stdout.splitlines()] == [
-        *("oldest file", "fileReservedTime", "deleteWhen", "disk", "kept by", "it goes"),
+        *("oldest file", "fileReservedTime", "deleteWhen", "disk", "kept by", "it goes")
     ]
     (line,) = call("retention", aged.path, "--why", "--json").stdout.splitlines()
     assert json.loads(line)["path"] == str(log_files(aged.path)[0])

@@ -31,22 +31,12 @@ from rmq_store.format.array_types import Ints
 from rmq_store.format.compression import decompress
 from rmq_store.format.crc import crc32
 from rmq_store.format.entries import ListedEntries, Queues
-from rmq_store.format.layout import (
-    CRC_ITEM_SIZE,
-    CRC_MASK,
-    MAGIC_V1,
-    MAGIC_V2,
-    MIN_RECORD_SIZE,
-)
+from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_MASK, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from rmq_store.format.message import to_message
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record, decode_record, encode_record
-from rmq_store.format.tag_key_hashes import (
-    index_key_hash,
-    java_string_hash,
-    java_string_hashes,
-)
+from rmq_store.format.tag_key_hashes import index_key_hash, java_string_hash, java_string_hashes
 from tests.support.records import as_log, records
 from tests.support.running.campaigns import some
 from tests.support.running.examples import campaign, fast

@@ -44,8 +44,7 @@ RUBBISH_BEHIND_BLANKS = ("clean-4.3.2", "clean-4.9.0")
 def as_sent(records: list[Record]) -> Iterator[list[Record]]:
     """Records grouped as they were sent: the members of a MessageBatch are never separated."""
     for _, group in groupby(
-        records,
-        lambda r: (r.topic, r.queue_id, r.store_timestamp, r.born_timestamp, r.born_host),
+        records, lambda r: (r.topic, r.queue_id, r.store_timestamp, r.born_timestamp, r.born_host)
     ):
         yield list(group)
 
@@ -136,10 +135,7 @@ def check_same(golden: GoldenStore, target: Path, *, log: bool = True) -> None:
 @pytest.mark.parametrize("write", [write_by_columns, write_one_by_one])
 @pytest.mark.parametrize("name", STORES)
 def test_a_store_written_again_has_the_same_bytes(
-    golden: Callable[[str], GoldenStore],
-    name: str,
-    write: Write,
-    tmp_path: Path,
+    golden: Callable[[str], GoldenStore], name: str, write: Write, tmp_path: Path
 ) -> None:
     write_anew(golden(name), tmp_path / "store", write)
     check_same(golden(name), tmp_path / "store")
@@ -158,9 +154,7 @@ def test_what_stands_behind_a_blank_is_all_that_may_differ(
     assert pair[0] == pair[1]
 
 
-def test_the_golden_stores_hold_every_form_of_record(
-    golden: Callable[[str], GoldenStore],
-) -> None:
+def test_the_golden_stores_hold_every_form_of_record(golden: Callable[[str], GoldenStore]) -> None:
     """Or the tests above would show less than they seem to."""
     seen: set[str] = set()
     for name in ("direct-5.5.0", "clean-5.5.0"):

@@ -16,15 +16,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.cli.main import COMMANDS
 from tests.support.golden import GoldenStore, in_a_queue, unpack, user_topic
-from tests.support.running.commands import (
-    COMMAND,
-    Golden,
-    complaint,
-    in_ms,
-    objects,
-    run,
-    sent_to,
-)
+from tests.support.running.commands import COMMAND, Golden, complaint, in_ms, objects, run, sent_to
 
 
 def test_every_command_lists_its_options() -> None:

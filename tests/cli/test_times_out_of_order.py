@@ -31,9 +31,7 @@ def set_back(store: GoldenStore, tmp_path: Path) -> tuple[Path, list[int]]:
     return tmp_path / "set-back", stamps
 
 
-def test_a_range_of_times_has_the_messages_of_these_times(
-    set_back: tuple[Path, list[int]],
-) -> None:
+def test_a_range_of_times_has_the_messages_of_these_times(set_back: tuple[Path, list[int]]) -> None:
     path, stamps = set_back
     low, high = min(stamps), max(stamps)
     for part in range(10):
@@ -48,8 +46,7 @@ def test_a_range_of_times_has_the_messages_of_these_times(
 
 
 @pytest.mark.parametrize(
-    ("lost", "reported"),
-    [("first", ("--until", 1)), ("last", ("--since", -1))],
+    ("lost", "reported"), [("first", ("--until", 1)), ("last", ("--since", -1))]
 )
 def test_a_lost_end_counts_if_the_range_of_times_reaches_it(
     golden: Golden, tmp_path: Path, lost: str, reported: tuple[str, int]

@@ -189,9 +189,7 @@ def test_a_folder_of_the_log_that_is_not_there_is_named(
     assert caught.value.path == "/machine/of/old/commitlog-zzz"
 
 
-def test_a_log_in_folders_of_other_names_is_named(
-    golden: Callable[[str], GoldenStore],
-) -> None:
+def test_a_log_in_folders_of_other_names_is_named(golden: Callable[[str], GoldenStore]) -> None:
     with pytest.raises(NotAStoreError, match=r"commitlog-a, commitlog-b.*storePathCommitLog"):
         MessageStore.open(golden("multipath-5.5.0").path)
 

@@ -13,10 +13,7 @@ import pytest
 
 from rmq_store import Gap, StoreError
 from rmq_store.admin.info import store_info
-from rmq_store.errors import (
-    InvalidArgumentError,
-    MissingFileError,
-)
+from rmq_store.errors import InvalidArgumentError, MissingFileError
 from rmq_store.files.segments import SegmentFile, infer_file_size
 from rmq_store.format.layout import segment_name
 from tests.support.checkout import CHECKOUT

@@ -80,7 +80,7 @@ def without_some(raw: bytes) -> bytes:
 
 
 LEFTOVERS: list[Callable[[bytes], bytes]] = [
-    *(zeros, nothing, cut, started, of_another_place, without_its_start, without_some),
+    *(zeros, nothing, cut, started, of_another_place, without_its_start, without_some)
 ]
 
 

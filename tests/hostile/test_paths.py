@@ -77,10 +77,7 @@ def test_reading_shows_such_a_topic_as_what_it_is(tmp_path: Path) -> None:
     "key", ["../victim.txt", "commitlog/../../victim.txt", "commitlog//victim.txt", "./victim.txt"]
 )
 def test_a_key_of_a_bucket_stays_in_the_shadow(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    golden: Callable[[str], GoldenStore],
-    key: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], GoldenStore], key: str
 ) -> None:
     """An object beside a normal store; the shadow is a folder of the temporary files."""
     store = golden("clean-5.5.0")

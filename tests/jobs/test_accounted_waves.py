@@ -20,12 +20,7 @@ from spark_source.planning.partitions import accounted_range, missing_shares
 from spark_source.planning.pinned_plan import pin_all
 from spark_source.spark_reader import RmqStoreReader
 from spark_source.spark_types import spark_schema
-from tests.snapshot.test_health import (
-    WIDTH,
-    far_from_the_ends,
-    forget_consumers,
-    hurt_log,
-)
+from tests.snapshot.test_health import WIDTH, far_from_the_ends, forget_consumers, hurt_log
 from tests.snapshot.test_uncovered_bytes import IDLE, lose_idle_end
 from tests.support.exported import rows_in
 from tests.support.golden import GoldenStore, Truth, unpack

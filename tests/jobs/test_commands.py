@@ -142,10 +142,7 @@ def given(option: click.Option, number: str) -> list[str]:
         (["export", "STORE", "--to", "OUT", "--until", "soon"], "is not a time"),
         (["replay", "STORE", "--to", "OUT", "--topic", "ordres"], "Did you mean 'orders'?"),
         (["replay", "STORE", "--to", "OUT", "--queue", "orders:77"], "has no queue 77"),
-        (
-            ["replay", "STORE", "--to", "OUT", "--since", "-1s", "--until", "-2s"],
-            "not before",
-        ),
+        (["replay", "STORE", "--to", "OUT", "--since", "-1s", "--until", "-2s"], "not before"),
         (["replay", "STORE", "--to", "OUT", "--release", "9.9"], "is not supported"),
     ],
     ids=lambda value: "-".join(value[:1]) if isinstance(value, list) else None,

@@ -363,10 +363,7 @@ def test_a_relative_time_is_the_same_for_the_report_and_for_what_is_sent_again(
 
 
 def test_reports_as_json_and_wrong_options(
-    engine: SparkSession | None,
-    golden: Golden,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    engine: SparkSession | None, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = golden(WITH_DEAD)
     words = [store.path, "--broker-conf", store.conf]

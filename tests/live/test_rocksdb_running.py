@@ -60,9 +60,7 @@ def answered(broker: Broker) -> list[Place]:
 
 
 @pytest.mark.parametrize(
-    "conf",
-    [DATABASE, DATABASE | {"configManagerVersion": "v2"}],
-    ids=["v1", "v2"],
+    "conf", [DATABASE, DATABASE | {"configManagerVersion": "v2"}], ids=["v1", "v2"]
 )
 def test_a_running_broker_is_read_as_it_answers(tmp_path: Path, conf: dict[str, str]) -> None:
     need_jars(RELEASE)

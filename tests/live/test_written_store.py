@@ -13,13 +13,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.testing.live_broker.harness import (
-    Broker,
-    Row,
-    boot_copy,
-    read_all,
-    read_by_key,
-)
+from rmq_store.testing.live_broker.harness import Broker, Row, boot_copy, read_all, read_by_key
 from rmq_store.testing.live_broker.needs import need_jars
 
 MESSAGES = 100_000

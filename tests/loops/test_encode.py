@@ -127,10 +127,7 @@ def test_items_are_written_behind_property_strings(form: Form) -> None:
     rows = [
         (
             chance.choice((b"", b"A\x01b", b"A\x01b\x02", b"\x02", b"no value")),
-            [
-                *(word(chance) for _ in range(2)),
-                *(str(chance.choice(numbers)) for _ in range(2)),
-            ],
+            [*(word(chance) for _ in range(2)), *(str(chance.choice(numbers)) for _ in range(2))],
         )
         for _ in range(200)
     ] + [(b"", ["", "", str(number), str(-5)]) for number in numbers]

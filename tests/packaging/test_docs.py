@@ -210,11 +210,7 @@ def test_examples_run(tmp_path: Path) -> None:
     assert ran == [f"ran {page}" for page in pages]
 
 
-@pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if steps(page)],
-    ids=name_of,
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if steps(page)], ids=name_of)
 def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     folder = folder_for(tmp_path)
     for command, expected in steps(page):

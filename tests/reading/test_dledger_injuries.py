@@ -87,9 +87,7 @@ def read(root: Path, queues: bool) -> tuple[list[Row], list[StoreError]]:
         with MessageStore.open(root, queues=queues) as store:
             table = (
                 store.read_batches(
-                    columns=COLUMNS,
-                    include_system_topics=True,
-                    on_damage=damage.append,
+                    columns=COLUMNS, include_system_topics=True, on_damage=damage.append
                 )
                 if queues
                 else store.read_log(columns=COLUMNS, on_damage=damage.append)

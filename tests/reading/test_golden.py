@@ -21,13 +21,7 @@ from tests.support.golden import (
     keys_of,
     messages_in,
 )
-from tests.support.golden_rows import (
-    Expected,
-    all_rows,
-    expected_message,
-    fields_of,
-    log_end_of,
-)
+from tests.support.golden_rows import Expected, all_rows, expected_message, fields_of, log_end_of
 
 # --- the log ---------------------------------------------------------------------------------------
 

@@ -12,20 +12,8 @@ from rmq_store import GetMessageStatus, Message, QueueId
 from rmq_store.errors import UnknownQueueError
 from rmq_store.format.sys_flag import SysFlag
 from tests.support.expected import members
-from tests.support.golden import (
-    STORES,
-    UNCLEAN,
-    GoldenStore,
-    Truth,
-    keys_of,
-    messages_in,
-)
-from tests.support.golden_rows import (
-    expected_message,
-    fields_of,
-    log_end_of,
-    rows_of,
-)
+from tests.support.golden import STORES, UNCLEAN, GoldenStore, Truth, keys_of, messages_in
+from tests.support.golden_rows import expected_message, fields_of, log_end_of, rows_of
 from tests.support.running.campaigns import some
 
 

@@ -48,10 +48,7 @@ def rows_of(
 @pytest.mark.parametrize("unwrap", [False, True])
 @pytest.mark.parametrize("name", STORES)
 def test_the_rows_are_those_of_a_read_in_log_order(
-    golden: Callable[[str], GoldenStore],
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    unwrap: bool,
+    golden: Callable[[str], GoldenStore], monkeypatch: pytest.MonkeyPatch, name: str, unwrap: bool
 ) -> None:
     with golden(name).open() as store:
         ordered = rows_of(store, log_order=True, unwrap=unwrap)

@@ -121,11 +121,7 @@ def test_keys_are_found_whatever_the_index_lacks(
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log of 60 MB and two index files of 9 MB each: large beside what a look-up needs."""
     folder = tmp_path_factory.mktemp("large") / "store"
-    sizes = {
-        "mappedFileSizeCommitLog": 16 << 20,
-        "maxHashSlotNum": 200_000,
-        "maxIndexNum": 400_000,
-    }
+    sizes = {"mappedFileSizeCommitLog": 16 << 20, "maxHashSlotNum": 200_000, "maxIndexNum": 400_000}
     with MessageStore.create(folder, sizes) as store:
         for first in range(0, 60_000, 1000):
             rows = [

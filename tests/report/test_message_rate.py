@@ -18,10 +18,7 @@ from tests.support.golden import GoldenStore, messages_in
     "name", ["clean-5.3.3", "crash-5.5.0", "expired-5.5.0", "lmq-5.3.3", "multipath-5.5.0"]
 )
 def test_the_counts_are_those_of_the_broker(
-    name: str,
-    counted: int,
-    golden: Callable[[str], GoldenStore],
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, counted: int, golden: Callable[[str], GoldenStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether a queue's entries are read (few messages) or bisected (many)."""
     monkeypatch.setattr(message_rate, "_COUNTED", counted)

@@ -14,11 +14,7 @@ from tests.conftest import in_a_queue
 from tests.support.expected import members
 from tests.support.golden import messages_in
 from tests.support.spark.reads import rows_of
-from tests.support.spark.selections import (
-    NAME,
-    Golden,
-    options_of,
-)
+from tests.support.spark.selections import NAME, Golden, options_of
 
 
 @pytest.mark.parametrize("source", ["consumequeue", "commitlog"])

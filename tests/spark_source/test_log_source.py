@@ -13,14 +13,7 @@ import pytest
 from tests.conftest import in_a_queue, unpack
 from tests.support.golden import STORES
 from tests.support.spark.reads import rows_of
-from tests.support.spark.selections import (
-    NAME,
-    PLACE,
-    Golden,
-    options_of,
-    places,
-    truth_where,
-)
+from tests.support.spark.selections import NAME, PLACE, Golden, options_of, places, truth_where
 
 
 @pytest.mark.parametrize("name", STORES)

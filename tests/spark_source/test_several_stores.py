@@ -14,22 +14,13 @@ from typing import Any
 import pytest
 
 from rmq_store.config.several_stores import names_of
-from rmq_store.errors import (
-    InvalidArgumentError,
-    NotAStoreError,
-    UnknownQueueError,
-)
+from rmq_store.errors import InvalidArgumentError, NotAStoreError, UnknownQueueError
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import missing_shares, shares_of
 from spark_source.planning.pinned_plan import PinnedStore, pin_all
 from tests.conftest import unpack, user_topic
 from tests.support.spark.reads import rows_of
-from tests.support.spark.selections import (
-    NAME,
-    PLACE,
-    Golden,
-    plan_of,
-)
+from tests.support.spark.selections import NAME, PLACE, Golden, plan_of
 
 
 @pytest.fixture

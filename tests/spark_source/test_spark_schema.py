@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import (
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType, TimestampType
 
 from rmq_store.arrow.column_definitions import COLUMNS, TIMESTAMP, arrow_schema
 from rmq_store.errors import InvalidArgumentError

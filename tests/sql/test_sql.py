@@ -286,10 +286,7 @@ def test_several_stores_differ_by_broker_name(golden: Golden, tmp_path: Path) ->
         counts[name] = sum(user_topic(r) for r in store.truth)
     sql = "SELECT brokerName, count(*) n FROM messages GROUP BY ALL"
     pattern = str(tmp_path / "brokers" / "*" / "store")
-    ways = [
-        (pattern,),
-        tuple(f"{tmp_path}/brokers/{name}/store" for name in counts),
-    ]
+    ways = [(pattern,), tuple(f"{tmp_path}/brokers/{name}/store" for name in counts)]
     for first, *others in ways:
         more = [word for other in others for word in ("--store", other)]
         lines = run("sql", first, sql, *more, "--raw", "--json").splitlines()
@@ -324,8 +321,7 @@ def test_without_duckdb_the_error_says_what_to_install(
 ) -> None:
     real = util.find_spec
     monkeypatch.setattr(
-        "rmq_store.sql.libraries.find_spec",
-        lambda name: None if name == "duckdb" else real(name),
+        "rmq_store.sql.libraries.find_spec", lambda name: None if name == "duckdb" else real(name)
     )
     done = call("sql", golden(NAME).path, "SELECT 1")
     assert done.returncode == 2
@@ -568,10 +564,7 @@ def test_nothing_acts_on_the_terminal(
 
 
 def test_rows_stream(golden: Golden) -> None:
-    with (
-        golden(NAME).open() as store,
-        StoreDatabase(store.messages(), [store]) as database,
-    ):
+    with golden(NAME).open() as store, StoreDatabase(store.messages(), [store]) as database:
         (answer,) = database.answers("SELECT topic FROM messages")
         assert isinstance(answer.rows, pa.RecordBatchReader)
         assert answer.rows.read_next_batch().num_rows

@@ -25,9 +25,7 @@ SYSTEM = (
     "DefaultHeartBeatSyncerTopic",
 )
 
-NOT_COUNTED = {
-    ("groups", "configAgeMs"): "it depends on the time of the read",
-}
+NOT_COUNTED = {("groups", "configAgeMs"): "it depends on the time of the read"}
 """Columns that no count can give, and why."""
 
 

@@ -167,10 +167,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[int, str]]] = {
         [timer(None, 900), timer(None, 900, at=300, TIMER_ROLL_TIMES=1)],
         {1: "waiting"},
     ),
-    "the first record has expired": (
-        [timer("A", 900, at=300, TIMER_ROLL_TIMES=1)],
-        {0: "waiting"},
-    ),
+    "the first record has expired": ([timer("A", 900, at=300, TIMER_ROLL_TIMES=1)], {0: "waiting"}),
     "cancelled before it is due": (
         [timer("A", 900), timer("X", 900, TIMER_DEL_UNIQKEY="A")],
         {0: "cancelled"},

@@ -87,9 +87,7 @@ def test_a_geometry_that_is_unknown_is_said_to_be(tmp_path: Path, name: str) -> 
     assert any(code.startswith("index-") for code in with_settings)
 
 
-def test_settings_that_a_file_was_not_made_with_are_blamed_and_not_the_file(
-    tmp_path: Path,
-) -> None:
+def test_settings_that_a_file_was_not_made_with_are_blamed_and_not_the_file(tmp_path: Path) -> None:
     golden = unpack("geometry-5.5.0", tmp_path)
     said = findings(Path(golden.path), {"maxHashSlotNum": 8, "maxIndexNum": 13})
     assert "with the given maxHashSlotNum and maxIndexNum" in said["index-unreadable"]

@@ -141,11 +141,7 @@ def test_a_flipped_bit_in_a_body_is_found_in_its_record(clean: GoldenStore) -> N
     raw = path.read_bytes()
     overwrite(path, at + 90, bytes([raw[at + 90] ^ 1]))
     finding = one(report_of(clean.path), "log-damaged")
-    assert (finding.path, finding.start, finding.stop) == (
-        str(path),
-        at,
-        at + record["storeSize"],
-    )
+    assert (finding.path, finding.start, finding.stop) == (str(path), at, at + record["storeSize"])
     assert finding.severity is Severity.ERROR
     assert "crc" in finding.meaning.lower()
 

@@ -22,10 +22,7 @@ from rmq_store.arrow.encoding.checks import (
     needs_v2,
     topic_fault,
 )
-from rmq_store.arrow.encoding.properties import (
-    PROPERTY_WORDS,
-    property_strings,
-)
+from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, property_strings
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError, nearest

@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.messages import (
-    Damage,
-    MessageForm,
-    MessagePrinter,
-    message_options,
-    raw_option,
-)
+from rmq_store.cli.messages import Damage, MessageForm, MessagePrinter, message_options, raw_option
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
     StoreArgs,
@@ -92,11 +86,7 @@ def cat(
     names = form.names()
     read = column_names(names)
     damage = Damage(skip_damaged)
-    with (
-        damage,
-        at.open() as opened,
-        Progress("cat") as progress,
-    ):
+    with damage, at.open() as opened, Progress("cat") as progress:
         times = time_range(opened, begin, end)
         search = Search([topic], queue_ids or None, *times, compacted=not history)
         slices = selected_slices(opened, search, CLOCK_SLACK_MS)

@@ -90,11 +90,7 @@ def find(
             "cat prints a whole topic"
         )
     damage = Damage(skip_damaged)
-    with (
-        damage,
-        at.open() as opened,
-        Progress("find") as progress,
-    ):
+    with damage, at.open() as opened, Progress("find") as progress:
         search = Search(
             list(topics) or None,
             None,

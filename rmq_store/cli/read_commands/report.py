@@ -34,13 +34,7 @@ from rmq_store.verify.findings import Severity
 @click.option(
     "--all", "everything", is_flag=True, help="Read everything, however large the store is."
 )
-def report(
-    at: StoreArgs,
-    output: Path,
-    overwrite: bool,
-    verify: bool,
-    everything: bool,
-) -> None:
+def report(at: StoreArgs, output: Path, overwrite: bool, verify: bool, everything: bool) -> None:
     """Write a report of the store into one HTML file: findings, tables and plots.
 
     What would take long in a large store is sampled or left out, and the report says

@@ -117,11 +117,7 @@ _topic = topic_option("Only messages for this topic.")
 @click.option("--system", is_flag=True, help="Include the broker's own, such as pop checkpoints.")
 @_rows
 def scheduled(
-    at: StoreArgs,
-    topic: str | None,
-    state: str | None,
-    system: bool,
-    how: RowArgs,
+    at: StoreArgs, topic: str | None, state: str | None, system: bool, how: RowArgs
 ) -> None:
     """List messages that the broker is to deliver later, by delay level or by timer.
 
@@ -137,12 +133,7 @@ def scheduled(
 @_topic
 @click.option("--state", type=click.Choice(_TRANSACTIONS), help="Only transactions in this state.")
 @_rows
-def transactions(
-    at: StoreArgs,
-    topic: str | None,
-    state: str | None,
-    how: RowArgs,
-) -> None:
+def transactions(at: StoreArgs, topic: str | None, state: str | None, how: RowArgs) -> None:
     """List transactions of which a half message is left, with what became of them."""
     _print(at, "transactions", {"topic": topic, "state": state}, how)
 
@@ -152,12 +143,7 @@ def transactions(
 @group_option()
 @topic_option("Only messages of this topic.")
 @_rows
-def retries(
-    at: StoreArgs,
-    group: str | None,
-    topic: str | None,
-    how: RowArgs,
-) -> None:
+def retries(at: StoreArgs, group: str | None, topic: str | None, how: RowArgs) -> None:
     """List messages that consumer groups sent back: where they came from, how often, since when.
 
     rmqstore dlq lists those that a group gave up.
@@ -176,23 +162,13 @@ def retries(
     help="Only reports about this message (UNIQ_KEY).",
 )
 @_rows
-def traces(
-    at: StoreArgs,
-    group: str | None,
-    message_id: str | None,
-    how: RowArgs,
-) -> None:
+def traces(at: StoreArgs, group: str | None, message_id: str | None, how: RowArgs) -> None:
     """Print what producers and consumers reported of their messages (RMQ_SYS_TRACE_TOPIC)."""
     _print(at, "traces", {"groupName": group, "msgId": message_id}, how)
 
 
 def _print(
-    at: StoreArgs,
-    name: str,
-    wanted: Mapping[str, str | None],
-    how: RowArgs,
-    *,
-    system: bool = True,
+    at: StoreArgs, name: str, wanted: Mapping[str, str | None], how: RowArgs, *, system: bool = True
 ) -> None:
     """Print the rows of a table that have the wanted values, and on stderr how many of each state."""
     from rmq_store.search.queue_selection import require_topic

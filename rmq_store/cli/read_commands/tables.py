@@ -45,12 +45,7 @@ def topics(at: StoreArgs, as_json: bool, system: bool) -> None:
 @json_option
 @topic_option()
 @click.option("--system", is_flag=True, help=SYSTEM)
-def queues(
-    at: StoreArgs,
-    as_json: bool,
-    topic: str | None,
-    system: bool,
-) -> None:
+def queues(at: StoreArgs, as_json: bool, topic: str | None, system: bool) -> None:
     """List queues: offsets, messages, and messages that only the log has so far."""
     print_named("queues", at, as_json, topic=topic, system=system)
 
@@ -117,12 +112,7 @@ def _table_names(ctx: click.Context, param: click.Parameter, typed: str) -> list
 @store_command_of(metavar="STORE", required=False)
 @skip_damaged_option
 @json_option
-def table(
-    name: str | None,
-    at: StoreArgs,
-    skip_damaged: bool,
-    as_json: bool,
-) -> None:
+def table(name: str | None, at: StoreArgs, skip_damaged: bool, as_json: bool) -> None:
     """Print a table of the Spark source by its NAME: files, index, checkpoint, config, damage,
     ..."""
     from rmq_store.tables import TABLES, TABLES_OF_A_STORE
@@ -175,12 +165,7 @@ _KEPT = {
 
 
 def print_named(
-    name: str,
-    at: StoreArgs,
-    as_json: bool,
-    *,
-    topic: str | None = None,
-    system: bool = True,
+    name: str, at: StoreArgs, as_json: bool, *, topic: str | None = None, system: bool = True
 ) -> None:
     """Print a table of the source; with `topic`, only its rows."""
     import pyarrow as pa

@@ -10,20 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.messages import (
-    MessageForm,
-    MessagePrinter,
-    message_options,
-    raw_option,
-)
+from rmq_store.cli.messages import MessageForm, MessagePrinter, message_options, raw_option
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import (
-    StoreArgs,
-    seconds,
-    store_command,
-    tag_option,
-    topics_option,
-)
+from rmq_store.cli.options import StoreArgs, seconds, store_command, tag_option, topics_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

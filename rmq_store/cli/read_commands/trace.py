@@ -31,13 +31,7 @@ _MOST_LISTED = 10  # unreadable places that are listed one by one
 @topic_option("Only messages that were sent to this topic.")
 @engine_options
 @json_option
-def trace(
-    at: StoreArgs,
-    key: str,
-    topic: str | None,
-    on: EngineArgs,
-    as_json: bool,
-) -> None:
+def trace(at: StoreArgs, key: str, topic: str | None, on: EngineArgs, as_json: bool) -> None:
     """Show the history of the messages with a KEY (a word of KEYS, a UNIQ_KEY or an offsetMsgId):
     stored, delayed, retried, dead, prepared, committed or rolled back. Exit code 1 if there are
     none, or if damaged records were left out."""
@@ -55,12 +49,7 @@ def trace(
         look(opened)
         with Progress("trace") as progress:
             lives = lives_of(
-                opened,
-                key,
-                topic,
-                source=asked.source,
-                engine=asked.engine,
-                progress=progress,
+                opened, key, topic, source=asked.source, engine=asked.engine, progress=progress
             )
         gone = "" if lives else where_it_was(opened, key)
     for life in lives:

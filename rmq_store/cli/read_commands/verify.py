@@ -26,11 +26,7 @@ _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
 @store_command
 @engine_options
 @json_option
-def verify(
-    at: StoreArgs,
-    on: EngineArgs,
-    as_json: bool,
-) -> None:
+def verify(at: StoreArgs, on: EngineArgs, as_json: bool) -> None:
     """Check that log, queues, index, checkpoint and configuration agree. Changes nothing.
 
     Exit code 0: no problem, at most notes. 1: warnings or errors. 2: the store cannot be checked.

@@ -36,12 +36,7 @@ from rmq_store.text.times import TIME_FORMS, Time
     multiple=True,
     help="Only this queue; repeatable.",
 )
-@click.option(
-    "--reset-to",
-    "place",
-    metavar="PLACE",
-    help="earliest, latest or a queue offset.",
-)
+@click.option("--reset-to", "place", metavar="PLACE", help="earliest, latest or a queue offset.")
 @click.option(
     "--reset-to-time",
     "moment",

@@ -33,12 +33,7 @@ from rmq_store.text.progress import Progress
 @config_option
 @json_option
 def recover(
-    store: str,
-    mode: str,
-    release: str | None,
-    really: bool,
-    broker_conf: str | None,
-    as_json: bool,
+    store: str, mode: str, release: str | None, really: bool, broker_conf: str | None, as_json: bool
 ) -> None:
     """Show how a recovery would repair a store that was not closed cleanly, or repair it in place.
 

@@ -35,12 +35,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def retention(
-    at: StoreArgs,
-    manual: bool,
-    keep_from: Time | None,
-    why: bool,
-    really: bool,
-    as_json: bool,
+    at: StoreArgs, manual: bool, keep_from: Time | None, why: bool, really: bool, as_json: bool
 ) -> None:
     """Show what the broker would delete now, and which consumer groups lose messages.
 

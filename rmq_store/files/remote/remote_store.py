@@ -16,10 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmq_store.errors import (
-    SHOWN_AS,
-    NotAStoreError,
-)
+from rmq_store.errors import SHOWN_AS, NotAStoreError
 from rmq_store.files.remote.uri_filesystem import file_system, from_remote
 from rmq_store.files.safe_paths import is_plain_name
 

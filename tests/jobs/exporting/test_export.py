@@ -266,11 +266,7 @@ def test_a_wrong_option_is_refused_with_the_nearest(
     ("wrong", "right"), [("cvs", "csv"), ("json", "jsonl"), ("Delta", "delta")]
 )
 def test_a_wrong_format_is_refused_with_the_nearest(
-    golden: Golden,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    wrong: str,
-    right: str,
+    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str, right: str
 ) -> None:
     words = [golden(NAME).path, "--to", str(tmp_path / "out"), "--format", wrong]
     assert main(words) == EXIT_REFUSED
@@ -377,12 +373,7 @@ sys.exit(export.main(words))
     some("exports", [("write", 0), ("commit", 1), ("move", 1), ("rename", 3)], 4),
 )
 def test_killed_and_run_again_nothing_is_lost_or_doubled(
-    engine: SparkSession | None,
-    golden: Golden,
-    tmp_path: Path,
-    where: str,
-    count: int,
-    table: str,
+    engine: SparkSession | None, golden: Golden, tmp_path: Path, where: str, count: int, table: str
 ) -> None:
     store, target = golden(NAME), tmp_path / "out"
     words = [store.path, "--to", str(target), "--wave-bytes", "200k", "--format", table]

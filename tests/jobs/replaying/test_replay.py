@@ -36,8 +36,7 @@ Golden = Callable[[str], GoldenStore]
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["clean-5.5.0", "clean-5.3.3", "clean-4.9.7", "direct-5.5.0", "crc-5.5.0", "lmq-5.3.3"],
+    "name", ["clean-5.5.0", "clean-5.3.3", "clean-4.9.7", "direct-5.5.0", "crc-5.5.0", "lmq-5.3.3"]
 )
 @ON_BOTH
 def test_every_message_arrives_as_it_was_with_its_origin(

@@ -19,11 +19,7 @@ from rmqstore_jobs.replay import main, run
 from rmqstore_jobs.running.job_command import EXIT_OK
 from tests.conftest import GoldenStore
 from tests.support.checkout import CHECKOUT
-from tests.support.spark.replays import (
-    NAME,
-    read_back,
-    spec,
-)
+from tests.support.spark.replays import NAME, read_back, spec
 
 Golden = Callable[[str], GoldenStore]
 

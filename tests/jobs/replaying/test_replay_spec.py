@@ -13,12 +13,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmqstore_jobs.replay import main
 from rmqstore_jobs.replaying.options import spec_of
 from rmqstore_jobs.replaying.replay_question import source_options
-from rmqstore_jobs.replaying.replay_spec import (
-    ReplaySpec,
-    check,
-    times_of,
-    with_fixed_times,
-)
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check, times_of, with_fixed_times
 from tests.support.running.commands import Golden
 
 ORDERS_0, PAYMENTS_1 = QueueId("orders", 0), QueueId("payments", 1)

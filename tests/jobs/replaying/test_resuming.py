@@ -26,14 +26,7 @@ from tests.conftest import GoldenStore, unpack
 from tests.support.checkout import CHECKOUT
 from tests.support.running.campaigns import some
 from tests.support.running.engines import ON_BOTH
-from tests.support.spark.replays import (
-    NAME,
-    arrived,
-    everything,
-    expected_rows,
-    read_back,
-    spec,
-)
+from tests.support.spark.replays import NAME, arrived, everything, expected_rows, read_back, spec
 
 Golden = Callable[[str], GoldenStore]
 
@@ -322,8 +315,7 @@ def test_a_stopped_replay_goes_on_though_what_it_has_read_expired(
         wave_bytes=20_000,
     )
     wanted = expected_rows(
-        store,
-        lambda r: r["queueOffset"] in chosen.get(QueueId(r["topic"], r["queueId"]), range(0)),
+        store, lambda r: r["queueOffset"] in chosen.get(QueueId(r["topic"], r["queueId"]), range(0))
     )
 
     def first_file_is_done() -> bool:

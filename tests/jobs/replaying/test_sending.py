@@ -242,10 +242,7 @@ def test_a_message_group_is_short_and_distinguishes_queues() -> None:
         ({"append": True}, "release need --to$"),
         ({"rate": 0.0}, "messages per second"),
         ({"tls_ca": "/ca.pem"}, "needs --tls"),
-        (
-            {"to_broker": None, "to_store": "/elsewhere", "failed": None, "tls": True},
-            "--to-broker",
-        ),
+        ({"to_broker": None, "to_store": "/elsewhere", "failed": None, "tls": True}, "--to-broker"),
         ({"to_broker": None, "to_store": "/elsewhere", "failed": None, "rate": 1.0}, "--to-broker"),
     ],
 )

@@ -133,10 +133,7 @@ def test_a_failed_replay_leaves_a_closed_store_with_whole_waves(
 
 
 def test_a_journal_that_was_replaced_although_that_failed_is_believed(
-    engine: SparkSession | None,
-    golden: Golden,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    engine: SparkSession | None, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = golden(NAME)
     asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)

@@ -9,15 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    Not,
-)
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, IsNotNull, LessThan, Not
 
 from spark_source.source import RmqStoreSource
 from spark_source.spark_reader import RmqStoreReader

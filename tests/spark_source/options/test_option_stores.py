@@ -105,11 +105,7 @@ def test_offsets_by_broker_filters_and_a_store_that_is_gone(
     two: dict[str, GoldenStore], tmp_path: Path, unavailable: str
 ) -> None:
     """stores x startingOffsets by broker x filter on brokerName x unavailableStores."""
-    given = {
-        "subscribe": "orders",
-        "startingOffsets": BY_BROKER,
-        "unavailableStores": unavailable,
-    }
+    given = {"subscribe": "orders", "startingOffsets": BY_BROKER, "unavailableStores": unavailable}
     gone = {"broker-c": str(tmp_path / "gone")}
     if unavailable == "fail":
         with pytest.raises(NotAStoreError, match="gone"):

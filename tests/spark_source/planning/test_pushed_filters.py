@@ -21,14 +21,7 @@ from rmq_store.search.queue_selection import CLOCK_SLACK_MS
 from tests.conftest import GoldenStore, user_topic
 from tests.support.golden import Truth, messages_in
 from tests.support.spark.reads import left_over, rows_of
-from tests.support.spark.selections import (
-    NAME,
-    PLACE,
-    Golden,
-    options_of,
-    places,
-    truth_where,
-)
+from tests.support.spark.selections import NAME, PLACE, Golden, options_of, places, truth_where
 
 
 def filter_cases(store: GoldenStore) -> list[tuple[Filter, Callable[[Truth], bool], bool]]:

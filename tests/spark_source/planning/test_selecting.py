@@ -9,22 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.errors import (
-    DataLossError,
-    InvalidArgumentError,
-)
+from rmq_store.errors import DataLossError, InvalidArgumentError
 from rmq_store.format.sys_flag import SysFlag
 from tests.conftest import in_a_queue, unpack, user_topic
 from tests.support.golden import Truth
 from tests.support.spark.reads import rows_of
-from tests.support.spark.selections import (
-    NAME,
-    PLACE,
-    Golden,
-    options_of,
-    places,
-    truth_where,
-)
+from tests.support.spark.selections import NAME, PLACE, Golden, options_of, places, truth_where
 
 
 def test_topics_by_name_by_pattern_and_by_queue(golden: Golden) -> None:
@@ -39,10 +29,7 @@ def test_topics_by_name_by_pattern_and_by_queue(golden: Golden) -> None:
             {"includeSystemTopics": "true", "subscribePattern": "SCHEDULE.*"},
             lambda r: r["topic"].startswith("SCHEDULE"),
         ),
-        (
-            {"subscribe": "SCHEDULE_TOPIC_XXXX"},
-            lambda r: r["topic"] == "SCHEDULE_TOPIC_XXXX",
-        ),
+        ({"subscribe": "SCHEDULE_TOPIC_XXXX"}, lambda r: r["topic"] == "SCHEDULE_TOPIC_XXXX"),
         (
             {"assign": '{"orders": [1, 3]}'},
             lambda r: r["topic"] == "orders" and r["queueId"] in (1, 3),
@@ -96,10 +83,7 @@ def test_offsets_and_times_have_kafkas_precedence(golden: Golden) -> None:
             {"endingOffsets": by_offset, "endingTimestamp": str(late)},
             lambda r: r["storeTimestamp"] < late,
         ),
-        (
-            {"startingOffsets": '{"orders": {"0": -1, "1": -2}}'},
-            lambda r: r["queueId"] != 0,
-        ),
+        ({"startingOffsets": '{"orders": {"0": -1, "1": -2}}'}, lambda r: r["queueId"] != 0),
     ]
     for options, wanted in cases:
         found = places(rows_of(options_of(store, topic="orders", **options, **PLACE)))

@@ -12,11 +12,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.config.topics_json import read_topic_configs
-from rmq_store.errors import (
-    AccessError,
-    StoreLockedError,
-    UncleanStoreError,
-)
+from rmq_store.errors import AccessError, StoreLockedError, UncleanStoreError
 from rmq_store.files.journal import JournalError
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.writing.store_writer import StoreWriter
@@ -25,11 +21,7 @@ from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.target import settle_killed_write
 from spark_source.writing.target import swap_folders as exchanging
 from spark_source.writing.target.staging import folder_beside
-from spark_source.writing.target.write_journal import (
-    Begun,
-    StreamBatch,
-    WriteJournal,
-)
+from spark_source.writing.target.write_journal import Begun, StreamBatch, WriteJournal
 from tests.support.running.child import in_a_child
 from tests.support.stores import SMALL
 from tests.support.writing.writes import (
