@@ -268,7 +268,11 @@ class _DatabaseQueue(QueueFiles):
             segments=list(_segments(units, folder, known)),
             sources=sources,
         )
-        self.first_unit = known.first  # the units before it in its file are not of the queue
+
+    @property
+    def first_unit(self) -> int:
+        """The first queue offset, or entry of a BatchConsumeQueue."""
+        return self._known.first
 
     def find_stop(self) -> int:
         """The queue offset, or entry, after the last one."""

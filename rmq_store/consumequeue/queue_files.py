@@ -82,8 +82,11 @@ class QueueFiles:
             sources=sources,
             setting="mapperFileSizeBatchConsumeQueue" if batch else "mappedFileSizeConsumeQueue",
         )
-        self.first_unit = self.chain.start // self.dtype.itemsize
+
+    @property
+    def first_unit(self) -> int:
         """Number of the first unit of the first file."""
+        return self.chain.start // self.dtype.itemsize
 
     @property
     def units_per_file(self) -> int:

@@ -78,9 +78,9 @@ def test_tables_count_what_the_entries_hold(golden: GoldenStore) -> None:
         assert found == wanted
     assert sum(row["maxOffset"] - row["minOffset"] for row in queues) == 760
     assert damage == []
-    # As in any store, the last record is read again, for the rest of its keys.
     gaps = [(row["beginLogOffset"], row["endLogOffset"]) for row in index if row["problem"]]
     files = [(row["beginLogOffset"], row["endLogOffset"]) for row in index if not row["problem"]]
     (first, middle), (again, last) = sorted(files)
     assert (first, middle) == (HEAD.size, again)
-    assert gaps == [(last, 488_549)]
+    assert gaps == []
+    assert last == 488_104
