@@ -283,8 +283,8 @@ class Health:
         for error in self.snapshot.misplaced:
             if error.entry is not None and QueueId(*error.entry[:2]) in last:
                 yield error
-        if last and self._lost_log is not None:
-            yield self._lost_log
+        if last and self.lost_log is not None:
+            yield self.lost_log
         yield from self._doubled if last else ()
         for queue in sorted(last):
             if not self._states[queue].bytes_after or not self.ends.is_closed or queue in known:
@@ -297,7 +297,7 @@ class Health:
     # --- the log ----------------------------------------------------------------------------------
 
     @Fact
-    def _lost_log(self) -> StoreError | None:
+    def lost_log(self) -> StoreError | None:
         """The error if the checkpoint of a closed store is later than the log's last record."""
         last = self.snapshot.last_record
         stored = 0 if last is None else self.log.store_time_at(last)

@@ -184,7 +184,7 @@ class QueueView:
         return 0 if stored is None or stored > flushed else snapshot.log_end
 
     def warnings(self) -> Iterator[str]:
-        """What a read of this store cannot give: parts of the log without files, and lost queues."""
+        """What reads of this store cannot give: parts of the log without files, its lost end, lost queues."""
         doubled = doubled_names(self._open_log())
         if doubled is not None:
             yield f"{doubled}. rmqstore verify compares them"
@@ -192,6 +192,12 @@ class QueueView:
             yield (
                 f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "
                 "missing, empty or cut. rmqstore verify shows what is lost"
+            )
+        lost_log = self.health.lost_log
+        if lost_log is not None:
+            yield (
+                f"{lost_log.reason}. It ends at log offset {self.snapshot.log_end}; queues may count "
+                "messages behind it, which cannot be read. rmqstore verify shows what is lost"
             )
         yield from self._tiered()
         unread = self.unread_database

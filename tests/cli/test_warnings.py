@@ -51,6 +51,22 @@ def test_a_log_file_that_is_gone_from_the_middle_is_named(how: str, tmp_path: Pa
     assert done.returncode == 2, "an entry leads into the file"
 
 
+def test_a_lost_end_of_the_log_is_named_by_commands_that_count_entries(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    whole = [call(command, golden.path).stderr for command in ("topics", "queues", "lag", "usage")]
+    assert not any("lost" in text for text in whole)
+    *_, before, last = log_files(golden)
+    last.unlink()
+    os.truncate(before, 50_000)
+    with golden.open() as store:
+        end = store.log_range()[1]
+    assert any("end of the log is lost" in what for what in store_info(golden.path).damage)
+    for command in ("topics", "queues", "lag", "usage"):
+        said = call(command, golden.path).stderr
+        assert said.count("the end of the log is lost") == 1
+        assert f"It ends at log offset {end}" in said
+
+
 def test_entries_that_lead_into_a_missing_file_are_no_rows(tmp_path: Path) -> None:
     golden = unpack("clean-5.5.0", tmp_path)
     start, stop = hurt_middle(golden, "missing")
