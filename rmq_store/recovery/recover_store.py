@@ -39,7 +39,8 @@ def recover(
     crashes, the store can be recovered again. A store that was closed cleanly is only checked.
     `progress`: in mode "strict" it receives byte counts of the log, which is read twice.
     Raises NotAStoreError, StoreLockedError, AccessError, ForeignLogError if the log belongs to
-    another store, and in mode "broker" UnrecoverableStoreError if the broker would not start.
+    another store, and UnrecoverableStoreError in mode "broker" if the broker would not start, in mode
+    "strict" if the log has no file and a queue has entries.
     """
     check_mode(mode)
     given, traits = StoreConfig.of(config), dialect(release)

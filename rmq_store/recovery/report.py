@@ -55,11 +55,10 @@ def line_of_default_delays(count: int, *, planned: bool = False, again: str) -> 
 
 _AFTER_LEFT_OUT = {  # by `listed` and `replaced`
     (False, False): "A broker skips them too; source=commitlog reads them",
-    (
-        True,
-        False,
-    ): "The batch queue lists both, as in a broker, and a consumer may get one alone; rmqstore "
-    "salvage gives each a queue offset of its own",
+    (True, False): (
+        "The batch queue lists both, as in a broker, and a consumer may get one alone; rmqstore "
+        "salvage gives each a queue offset of its own"
+    ),
     (False, True): "The database has one entry for each queue offset; source=commitlog reads them",
 }
 GIVE_THE_FILE = "give its file: --broker-conf"

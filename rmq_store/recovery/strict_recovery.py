@@ -91,6 +91,7 @@ class StrictRecovery:
         if self.report.clean and not why_unclean(self.root, log, self.config):
             self._report_untouched(log)
             return self.report
+        self._refuse_lost_log(log)
         refuse_unknown_size(log, self.config)
         chains = self._chains(log)
         first = self._looked_through(log, careful_start(log, self.checkpoint))
@@ -108,6 +109,25 @@ class StrictRecovery:
             self._changes.sync()
             self._write_checkpoint(first)
         return self.report
+
+    def _refuse_lost_log(self, log: CommitLog) -> None:
+        """Raise UnrecoverableStoreError if the log has no file, and a queue has entries.
+
+        No crash takes all files; a disk that is not mounted does. A recovery would delete all queues.
+        """
+        if log.chain.segments:
+            return
+        for queue, batch in self._folders.listed().items():
+            files = self._folders.files(queue, batch=batch)
+            if files.find_stop() > files.first_unit:
+                raise UnrecoverableStoreError(
+                    log.chain.folders[0],
+                    reason=f"the log has no file, and queue {queue.topic}/{queue.queue_id} lists messages",
+                    expected="the files that hold them",
+                    actual="none",
+                    advice="Look whether the disk of the log is mounted and storePathCommitLog is right. "
+                    "For a store without messages move consumequeue/ and index/ away",
+                )
 
     def _chains(self, log: CommitLog) -> list[SegmentChain]:
         """The files of the log and of each queue. Raises InvalidArgumentError for an impossible size."""

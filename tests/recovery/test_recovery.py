@@ -20,7 +20,7 @@ from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.recover_store import plan_recovery, recover
 from rmq_store.recovery.report import RecoveryReport
 from tests.support.damage import break_start
-from tests.support.golden import UNCLEAN, GoldenStore, unpack
+from tests.support.golden import UNCLEAN, GoldenStore, log_files, unpack
 from tests.support.running.campaigns import some
 from tests.support.stores import (
     SMALL,
@@ -34,8 +34,27 @@ from tests.support.stores import (
 Golden = Callable[[str], GoldenStore]
 
 
+def files_but_lock(store: GoldenStore) -> dict[str, tuple[int, int, int]]:
+    return {file: kept for file, kept in store.fingerprint().items() if Path(file).name != "lock"}
+
+
 def recovered(store: GoldenStore) -> RecoveryReport:
     return recover(store.path, release=store.name.rpartition("-")[2])
+
+
+@pytest.mark.parametrize("name", ["clean-5.5.0", "crash-5.3.3"])
+def test_a_store_whose_log_has_no_file_is_refused_and_left_as_it_is(
+    name: str, tmp_path: Path
+) -> None:
+    """As where the disk of the log is not mounted."""
+    store = unpack(name, tmp_path)
+    for file in log_files(store):
+        file.unlink()
+    before = files_but_lock(store)
+    for repair in (plan_recovery, recover):
+        with pytest.raises(UnrecoverableStoreError, match="the log has no file"):
+            repair(store.path)
+    assert files_but_lock(store) == before
 
 
 @pytest.mark.parametrize("name", UNCLEAN)
