@@ -500,6 +500,8 @@ class IndexFile:
 
     def hashes_at(self, log_offset: int) -> set[int]:
         """The hashes of the items of one record, which are beside each other; none if it has none."""
+        if not self.header.begin_log_offset <= log_offset <= self.header.end_log_offset:
+            return set()
         count = min(self.header.items, self.geometry.items - 1)
         numbers = range(1, count + 1)
         at = bisect_left(numbers, log_offset, key=lambda number: self._item(number)[1]) + 1
