@@ -1,11 +1,14 @@
 """Check the entries of a batch against their records: size, queue, queueOffset and CRC.
 
 An entry that leads to no record, to one of another queue or at another queue offset, or to one with a wrong
-CRC, becomes an error, and its row is left out.
+CRC, becomes an error, and its row is left out. But one that moved up is sound: a broker that rebuilds a queue
+of a log that lost records leaves no gap, and later messages get smaller queue offsets.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -16,11 +19,15 @@ from rmq_store.commitlog.check_crcs import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.entry_of_record import other_queues
-from rmq_store.errors import CorruptQueueError, ListedAt, LogOffset, StoreError
-from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.errors import CorruptQueueError, ListedAt, LogOffset, StoreError, shown_path
+from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.entries import ListedEntries
 from rmq_store.format.layout import MULTI_DISPATCH_SEPARATOR, Property
 from rmq_store.format.properties import decode_properties
+from rmq_store.format.queues import QueueId
+from rmq_store.reading.queue_slice_entries import EntriesOfQueues
+
+LOG = logging.getLogger("rmqstore")
 
 SoundRows = tuple[ListedEntries, Headers, pa.Array | None]
 """Rows, the headers of their records, and their bodies as stored if these are known."""
@@ -28,13 +35,17 @@ SoundRows = tuple[ListedEntries, Headers, pa.Array | None]
 OTHER_OFFSET = "lists a record at another queue offset than its own"
 """The end of the reason for an entry whose record says another queueOffset."""
 
+_SAID: set[str] = set()  # stores of which was said that messages moved up in their queues
+_FAR = 4096  # queue offsets; entries further apart are looked at separately
+
 
 class EntryCheck:
-    """Checks entries against the records in `log`. `damaged` takes the errors of the others."""
+    """Checks entries of `view` against the records in `log`. `damaged` takes the errors of the others."""
 
     def __init__(
         self,
         log: CommitLog,
+        view: EntriesOfQueues,
         damaged: Callable[[StoreError, ListedAt | None], None],
         *,
         reads_bodies: bool,
@@ -43,7 +54,8 @@ class EntryCheck:
     ) -> None:
         """`reads_bodies`: whether the caller reads the bytes of bodies. `check_crc`: compare the CRC of
         bodies; with `copy_bodies` the copies that this makes are returned."""
-        self._log, self._damaged, self._reads_bodies = log, damaged, reads_bodies
+        self._log, self._view, self._damaged = log, view, damaged
+        self._reads_bodies = reads_bodies
         self._check_crc, self._copy_bodies = check_crc, copy_bodies
 
     def sound_rows(self, window: Bytes, first: int, rows: ListedEntries) -> SoundRows:
@@ -72,6 +84,8 @@ class EntryCheck:
         # ListedEntries of records that no queue lists have the queue offset -1.
         renumbered = (numbers != rows.offset) & (rows.offset >= 0)
         renumbered[strangers] = False
+        if renumbered.any():
+            renumbered &= ~self._moved_up(rows, numbers)
         wrong: Ints = np.flatnonzero(renumbered)
         if strangers:
             wrong = np.union1d(strangers, wrong).astype(np.int64)
@@ -118,6 +132,50 @@ class EntryCheck:
                 ),
                 rows.listed_at(rows.queue_of(row), row),
             )
+
+    def _moved_up(self, rows: ListedEntries, numbers: Ints) -> Mask:
+        """The rows whose records have larger queue offsets than their entries, in a queue that is in order.
+
+        Such an entry leads behind the record of the entry before, and to before that of the next.
+        """
+        moved = np.zeros(len(rows), dtype=bool)
+        larger = (numbers > rows.offset) & (rows.offset >= 0)
+        for number in np.unique(rows.queue[larger]).tolist():
+            queue, mine = rows.queues[number], np.flatnonzero(larger & (rows.queue == number))
+            if self._view.is_dense(queue):
+                mine = mine[np.argsort(rows.offset[mine], kind="stable")]
+                for near in np.split(mine, np.flatnonzero(np.diff(rows.offset[mine]) > _FAR) + 1):
+                    moved[near] = self._in_order(queue, rows.take(near))
+        if moved.any():
+            self._say_moved(rows, numbers, int(moved.argmax()))
+        return moved
+
+    def _in_order(self, queue: QueueId, rows: ListedEntries) -> Mask:
+        """Which of some rows of one queue follow the entry before them in the log, and precede the next."""
+        start, stop = int(rows.offset[0]) - 1, int(rows.offset[-1]) + 2
+        near = self._view.slice_entries(queue, max(start, 0), stop)
+        near = near.take(near.points_to_record)
+        at = np.searchsorted(near.offset, rows.offset)
+        ends = np.append(near.log_offset + near.size, 0)  # none is before the first
+        begins = np.append(near.log_offset, np.iinfo(np.int64).max)
+        follows: Mask = ends[at - 1] <= rows.log_offset
+        return follows & (rows.log_offset + rows.size <= begins[at + 1])
+
+    def _say_moved(self, rows: ListedEntries, numbers: Ints, row: int) -> None:
+        """Say once of a store that messages have other queue offsets than their records say."""
+        store = os.fspath(self._log.chain.folders[0])
+        if store in _SAID:
+            return
+        _SAID.add(store)
+        LOG.warning(
+            "%s: queue %s lists the record of queue offset %d at %d, as after a rebuild of a log that had "
+            "lost records. Rows have the queue offsets by which consumers get messages. Other queues may "
+            "have moved too: rmqstore verify names them",
+            shown_path(self._view.folder(rows.queue_of(row))),
+            _name(rows, row),
+            int(numbers[row]),
+            int(rows.offset[row]),
+        )
 
     def _stranger(self, rows: ListedEntries, headers: Headers, row: int) -> CorruptQueueError:
         topic = stored_topics(headers.take(np.array([row])))[0].as_py()

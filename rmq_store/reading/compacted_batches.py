@@ -28,6 +28,10 @@ class _EntriesOfFiles:
         """No: a file with an entry of several messages is refused."""
         return False
 
+    def is_dense(self, queue: QueueId) -> bool:
+        """No: messages that were compacted away have no entry."""
+        return False
+
     def has_tag_hashes(self, queue: QueueId) -> bool:
         """No: the broker compares no tags here (CompactionStore#getMessage), and nothing else proves them."""
         return False

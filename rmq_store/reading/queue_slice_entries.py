@@ -31,6 +31,9 @@ class EntriesOfQueues(Protocol):
     def is_batch(self, queue: QueueId) -> bool:
         """Whether an entry may stand for several messages."""
 
+    def is_dense(self, queue: QueueId) -> bool:
+        """Whether each queue offset has an entry of its own, as in a ConsumeQueue."""
+
     def has_tag_hashes(self, queue: QueueId) -> bool:
         """Whether tagsCode may be trusted to leave messages out."""
 

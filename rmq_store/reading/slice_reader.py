@@ -74,6 +74,7 @@ class SliceReader:
         )
         self._check = EntryCheck(
             log,
+            view,
             self._damaged,
             reads_bodies=query.check_crc or bool(_BODIES.intersection(self._builder.names)),
             check_crc=query.check_crc,

@@ -270,6 +270,10 @@ class QueueView:
         """Whether a queue is a BatchConsumeQueue. Raises UnknownQueueError."""
         return self.state(queue).batch
 
+    def is_dense(self, queue: QueueId) -> bool:
+        """Whether each queue offset has an entry of its own. Raises UnknownQueueError."""
+        return not self.is_batch(queue)
+
     def has_tag_hashes(self, queue: QueueId) -> bool:
         """Whether tagsCode is a hash of tags. That of a delayed message is a time."""
         return queue.topic != SCHEDULE_TOPIC
