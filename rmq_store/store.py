@@ -304,9 +304,13 @@ class MessageStore:
         return StoreReads(self._log.chain.counts, self._folders.counts, *fetched)
 
     def topics(self, include_system: bool = True) -> list[str]:
-        """Names of all topics that have a queue, sorted; optionally without system topics."""
-        names = sorted({queue.topic for queue in self._snapshot.queues})
-        return [name for name in names if include_system or not self.is_system_topic(name)]
+        """Names of all topics that have a queue, or a lost one, sorted; optionally without system topics.
+
+        A read reports a lost queue: one that has no files, although the log has messages of it.
+        """
+        return [
+            name for name in self.view.topics() if include_system or not self.is_system_topic(name)
+        ]
 
     def is_system_topic(self, topic: str) -> bool:
         """Whether a topic is the broker's own, given this broker's and cluster's names."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rmq_store.errors import CorruptQueueError, MissingFileError, StoreError
+from rmq_store.errors import MissingFileError, StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.entries import Entries
 from rmq_store.format.queues import QueueSlice
@@ -246,8 +246,6 @@ class UsageQuestion:
         if not self.finds_damage:
             return damage
         ranges = list(all_ranges(store) if self.ranges is None else self.ranges)
-        for error in _lost_queues(store, None if self.ranges is None else ranges):
-            damage.note(error)
         if _reads_records(store):
             found = _damage_of(store, ranges, ("commitLogOffset", "body"), ends=True)
             found.records = True
@@ -263,19 +261,6 @@ class UsageQuestion:
 def _reads_records(store: MessageStore) -> bool:
     start, end = store.log_range()
     return end - start <= min(RECORDS_READ, store.log.chain.cost.spare)
-
-
-def _lost_queues(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[StoreError]:
-    """An error for each queue without an entry whose messages are in the log; of the topics in
-    `ranges`, by default of all."""
-    topics = None if ranges is None else {part.queue.topic for part in ranges}
-    for queue, lost in store.view.health.lost_queues.items():
-        if lost.records and (topics is None or queue.topic in topics):
-            yield CorruptQueueError(
-                store.path,
-                reason=f"queue {queue.topic}/{queue.queue_id} {lost}",
-                advice="rmqstore rebuild lists its messages in a new store",
-            )
 
 
 def _damage_of(

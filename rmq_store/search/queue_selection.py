@@ -91,7 +91,7 @@ def selected_slices(store: MessageStore, search: Search, slack_ms: int = 0) -> l
     if len(topics) == 1:
         require_queue_ids(store, topics[0], search.queue_ids or ())
     for topic in topics:
-        for queue in store.queues(topic):
+        for queue in store.view.queues_read([topic], search.begin, search.end):
             if search.queue_ids is not None and queue.queue_id not in search.queue_ids:
                 continue
             start, stop = view.limits(queue)

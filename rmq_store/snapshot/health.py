@@ -124,6 +124,8 @@ class Health:
         if found is not None and covered is not None:
             yield from self._damage(found)
         yield from self._beside_records(last, missing)
+        gone = {part.queue for part in parts if part.queue not in self._states}
+        yield from (self._lost(queue) for queue in sorted(gone & self.lost_queues.keys()))
 
     def errors_in(
         self, piece: LogSlice, parts: Sequence[QueueSlice], *, compare: bool
@@ -145,8 +147,8 @@ class Health:
 
     def only(self, queues: Iterable[QueueId]) -> StoreSnapshot:
         """The snapshot with only these `queues`, for a part of a job, and what only all of them prove."""
-        some = {queue: self._states[queue] for queue in queues}
-        _ = self._in_whole_log, self.damage_near_end
+        some = {queue: self._states[queue] for queue in queues if queue in self._states}
+        _ = self._in_whole_log, self.damage_near_end, self.lost_queues
         return replace(self.snapshot, queues=some, part=True, facts=dict(self.snapshot.facts))
 
     def is_quick(self, covered: LogRange, parts: Sequence[QueueSlice]) -> bool:
@@ -413,6 +415,15 @@ class Health:
             f"records of it are in the log and not in the queue; the first has queue offset "
             f"{missing.offset} and log offset {missing.log_offset}",
         )
+
+    def _lost(self, queue: QueueId) -> StoreError:
+        error = CorruptQueueError(
+            self.view.folder(queue),
+            reason=f"queue {queue.topic}/{queue.queue_id} {self.lost_queues[queue]}",
+            advice=f"{_REBUILD}. If the topic was deleted and created again, nothing is lost",
+        )
+        error.entry = ListedAt(*queue, 0, -1, 0)
+        return error
 
     def _unlisted_record(self, one: Unlisted) -> StoreError:
         entry = one.at

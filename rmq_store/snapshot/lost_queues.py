@@ -32,6 +32,11 @@ class LostQueue:
     first_ms: int = 0
     last_ms: int = 0
 
+    def may_be_in(self, begin: int | None, end: int | None) -> bool:
+        """Whether the known records may be in [begin, end) (ms)."""
+        late = begin is not None and self.last_ms < begin
+        return not late and (end is None or self.first_ms < end)
+
     def __str__(self) -> str:
         return f"has {'no entry' if self.has_files else 'no files'}, although {self.proof}"
 

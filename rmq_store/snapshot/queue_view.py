@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -18,6 +19,7 @@ from rmq_store.config.topics_json import (
     TOPICS_FILE,
     lists_all_topics,
     may_be_read,
+    queue_count,
     read_queue_count,
     topics_or_problem,
 )
@@ -82,8 +84,18 @@ class QueueView:
         self._room = _MOST_KEPT
 
     def topics(self) -> list[str]:
-        """Sorted names of all topics that have a queue."""
-        return sorted({queue.topic for queue in self.snapshot.queues})
+        """Sorted names of all topics that have a queue, or a lost one."""
+        return sorted({queue.topic for queue in (*self.snapshot.queues, *self.lost_queues())})
+
+    def lost_queues(self, begin: int | None = None, end: int | None = None) -> set[QueueId]:
+        """Queues without files of which the log has messages, maybe stored in [begin, end) (ms).
+
+        A read that selects one reports it.
+        """
+        lost, there = self.health.lost_queues.items(), self.snapshot.queues
+        return {
+            q for q, why in lost if q not in there and why.records and why.may_be_in(begin, end)
+        }
 
     @cached_property
     def declared_topics(self) -> dict[str, dict[str, Any]]:
@@ -242,6 +254,19 @@ class QueueView:
             self._root, reason=f"there is no topic {queue.topic!r}", advice=advice
         )
 
+    def queues_read(
+        self, topics: Collection[str], begin: int | None = None, end: int | None = None
+    ) -> list[QueueId]:
+        """The queues that a read of `topics` takes: those with files, and lost ones (`lost_queues`)."""
+        there = [queue for topic in topics for queue in self.queues_of(topic)]
+        counts = Counter(queue.topic for queue in there)
+        declared = self.declared_topics
+        # Only a queue that topics.json declares can be lost, and to find that out takes a look at the log.
+        if all(queue_count(declared.get(topic)) <= counts[topic] for topic in topics):
+            return there
+        lost = self.lost_queues(begin, end)
+        return sorted({*there, *(queue for queue in lost if queue.topic in topics)})
+
     def queues_of(self, topic: str) -> Sequence[QueueId]:
         """The queues of one topic, sorted; empty for an unknown one."""
         return self._by_topic.get(topic, ())
@@ -257,13 +282,13 @@ class QueueView:
         self, topics: Sequence[str], queue_ids: Collection[int] | None = None
     ) -> list[QueueSlice]:
         """All messages of the queues of `topics`. Raises UnknownQueueError for an unknown topic."""
-        wanted = set(topics)
-        for topic in wanted.difference(queue.topic for queue in self.snapshot.queues):
+        queues = self.queues_read(set(topics))
+        for topic in set(topics).difference(queue.topic for queue in queues):
             self.state(QueueId(topic, 0))  # raises
         return [
-            QueueSlice(queue, state.min_offset, state.max_offset)
-            for queue, state in self.snapshot.queues.items()
-            if queue.topic in wanted and (queue_ids is None or queue.queue_id in queue_ids)
+            QueueSlice(queue, *self.limits(queue))
+            for queue in queues
+            if queue_ids is None or queue.queue_id in queue_ids
         ]
 
     def is_batch(self, queue: QueueId) -> bool:

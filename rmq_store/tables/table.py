@@ -105,8 +105,5 @@ def _text(value: str, *, path: bool) -> str:
 
 
 def all_ranges(store: MessageStore) -> list[QueueSlice]:
-    """The ranges of all messages in all queues."""
-    return [
-        QueueSlice(queue, store.min_offset(*queue), store.max_offset(*queue))
-        for queue in store.queues()
-    ]
+    """The ranges of all messages in all queues, and of lost queues, which a read reports."""
+    return store.view.ranges_of(store.topics())

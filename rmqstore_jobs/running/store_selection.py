@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
-from rmq_store.snapshot.lost_queues import LostQueue
-from spark_source.options.parse import SourceOptions, parse_options
+from spark_source.options.parse import parse_options
 from spark_source.planning.pinned_plan import PinnedStore, ReadPlan, pin
 from spark_source.planning.selection import WantedTopics
 
@@ -35,25 +34,15 @@ def log_of_store(store: str, options: Mapping[str, str]) -> PinnedStore:
 def lost_from(plan: ReadPlan) -> Iterator[str]:
     """A sentence for each selected queue without messages that had some.
 
-    A read reports what the ends of queues with messages lack; these queues have no range to read.
+    A read that skips damage does not name them.
     """
     with plan.store.open() as store:
         wanted = WantedTopics.of(store, plan.asked)
         assigned = None if plan.asked.assign is None else plan.asked.assign.of(store.broker_name)
         for queue, lost in store.view.health.lost_queues.items():
             is_selected = wanted(queue.topic) if assigned is None else queue in assigned
-            if lost.records and is_selected and _in_time(plan.asked, lost):
+            if lost.records and is_selected and lost.may_be_in(*plan.asked.times):
                 yield f"queue {queue.topic}/{queue.queue_id} {lost}; none of them was selected"
-
-
-def _in_time(asked: SourceOptions, lost: LostQueue) -> bool:
-    """Whether the known records of a lost queue may be in the range of times that is asked for."""
-    start, stop = asked.starting_timestamp, asked.ending_timestamp
-    # What is relative to the newest message was fixed when the plan was made, or may be in the range.
-    return not (
-        (isinstance(start, int) and lost.last_ms < start)
-        or (isinstance(stop, int) and lost.first_ms >= stop)
-    )
 
 
 def pieces_in(plan: ReadPlan, wave: LogSlice) -> list[QueueSlice]:

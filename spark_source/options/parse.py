@@ -89,6 +89,12 @@ class SourceOptions:
             ending_timestamp=fixed_time(self.ending_timestamp, newest),
         )
 
+    @property
+    def times(self) -> tuple[int | None, int | None]:
+        """The range [start, stop) of times for all queues (ms), as far as it is fixed."""
+        start, stop = self.starting_timestamp, self.ending_timestamp
+        return start if isinstance(start, int) else None, stop if isinstance(stop, int) else None
+
 
 _OF_A_STREAM = {option.name.casefold() for option in STREAM_OPTIONS}
 _BY_FOLDED_NAME = {option.name.casefold(): option for option in OPTIONS}

@@ -140,7 +140,8 @@ def select_ranges(store: MessageStore, asked: SourceOptions) -> tuple[QueueSlice
 
     # In an object store, finding a time takes some requests per queue.
     side_by_side(look, queues, store.log.chain.cost.looks_at_once)
-    return tuple(ranges[queue] for queue in queues if queue in store.snapshot().queues)
+    there = {*store.snapshot().queues, *store.view.lost_queues()}
+    return tuple(ranges[queue] for queue in queues if queue in there)
 
 
 def first_offsets(store: MessageStore, asked: SourceOptions) -> dict[QueueId, int]:
@@ -158,14 +159,14 @@ def _selected_queues(store: MessageStore, asked: SourceOptions) -> list[QueueId]
     if asked.assign is not None:
         assigned = asked.assign.of(store.broker_name)
         return [queue for queue in assigned if queue in there or _is_declared(store, queue)]
-    wanted = WantedTopics.of(store, asked)
+    wanted, lost = WantedTopics.of(store, asked), store.view.lost_queues(*asked.times)
     named = {
         queue
         for _, by_queue in _of_queues(asked)
         for queue in by_queue.on(store.broker_name)
         if queue not in there and _is_declared(store, queue)
     }
-    return [queue for queue in (*there, *named) if wanted(queue.topic)]
+    return [queue for queue in {*there, *named, *lost} if wanted(queue.topic)]
 
 
 @dataclass(frozen=True, slots=True)

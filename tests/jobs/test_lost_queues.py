@@ -48,9 +48,9 @@ def test_a_lost_queue_is_a_problem(
     lose(Path(store.path) / "consumequeue" / "orders")
     report = tmp_path / "report.json"
     chosen = ["--topic", "orders", "--report", str(report)]
-    skipping = [] if lose is no_folder else ["--mode", "DROPMALFORMED"]
-    runs = [(export.main, ["--to", str(tmp_path / "e"), "--format", "jsonl", *skipping])]
-    if lose is not no_entry:  # else the read of the others fails at the end of this queue
+    skipping = ["--format", "jsonl", "--mode", "DROPMALFORMED"]
+    runs = [(export.main, ["--to", str(tmp_path / "e"), *skipping])]
+    if lose is no_entry_at_all:
         runs.append((replay.main, ["--to", str(tmp_path / "r"), "--dry-run"]))
         runs.append((replay.main, ["--to", str(tmp_path / "r")]))
     for main, more in runs:
@@ -58,6 +58,9 @@ def test_a_lost_queue_is_a_problem(
         said = json.loads(report.read_text("utf-8"))
         assert code == EXIT_NOT_ALL, said
         assert any(words in problem for problem in said["problems"]), said
+    if lose is not no_entry_at_all:  # the read of the other queues fails
+        assert replay.main([store.path, *chosen, "--to", str(tmp_path / "r")]) == EXIT_REFUSED
+        assert not list((tmp_path / "r").rglob("0*"))
     exported = list((tmp_path / "e").rglob("*.jsonl"))
     assert sum(len(file.read_bytes().splitlines()) for file in exported) == left
 
@@ -117,4 +120,5 @@ def test_a_lost_queue_counts_in_the_times_of_its_records(tmp_path: Path) -> None
     ):
         target = tmp_path / f"{option}-{time}"
         words = [store.path, "--to", str(target), "--format", "jsonl", "--topic", "orders"]
+        words += ["--mode", "DROPMALFORMED"]
         assert export.main([*words, option, str(time)]) == code, (option, time)

@@ -1,0 +1,75 @@
+"""Reads of a store in which the folder of a topic or a queue is gone, although the log has its messages."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rmq_store.errors import CorruptQueueError, StoreError
+from tests.support.golden import GoldenStore, unpack
+from tests.support.running.commands import run
+
+NAME, TOPIC = "clean-5.5.0", "orders"
+
+
+def without(tmp_path: Path, *lost: str) -> GoldenStore:
+    golden = unpack(NAME, tmp_path)
+    shutil.rmtree(Path(golden.path, "consumequeue", *lost))
+    return golden
+
+
+@pytest.mark.parametrize("lost", [(TOPIC,), (TOPIC, "0")])
+@pytest.mark.parametrize("topics", [TOPIC, None])
+def test_a_read_of_the_queue_fails(
+    lost: tuple[str, ...], topics: str | None, tmp_path: Path
+) -> None:
+    golden = without(tmp_path, *lost)
+    with golden.open() as store:
+        assert TOPIC in store.topics()
+        with pytest.raises(
+            CorruptQueueError, match="queue orders/0 has no files, although the log"
+        ):
+            store.read_batches(topics).read_all()
+        met: list[StoreError] = []
+        rows = store.read_batches(topics, on_damage=met.append).read_all()
+        left = {queue for queue in golden.by_queue if queue in store.queues()}
+    gone = {queue for queue in golden.by_queue if queue.topic == TOPIC and queue not in left}
+    assert len(met) == len(gone) > 0
+    users = [queue for queue in left if queue.topic == TOPIC or not topics]
+    assert rows.num_rows >= sum(len(golden.by_queue[q]) for q in users if q.topic == TOPIC)
+
+
+def test_a_read_of_other_topics_does_not(tmp_path: Path) -> None:
+    golden = without(tmp_path, TOPIC)
+    with golden.open() as store:
+        assert store.read_batches("payments").read_all().num_rows
+        assert store.read_batches("payments", [0]).read_all().num_rows
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cat", "--topic", TOPIC),
+        ("cat", "--topic", TOPIC, "--queue", "0"),
+        ("find", "--topic", TOPIC, "--tag", "x"),
+        ("sql", "select count(*) from messages"),
+        ("sql", f"select body from messages where topic = '{TOPIC}'"),
+    ],
+)
+def test_commands_that_read_it_fail(words: tuple[str, ...], tmp_path: Path) -> None:
+    golden = without(tmp_path, TOPIC, "0")
+    said = run(words[0], golden.path, *words[1:], expect=2)
+    assert "queue orders/0 has no files" in said
+
+
+def test_times_without_its_messages_do_not_select_it(tmp_path: Path) -> None:
+    golden = without(tmp_path, "payments")
+    with golden.open() as store:
+        lost = [queue for queue in golden.by_queue if queue.topic == "payments"]
+        assert store.view.lost_queues() == set(lost)
+        first = min(r["storeTimestamp"] for r in golden.truth if r["topic"] == "payments")
+    until = ("--until", str(first))
+    assert not run("cat", golden.path, "--topic", "payments", *until).splitlines()
+    run("cat", golden.path, "--topic", "payments", "--until", str(first + 1), expect=2)
