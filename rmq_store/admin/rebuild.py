@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rmq_store.admin.entries_after_log import EntriesAfterLog
 from rmq_store.admin.plain_log import write_plain_log
 from rmq_store.admin.topic_kinds import TopicKinds
 from rmq_store.config.broker_conf import StoreConfig
@@ -94,7 +95,8 @@ class RebuildReport:
     def all_well(self) -> bool:
         """Whether the log has no damage, and the target and its queues have and serve all its records."""
         done = self.recovery
-        return not (done.damage or done.intact_cut or done.left_out or self.unserved)
+        lost = done.damage or done.intact_cut or done.entries_after_log
+        return not (lost or done.left_out or self.unserved)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values for JSON."""
@@ -115,6 +117,7 @@ class RebuildReport:
                     "entries_rebuilt",
                     "index_items_rebuilt",
                     "intact_cut",
+                    "entries_after_log",
                     "left_out",
                     "queues",
                     "seconds",
@@ -175,7 +178,7 @@ def rebuild(
         state = {"source": str(store.path.absolute()), "log": log, "release": str(how)}
         if store_type != FILES:
             state["storeType"] = store_type
-        kinds = TopicKinds.of(store)
+        kinds, queues = TopicKinds.of(store), EntriesAfterLog(store)
         if TOPICS_FILE not in names_in_databases(store.path):
             topics_to_extend(store.path)  # refuses one that nobody could extend
         resumed = _begin(root, state)
@@ -212,6 +215,7 @@ def rebuild(
         (root / STATE_FILE).unlink()
     finally:
         lock.release()
+    report.entries_after_log = queues.behind(report.log_end)
     unknown_kinds = kinds.unknown(report.queues)
     delayed = [ends for queue, ends in report.queues.items() if queue.topic == SCHEDULE_TOPIC]
     by_default = 0 if config is not None else sum(stop - start for start, stop in delayed)

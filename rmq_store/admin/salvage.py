@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rmq_store.admin.entries_after_log import EntriesAfterLog
 from rmq_store.admin.topic_kinds import BATCH
 from rmq_store.arrow.column_values import hosts, stored_bodies, stored_topics
 from rmq_store.arrow.string_slices import slices
@@ -31,6 +32,7 @@ from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import ABORT_FILE
+from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.topics import SCHEDULE_TOPIC
@@ -74,6 +76,8 @@ class SalvageReport:
     refused: dict[str, int] = field(default_factory=dict)  # reason -> intact records not written
     doubled: list[str] = field(default_factory=list)  # files of the log that have one name
     in_other_files: int = 0  # intact records of these files that were not read, and differ
+    entries_after_log: dict[QueueId, int] = field(default_factory=dict)  # see RecoveryReport
+    log_end: int = 0  # after the last intact record
     unread: str | None = None  # a log of another kind that the store goes on in
     default_delays: int = 0  # delayed messages that are due by the default levels: none were given
     with_record_crcs: bool = False  # whether the last copied record had one
@@ -85,7 +89,13 @@ class SalvageReport:
             {"start": one.start, "stop": one.stop, "kind": one.kind, "reason": one.reason}
             for one in self.skipped
         ]
-        return {**plain, "topics": dict(sorted(self.topics.items())), "skipped": ranges}
+        after = {f"{q.topic}@{q.queue_id}": count for q, count in self.entries_after_log.items()}
+        return {
+            **plain,
+            "topics": dict(sorted(self.topics.items())),
+            "skipped": ranges,
+            "entries_after_log": after,
+        }
 
 
 def salvage(
@@ -109,6 +119,7 @@ def salvage(
         report = SalvageReport(
             str(store.path), os.fspath(target), store.log.start, store.log.chain.stop
         )
+        queues = EntriesAfterLog(store)
         unread = unread_dledger(store.path, known, store.log.chain.segments)
         report.unread = None if unread is None else str(unread)
         report.with_record_crcs = _has_record_crcs(store)
@@ -122,11 +133,13 @@ def salvage(
             for piece in walk(store.log):
                 if isinstance(piece, SoundRun):
                     _save(piece, writer, report)
+                    report.log_end = piece.stop
                     report.no_loss_bytes += piece.frame * len(piece.headers)
                 else:
                     _skip(store, piece, report)
                 if progress is not None:
                     progress(piece.stop - piece.start)
+        report.entries_after_log = queues.behind(report.log_end)
         report.default_delays = report.topics[SCHEDULE_TOPIC] if config is None else 0
         for file in doubled_files(store.log):
             report.doubled.append(str(file))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -155,6 +155,20 @@ class QueueFolders:
             return self._database.files(queue, known, self._sources)
         both = QueueRange(min(listed.first, known.first), max(listed.stop, known.stop))
         return self._database.files(queue, both, self._sources, beside=files)
+
+    def stops(self) -> dict[QueueId, int]:
+        """The unit after the last one of each queue."""
+        return {q: self.files(q, batch=batch).find_stop() for q, batch in self.listed().items()}
+
+    def entries_after(self, log_end: int, stops: Mapping[QueueId, int]) -> dict[QueueId, int]:
+        """How many units before these `stops` lead after the end of the log, of queues with such ones."""
+        listed = self.listed()
+        found = {
+            queue: stop - self.files(queue, batch=listed[queue]).stop_before_log(log_end, stop)
+            for queue, stop in stops.items()
+            if queue in listed
+        }
+        return {queue: count for queue, count in found.items() if count}
 
     def release(self) -> None:
         """Close the files of a local store; the next read opens them again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -53,6 +54,20 @@ def line_of_default_delays(count: int, *, planned: bool = False, again: str) -> 
     )
 
 
+def line_of_lost_end(after_log: Mapping[QueueId, int], log_end: int) -> str:
+    """A sentence about entries that lead after the end of the log, by queue."""
+    most = sorted(after_log.items(), key=lambda item: -item[1])[:_NAMED]
+    named = ", ".join(f"{queue.topic}/{queue.queue_id}: {count}" for queue, count in most)
+    more = ", ..." if len(after_log) > _NAMED else ""
+    return printable(
+        f"not in the log, which ends at log offset {log_end}: the messages of "
+        f"{counted(sum(after_log.values()), 'entry')} in {counted(len(after_log), 'queue')} "
+        f"({named}{more}). Only a crash or a copy of a running store explains that; else look in a copy or a "
+        "replica for the file of the log that is missing or cut"
+    )
+
+
+_NAMED = 5  # queues in a sentence
 _AFTER_LEFT_OUT = {  # by `listed` and `replaced`
     (False, False): "A broker skips them too; source=commitlog reads them",
     (True, False): (
@@ -72,9 +87,10 @@ class RecoveryReport:
     ranges that are not records and were not changed. `entries_cut` and `entries_rebuilt`: units of
     queues. `delayed_rebuilt`: those of them that have the time of a delayed message, and
     `default_delays`: by default delay levels, because no configuration was given. `intact_cut`: intact
-    records behind the log's new end, which are cut or hidden with the damage before them. `left_out`: records
-    that no broker lists, because earlier records have their queue offsets. `queues`: min and max offset
-    of each. `untouched`: the store was closed cleanly and its log and queues end together, so nothing
+    records behind the log's new end, which are cut or hidden with the damage before them.
+    `entries_after_log`: of each queue, entries that lead after the log's end. `left_out`: records that no
+    broker lists, because earlier records have their queue offsets. `queues`: min and max offset of each.
+    `untouched`: the store was closed cleanly and its log and queues end together, so nothing
     else was checked and nothing was changed. `applied`:
     false for a plan, which says what a recovery would do.
     """
@@ -95,6 +111,7 @@ class RecoveryReport:
     index_items_rebuilt: int = 0
     default_delays: int = 0
     intact_cut: int = 0
+    entries_after_log: dict[QueueId, int] = field(default_factory=dict)
     left_out: dict[QueueId, LeftOut] = field(default_factory=dict)
     queues: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -117,6 +134,11 @@ class RecoveryReport:
             f"{self.intact_cut} intact records after log offset {self.log_end} {done}, because the one "
             "there is damaged. rmqstore salvage copies them into a new store, before a recovery"
         )
+
+    def line_of_lost_end(self) -> str:
+        """A sentence about entries that lead after the log's end, and what becomes of them."""
+        cut = "was cut" if self.applied else "would be cut, so put the file back first"
+        return f"{line_of_lost_end(self.entries_after_log, self.log_end)}. Each such entry {cut}"
 
     def line_of_default_delays(self) -> str:
         """A sentence about entries with the times of the default delay levels."""
@@ -150,7 +172,7 @@ class RecoveryReport:
             for name in self.__dataclass_fields__
             if name
             not in (
-                *("files", "left_out", "queues"),
+                *("files", "left_out", "queues", "entries_after_log"),
                 *("delayed_rebuilt", "batch_topics", "inner_batches", "snapshot"),
             )
         }
@@ -162,6 +184,9 @@ class RecoveryReport:
             {"topic": queue.topic, "queue_id": queue.queue_id, **asdict(left)}
             for queue, left in self.left_out.items()
         ]
+        found["entries_after_log"] = {
+            f"{queue.topic}@{queue.queue_id}": n for queue, n in self.entries_after_log.items()
+        }
         found["queues"] = {
             f"{queue.topic}@{queue.queue_id}": list(ends) for queue, ends in self.queues.items()
         }
@@ -184,6 +209,7 @@ class RecoveryReport:
             f"rebuilt {self.entries_rebuilt}; index items rebuilt {self.index_items_rebuilt}",
         ]
         lines += [f"  {self.line_of_intact_cut()}"] if self.intact_cut else []
+        lines += [f"  {self.line_of_lost_end()}"] if self.entries_after_log else []
         lines += [f"  {line}" for line in self.lines_of_left_out()]
         lines += [f"  {self.line_of_default_delays()}"] if self.default_delays else []
         lines += [f"  damage left unchanged: {start} to {stop}" for start, stop in self.damage]

@@ -167,6 +167,7 @@ class StrictRecovery:
         report.damage = [*(hole for hole in log.chain.holes if hole[1] <= start), *first.damage]
         report.log_start, report.log_end = log.start, end
         if self._until is None:
+            report.entries_after_log = self._folders.entries_after(end, self._folders.stops())
             report.intact_cut = self._intact_behind(log, end, first.newest_timestamp)
         if report.intact_cut and not self._cuts_intact:
             raise UnrecoverableStoreError(

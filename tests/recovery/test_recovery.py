@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -475,3 +476,27 @@ def test_a_writer_that_is_refused_leaves_the_store_as_it_was(tmp_path: Path, mag
     with pytest.raises(UnrecoverableStoreError, match=behind):
         MessageStore.append_to(store.path, release="5.5.0")
     assert {path: seen for path, seen in store.fingerprint().items() if path != lock} == before
+
+
+@pytest.mark.parametrize("how", ["missing", "cut"])
+def test_messages_that_the_log_has_lost_at_its_end_are_counted_by_queue(
+    how: str, tmp_path: Path
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    last = log_files(store)[-1]
+    if how == "missing":
+        last.unlink()
+    else:
+        os.truncate(last, 50_000)
+    for repair in (plan_recovery, recover):
+        report = repair(store.path)
+        lost = {
+            queue: sum(record["commitLogOffset"] >= report.log_end for record in records)
+            for queue, records in store.by_queue.items()
+        }
+        lost = {queue: count for queue, count in lost.items() if count}
+        assert report.clean
+        assert report.entries_after_log == lost
+        assert sum(lost.values()) == report.entries_cut
+        assert f"messages of {report.entries_cut} entries in {len(lost)} queues" in str(report)
+    assert recover(store.path).untouched

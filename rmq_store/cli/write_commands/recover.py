@@ -53,5 +53,5 @@ def recover(
         click.echo(str(report))
         if not really and not report.untouched:
             click.echo("nothing was changed; --apply repairs the store", err=True)
-    if report.damage or report.intact_cut or report.left_out:
+    if report.damage or report.intact_cut or report.entries_after_log or report.left_out:
         sys.exit(EXIT_FINDINGS)
