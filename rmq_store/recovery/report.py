@@ -88,11 +88,11 @@ class RecoveryReport:
     queues. `delayed_rebuilt`: those of them that have the time of a delayed message, and
     `default_delays`: by default delay levels, because no configuration was given. `intact_cut`: intact
     records behind the log's new end, which are cut or hidden with the damage before them.
-    `entries_after_log`: of each queue, entries that lead after the log's end. `left_out`: records that no
-    broker lists, because earlier records have their queue offsets. `queues`: min and max offset of each.
-    `untouched`: the store was closed cleanly and its log and queues end together, so nothing
-    else was checked and nothing was changed. `applied`:
-    false for a plan, which says what a recovery would do.
+    `entries_after_log`: of each queue, entries that lead after the log's end. `short_queues`: a
+    sentence for each queue of a store left `untouched` that lacks messages at an end. `left_out`: records
+    that no broker lists, because earlier records have their queue offsets. `queues`: min and max offset
+    of each. `untouched`: the store was closed cleanly and its log and queues end together, so nothing else
+    was checked and nothing was changed. `applied`: false for a plan, which says what a recovery would do.
     """
 
     path: str
@@ -112,6 +112,7 @@ class RecoveryReport:
     default_delays: int = 0
     intact_cut: int = 0
     entries_after_log: dict[QueueId, int] = field(default_factory=dict)
+    short_queues: list[str] = field(default_factory=list)
     left_out: dict[QueueId, LeftOut] = field(default_factory=dict)
     queues: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -193,6 +194,11 @@ class RecoveryReport:
         return found
 
     def __str__(self) -> str:
+        if self.short_queues:
+            lines = [f"{printable(self.path)} was closed cleanly; nothing was changed"]
+            return "\n".join(
+                [*lines, *(f"  {printable(lacking)}" for lacking in self.short_queues)]
+            )
         if self.untouched:
             return (
                 f"{printable(self.path)} was closed cleanly, and its log and queues end together: "

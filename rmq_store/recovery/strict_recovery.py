@@ -23,6 +23,7 @@ from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import LARGEST_FILE, SegmentFile
 from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE
 from rmq_store.format.releases import Dialect
+from rmq_store.format.topics import is_system_topic
 from rmq_store.index.index_writer import IndexWriter
 from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.markers.lock_file import write_abort
@@ -39,6 +40,7 @@ from rmq_store.snapshot.file_sizes import (
     refuse_smaller,
     refuse_unknown_size,
 )
+from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.snapshot import take_snapshot
 
 _BYTES_BETWEEN_MARKS = 1 << 30  # of the log, dispatched
@@ -318,6 +320,9 @@ class StrictRecovery:
         snapshot = take_snapshot(self.root, log, self._folders, self.config)
         self.report.untouched = True
         self.report.log_start, self.report.log_end = snapshot.log_start, snapshot.log_end
+        view = QueueView(self.root, lambda: log, self._folders, snapshot, is_system_topic)
+        lacking = view.health.short_queue_errors()
+        self.report.short_queues = [f"{error.reason}. {error.advice}" for error in lacking]
         self.report.queues = {
             queue: (state.min_offset, state.max_offset)
             for queue, state in snapshot.queues.items()

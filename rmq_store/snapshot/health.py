@@ -143,10 +143,23 @@ class Health:
         yield from self._inside(found, parts, None if compare else covered)
         yield from self._damage(found)
 
+    @Fact
+    def short_queues(self) -> dict[QueueId, Missing]:
+        """What queues lack at their ends, as far as a read of all of them looks for it."""
+        if self.snapshot.part:
+            return {}
+        found, every = self._in_whole_log, set(self._states)
+        near = self.ends.near(every, every, None, all_seen=found is not None, sound=True)
+        return near.ends | (found.ends if found is not None else {})
+
+    def short_queue_errors(self) -> Iterator[StoreError]:
+        """An error for each of the `short_queues`, for what counts entries and reads no message."""
+        yield from (self._unlisted(queue, lost) for queue, lost in self.short_queues.items())
+
     def only(self, queues: Iterable[QueueId]) -> StoreSnapshot:
         """The snapshot with only these `queues`, for a part of a job, and what only all of them prove."""
         some = {queue: self._states[queue] for queue in queues}
-        _ = self._in_whole_log, self.damage_near_end
+        _ = self._in_whole_log, self.damage_near_end, self.short_queues
         return replace(self.snapshot, queues=some, part=True, facts=dict(self.snapshot.facts))
 
     def is_quick(self, covered: LogRange, parts: Sequence[QueueSlice]) -> bool:

@@ -21,6 +21,7 @@ from rmq_store.cli.options import (
     store_command_of,
     topic_option,
     topics_option,
+    warn_of_short_queues,
     word,
 )
 from rmq_store.cli.printing import print_table, reading, say
@@ -156,6 +157,8 @@ _SHOWN = {
 
 _PERM_BITS = (("R", 4), ("W", 2), ("X", 1))
 
+_COUNTED = ("topics", "queues", "groups")  # they count entries
+
 # Those that a narrow terminal keeps.
 _KEPT = {
     "files": ("part", "path", "size", "modified"),
@@ -179,6 +182,8 @@ def print_named(
             require_topic(opened, topic)
         with reading(name, opened):
             found = TABLES[name].of(opened)
+            if name in _COUNTED:
+                warn_of_short_queues(opened)
             of_topics = name == "topics"
             unread = of_topics and opened.view.topics_problem is not None
             unknown = list(filter(opened.is_undeclared, opened.topics() if of_topics else ()))
@@ -224,6 +229,7 @@ def print_lag(
 
     with asked_store(wanted) as asked, Progress("lag", unit="offsets") as progress:
         found = ask(question, asked.source, asked.engine, progress=progress)
+        warn_of_short_queues(asked.store)
         rows = TABLES["groups"].of_rows(asked.store.broker_name, found.furthest_behind()[:top])
     if by_group:
         texts, numbers = (
