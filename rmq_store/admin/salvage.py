@@ -22,6 +22,7 @@ from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.check_crcs import record_crc_rows
 from rmq_store.commitlog.compare_doubled_files import doubled_files
 from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.misnamed_files import RENAME, misnamed_files
 from rmq_store.commitlog.next_intact_record import page_rest
 from rmq_store.commitlog.record_or_gap import Extent, SoundRun
 from rmq_store.commitlog.walk import walk
@@ -75,6 +76,7 @@ class SalvageReport:
     skipped_ranges: int = 0
     refused: dict[str, int] = field(default_factory=dict)  # reason -> intact records not written
     doubled: list[str] = field(default_factory=list)  # files of the log that have one name
+    misnamed: list[str] = field(default_factory=list)  # files of the log with a wrong name
     in_other_files: int = 0  # intact records of these files that were not read, and differ
     entries_after_log: dict[QueueId, int] = field(default_factory=dict)  # see RecoveryReport
     log_end: int = 0  # after the last intact record
@@ -141,6 +143,7 @@ def salvage(
                     progress(piece.stop - piece.start)
         report.entries_after_log = queues.behind(report.log_end)
         report.default_delays = report.topics[SCHEDULE_TOPIC] if config is None else 0
+        report.misnamed = [f"{file}. {RENAME}" for file in misnamed_files(store.log)]
         for file in doubled_files(store.log):
             report.doubled.append(str(file))
             report.in_other_files += file.differing

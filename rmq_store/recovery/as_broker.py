@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.commitlog.compare_doubled_files import refuse_doubled
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.misnamed_files import refuse_unsure_files
 from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.commitlog.record_runs import follow
 from rmq_store.config.broker_conf import StoreConfig
@@ -66,7 +66,7 @@ class BrokerRecovery:
         self.release = release
         self._folders = folders = QueueFolders(root, config)
         log = CommitLog(commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog)
-        refuse_doubled(log)
+        refuse_unsure_files(log)
         self.config = config.with_defaults_of(queue_sizes(folders))
         self.changes = changes
         self.report = RecoveryReport(

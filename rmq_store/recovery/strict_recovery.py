@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.commitlog.compare_doubled_files import refuse_doubled
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog, empty_files
+from rmq_store.commitlog.misnamed_files import refuse_unsure_files
 from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
@@ -89,7 +89,7 @@ class StrictRecovery:
         """Recover the store and return the report."""
         folders = commitlog_folders(self.root, self.config)
         log = CommitLog(folders, file_size=self.config.mappedFileSizeCommitLog)
-        refuse_doubled(log)
+        refuse_unsure_files(log)
         if self.report.clean and not why_unclean(self.root, log, self.config):
             self._report_untouched(log)
             return self.report

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rmq_store.commitlog.compare_doubled_files import refuse_doubled
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.misnamed_files import refuse_unsure_files
 from rmq_store.commitlog.next_intact_record import page_rest
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.config.locate import (
@@ -99,7 +99,7 @@ def open_store(
                 LOG.warning("%s: %s", shown_path(str(root)), report.line_of_lost_end())
         folders = QueueFolders(root, given)
         log = CommitLog(commitlog_folders(root, given), file_size=given.mappedFileSizeCommitLog)
-        refuse_doubled(log)
+        refuse_unsure_files(log)
         if recovery == "broker" and report is not None and report.snapshot is not None:
             snapshot = report.snapshot
         else:

@@ -108,7 +108,7 @@ def rebuild(
         if recovery.intact_cut:
             say(recovery.line_of_intact_cut())
         if recovery.entries_after_log:
-            say(line_of_lost_end(recovery.entries_after_log, recovery.log_end))
+            say(line_of_lost_end(recovery.entries_after_log, report.source_end))
         for line in recovery.lines_of_left_out():
             say(line)
     found = None

@@ -59,7 +59,7 @@ def salvage(
                 f"left out: {part.start} to {part.stop}: {part.kind}"
                 + (f": {part.reason}" if part.reason else "")
             )
-        for sentence in report.doubled:
+        for sentence in (*report.misnamed, *report.doubled):
             say(sentence)
         say(
             f"{report.log_stop - report.log_start} bytes of log: {report.record_bytes} of records, "
