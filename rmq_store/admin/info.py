@@ -278,6 +278,9 @@ def _checkpointed(root: Path) -> int | None:
     return min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
 
 
+_MORE_QUEUES = ", and those whose first records no queue lists yet: see rmqstore queues"
+
+
 def _closed(info: StoreInfo) -> str:
     if info.closed:
         return "cleanly"
@@ -310,7 +313,7 @@ def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
             if info.queues is None
             else [
                 ("topics", f"{info.topics} with queues, and {info.systemTopics} system topics"),
-                ("queues", str(info.queues)),
+                ("queues", f"{info.queues}{'' if info.closed else _MORE_QUEUES}"),
             ]
         ),
         ("index files", str(info.indexFiles)),
