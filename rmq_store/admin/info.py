@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rmq_store.commitlog.compare_doubled_files import doubled_names
-from rmq_store.commitlog.log import CommitLog, open_log
+from rmq_store.commitlog.log import CommitLog, open_log, unreadable_files
 from rmq_store.commitlog.misnamed_files import misnamed_files
 from rmq_store.commitlog.walk import last_from
 from rmq_store.config.broker_conf import StoreConfig
@@ -242,7 +242,12 @@ def _damage(root: Path, log: CommitLog, end: LogEnd) -> Iterator[str]:
     doubled = doubled_names(log)
     if doubled is not None:
         yield doubled
-    yield from map(str, misnamed_files(log))
+    unreadable = unreadable_files(log)
+    yield from (
+        f"{shown_path(file.path)} may not be read: Permission denied" for file in unreadable
+    )
+    if not unreadable:
+        yield from map(str, misnamed_files(log))
     for start, stop in log.chain.holes:
         yield f"log offset {start} to {stop} is in no file: a file is missing, empty or cut"
     for start, stop in end.damaged:

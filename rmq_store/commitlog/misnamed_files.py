@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -9,8 +11,8 @@ import numpy as np
 
 from rmq_store.commitlog.compare_doubled_files import refuse_doubled
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import CommitLog
-from rmq_store.errors import UnrecoverableStoreError, shown_path
+from rmq_store.commitlog.log import CommitLog, unreadable_files
+from rmq_store.errors import UnrecoverableStoreError, from_os_error, shown_path
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.layout import segment_name
 
@@ -51,7 +53,13 @@ def misnamed_files(
 
 
 def refuse_unsure_files(log: CommitLog) -> None:
-    """Raise UnrecoverableStoreError for log files of one name or of a wrong one: a writer would cut them."""
+    """Raise UnrecoverableStoreError for log files of one name or of a wrong one: a writer would cut them.
+
+    Raises AccessError for one that may not be read.
+    """
+    for file in unreadable_files(log):
+        denied = OSError(errno.EACCES, os.strerror(errno.EACCES))
+        raise from_os_error(file.path, denied, "opening")
     refuse_doubled(log)
     refuse_misnamed(log)
 

@@ -1,7 +1,8 @@
-"""A file of the log with the name of another place is named, and no command cuts or deletes it."""
+"""A file of the log with a wrong name, or that may not be read, is named, and no command changes it."""
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from rmq_store import MessageStore
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import STORES, GoldenStore, log_files, unpack
+from tests.support.running.child import become_nobody, in_a_child
 from tests.support.running.commands import call, objects
 
 
@@ -92,3 +94,28 @@ def test_many_findings_of_a_code_are_counted_in_one_sentence(tmp_path: Path) -> 
     with golden.open() as store:
         (last,) = (one for one in verify(store).findings if "are not listed" in one.meaning)
     assert last.meaning.startswith(f"{last.count} more of this code are not listed; the last one: ")
+
+
+def test_a_file_that_may_not_be_read_is_named_and_not_passed_over() -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as open_to_all:
+        Path(open_to_all).chmod(0o755)
+        golden = unpack("crash-5.5.0", Path(open_to_all))
+        for path in Path(open_to_all).rglob("*"):
+            path.chmod(0o777 if path.is_dir() else 0o666)
+        closed = log_files(golden)[1]
+        closed.chmod(0)
+
+        def work() -> None:
+            become_nobody()
+            info = call("info", golden.path)
+            assert info.returncode == 1
+            assert f"{closed} may not be read" in info.stdout
+            for command in (("recover",), ("recover", "--apply"), ("cat", "--topic", "orders")):
+                done = call(command[0], golden.path, *command[1:])
+                assert done.returncode == 2
+                assert f"{closed}: opening: Permission denied" in done.stderr
+
+        before = {path: kept for path, kept in golden.fingerprint().items() if "commitlog" in path}
+        assert in_a_child(work) == 0
+        after = {path: kept for path, kept in golden.fingerprint().items() if "commitlog" in path}
+        assert after == before
