@@ -319,15 +319,28 @@ class Health:
         flushed = Checkpoint.read_or_zero(self._root / CHECKPOINT_FILE).physic_msg_timestamp
         if flushed <= stored or flushed <= self._newest_near_end:
             return None
+        # A clock that was set back leaves no entry without a record.
+        proven = self.is_listed_beyond(self.snapshot.log_end)
+        unless = "" if proven else ", unless a clock was set back"
         return DataLossError(
             self.log.path_at(self.snapshot.log_end),
             offset=LogOffset(self.snapshot.log_end),
-            reason="the end of the log is lost: the checkpoint has a later time than the last record",
+            reason=f"the end of the log is lost{unless}: the checkpoint has a later time than the last record"
+            + (", and queues list messages after it" if proven else ""),
             expected=f"a record stored at {flushed} ms",
             actual="no record" if last is None else f"the last one stored at {stored} ms",
-            advice="Look for the rest in a replica or a copy; if the "
-            "checkpoint is wrong, move it away",
+            advice="Look for the rest in a replica or a copy"
+            + ("" if proven else "; if a clock was set back, move the checkpoint away"),
         )
+
+    def is_listed_beyond(self, place: int) -> bool:
+        """Whether the last entry of a queue leads to a log offset at or after `place`."""
+        for queue, state in self._states.items():
+            start = max(state.min_offset, state.max_offset - 1)
+            last = self.view.entries(queue, start, state.max_offset)
+            if len(last) and int(last.log_offset[-1]) >= place:
+                return True
+        return False
 
     @Fact
     def _doubled(self) -> list[StoreError]:

@@ -196,8 +196,8 @@ class QueueView:
         lost_log = self.health.lost_log
         if lost_log is not None:
             yield (
-                f"{lost_log.reason}. It ends at log offset {self.snapshot.log_end}; queues may count "
-                "messages behind it, which cannot be read. rmqstore verify shows what is lost"
+                f"{lost_log.reason}. It ends at log offset {self.snapshot.log_end}, and messages that queues "
+                f"count behind it cannot be read. {lost_log.advice}; rmqstore verify shows what is lost"
             )
         yield from self._tiered()
         unread = self.unread_database

@@ -422,7 +422,7 @@ def _about_end(
     if not store.snapshot().closed:
         code, meaning, advice = usual
         return code, _REST_OR_TORN if torn and rest is not None else meaning, advice, stop
-    if rest is not None and not _is_listed_beyond(store, extent.start):
+    if rest is not None and not store.view.health.is_listed_beyond(extent.start):
         return "log-page-rest", _PAGE_REST, _PAGE_REST_ADVICE, stop
     return ("log-torn-tail", _CUT_LATER, _CUT_ADVICE, stop) if torn else (*usual, stop)
 
@@ -447,17 +447,6 @@ _PAGE_REST_ADVICE = (
     "A broker of 5.5.0 or later with writeWithoutMmap=true leaves such bytes, up to the end of a page, "
     "and writes over them"
 )
-
-
-def _is_listed_beyond(store: MessageStore, place: int) -> bool:
-    """Whether the last entry of a queue leads to a log offset at or after `place`."""
-    for queue, state in store.snapshot().queues.items():
-        last = store.view.entries(
-            queue, max(state.min_offset, state.max_offset - 1), state.max_offset
-        )
-        if len(last) and int(last.log_offset[-1]) >= place:
-            return True
-    return False
 
 
 def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:

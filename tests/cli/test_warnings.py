@@ -65,6 +65,8 @@ def test_a_lost_end_of_the_log_is_named_by_commands_that_count_entries(tmp_path:
         said = call(command, golden.path).stderr
         assert said.count("the end of the log is lost") == 1
         assert f"It ends at log offset {end}" in said
+        assert "and queues list messages after it" in said
+        assert "clock" not in said
 
 
 @pytest.mark.parametrize(
