@@ -20,19 +20,21 @@ class EntriesAfterLog:
 
     def __init__(self, store: MessageStore) -> None:
         self._folders = QueueFolders(store.path, store.config, store.log)
+        self._log = store.log.listed_again()
         try:
             self._stops = self._folders.stops()
         except StoreError as error:
             self._stops = self._unknown(error)
 
     def behind(self, log_end: int) -> dict[QueueId, int]:
-        """How many entries of each queue lead after `log_end`. To be called once."""
+        """How many entries of each queue lead after `log_end` to no record. To be called once."""
         try:
-            return self._folders.entries_after(log_end, self._stops)
+            return self._folders.entries_after(self._log, log_end, self._stops)
         except StoreError as error:
             return self._unknown(error)
         finally:
             self._folders.close()
+            self._log.chain.close()
 
     @staticmethod
     def _unknown(error: StoreError) -> dict[QueueId, int]:

@@ -120,6 +120,7 @@ class RebuildReport:
                     "entries_rebuilt",
                     "index_items_rebuilt",
                     "intact_cut",
+                    "older_cut",
                     "entries_after_log",
                     "left_out",
                     "queues",

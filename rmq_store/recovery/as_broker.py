@@ -134,7 +134,9 @@ class BrokerRecovery:
         self.report.scanned_from = self.files[number][0]
         end = self._dispatch_from(number, reached if self.report.clean else None)
         self.report.damage = [hole for hole in self.log.chain.holes if hole[1] <= end]
-        self.report.entries_after_log = self._folders.entries_after(end, self._folders.stops())
+        self.report.entries_after_log = self._folders.entries_after(
+            self.log, end, self._folders.stops()
+        )
         behind = intact_records_behind(self.log, end, self._newest)
         self.report.intact_cut = sum(len(run.headers) for run in behind)
         if max((q.max_physic_offset for q in self.queues.values()), default=-1) >= end:

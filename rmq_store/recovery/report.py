@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -55,15 +55,15 @@ def line_of_default_delays(count: int, *, planned: bool = False, again: str) -> 
 
 
 def line_of_lost_end(after_log: Mapping[QueueId, int], log_end: int) -> str:
-    """A sentence about entries that lead after the end of the log, by queue."""
+    """A sentence about entries that lead after the end of the log, and to no record, by queue."""
     most = sorted(after_log.items(), key=lambda item: -item[1])[:_NAMED]
     named = ", ".join(f"{queue.topic}/{queue.queue_id}: {count}" for queue, count in most)
     more = ", ..." if len(after_log) > _NAMED else ""
     return printable(
         f"not in the log, which ends at log offset {log_end}: the messages of "
         f"{counted(sum(after_log.values()), 'entry')} in {counted(len(after_log), 'queue')} "
-        f"({named}{more}). Only a crash or a copy of a running store explains that; else look in a copy or a "
-        "replica for the file of the log that is missing or cut"
+        f"({named}{more}). Unless a crash lost them, or a broker wrote while the store was copied, look in a "
+        "copy or a replica for the file of the log that is missing, cut or damaged"
     )
 
 
@@ -87,8 +87,10 @@ class RecoveryReport:
     ranges that are not records and were not changed. `entries_cut` and `entries_rebuilt`: units of
     queues. `delayed_rebuilt`: those of them that have the time of a delayed message, and
     `default_delays`: by default delay levels, because no configuration was given. `intact_cut`: intact
-    records behind the log's new end, which are cut or hidden with the damage before them.
-    `entries_after_log`: of each queue, entries that lead after the log's end. `short_queues`: a
+    records behind the log's new end, which are cut or hidden with the damage before them. `older_cut`: those
+    that are older than the records before them, and what follows these, as a log that was cut leaves them.
+    `entries_after_log`: of each queue, entries that lead after the log's end, and to no intact record.
+    `short_queues`: a
     sentence for each queue of a store left `untouched` that lacks messages at an end. `left_out`: records
     that no broker lists, because earlier records have their queue offsets. `queues`: min and max offset
     of each. `untouched`: the store was closed cleanly and its log and queues end together, so nothing else
@@ -111,6 +113,7 @@ class RecoveryReport:
     index_items_rebuilt: int = 0
     default_delays: int = 0
     intact_cut: int = 0
+    older_cut: int = 0
     entries_after_log: dict[QueueId, int] = field(default_factory=dict)
     short_queues: list[str] = field(default_factory=list)
     left_out: dict[QueueId, LeftOut] = field(default_factory=dict)
@@ -128,13 +131,19 @@ class RecoveryReport:
         """Bytes cut from the end of the log, up to its last nonzero byte."""
         return sum(file.bytes for file in self.files if file.what == "cut log")
 
-    def line_of_intact_cut(self) -> str:
-        """A sentence about intact records behind the log's new end."""
+    def lines_of_intact_cut(self) -> Iterator[str]:
+        """Sentences about intact records behind the log's new end."""
         done = "are cut too" if self.applied else "would be cut too"
-        return (
-            f"{self.intact_cut} intact records after log offset {self.log_end} {done}, because the one "
-            "there is damaged. rmqstore salvage copies them into a new store, before a recovery"
-        )
+        if self.intact_cut:
+            yield (
+                f"{self.intact_cut} intact records after log offset {self.log_end} {done}, because the one "
+                "there is damaged. rmqstore salvage copies them into a new store, before a recovery"
+            )
+        if self.older_cut:
+            yield (
+                f"{self.older_cut} intact records after log offset {self.log_end} {done}: they are older "
+                "than those before, as a recovery that cut the log leaves them. rmqstore salvage copies them"
+            )
 
     def line_of_lost_end(self) -> str:
         """A sentence about entries that lead after the log's end, and what becomes of them."""
@@ -214,7 +223,7 @@ class RecoveryReport:
             f"  queues: {len(self.queues)}, entries cut {self.entries_cut}, "
             f"rebuilt {self.entries_rebuilt}; index items rebuilt {self.index_items_rebuilt}",
         ]
-        lines += [f"  {self.line_of_intact_cut()}"] if self.intact_cut else []
+        lines += [f"  {line}" for line in self.lines_of_intact_cut()]
         lines += [f"  {self.line_of_lost_end()}"] if self.entries_after_log else []
         lines += [f"  {line}" for line in self.lines_of_left_out()]
         lines += [f"  {self.line_of_default_delays()}"] if self.default_delays else []

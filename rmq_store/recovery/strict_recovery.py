@@ -169,8 +169,9 @@ class StrictRecovery:
         report.damage = [*(hole for hole in log.chain.holes if hole[1] <= start), *first.damage]
         report.log_start, report.log_end = log.start, end
         if self._until is None:
-            report.entries_after_log = self._folders.entries_after(end, self._folders.stops())
-            report.intact_cut = self._intact_behind(log, end, first.newest_timestamp)
+            stops = self._folders.stops()
+            report.entries_after_log = self._folders.entries_after(log, end, stops)
+            self._count_behind(log, end, first.newest_timestamp)
         if report.intact_cut and not self._cuts_intact:
             raise UnrecoverableStoreError(
                 log.path_at(end),
@@ -182,18 +183,22 @@ class StrictRecovery:
             )
         return first
 
-    def _intact_behind(self, log: CommitLog, end: int, newest: int) -> int:
-        """How many intact records follow the one at `end`, which does not count.
+    def _count_behind(self, log: CommitLog, end: int, newest: int) -> None:
+        """Count the intact records that follow the one at `end`, which does not count.
 
         That one may be whole, and only its properties half-written. One that a file ended inside of
         is not intact.
         """
-        count = 0
-        for run in intact_records_behind(log, end, newest):
+        for run in intact_records_behind(log, end, newest, older=True):
             starts = run.headers.at + run.headers.base
             whole = starts + run.headers.total <= run.segment.base + run.segment.size
-            count += int((whole & (starts > end)).sum())
-        return count
+            count = int((whole & (starts > end)).sum())
+            stored = run.headers.store_timestamp
+            if self.report.older_cut or int(stored[0]) < newest:
+                self.report.older_cut += count
+            else:
+                self.report.intact_cut += count
+            newest = int(stored[-1])
 
     def _first_walk(self, log: CommitLog, start: int) -> LogWalk:
         """Walk to the end of the log, or to the end that the caller requested."""

@@ -105,8 +105,8 @@ def rebuild(
             )
         if report.default_delays:
             say(line_of_default_delays(report.default_delays, again=GIVE_THE_FILE))
-        if recovery.intact_cut:
-            say(recovery.line_of_intact_cut())
+        for line in recovery.lines_of_intact_cut():
+            say(line)
         if recovery.entries_after_log:
             say(line_of_lost_end(recovery.entries_after_log, report.source_end))
         for line in recovery.lines_of_left_out():
