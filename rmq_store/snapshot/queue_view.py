@@ -278,6 +278,16 @@ class QueueView:
         """Why a queue offset between others may have no entry."""
         return "it is lost, or its entry is out of order"
 
+    def offsets_without_file(self, queue: QueueId) -> Sequence[tuple[int, int]]:
+        """Ranges of queue offsets between others that more than one missing file would hold.
+
+        None of a BatchConsumeQueue. The messages of a single file are accounted for one by one.
+        """
+        files = self.files(queue)
+        width, size = files.dtype.itemsize, files.chain.file_size
+        holes = () if files.batch or not files.has_holes else files.chain.holes
+        return [(start // width, stop // width) for start, stop in holes if stop - start > size]
+
     def limits(self, queue: QueueId) -> tuple[int, int]:
         """The first queue offset with a message, and the one after the last. Raises UnknownQueueError."""
         state = self.state(queue)
