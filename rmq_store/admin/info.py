@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rmq_store.commitlog.compare_doubled_files import doubled_names
-from rmq_store.commitlog.log import CommitLog, open_log
+from rmq_store.commitlog.log import CommitLog, open_log, unreadable_files
+from rmq_store.commitlog.misnamed_files import misnamed_files
 from rmq_store.commitlog.walk import last_from
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import members_in
@@ -241,6 +242,12 @@ def _damage(root: Path, log: CommitLog, end: LogEnd) -> Iterator[str]:
     doubled = doubled_names(log)
     if doubled is not None:
         yield doubled
+    unreadable = unreadable_files(log)
+    yield from (
+        f"{shown_path(file.path)} may not be read: Permission denied" for file in unreadable
+    )
+    if not unreadable:
+        yield from map(str, misnamed_files(log))
     for start, stop in log.chain.holes:
         yield f"log offset {start} to {stop} is in no file: a file is missing, empty or cut"
     for start, stop in end.damaged:
@@ -276,6 +283,9 @@ def _checkpointed(root: Path) -> int | None:
     return min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
 
 
+_MORE_QUEUES = ", and those whose first records no queue lists yet: see rmqstore queues"
+
+
 def _closed(info: StoreInfo) -> str:
     if info.closed:
         return "cleanly"
@@ -308,7 +318,7 @@ def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
             if info.queues is None
             else [
                 ("topics", f"{info.topics} with queues, and {info.systemTopics} system topics"),
-                ("queues", str(info.queues)),
+                ("queues", f"{info.queues}{'' if info.closed else _MORE_QUEUES}"),
             ]
         ),
         ("index files", str(info.indexFiles)),

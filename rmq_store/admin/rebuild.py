@@ -20,8 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rmq_store.admin.entries_after_log import EntriesAfterLog
+from rmq_store.admin.info import last_record
 from rmq_store.admin.plain_log import write_plain_log
 from rmq_store.admin.topic_kinds import TopicKinds
+from rmq_store.commitlog.misnamed_files import refuse_misnamed
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import offsets_of
 from rmq_store.config.json_files import as_it_is, is_there, read_config, to_fastjson
@@ -84,6 +87,7 @@ class RebuildReport:
     kind_unknown: tuple[str, ...] = ()  # topics with plain queues because nothing says their kind
     default_delays: int = 0  # delayed messages that are due by the default levels: none were given
     store_type: str = FILES
+    source_end: int = 0  # where the log of the source ends
 
     @property
     def unserved(self) -> tuple[str, ...]:
@@ -94,7 +98,8 @@ class RebuildReport:
     def all_well(self) -> bool:
         """Whether the log has no damage, and the target and its queues have and serve all its records."""
         done = self.recovery
-        return not (done.damage or done.intact_cut or done.left_out or self.unserved)
+        lost = done.damage or done.intact_cut or done.entries_after_log
+        return not (lost or done.left_out or self.unserved)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values for JSON."""
@@ -115,6 +120,8 @@ class RebuildReport:
                     "entries_rebuilt",
                     "index_items_rebuilt",
                     "intact_cut",
+                    "older_cut",
+                    "entries_after_log",
                     "left_out",
                     "queues",
                     "seconds",
@@ -169,19 +176,21 @@ def rebuild(
             )
         require_apart([store.path, *store.log.chain.folders], root)
         refuse_unknown_size(store.log, known)
+        refuse_misnamed(store.log)
         settings = known.with_defaults_of(store.geometry())
         # Damage does not end the log before records that were flushed.
         flushed = Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).physic_msg_timestamp
         state = {"source": str(store.path.absolute()), "log": log, "release": str(how)}
         if store_type != FILES:
             state["storeType"] = store_type
-        kinds = TopicKinds.of(store)
+        kinds, queues = TopicKinds.of(store), EntriesAfterLog(store)
         if TOPICS_FILE not in names_in_databases(store.path):
             topics_to_extend(store.path)  # refuses one that nobody could extend
-        resumed = _begin(root, state)
+        resumed, source_end = _begin(root, state), None
         lock = StoreLock(root)
         try:
-            if store.log.has_entries:
+            if store.log.has_entries:  # its offsets are others than those of the target
+                source_end = last_record(store.log).offset
                 newest = write_plain_log(store.log, root / COMMITLOG_DIR, progress)
                 flushed = max(flushed, newest)
                 sync_folder(root / COMMITLOG_DIR)
@@ -212,11 +221,14 @@ def rebuild(
         (root / STATE_FILE).unlink()
     finally:
         lock.release()
+    source_end = report.log_end if source_end is None else source_end
+    report.entries_after_log = queues.behind(source_end)
     unknown_kinds = kinds.unknown(report.queues)
     delayed = [ends for queue, ends in report.queues.items() if queue.topic == SCHEDULE_TOPIC]
     by_default = 0 if config is not None else sum(stop - start for start, stop in delayed)
     return RebuildReport(
-        *(state["source"], str(root), log, resumed, report, unknown_kinds, by_default), store_type
+        *(state["source"], str(root), log, resumed, report, unknown_kinds, by_default),
+        *(store_type, source_end),
     )
 
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rmq_store.commitlog.compare_doubled_files import refuse_doubled
+from rmq_store.commitlog.misnamed_files import refuse_unsure_files
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import refuse_members_log, refuse_to_change
 from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues
@@ -163,7 +163,7 @@ def plan_retention(
         trigger = "forced" if forced else trigger
         log = list(_too_old(store, rules, now, forced))[: rules.deleteFileBatchMax]
     if log:
-        refuse_doubled(store.log)
+        refuse_unsure_files(store.log)
     start = store.log.start
     segments = store.log.chain.segments
     after = segments[len(log)].base if log else start

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rmq_store.admin.entries_after_log import EntriesAfterLog
 from rmq_store.admin.topic_kinds import BATCH
 from rmq_store.arrow.column_values import hosts, stored_bodies, stored_topics
 from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.check_crcs import record_crc_rows
 from rmq_store.commitlog.compare_doubled_files import doubled_files
 from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.misnamed_files import RENAME, misnamed_files
 from rmq_store.commitlog.next_intact_record import page_rest
 from rmq_store.commitlog.record_or_gap import Extent, SoundRun
 from rmq_store.commitlog.walk import walk
@@ -31,6 +33,7 @@ from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.layout import ABORT_FILE
+from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.topics import SCHEDULE_TOPIC
@@ -73,7 +76,10 @@ class SalvageReport:
     skipped_ranges: int = 0
     refused: dict[str, int] = field(default_factory=dict)  # reason -> intact records not written
     doubled: list[str] = field(default_factory=list)  # files of the log that have one name
+    misnamed: list[str] = field(default_factory=list)  # files of the log with a wrong name
     in_other_files: int = 0  # intact records of these files that were not read, and differ
+    entries_after_log: dict[QueueId, int] = field(default_factory=dict)  # see RecoveryReport
+    log_end: int = 0  # after the last intact record
     unread: str | None = None  # a log of another kind that the store goes on in
     default_delays: int = 0  # delayed messages that are due by the default levels: none were given
     with_record_crcs: bool = False  # whether the last copied record had one
@@ -85,7 +91,13 @@ class SalvageReport:
             {"start": one.start, "stop": one.stop, "kind": one.kind, "reason": one.reason}
             for one in self.skipped
         ]
-        return {**plain, "topics": dict(sorted(self.topics.items())), "skipped": ranges}
+        after = {f"{q.topic}@{q.queue_id}": count for q, count in self.entries_after_log.items()}
+        return {
+            **plain,
+            "topics": dict(sorted(self.topics.items())),
+            "skipped": ranges,
+            "entries_after_log": after,
+        }
 
 
 def salvage(
@@ -109,6 +121,7 @@ def salvage(
         report = SalvageReport(
             str(store.path), os.fspath(target), store.log.start, store.log.chain.stop
         )
+        queues = EntriesAfterLog(store)
         unread = unread_dledger(store.path, known, store.log.chain.segments)
         report.unread = None if unread is None else str(unread)
         report.with_record_crcs = _has_record_crcs(store)
@@ -122,12 +135,15 @@ def salvage(
             for piece in walk(store.log):
                 if isinstance(piece, SoundRun):
                     _save(piece, writer, report)
+                    report.log_end = piece.stop
                     report.no_loss_bytes += piece.frame * len(piece.headers)
                 else:
                     _skip(store, piece, report)
                 if progress is not None:
                     progress(piece.stop - piece.start)
+        report.entries_after_log = queues.behind(report.log_end)
         report.default_delays = report.topics[SCHEDULE_TOPIC] if config is None else 0
+        report.misnamed = [f"{file}. {RENAME}" for file in misnamed_files(store.log)]
         for file in doubled_files(store.log):
             report.doubled.append(str(file))
             report.in_other_files += file.differing

@@ -112,6 +112,12 @@ def warn_of(store: MessageStore) -> None:
         click.echo(f"rmqstore: warning: {printable(warning)}", err=True)
 
 
+def warn_of_short_queues(store: MessageStore) -> None:
+    """Print a line for each queue that lacks messages at an end, where no read reports that."""
+    for error in store.view.health.short_queue_errors():
+        click.echo(f"rmqstore: warning: {printable(f'{error.reason}. {error.advice}')}", err=True)
+
+
 def topic_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
     """For completion: the topics of the store typed so far that begin with what is typed."""
     return _completed(ctx, typed, lambda store: store.view.known_topics)

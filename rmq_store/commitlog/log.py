@@ -365,6 +365,13 @@ def open_log(root: Path, config: StoreConfig) -> CommitLog:
     )
 
 
+def unreadable_files(log: CommitLog) -> list[SegmentFile]:
+    """The files of a local log that may not be read. Few readers open all of them."""
+    if not log.chain.cost.grows:
+        return []
+    return [file for file in log.chain.segments if not os.access(file.path, os.R_OK)]
+
+
 def empty_files(log: CommitLog) -> list[Path]:
     """The files of a local log without a byte, before its last file: no broker starts with one."""
     last = max((segment.base for segment in log.chain.segments), default=-1)

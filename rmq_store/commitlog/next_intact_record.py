@@ -126,18 +126,20 @@ _SHOWN = 8  # bytes: size and magic of a record
 _ZEROS_READ = 64 << 20
 
 
-def intact_records_behind(log: CommitLog, stop: int, newest: int | None) -> Iterator[SoundRun]:
+def intact_records_behind(
+    log: CommitLog, stop: int, newest: int | None, *, older: bool = False
+) -> Iterator[SoundRun]:
     """The intact records behind `stop`, a log offset; `newest`: when the one before it was stored (ms).
 
     Records that are older than the one before them, and what follows, are left from before the log
-    was cut.
+    was cut: they are given with `older` alone.
     """
     if not _has_more(log, stop):
         return
     for piece in walk(log, stop, log.chain.stop):
         if isinstance(piece, SoundRun):
             stored = piece.headers.store_timestamp
-            if newest is not None and int(stored[0]) < newest:
+            if newest is not None and int(stored[0]) < newest and not older:
                 return
             yield piece
             newest = int(stored[-1])

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from rmq_store.config.json_files import (
     NUMBER,
     ConfigFile,
+    config_names,
     read_config,
     refuse_odd_version,
     refuse_other_spellings,
@@ -40,6 +41,11 @@ class Committed(NamedTuple):
     group: str
     queue: QueueId
     offset: int  # the next queue offset to consume, or to be sent
+
+
+def has_consumer_offsets(store: str | os.PathLike[str]) -> bool:
+    """Whether there is a file of consumer offsets, a .bak of one or a database in its place."""
+    return not {*CONSUMER_FILES}.isdisjoint(config_names(store))
 
 
 def committed_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:

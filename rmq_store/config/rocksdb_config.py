@@ -38,11 +38,10 @@ class _Kind(NamedTuple):
     number: int
 
 
+GROUPS_FILE = "subscriptionGroup.json"
 _KINDS = {
     "topics.json": _Kind("topicConfigTable", "topics", "topic", 3),
-    "subscriptionGroup.json": _Kind(
-        "subscriptionGroupTable", "subscriptionGroups", "subscriptionGroup", 4
-    ),
+    GROUPS_FILE: _Kind("subscriptionGroupTable", "subscriptionGroups", "subscriptionGroup", 4),
     "consumerOffset.json": _Kind("offsetTable", "consumerOffsets", "consumerOffset", 1),
 }
 KEPT_NAMES = tuple(_KINDS)

@@ -135,9 +135,12 @@ class _Cursor:
                 block = block.take(
                     block.offset >= self._at
                 )  # skip a batch that the last block returned
+            behind = upto
             if not self._batch and 0 < len(block) < upto - self._at:
+                if not block.size[-1]:  # a hole that may go on far behind the block
+                    behind = max(upto, int(block.offset[-1] + block.count[-1]))
                 block = _without_holes(block, self._at, upto)
-            self._at = upto
+            self._at = behind
             if len(block):
                 return block
             step *= 2  # in a batch queue, offsets may be far apart

@@ -172,8 +172,13 @@ class QueueFiles:
             parts.append(self._entries_held(first, last))
             at = last
         if at < stop:
-            parts.append(hole_at(at))
+            parts.append(hole_at(at, self._next_held(stop) - at))
         return concat_entries(parts)
+
+    def _next_held(self, unit: int) -> int:
+        """The first unit at or after one in a hole that a file holds; itself without one."""
+        following = (file.base for file in self.chain.segments_from(unit * self.dtype.itemsize))
+        return max(unit, next(following, 0) // self.dtype.itemsize)
 
     def _entries_held(self, start: int, stop: int) -> Entries:
         """The entries of units in one file."""

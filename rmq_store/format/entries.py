@@ -54,10 +54,10 @@ def no_entries() -> Entries:
     return Entries(*(np.zeros(0, dtype=np.int64) for _ in range(5)))
 
 
-def hole_at(at: int) -> Entries:
+def hole_at(at: int, count: int = 1) -> Entries:
     """The entry that stands for the missing units from `at` on, which no file holds."""
     nothing = np.zeros(1, dtype=np.int64)
-    return Entries(nothing + at, nothing, nothing, nothing, nothing + 1)
+    return Entries(nothing + at, nothing, nothing, nothing, nothing + count)
 
 
 def concat_entries(parts: Sequence[Entries]) -> Entries:

@@ -13,7 +13,14 @@ from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.search.log_partitions import COUNTED
 from rmq_store.search.queue_selection import require_queue_ids, require_topic
 from rmq_store.store import MessageStore
-from rmq_store.tables.compute_lag import ABOVE_MAX, LOST_QUEUE, NOT_KNOWN, NOT_READ, group_rows
+from rmq_store.tables.compute_lag import (
+    ABOVE_MAX,
+    LOST_ENTRIES,
+    LOST_QUEUE,
+    NOT_KNOWN,
+    NOT_READ,
+    group_rows,
+)
 from rmq_store.tables.table import Row
 from rmq_store.text.sizes import counted
 
@@ -21,6 +28,8 @@ LOST = "BELOW_MIN"
 _OFFSETS_A_SHARE = 500
 _PROBLEMS = {
     LOST_QUEUE: "the lag in {} is not known: the entries are lost",
+    LOST_ENTRIES: "no consumer gets messages of {} that the log has: their entries are lost, and the lag "
+    "lacks them. rmqstore rebuild lists them in a new store",
     NOT_KNOWN: "whether {} may be read is not known: topics.json cannot be read",
     NOT_READ: "messages wait in {} that no consumer reads: the number is readQueueNums of the "
     "topic or more, perm of the topic lacks 4, or topics.json does not have it",

@@ -50,6 +50,10 @@ class _EntriesOfFiles:
         """Offsets between others are those of messages that were compacted away."""
         return "it was compacted away"
 
+    def offsets_without_file(self, queue: QueueId) -> Sequence[tuple[int, int]]:
+        """None are known: a compaction leaves out offsets."""
+        return ()
+
 
 def compacted_batches(
     served: ServedQueues,

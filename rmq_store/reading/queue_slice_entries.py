@@ -49,6 +49,9 @@ class EntriesOfQueues(Protocol):
     def why_missing(self, queue: QueueId) -> str:
         """Why a queue offset between others may have no entry."""
 
+    def offsets_without_file(self, queue: QueueId) -> Sequence[tuple[int, int]]:
+        """Ranges of queue offsets between others that no file holds and that are reported as one."""
+
 
 class WantedEntries:
     """Chooses entries of one view by tag hash. `damaged` takes the errors of the others.
@@ -82,7 +85,7 @@ class WantedEntries:
 
         def keep(number: int, entries: Entries) -> Entries:
             part = parts[number]
-            wanted = self._with_tags(part.queue, self._leading(part.queue, entries))
+            wanted = self._with_tags(part.queue, self._leading(part, entries))
             if not self._reads_log and len(wanted):
                 wanted, ends[number] = self._trusted(part, wanted, ends[number])
             return wanted
@@ -116,14 +119,15 @@ class WantedEntries:
             and (at + size).max() <= self._log_end
         )
 
-    def _leading(self, queue: QueueId, entries: Entries) -> Entries:
+    def _leading(self, part: QueueSlice, entries: Entries) -> Entries:
         """The entries without those that point nowhere, which are reported."""
         if not self._all_lead(entries):
             leads = self._leads(entries)
-            self._report_dead_ends(queue, entries.take(~leads))
+            others = self._report_missing_files(part, entries.take(~leads))
+            self._report_dead_ends(part.queue, others)
             entries = entries.take(leads)
         if self._holes and not self._reads_log:
-            entries = self._in_files(queue, entries)
+            entries = self._in_files(part.queue, entries)
         return entries
 
     def _with_tags(self, queue: QueueId, entries: Entries) -> Entries:
@@ -174,6 +178,21 @@ class WantedEntries:
             entries = _each_message(entries, part)
         return entries, end
 
+    def _report_missing_files(self, part: QueueSlice, entries: Entries) -> Entries:
+        """The entries without the places of missing files, of which each range is reported once.
+
+        A file that was renamed to a distant number leaves millions of such places.
+        """
+        for start, stop in self._view.offsets_without_file(part.queue) if len(entries) else ():
+            first, behind = max(start, part.start), min(stop, part.stop)
+            inside = (entries.offset >= first) & (entries.offset < behind)
+            if (entries.offset[inside] == first).any():
+                folder = self._view.folder(part.queue)
+                entry = ListedAt(*part.queue, first, 0, 0, behind - first)
+                self._damaged(without_file(folder, entry), entry)
+            entries = entries.take(~inside)
+        return entries
+
     def _report_dead_ends(self, queue: QueueId, entries: Entries) -> None:
         for row in range(len(entries)):
             entry = entries.listed_at(queue, row)
@@ -210,6 +229,19 @@ def leads_nowhere(folder: str, entry: ListedAt, log_end: int, why: str) -> Corru
         expected=f"a record before log offset {log_end}",
         actual=f"log offset {entry.log_offset}, size {entry.size}",
         advice="Read with on_damage to skip it",
+    )
+
+
+def without_file(folder: str, entry: ListedAt) -> CorruptQueueError:
+    """The error of a range of queue offsets that no file of a queue holds."""
+    last = entry.queue_offset + entry.messages - 1
+    return CorruptQueueError(
+        folder,
+        offset=QueueOffset(entry.queue_offset),
+        reason=f"queue {entry.topic}/{entry.queue_id} has no file for its queue offsets {entry.queue_offset} "
+        f"to {last}: a file is gone, or the next one has a wrong name",
+        advice="Look for the file in a copy, or rebuild the queues: rmqstore rebuild. Read with on_damage to "
+        "skip it",
     )
 
 

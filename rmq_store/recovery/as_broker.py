@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.commitlog.compare_doubled_files import refuse_doubled
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.misnamed_files import refuse_unsure_files
 from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.commitlog.record_runs import follow
 from rmq_store.config.broker_conf import StoreConfig
@@ -64,9 +64,9 @@ class BrokerRecovery:
     ) -> None:
         self.root = root
         self.release = release
-        folders = QueueFolders(root, config)
+        self._folders = folders = QueueFolders(root, config)
         log = CommitLog(commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog)
-        refuse_doubled(log)
+        refuse_unsure_files(log)
         self.config = config.with_defaults_of(queue_sizes(folders))
         self.changes = changes
         self.report = RecoveryReport(
@@ -134,6 +134,9 @@ class BrokerRecovery:
         self.report.scanned_from = self.files[number][0]
         end = self._dispatch_from(number, reached if self.report.clean else None)
         self.report.damage = [hole for hole in self.log.chain.holes if hole[1] <= end]
+        self.report.entries_after_log = self._folders.entries_after(
+            self.log, end, self._folders.stops()
+        )
         behind = intact_records_behind(self.log, end, self._newest)
         self.report.intact_cut = sum(len(run.headers) for run in behind)
         if max((q.max_physic_offset for q in self.queues.values()), default=-1) >= end:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -53,6 +54,20 @@ def line_of_default_delays(count: int, *, planned: bool = False, again: str) -> 
     )
 
 
+def line_of_lost_end(after_log: Mapping[QueueId, int], log_end: int) -> str:
+    """A sentence about entries that lead after the end of the log, and to no record, by queue."""
+    most = sorted(after_log.items(), key=lambda item: -item[1])[:_NAMED]
+    named = ", ".join(f"{queue.topic}/{queue.queue_id}: {count}" for queue, count in most)
+    more = ", ..." if len(after_log) > _NAMED else ""
+    return printable(
+        f"not in the log, which ends at log offset {log_end}: the messages of "
+        f"{counted(sum(after_log.values()), 'entry')} in {counted(len(after_log), 'queue')} "
+        f"({named}{more}). Unless a crash lost them, or a broker wrote while the store was copied, look in a "
+        "copy or a replica for the file of the log that is missing, cut or damaged"
+    )
+
+
+_NAMED = 5  # queues in a sentence
 _AFTER_LEFT_OUT = {  # by `listed` and `replaced`
     (False, False): "A broker skips them too; source=commitlog reads them",
     (True, False): (
@@ -72,11 +87,14 @@ class RecoveryReport:
     ranges that are not records and were not changed. `entries_cut` and `entries_rebuilt`: units of
     queues. `delayed_rebuilt`: those of them that have the time of a delayed message, and
     `default_delays`: by default delay levels, because no configuration was given. `intact_cut`: intact
-    records behind the log's new end, which are cut or hidden with the damage before them. `left_out`: records
+    records behind the log's new end, which are cut or hidden with the damage before them. `older_cut`: those
+    that are older than the records before them, and what follows these, as a log that was cut leaves them.
+    `entries_after_log`: of each queue, entries that lead after the log's end, and to no intact record.
+    `short_queues`: a
+    sentence for each queue of a store left `untouched` that lacks messages at an end. `left_out`: records
     that no broker lists, because earlier records have their queue offsets. `queues`: min and max offset
-    of each. `untouched`: the store was closed cleanly and its log and queues end together, so nothing
-    else was checked and nothing was changed. `applied`:
-    false for a plan, which says what a recovery would do.
+    of each. `untouched`: the store was closed cleanly and its log and queues end together, so nothing else
+    was checked and nothing was changed. `applied`: false for a plan, which says what a recovery would do.
     """
 
     path: str
@@ -95,6 +113,9 @@ class RecoveryReport:
     index_items_rebuilt: int = 0
     default_delays: int = 0
     intact_cut: int = 0
+    older_cut: int = 0
+    entries_after_log: dict[QueueId, int] = field(default_factory=dict)
+    short_queues: list[str] = field(default_factory=list)
     left_out: dict[QueueId, LeftOut] = field(default_factory=dict)
     queues: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -110,13 +131,24 @@ class RecoveryReport:
         """Bytes cut from the end of the log, up to its last nonzero byte."""
         return sum(file.bytes for file in self.files if file.what == "cut log")
 
-    def line_of_intact_cut(self) -> str:
-        """A sentence about intact records behind the log's new end."""
+    def lines_of_intact_cut(self) -> Iterator[str]:
+        """Sentences about intact records behind the log's new end."""
         done = "are cut too" if self.applied else "would be cut too"
-        return (
-            f"{self.intact_cut} intact records after log offset {self.log_end} {done}, because the one "
-            "there is damaged. rmqstore salvage copies them into a new store, before a recovery"
-        )
+        if self.intact_cut:
+            yield (
+                f"{self.intact_cut} intact records after log offset {self.log_end} {done}, because the one "
+                "there is damaged. rmqstore salvage copies them into a new store, before a recovery"
+            )
+        if self.older_cut:
+            yield (
+                f"{self.older_cut} intact records after log offset {self.log_end} {done}: they are older "
+                "than those before, as a recovery that cut the log leaves them. rmqstore salvage copies them"
+            )
+
+    def line_of_lost_end(self) -> str:
+        """A sentence about entries that lead after the log's end, and what becomes of them."""
+        cut = "was cut" if self.applied else "would be cut, so put the file back first"
+        return f"{line_of_lost_end(self.entries_after_log, self.log_end)}. Each such entry {cut}"
 
     def line_of_default_delays(self) -> str:
         """A sentence about entries with the times of the default delay levels."""
@@ -150,7 +182,7 @@ class RecoveryReport:
             for name in self.__dataclass_fields__
             if name
             not in (
-                *("files", "left_out", "queues"),
+                *("files", "left_out", "queues", "entries_after_log"),
                 *("delayed_rebuilt", "batch_topics", "inner_batches", "snapshot"),
             )
         }
@@ -162,12 +194,20 @@ class RecoveryReport:
             {"topic": queue.topic, "queue_id": queue.queue_id, **asdict(left)}
             for queue, left in self.left_out.items()
         ]
+        found["entries_after_log"] = {
+            f"{queue.topic}@{queue.queue_id}": n for queue, n in self.entries_after_log.items()
+        }
         found["queues"] = {
             f"{queue.topic}@{queue.queue_id}": list(ends) for queue, ends in self.queues.items()
         }
         return found
 
     def __str__(self) -> str:
+        if self.short_queues:
+            lines = [f"{printable(self.path)} was closed cleanly; nothing was changed"]
+            return "\n".join(
+                [*lines, *(f"  {printable(lacking)}" for lacking in self.short_queues)]
+            )
         if self.untouched:
             return (
                 f"{printable(self.path)} was closed cleanly, and its log and queues end together: "
@@ -183,7 +223,8 @@ class RecoveryReport:
             f"  queues: {len(self.queues)}, entries cut {self.entries_cut}, "
             f"rebuilt {self.entries_rebuilt}; index items rebuilt {self.index_items_rebuilt}",
         ]
-        lines += [f"  {self.line_of_intact_cut()}"] if self.intact_cut else []
+        lines += [f"  {line}" for line in self.lines_of_intact_cut()]
+        lines += [f"  {self.line_of_lost_end()}"] if self.entries_after_log else []
         lines += [f"  {line}" for line in self.lines_of_left_out()]
         lines += [f"  {self.line_of_default_delays()}"] if self.default_delays else []
         lines += [f"  damage left unchanged: {start} to {stop}" for start, stop in self.damage]

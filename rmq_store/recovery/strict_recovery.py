@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.commitlog.compare_doubled_files import refuse_doubled
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog, empty_files
+from rmq_store.commitlog.misnamed_files import refuse_unsure_files
 from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
@@ -23,6 +23,7 @@ from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import LARGEST_FILE, SegmentFile
 from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE
 from rmq_store.format.releases import Dialect
+from rmq_store.format.topics import is_system_topic
 from rmq_store.index.index_writer import IndexWriter
 from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.markers.lock_file import write_abort
@@ -39,6 +40,7 @@ from rmq_store.snapshot.file_sizes import (
     refuse_smaller,
     refuse_unknown_size,
 )
+from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.snapshot import take_snapshot
 
 _BYTES_BETWEEN_MARKS = 1 << 30  # of the log, dispatched
@@ -87,7 +89,7 @@ class StrictRecovery:
         """Recover the store and return the report."""
         folders = commitlog_folders(self.root, self.config)
         log = CommitLog(folders, file_size=self.config.mappedFileSizeCommitLog)
-        refuse_doubled(log)
+        refuse_unsure_files(log)
         if self.report.clean and not why_unclean(self.root, log, self.config):
             self._report_untouched(log)
             return self.report
@@ -167,7 +169,9 @@ class StrictRecovery:
         report.damage = [*(hole for hole in log.chain.holes if hole[1] <= start), *first.damage]
         report.log_start, report.log_end = log.start, end
         if self._until is None:
-            report.intact_cut = self._intact_behind(log, end, first.newest_timestamp)
+            stops = self._folders.stops()
+            report.entries_after_log = self._folders.entries_after(log, end, stops)
+            self._count_behind(log, end, first.newest_timestamp)
         if report.intact_cut and not self._cuts_intact:
             raise UnrecoverableStoreError(
                 log.path_at(end),
@@ -179,18 +183,22 @@ class StrictRecovery:
             )
         return first
 
-    def _intact_behind(self, log: CommitLog, end: int, newest: int) -> int:
-        """How many intact records follow the one at `end`, which does not count.
+    def _count_behind(self, log: CommitLog, end: int, newest: int) -> None:
+        """Count the intact records that follow the one at `end`, which does not count.
 
         That one may be whole, and only its properties half-written. One that a file ended inside of
         is not intact.
         """
-        count = 0
-        for run in intact_records_behind(log, end, newest):
+        for run in intact_records_behind(log, end, newest, older=True):
             starts = run.headers.at + run.headers.base
             whole = starts + run.headers.total <= run.segment.base + run.segment.size
-            count += int((whole & (starts > end)).sum())
-        return count
+            count = int((whole & (starts > end)).sum())
+            stored = run.headers.store_timestamp
+            if self.report.older_cut or int(stored[0]) < newest:
+                self.report.older_cut += count
+            else:
+                self.report.intact_cut += count
+            newest = int(stored[-1])
 
     def _first_walk(self, log: CommitLog, start: int) -> LogWalk:
         """Walk to the end of the log, or to the end that the caller requested."""
@@ -317,6 +325,9 @@ class StrictRecovery:
         snapshot = take_snapshot(self.root, log, self._folders, self.config)
         self.report.untouched = True
         self.report.log_start, self.report.log_end = snapshot.log_start, snapshot.log_end
+        view = QueueView(self.root, lambda: log, self._folders, snapshot, is_system_topic)
+        lacking = view.health.short_queue_errors()
+        self.report.short_queues = [f"{error.reason}. {error.advice}" for error in lacking]
         self.report.queues = {
             queue: (state.min_offset, state.max_offset)
             for queue, state in snapshot.queues.items()

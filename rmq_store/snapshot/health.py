@@ -145,10 +145,23 @@ class Health:
         yield from self._inside(found, parts, None if compare else covered)
         yield from self._damage(found)
 
+    @Fact
+    def short_queues(self) -> dict[QueueId, Missing]:
+        """What queues lack at their ends, as far as a read of all of them looks for it."""
+        if self.snapshot.part:
+            return {}
+        found, every = self._in_whole_log, set(self._states)
+        near = self.ends.near(every, every, None, all_seen=found is not None, sound=True)
+        return near.ends | (found.ends if found is not None else {})
+
+    def short_queue_errors(self) -> Iterator[StoreError]:
+        """An error for each of the `short_queues`, for what counts entries and reads no message."""
+        yield from (self._unlisted(queue, lost) for queue, lost in self.short_queues.items())
+
     def only(self, queues: Iterable[QueueId]) -> StoreSnapshot:
         """The snapshot with only these `queues`, for a part of a job, and what only all of them prove."""
         some = {queue: self._states[queue] for queue in queues if queue in self._states}
-        _ = self._in_whole_log, self.damage_near_end, self.lost_queues
+        _ = self._in_whole_log, self.damage_near_end, self.lost_queues, self.short_queues
         return replace(self.snapshot, queues=some, part=True, facts=dict(self.snapshot.facts))
 
     def is_quick(self, covered: LogRange, parts: Sequence[QueueSlice]) -> bool:
@@ -308,15 +321,28 @@ class Health:
         flushed = Checkpoint.read_or_zero(self._root / CHECKPOINT_FILE).physic_msg_timestamp
         if flushed <= stored or flushed <= self._newest_near_end:
             return None
+        # A clock that was set back leaves no entry without a record.
+        proven = self.is_listed_beyond(self.snapshot.log_end)
+        unless = "" if proven else ", unless a clock was set back"
         return DataLossError(
             self.log.path_at(self.snapshot.log_end),
             offset=LogOffset(self.snapshot.log_end),
-            reason="the end of the log is lost: the checkpoint has a later time than the last record",
+            reason=f"the end of the log is lost{unless}: the checkpoint has a later time than the last record"
+            + (", and queues list messages after it" if proven else ""),
             expected=f"a record stored at {flushed} ms",
             actual="no record" if last is None else f"the last one stored at {stored} ms",
-            advice="Look for the rest in a replica or a copy; if the "
-            "checkpoint is wrong, move it away",
+            advice="Look for the rest in a replica or a copy"
+            + ("" if proven else "; if a clock was set back, move the checkpoint away"),
         )
+
+    def is_listed_beyond(self, place: int) -> bool:
+        """Whether the last entry of a queue leads to a log offset at or after `place`."""
+        for queue, state in self._states.items():
+            start = max(state.min_offset, state.max_offset - 1)
+            last = self.view.entries(queue, start, state.max_offset)
+            if len(last) and int(last.log_offset[-1]) >= place:
+                return True
+        return False
 
     @Fact
     def _doubled(self) -> list[StoreError]:

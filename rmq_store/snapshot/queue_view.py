@@ -208,8 +208,8 @@ class QueueView:
         lost_log = self.health.lost_log
         if lost_log is not None:
             yield (
-                f"{lost_log.reason}. It ends at log offset {self.snapshot.log_end}; queues may count "
-                "messages behind it, which cannot be read. rmqstore verify shows what is lost"
+                f"{lost_log.reason}. It ends at log offset {self.snapshot.log_end}, and messages that queues "
+                f"count behind it cannot be read. {lost_log.advice}; rmqstore verify shows what is lost"
             )
         yield from self._tiered()
         unread = self.unread_database
@@ -306,6 +306,16 @@ class QueueView:
     def why_missing(self, queue: QueueId) -> str:
         """Why a queue offset between others may have no entry."""
         return "it is lost, or its entry is out of order"
+
+    def offsets_without_file(self, queue: QueueId) -> Sequence[tuple[int, int]]:
+        """Ranges of queue offsets between others that more than one missing file would hold.
+
+        None of a BatchConsumeQueue. The messages of a single file are accounted for one by one.
+        """
+        files = self.files(queue)
+        width, size = files.dtype.itemsize, files.chain.file_size
+        holes = () if files.batch or not files.has_holes else files.chain.holes
+        return [(start // width, stop // width) for start, stop in holes if stop - start > size]
 
     def limits(self, queue: QueueId) -> tuple[int, int]:
         """The first queue offset with a message, and the one after the last. Raises UnknownQueueError."""

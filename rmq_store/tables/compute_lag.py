@@ -17,7 +17,7 @@ from rmq_store.store import MessageStore
 from rmq_store.tables.table import Row
 
 LOST_QUEUE, NOT_READ, ABOVE_MAX = "LOST_QUEUE", "NOT_READ", "ABOVE_MAX"
-NOT_KNOWN = "NOT_KNOWN"
+NOT_KNOWN, LOST_ENTRIES = "NOT_KNOWN", "LOST_ENTRIES"
 
 
 def source_of(store: MessageStore, name: str) -> tuple[str, int | None]:
@@ -73,6 +73,9 @@ def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int) -> Row:
     status = "BELOW_MIN" if offset < low else ABOVE_MAX if offset > high else "OK"
     if status == "OK" and offset < high and not store.view.is_read(queue):
         status = NOT_READ
+    lost = store.view.health.short_queues.get(queue)
+    if lost is not None and (offset < low or lost.offset >= high):
+        status = LOST_ENTRIES
     start = min(max(offset, low), high)
     row: dict[str, Any] = {
         "minOffset": low,

@@ -41,10 +41,10 @@ GROUPS = Table(
             "OK, BELOW_MIN (unconsumed messages expired), ABOVE_MAX "
             "(the offset is after the last message), NOT_READ (messages wait in a queue whose number "
             "is readQueueNums of the topic or more, or whose topic has a perm without 4 or is not in "
-            "topics.json, so that no consumer gets them), LOST_QUEUE (the "
-            "log has records of the queue, and its files have none or are gone, so the lag is not "
-            "known), NOT_KNOWN (the queue has no files, and topics.json, which may declare it, cannot be "
-            "read) or NO_SUCH_QUEUE",
+            "topics.json, so that no consumer gets them), LOST_ENTRIES (the log has messages of the "
+            "queue that it lists no more), LOST_QUEUE (the log has records of the queue, and its files have "
+            "none or are gone, so the lag is not known), NOT_KNOWN (the queue has no files, and topics.json, "
+            "which may declare it, cannot be read) or NO_SUCH_QUEUE",
         ),
         TableColumn("configFile", TEXT, "the file that says so"),
         TableColumn("configModified", TIMESTAMP, "when that was written"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -17,15 +17,17 @@ from rmq_store.config.consumer_offsets import (
     decode_consumer_offsets,
     decode_delay_offsets,
     decode_order_info,
+    has_consumer_offsets,
     read_delay_file,
     sent_offsets,
 )
 from rmq_store.config.json_files import ConfigFile, Decode, as_it_is, config_names, read_config
+from rmq_store.config.rocksdb_config import GROUPS_FILE
 from rmq_store.config.topics_json import TOPICS_FILE, decode_topics, may_be_read, read_queue_count
 from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
 from rmq_store.format.queues import QueueId
-from rmq_store.format.topics import SCHEDULE_TOPIC, TIMER_TOPIC
+from rmq_store.format.topics import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.timer_files import TIMER_CHECK, read_timer_check
 from rmq_store.store import MessageStore
@@ -119,6 +121,7 @@ def config_findings(store: MessageStore) -> Iterator[Finding]:
     except CorruptConfigError as error:
         yield _unreadable(error)
         return
+    yield from _missing_files(store, names)
     for name in names:
         try:
             found = read_config(store.path, name, _DECODED.get(name, as_it_is))
@@ -137,6 +140,31 @@ def config_findings(store: MessageStore) -> Iterator[Finding]:
         yield _unreadable(error)
 
 
+def _missing_files(store: MessageStore, names: Collection[str]) -> Iterator[Finding]:
+    """Findings for files that the broker had, by others of its files, and that are gone with their .bak."""
+    if TOPICS_FILE not in names and names and store.queues():
+        yield _missing(store, TOPICS_FILE, "other files of the broker are", _NO_TOPICS)
+    groups = [topic for topic in store.view.known_topics if topic.startswith(RETRY_PREFIX)]
+    # Without the file of groups no broker has run here, as where a store was salvaged.
+    if groups and GROUPS_FILE in names and not has_consumer_offsets(store.path):
+        yield _missing(store, CONSUMER_FILES[0], f"a group has the topic {groups[0]}", _NO_OFFSETS)
+
+
+def _missing(store: MessageStore, name: str, proof: str, effect: str) -> Finding:
+    return Finding(
+        Severity.WARNING,
+        "config-missing",
+        str(store.path / CONFIG_DIR / name),
+        f"neither the file nor its .bak is there, although {proof}: {effect}",
+        "Restore the file from a copy before a broker starts, which writes a new one",
+    )
+
+
+_NO_TOPICS = "a broker knows no topic of its users, and refuses to serve their messages"
+_NO_OFFSETS = (
+    "how far groups had consumed is not known, and each starts like a new group. Normal if no group has "
+    "ever committed an offset"
+)
 _BACKUP_USED = (
     "It is older: what was written after it is missing. A broker that cannot read the file uses "
     "it too when it starts. Restore the file from a copy, or accept the .bak"

@@ -61,7 +61,7 @@ class Findings:
         count = finding.count + (0 if before is None else before.count)
         self.further[finding.code] = replace(
             finding,
-            meaning=f"{finding.code}: {count} more, not listed; the last one: " + (finding.meaning),
+            meaning=f"{count} more of this code are not listed; the last one: {finding.meaning}",
             count=count,
         )
 

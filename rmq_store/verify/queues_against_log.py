@@ -359,7 +359,8 @@ def _dangling(
         if error.reason.endswith(OTHER_OFFSET):
             return  # its record is reported as listed elsewhere
         place = None if error.entry is None else _around(damage, error.entry.log_offset)
-        counts[place is not None] += 1
+        units = 1 if error.entry is None or state.batch else error.entry.messages
+        counts[place is not None] += units
         first.setdefault(place, error)
 
     part = QueueSlice(queue, state.min_offset, state.max_offset)

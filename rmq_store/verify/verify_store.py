@@ -16,6 +16,7 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.compare_doubled_files import DoubledFile, doubled_files
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import empty_files
+from rmq_store.commitlog.misnamed_files import RENAME, MisnamedFile, misnamed_files
 from rmq_store.commitlog.next_intact_record import page_rest
 from rmq_store.commitlog.record_or_gap import Extent, SoundRun
 from rmq_store.commitlog.walk import end_now, walk
@@ -237,13 +238,16 @@ class _PartCheck:
         self.batch_topics = batch_topics(store.view.declared_topics) | store.snapshot().batch_topics
         self.log_end = store.log_range()[1]
         self.entries = EntryChecks(store, self.part.findings)
+        files = [file for file in store.log.chain.segments_from(start) if file.base == start]
+        self.misnamed = list(misnamed_files(store.log, files))
 
     def take(self, piece: SoundRun | Extent) -> None:
         """Check the next piece of the log."""
         if piece.start < self.log_end:
             self.entries.take(piece)
         if not isinstance(piece, SoundRun):
-            _note_gap(self.store, piece, self.part)
+            if not (self.misnamed and piece.gap is Gap.GHOST):
+                _note_gap(self.store, piece, self.part)
             if piece.gap in _DAMAGED:
                 self.index.excuse(piece.start, piece.stop)
         elif piece.start >= self.log_end:
@@ -256,6 +260,7 @@ class _PartCheck:
         self.part.entries = self.entries.spans
         self.listed.finish()
         self.part.unindexed += self.index.conclude(self.part.findings)
+        self.part.findings.add_all(map(_misnamed, self.misnamed))
         self.part.findings.add_all(map(_doubled, doubled_files(self.store.log, self.start)))
         return self.part
 
@@ -278,6 +283,16 @@ def _doubled(file: DoubledFile) -> Finding:
         file.used.path,
         f"{file}. A broker loads both, and reads the one whose folder comes first in a HashSet",
         f"{lost}Find out which of the two is right, and move the other one away",
+    )
+
+
+def _misnamed(file: MisnamedFile) -> Finding:
+    return Finding(
+        Severity.ERROR,
+        "log-file-misnamed",
+        file.file.path,
+        f"{file}. No record of it is at its place, so neither readers nor brokers reach one",
+        f"{RENAME}. Then verify again: other findings may be gone",
     )
 
 
@@ -407,7 +422,7 @@ def _about_end(
     if not store.snapshot().closed:
         code, meaning, advice = usual
         return code, _REST_OR_TORN if torn and rest is not None else meaning, advice, stop
-    if rest is not None and not _is_listed_beyond(store, extent.start):
+    if rest is not None and not store.view.health.is_listed_beyond(extent.start):
         return "log-page-rest", _PAGE_REST, _PAGE_REST_ADVICE, stop
     return ("log-torn-tail", _CUT_LATER, _CUT_ADVICE, stop) if torn else (*usual, stop)
 
@@ -432,17 +447,6 @@ _PAGE_REST_ADVICE = (
     "A broker of 5.5.0 or later with writeWithoutMmap=true leaves such bytes, up to the end of a page, "
     "and writes over them"
 )
-
-
-def _is_listed_beyond(store: MessageStore, place: int) -> bool:
-    """Whether the last entry of a queue leads to a log offset at or after `place`."""
-    for queue, state in store.snapshot().queues.items():
-        last = store.view.entries(
-            queue, max(state.min_offset, state.max_offset - 1), state.max_offset
-        )
-        if len(last) and int(last.log_offset[-1]) >= place:
-            return True
-    return False
 
 
 def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:

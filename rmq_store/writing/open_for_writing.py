@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rmq_store.commitlog.compare_doubled_files import refuse_doubled
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.misnamed_files import refuse_unsure_files
 from rmq_store.commitlog.next_intact_record import page_rest
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.config.locate import (
@@ -19,7 +20,7 @@ from rmq_store.config.locate import (
 )
 from rmq_store.config.rocksdb import refuse_rocksdb_config
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.errors import NotAStoreError, from_os_error
+from rmq_store.errors import NotAStoreError, from_os_error, shown_path
 from rmq_store.files.changes import cut
 from rmq_store.format.layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR
 from rmq_store.format.releases import Dialect, dialect
@@ -29,6 +30,8 @@ from rmq_store.recovery.recover_store import check_mode, recover_locked
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.snapshot.file_sizes import geometry_found, refuse_contradiction
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
+
+LOG = logging.getLogger("rmqstore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +95,11 @@ def open_store(
             refuse_abort(root)
         else:
             report = recover_locked(root, given, traits, recovery, until=until, cuts_intact=False)
+            if report.entries_after_log:
+                LOG.warning("%s: %s", shown_path(str(root)), report.line_of_lost_end())
         folders = QueueFolders(root, given)
         log = CommitLog(commitlog_folders(root, given), file_size=given.mappedFileSizeCommitLog)
-        refuse_doubled(log)
+        refuse_unsure_files(log)
         if recovery == "broker" and report is not None and report.snapshot is not None:
             snapshot = report.snapshot
         else:

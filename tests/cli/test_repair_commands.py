@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from rmq_store.markers.lock_file import StoreLock
-from tests.support.golden import GoldenStore, unpack
-from tests.support.running.commands import Golden, objects, run, sent_to
+from tests.support.golden import GoldenStore, log_files, unpack
+from tests.support.running.commands import Golden, call, objects, run, sent_to
+
+COPIES = ("rebuild", "salvage")
 
 
 def test_the_exit_code_of_verify_says_whether_the_store_is_sound(
@@ -57,7 +59,29 @@ def test_rebuild_rebuilds_the_queues(golden: Golden, tmp_path: Path) -> None:
     assert "never rebuilt in place" in run("rebuild", store.path, target, expect=2)
 
 
-@pytest.mark.parametrize("command", ["rebuild", "salvage"])
+@pytest.mark.parametrize("left", [3, 0])
+def test_messages_after_the_end_of_a_log_without_its_last_file_are_named(
+    left: int, tmp_path: Path
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    for file in log_files(store)[left:]:
+        file.unlink()
+    found = [call(command, store.path, "--to", str(tmp_path / command)) for command in COPIES]
+    if left:
+        found.append(call("recover", store.path))
+    for done in found:
+        assert done.returncode == 1
+        assert f"the messages of {'333' if left else '1,588'} entries in 17 queues" in done.stdout
+        assert "for the file of the log" in done.stdout
+    (report,) = objects("salvage", store.path, "--to", str(tmp_path / "json"), expect=1)
+    assert sum(report["entriesAfterLog"].values()) == (333 if left else 1588)
+    if left:
+        assert (
+            "messages of 333 entries in 17 queues" in call("recover", store.path, "--apply").stdout
+        )
+
+
+@pytest.mark.parametrize("command", COPIES)
 @pytest.mark.parametrize("target", ["new", "commitlog/new", ".", "../link/new", "..", "LOG/new"])
 def test_a_new_store_is_not_written_into_its_source(
     tmp_path: Path, command: str, target: str

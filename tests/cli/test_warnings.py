@@ -17,7 +17,7 @@ from rmq_store.cli.read_commands import tail
 from rmq_store.errors import StoreError
 from rmq_store.questions.lag import LagQuestion
 from tests.support.golden import GoldenStore, log_files, unpack
-from tests.support.running.commands import call
+from tests.support.running.commands import call, objects
 
 
 def hurt_middle(golden: GoldenStore, how: str) -> tuple[int, int]:
@@ -65,6 +65,33 @@ def test_a_lost_end_of_the_log_is_named_by_commands_that_count_entries(tmp_path:
         said = call(command, golden.path).stderr
         assert said.count("the end of the log is lost") == 1
         assert f"It ends at log offset {end}" in said
+        assert "and queues list messages after it" in said
+        assert "clock" not in said
+
+
+@pytest.mark.parametrize(
+    ("place", "count", "words"), [(0, 100, "starts after"), (-1, 49, "ends before")]
+)
+def test_a_queue_without_its_first_or_last_file_is_named_by_commands_that_count_entries(
+    place: int, count: int, words: str, tmp_path: Path
+) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    sorted(Path(golden.path, "consumequeue/orders/0").iterdir())[place].unlink()
+    for command in ("topics", "queues", "lag", "recover"):
+        done = call(command, golden.path)
+        said = done.stdout if command == "recover" else done.stderr
+        assert (
+            said.count(f"queue orders/0 {words} its messages: at least {count} whole records") == 1
+        )
+        assert done.returncode == (command in ("lag", "recover"))
+        assert "expired" not in done.both
+        assert "end together" not in done.both
+    (row,) = (
+        row
+        for row in objects("lag", golden.path, "--topic", "orders", expect=1)
+        if (row["consumerGroup"], row["queueId"]) == ("g-slow", 0)
+    )
+    assert row["status"] == "LOST_ENTRIES"
 
 
 def test_entries_that_lead_into_a_missing_file_are_no_rows(tmp_path: Path) -> None:

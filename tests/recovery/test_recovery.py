@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -475,3 +476,55 @@ def test_a_writer_that_is_refused_leaves_the_store_as_it_was(tmp_path: Path, mag
     with pytest.raises(UnrecoverableStoreError, match=behind):
         MessageStore.append_to(store.path, release="5.5.0")
     assert {path: seen for path, seen in store.fingerprint().items() if path != lock} == before
+
+
+@pytest.mark.parametrize("how", ["missing", "cut"])
+def test_messages_that_the_log_has_lost_at_its_end_are_counted_by_queue(
+    how: str, tmp_path: Path
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    last = log_files(store)[-1]
+    if how == "missing":
+        last.unlink()
+    else:
+        os.truncate(last, 50_000)
+    for repair in (plan_recovery, recover):
+        report = repair(store.path)
+        lost = {
+            queue: sum(record["commitLogOffset"] >= report.log_end for record in records)
+            for queue, records in store.by_queue.items()
+        }
+        lost = {queue: count for queue, count in lost.items() if count}
+        assert report.clean
+        assert report.entries_after_log == lost
+        assert sum(lost.values()) == report.entries_cut
+        assert f"messages of {report.entries_cut} entries in {len(lost)} queues" in str(report)
+    assert recover(store.path).untouched
+
+
+def test_entries_that_lead_to_an_intact_record_behind_damage_are_not_lost(tmp_path: Path) -> None:
+    store = unpack("crash-5.5.0", tmp_path)
+    hit, *behind = store.truth[-60:]
+    flip_body_at(store, hit["commitLogOffset"])
+    report = recover(store.path, mode="broker", release="5.5.0")
+    assert report.intact_cut == len(behind)
+    assert report.entries_after_log == {QueueId(hit["topic"], hit["queueId"]): 1}
+
+
+def test_records_from_before_the_log_was_cut_are_counted(tmp_path: Path) -> None:
+    """A broker leaves them behind the end, and writes over them."""
+    store = unpack("crash-5.5.0", tmp_path)
+    hit, *behind = store.truth[-60:]
+    flip_body_at(store, hit["commitLogOffset"])
+    with MessageStore.append_to(store.path, recovery="broker") as writer:
+        writer.append({"topic": "orders", "queueId": 0, "body": b"new"})
+    report = rebuild(store.path, tmp_path / "rebuilt").recovery
+    assert (report.intact_cut, report.older_cut) == (0, len(behind))
+    assert f"{len(behind)} intact records after log offset {report.log_end}" in str(report)
+
+
+def flip_body_at(store: GoldenStore, log_offset: int) -> None:
+    path = [path for path in log_files(store) if int(path.name) <= log_offset][-1]
+    raw = bytearray(path.read_bytes())
+    raw[log_offset - int(path.name) + 95] ^= 4
+    path.write_bytes(raw)

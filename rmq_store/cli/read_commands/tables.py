@@ -21,6 +21,7 @@ from rmq_store.cli.options import (
     store_command_of,
     topic_option,
     topics_option,
+    warn_of_short_queues,
     word,
 )
 from rmq_store.cli.printing import print_table, reading, say
@@ -156,6 +157,8 @@ _SHOWN = {
 
 _PERM_BITS = (("R", 4), ("W", 2), ("X", 1))
 
+_COUNTED = ("topics", "queues", "groups")  # they count entries
+
 # Those that a narrow terminal keeps.
 _KEPT = {
     "files": ("part", "path", "size", "modified"),
@@ -179,8 +182,11 @@ def print_named(
             require_topic(opened, topic)
         with reading(name, opened):
             found = TABLES[name].of(opened)
+            if name in _COUNTED:
+                warn_of_short_queues(opened)
             of_topics = name == "topics"
             unread = of_topics and opened.view.topics_problem is not None
+            absent = of_topics and not opened.view.has_topics_file
             unknown = list(filter(opened.is_undeclared, opened.topics() if of_topics else ()))
         if topic is not None:
             found = found.filter(pc.equal(found["topic"], topic))
@@ -194,6 +200,8 @@ def print_named(
     shown = _SHOWN.get(name)
     there = [column for column in shown or () if column in found.column_names]
     print_table(found, as_json, columns=there or None, kept=_KEPT.get(name, ()))
+    if absent:
+        say("there is no topics.json: perm is not known, nor topics without a queue", err=True)
     if unknown:
         say(f"not in topics.json, so that a broker refuses them: {', '.join(unknown)}", err=True)
     if unread:
@@ -219,11 +227,18 @@ def print_lag(
     """Print the lag that the question asks for, and what is wrong on stderr."""
     import pyarrow as pa
 
+    from rmq_store.config.consumer_offsets import CONSUMER_FILES, has_consumer_offsets
     from rmq_store.questions.answer_by_shares import ask
     from rmq_store.tables import TABLES
 
     with asked_store(wanted) as asked, Progress("lag", unit="offsets") as progress:
         found = ask(question, asked.source, asked.engine, progress=progress)
+        warn_of_short_queues(asked.store)
+        if not has_consumer_offsets(asked.store.path):
+            say(
+                f"there is no {CONSUMER_FILES[0]}: how far groups have consumed is not known",
+                err=True,
+            )
         rows = TABLES["groups"].of_rows(asked.store.broker_name, found.furthest_behind()[:top])
     if by_group:
         texts, numbers = (

@@ -23,7 +23,7 @@ from rmq_store.cli.options import (
 from rmq_store.cli.printing import print_json, say
 from rmq_store.cli.read_commands.verify import print_findings
 from rmq_store.escaping import printable
-from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
+from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays, line_of_lost_end
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 
@@ -105,8 +105,10 @@ def rebuild(
             )
         if report.default_delays:
             say(line_of_default_delays(report.default_delays, again=GIVE_THE_FILE))
-        if recovery.intact_cut:
-            say(recovery.line_of_intact_cut())
+        for line in recovery.lines_of_intact_cut():
+            say(line)
+        if recovery.entries_after_log:
+            say(line_of_lost_end(recovery.entries_after_log, report.source_end))
         for line in recovery.lines_of_left_out():
             say(line)
     found = None

@@ -16,7 +16,7 @@ from rmq_store.cli.options import (
     target_option,
 )
 from rmq_store.cli.printing import print_json, say
-from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
+from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays, line_of_lost_end
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted, size
 
@@ -59,15 +59,18 @@ def salvage(
                 f"left out: {part.start} to {part.stop}: {part.kind}"
                 + (f": {part.reason}" if part.reason else "")
             )
-        for sentence in report.doubled:
+        for sentence in (*report.misnamed, *report.doubled):
             say(sentence)
         say(
             f"{report.log_stop - report.log_start} bytes of log: {report.record_bytes} of records, "
             f"{report.skipped_bytes} left out, {report.no_loss_bytes} filler or unwritten"
         )
+        if report.entries_after_log:
+            say(line_of_lost_end(report.entries_after_log, report.log_end))
         if report.default_delays:
             say(line_of_default_delays(report.default_delays, again=GIVE_THE_FILE))
         if report.unread is not None:
             say(f"not read: {report.unread}")
-    if report.skipped_ranges or report.in_other_files or report.unread is not None:
+    left_out = report.skipped_ranges or report.in_other_files or report.entries_after_log
+    if left_out or report.unread is not None:
         sys.exit(EXIT_FINDINGS)

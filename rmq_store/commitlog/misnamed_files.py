@@ -1,0 +1,92 @@
+"""Log files that have the name of another place: each record says at which log offset it belongs."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rmq_store.commitlog.compare_doubled_files import refuse_doubled
+from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.log import CommitLog, unreadable_files
+from rmq_store.errors import UnrecoverableStoreError, from_os_error, shown_path
+from rmq_store.files.segments import SegmentFile
+from rmq_store.format.layout import segment_name
+
+_PHYSICAL_AT = 28
+_LOOKED_AT = 64  # files at either end of the log; each is a place of the disk
+RENAME = "Give it that name before anything else: its messages are then read again"
+
+
+@dataclass(frozen=True, slots=True)
+class MisnamedFile:
+    """A log file without a record that belongs there, whose first one names the start of another file."""
+
+    file: SegmentFile
+    base: int
+    """The log offset that its name should be."""
+
+    def __str__(self) -> str:
+        """A sentence with both names."""
+        return (
+            f"{shown_path(self.file.path)} has a wrong name: by the physicalOffset of its first record it is "
+            f"the file {segment_name(self.base)}"
+        )
+
+
+def misnamed_files(
+    log: CommitLog, files: Iterable[SegmentFile] | None = None
+) -> Iterator[MisnamedFile]:
+    """Those among some files; by default among the first and last ones of the log."""
+    every = log.chain.segments
+    if files is None:
+        files = (
+            every if len(every) <= 2 * _LOOKED_AT else [*every[:_LOOKED_AT], *every[-_LOOKED_AT:]]
+        )
+    for file in files:
+        base = None if log.copied or log.frame_at(file.base) else _other_base(log, file)
+        if base is not None:
+            yield MisnamedFile(file, base)
+
+
+def refuse_unsure_files(log: CommitLog) -> None:
+    """Raise UnrecoverableStoreError for log files of one name or of a wrong one: a writer would cut them.
+
+    Raises AccessError for one that may not be read.
+    """
+    for file in unreadable_files(log):
+        denied = OSError(errno.EACCES, os.strerror(errno.EACCES))
+        raise from_os_error(file.path, denied, "opening")
+    refuse_doubled(log)
+    refuse_misnamed(log)
+
+
+def refuse_misnamed(log: CommitLog) -> None:
+    """Raise UnrecoverableStoreError for a log file with a wrong name."""
+    for found in misnamed_files(log):
+        raise UnrecoverableStoreError(
+            found.file.path,
+            reason="a wrong name for this file of the log, by the physicalOffset of its first record",
+            expected=segment_name(found.base),
+            actual=segment_name(found.file.base),
+            advice=f"{RENAME}. Nothing was changed",
+        )
+
+
+def _other_base(log: CommitLog, file: SegmentFile) -> int | None:
+    """The start of another file that the first record of a file names, if none of its own is in it."""
+    chain = log.chain
+    with log.window_of(file) as window:
+        window.fetch([0], [_PHYSICAL_AT + 8])
+        raw = window.bytes[: _PHYSICAL_AT + 8].tobytes()
+        said, total = int.from_bytes(raw[_PHYSICAL_AT:], "big"), int.from_bytes(raw[:4], "big")
+        if said == file.base or said % chain.file_size or not 0 < total <= file.size:
+            return None
+        window.fetch([0], [total])
+        if not Headers(window.bytes, np.zeros(1, dtype=np.int64), said).valid[0]:
+            return None
+    own = log.next_record(file, file.base + 1, chain.segment_end(file))
+    return None if own is not None else said

@@ -1,0 +1,121 @@
+"""A file of the log with a wrong name, or that may not be read, is named, and no command changes it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.errors import UnrecoverableStoreError
+from rmq_store.verify.verify_store import verify
+from tests.support.golden import STORES, GoldenStore, log_files, unpack
+from tests.support.running.child import become_nobody, in_a_child
+from tests.support.running.commands import call, objects
+
+
+def exchange(golden: GoldenStore) -> dict[str, str]:
+    """Exchange the first two files; the wrong names and the right ones."""
+    first, second, *_ = log_files(golden)
+    beside = first.with_name("beside")
+    first.rename(beside)
+    second.rename(first)
+    beside.rename(second)
+    return {first.name: second.name, second.name: first.name}
+
+
+def rename(golden: GoldenStore, number: int) -> dict[str, str]:
+    file = log_files(golden)[number]
+    wrong = file.with_name(f"{9 * file.stat().st_size:020d}")
+    file.rename(wrong)
+    return {wrong.name: file.name}
+
+
+def hurt(golden: GoldenStore, how: str) -> dict[str, str]:
+    match how:
+        case "exchanged":
+            return exchange(golden)
+        case "only":
+            for file in log_files(golden)[1:]:
+                file.unlink()
+            return rename(golden, 0)
+        case _:
+            return rename(golden, {"middle": 1, "last": -1}[how])
+
+
+@pytest.mark.parametrize("how", ["exchanged", "middle", "last", "only"])
+def test_a_file_with_a_wrong_name_is_named_with_the_right_one(how: str, tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    names = hurt(golden, how)
+    before = golden.fingerprint()
+    *found, _ = objects("verify", golden.path, expect=1)
+    misnamed = {
+        Path(one["path"]).name: one["meaning"]
+        for one in found
+        if one["code"] == "log-file-misnamed"
+    }
+    info, salvaged = (
+        call("info", golden.path).stdout,
+        call("salvage", golden.path, "--to", str(tmp_path / "salvaged")),
+    )
+    assert misnamed.keys() == names.keys()
+    assert "log-ghost" not in {one["code"] for one in found}
+    assert salvaged.returncode == 1
+    for wrong, right in names.items():
+        for text in (misnamed[wrong], info, salvaged.stdout):
+            assert f"{wrong} has a wrong name: by the physicalOffset" in text
+            assert f"it is the file {right}" in text
+    for command in (("recover",), ("recover", "--apply"), ("rebuild", "--to", str(tmp_path / "t"))):
+        done = call(command[0], golden.path, *command[1:])
+        assert done.returncode == 2
+        assert f"expected {names[min(names)]}, found {min(names)}" in done.stderr
+    with pytest.raises(UnrecoverableStoreError, match="a wrong name"):
+        MessageStore.append_to(golden.path)
+    assert {
+        p: k for p, k in golden.fingerprint().items() if not p.endswith(("/lock", "/store"))
+    } == {p: k for p, k in before.items() if not p.endswith(("/lock", "/store"))}
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_no_file_of_a_real_broker_is_called_misnamed(name: str, tmp_path: Path) -> None:
+    with unpack(name, tmp_path).open() as store:
+        assert "log-file-misnamed" not in {one.code for one in verify(store).findings}
+
+
+def test_many_findings_of_a_code_are_counted_in_one_sentence(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    for file in log_files(golden):
+        raw = bytearray(file.read_bytes())
+        raw[28:36] = (12345).to_bytes(8, "big")
+        for at in range(40, len(raw), 4000):
+            raw[at] ^= 1
+        file.write_bytes(raw)
+    with golden.open() as store:
+        (last,) = (one for one in verify(store).findings if "are not listed" in one.meaning)
+    assert last.meaning.startswith(f"{last.count} more of this code are not listed; the last one: ")
+
+
+def test_a_file_that_may_not_be_read_is_named_and_not_passed_over() -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as open_to_all:
+        Path(open_to_all).chmod(0o755)
+        golden = unpack("crash-5.5.0", Path(open_to_all))
+        for path in Path(open_to_all).rglob("*"):
+            path.chmod(0o777 if path.is_dir() else 0o666)
+        closed = log_files(golden)[1]
+        closed.chmod(0)
+
+        def work() -> None:
+            become_nobody()
+            info = call("info", golden.path)
+            assert info.returncode == 1
+            assert f"{closed} may not be read" in info.stdout
+            for command in (("recover",), ("recover", "--apply"), ("cat", "--topic", "orders")):
+                done = call(command[0], golden.path, *command[1:])
+                assert done.returncode == 2
+                assert f"{closed}: opening: Permission denied" in done.stderr
+
+        before = {path: kept for path, kept in golden.fingerprint().items() if "commitlog" in path}
+        assert in_a_child(work) == 0
+        after = {path: kept for path, kept in golden.fingerprint().items() if "commitlog" in path}
+        assert after == before

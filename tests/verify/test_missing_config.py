@@ -1,0 +1,50 @@
+"""Files of config/ that are gone with their .bak are named where other files show that there were some."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.admin.info import facts_of, store_info
+from rmq_store.verify.verify_store import verify
+from tests.support.golden import KINDS, STORES, GoldenStore, unpack, unpack_kind
+from tests.support.running.commands import call
+
+
+@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json"])
+def test_a_file_that_is_gone_with_its_bak_is_named(name: str, tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    for file in Path(golden.path, "config").glob(f"{name}*"):
+        file.unlink()
+    with golden.open() as store:
+        (finding,) = verify(store).findings
+    assert (finding.code, Path(finding.path).name) == ("config-missing", name)
+    command = "topics" if name == "topics.json" else "lag"
+    assert f"there is no {name}" in call(command, golden.path).stderr
+
+
+def test_a_store_without_the_folder_says_that_no_group_is_known(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    shutil.rmtree(Path(golden.path, "config"))
+    assert "there is no consumerOffset.json" in call("lag", golden.path).stderr
+
+
+@pytest.mark.parametrize("name", [*STORES, *KINDS])
+def test_no_store_of_a_real_broker_lacks_a_file(name: str, tmp_path: Path) -> None:
+    kind = name in KINDS
+    golden = (unpack_kind if kind else unpack)(name, tmp_path)
+    with MessageStore.open(golden.path) if kind else golden.open() as store:
+        assert "config-missing" not in {one.code for one in verify(store).findings}
+
+
+def test_info_says_that_a_store_that_was_not_closed_may_have_more_queues(
+    golden: Callable[[str], GoldenStore], tmp_path: Path
+) -> None:
+    crashed = unpack_kind("rocksdb-crash-5.5.0", tmp_path)
+    more = "and those whose first records no queue lists yet: see rmqstore queues"
+    assert dict(facts_of(store_info(crashed.path)))["queues"] == f"0, {more}"
+    assert dict(facts_of(store_info(golden("clean-5.5.0").path)))["queues"] == "17"
