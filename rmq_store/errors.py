@@ -260,6 +260,8 @@ _MOST_NAMES = 10
 def nearest(name: str, known: Iterable[str]) -> str:
     """Advice for an unknown name: the most similar known word, or some of the known words."""
     words = sorted(known)
+    if not words:
+        return "There are none"
     by_fold = {word.casefold(): word for word in words}
     close = get_close_matches(name.casefold(), list(by_fold), n=1, cutoff=0.6)
     if close:

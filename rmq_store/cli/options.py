@@ -119,7 +119,9 @@ def topic_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[
 
 def group_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
     """For completion: the consumer groups of the store typed so far."""
-    return _completed(ctx, typed, lambda store: sorted(store.consumer_offsets()))
+    from rmq_store.search.queue_selection import known_groups
+
+    return _completed(ctx, typed, lambda store: sorted(known_groups(store)))
 
 
 def _completed(

@@ -237,9 +237,10 @@ class QueueView:
         topics = self.topics()
         if queue.topic in topics:
             return _EMPTY
-        advice = nearest(queue.topic, topics) if topics else "The store has no queues at all"
         raise UnknownQueueError(
-            self._root, reason=f"there is no topic {queue.topic!r}", advice=advice
+            self._root,
+            reason=f"there is no topic {queue.topic!r}",
+            advice=nearest(queue.topic, topics),
         )
 
     def queues_of(self, topic: str) -> Sequence[QueueId]:
