@@ -51,6 +51,7 @@ class ListedAt(NamedTuple):
     queue_offset: int
     log_offset: int
     size: int  # bytes of the record, according to the entry
+    messages: int = 1  # that are hidden with it, as far as that is known
 
 
 class StoreError(Exception):

@@ -453,7 +453,7 @@ class Health:
         stop = self._states[queue].max_offset
         return self._error(
             queue,
-            Missing(1, stop, -1, 0),
+            Missing(0, stop, -1, 0),
             f"bytes that are not an entry follow the last entry of queue {queue.topic}/"
             f"{queue.queue_id}: the queue's end is damaged",
         )
@@ -467,5 +467,7 @@ class Health:
             actual=f"queue offsets {state.min_offset} to {state.max_offset}",
             advice=_REBUILD,
         )
-        error.entry = ListedAt(*queue, missing.offset, missing.log_offset, missing.size)
+        error.entry = ListedAt(
+            *queue, missing.offset, missing.log_offset, missing.size, missing.count
+        )
         return error
