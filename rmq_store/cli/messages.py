@@ -228,14 +228,14 @@ class Damage:
             self._seen.add((error.path, error.offset))
             self(error)
 
-    def conclude(self) -> None:
-        """Print how many messages were not read after several errors; exit with 1 after any."""
+    def conclude(self, code: int = EXIT_FINDINGS) -> None:
+        """Print how many messages were not read after several errors; exit after any."""
         if self.count > 1:
             what = counted(self._messages or self.count, "message" if self._messages else "place")
             least = "at least " * (self._more and self._messages > 0)
             say(f"rmqstore: {least}{what} could not be read; see `verify`", err=True)
         if self.count:
-            sys.exit(EXIT_FINDINGS)
+            sys.exit(code)
 
 
 def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) -> str:
@@ -245,7 +245,9 @@ def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) ->
     start, end = store.log_range()
     text = ""
     if not store.key_index().reads_log:
-        text += f"; only the index was searched, because the log has {size(end - start)}"
+        text += (
+            f"; the log ({size(end - start)}) was searched only where the index leads or has gaps"
+        )
         text += ". rmqstore verify compares both"
     gone = gone_key(store, key, topics)
     if gone.expired:
