@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rmq_store.escaping import printable
+from rmq_store.escaping import json_text, printable
 from rmq_store.files.changes import Change
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
@@ -141,7 +140,7 @@ class RecoveryReport:
 
     def to_json(self) -> str:
         """`to_dict` as one JSON object."""
-        return json.dumps(self.to_dict(), ensure_ascii=False)
+        return json_text(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values for JSON; queues as topic@queueId -> [min, max]."""

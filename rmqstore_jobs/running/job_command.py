@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -17,6 +16,7 @@ from rich.console import Console
 
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.errors import AccessError, StoreError, nearest
+from rmq_store.escaping import json_text
 from rmq_store.heap_settings import keep_freed_memory
 from rmqstore_jobs.running.failures import AlreadyDoneError, is_damage, is_from_spark, reason_of
 from rmqstore_jobs.running.result_tables import JobResult
@@ -283,7 +283,7 @@ def _say_that_it_is_done(done: AlreadyDoneError, name: str, as_json: bool) -> No
     """The end of a job with nothing to do: that is what a program asked for that runs it again."""
     click.echo(f"{name}: {done}", err=True)
     if as_json:
-        print(json.dumps({"job": name, "ok": True, "alreadyDone": True}))
+        print(json_text({"job": name, "ok": True, "alreadyDone": True}))
 
 
 @contextmanager
