@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -19,6 +20,25 @@ def shown_path(path: str) -> str:
         if path == folder or path.startswith(folder + os.sep):
             return name + path[len(folder) :].replace(os.sep, "/")
     return path
+
+
+_words: list[Callable[[str], str]] = [str]
+
+
+def spoken(advice: str) -> str:
+    """An advice in the words of the front that this process has."""
+    return _words[-1](advice)
+
+
+@contextmanager
+def spoken_as(words: Callable[[str], str]) -> Iterator[None]:
+    """While the context lasts, errors and warnings advise in the words of a front: what `words` makes of
+    those of the library."""
+    _words.append(words)
+    try:
+        yield
+    finally:
+        _words.pop()
 
 
 class Place(int):
@@ -81,7 +101,7 @@ class StoreError(Exception):
         self.reason = reason
         self.expected = expected
         self.actual = actual
-        self.advice = advice
+        self.advice = None if advice is None else spoken(advice)
         super().__init__(self._sentence())
 
     @property

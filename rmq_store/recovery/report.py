@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rmq_store.errors import spoken
 from rmq_store.escaping import json_text, printable
 from rmq_store.files.changes import Change
 from rmq_store.format.array_types import Ints
@@ -134,7 +135,7 @@ class RecoveryReport:
             f"{printable(queue.topic)}/{queue.queue_id} with queue offsets that "
             f"{'later records have, or that are damaged' if left.replaced else 'earlier records have'}; the "
             f"first: queue offset {left.queue_offset}, log offset {left.log_offset}. "
-            + _AFTER_LEFT_OUT[left.listed, left.replaced]
+            + spoken(_AFTER_LEFT_OUT[left.listed, left.replaced])
             for queue, left in self.left_out.items()
         ]
 
