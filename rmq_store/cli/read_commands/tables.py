@@ -158,7 +158,7 @@ _PERM_BITS = (("R", 4), ("W", 2), ("X", 1))
 
 # Those that a narrow terminal keeps.
 _KEPT = {
-    "files": ("part", "path", "size", "modified"),
+    "files": ("path", "size"),
     "groups": ("consumerGroup", "topic", "queueId", "lag", "status"),
     "queues": ("topic", "queueId", "maxOffset", "messages"),
 }
