@@ -45,6 +45,7 @@ from rmq_store.snapshot.snapshot import Fact, StoreSnapshot
 from rmq_store.snapshot.uncovered_bytes import Places, SeenPlaces, missing_in
 from rmq_store.snapshot.unlisted_records import Missing, MissingRecords, Unlisted, UnlistedRecords
 from rmq_store.text.sizes import size
+from rmq_store.text.times import shown_time
 
 if TYPE_CHECKING:
     from rmq_store.snapshot.queue_view import QueueView
@@ -310,8 +311,8 @@ class Health:
             self.log.path_at(self.snapshot.log_end),
             offset=LogOffset(self.snapshot.log_end),
             reason="the end of the log is lost: the checkpoint has a later time than the last record",
-            expected=f"a record stored at {flushed} ms",
-            actual="no record" if last is None else f"the last one stored at {stored} ms",
+            expected=f"a record stored at {shown_time(flushed)}",
+            actual="no record" if last is None else f"the last one stored at {shown_time(stored)}",
             advice="Look for the rest in a replica or a copy; if the "
             "checkpoint is wrong, move it away",
         )
