@@ -284,7 +284,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if not words:
         return "There are none"
     by_fold = {word.casefold(): word for word in words}
-    close = get_close_matches(name.casefold(), list(by_fold), n=1, cutoff=0.6)
+    close = get_close_matches(str(name).casefold(), list(by_fold), n=1, cutoff=0.6)
     if close:
         return f"Did you mean {by_fold[close[0]]!r}?"
     more = f" and {len(words) - _MOST_NAMES} more" if len(words) > _MOST_NAMES else ""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from rmq_store.consumequeue.bisection import (
 )
 from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
-from rmq_store.errors import StoreError, UnknownQueueError, nearest
+from rmq_store.errors import InvalidArgumentError, StoreError, UnknownQueueError, nearest
 from rmq_store.files.cost import LOCAL
 from rmq_store.files.source import Ranges, fetch_all
 from rmq_store.format.entries import Entries, concat_entries, no_entries
@@ -236,7 +237,12 @@ class QueueView:
             return state
         topics = self.topics()
         if queue.topic in topics:
-            return _EMPTY
+            given: Any = queue.queue_id
+            if isinstance(given, Integral):
+                return _EMPTY
+            raise InvalidArgumentError(
+                self._root, reason="a queue has a whole number", actual=repr(given)
+            )
         raise UnknownQueueError(
             self._root,
             reason=f"there is no topic {queue.topic!r}",
