@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -19,6 +20,25 @@ def shown_path(path: str) -> str:
         if path == folder or path.startswith(folder + os.sep):
             return name + path[len(folder) :].replace(os.sep, "/")
     return path
+
+
+_words: list[Callable[[str], str]] = [str]
+
+
+def spoken(advice: str) -> str:
+    """An advice in the words of the front that this process has."""
+    return _words[-1](advice)
+
+
+@contextmanager
+def spoken_as(words: Callable[[str], str]) -> Iterator[None]:
+    """While the context lasts, errors and warnings advise in the words of a front: what `words` makes of
+    those of the library."""
+    _words.append(words)
+    try:
+        yield
+    finally:
+        _words.pop()
 
 
 class Place(int):
@@ -81,7 +101,7 @@ class StoreError(Exception):
         self.reason = reason
         self.expected = expected
         self.actual = actual
-        self.advice = advice
+        self.advice = None if advice is None else spoken(advice)
         super().__init__(self._sentence())
 
     @property
@@ -261,8 +281,10 @@ _MOST_NAMES = 10
 def nearest(name: str, known: Iterable[str]) -> str:
     """Advice for an unknown name: the most similar known word, or some of the known words."""
     words = sorted(known)
+    if not words:
+        return "There are none"
     by_fold = {word.casefold(): word for word in words}
-    close = get_close_matches(name.casefold(), list(by_fold), n=1, cutoff=0.6)
+    close = get_close_matches(str(name).casefold(), list(by_fold), n=1, cutoff=0.6)
     if close:
         return f"Did you mean {by_fold[close[0]]!r}?"
     more = f" and {len(words) - _MOST_NAMES} more" if len(words) > _MOST_NAMES else ""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+from collections.abc import Callable
+from typing import Any
 
 _SHORT = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}  # as in JSON
 # Controls, what XML refuses, line separators, marks that reorder a line, and halves of surrogate pairs,
@@ -29,8 +32,15 @@ def is_utf8(name: str) -> bool:
     return name.isprintable() or not re.search("[\ud800-\udfff]", name)
 
 
-def printable_json(text: str) -> str:
-    """JSON without control characters inside its strings. It means the same."""
+def json_text(
+    value: Any, *, default: Callable[[Any], Any] | None = None, indent: int | None = None
+) -> str:
+    """A value as JSON without control characters in its strings; on one line without blanks, unless `indent`
+    says otherwise. `default`: makes a value of JSON of another one."""
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(
+        value, ensure_ascii=False, default=default, indent=indent, separators=separators
+    )
     return "\n".join(_UNPRINTABLE.sub(_in_json, line) for line in text.split("\n"))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from importlib import import_module
 from itertools import chain
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,7 @@ from rmq_store.reading.log_reader import (
     ranges_within,
 )
 from rmq_store.reading.message_lookup import MessageLookup
-from rmq_store.reading.query import OnDamage, Query, ReadHow, ReadManner
+from rmq_store.reading.query import OnDamage, Query, ReadHow, ReadManner, number, several
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
 from rmq_store.snapshot.compacted_view import ServedQueues
 from rmq_store.snapshot.file_sizes import geometry_found
@@ -414,7 +415,9 @@ class MessageStore:
         levels, declared = self.config.delay_levels_ms, batch_topics(self.view.declared_topics)
         unread = unread_dledger(self.path, self.config, self.log.chain.segments)
         reader = LogReader(rows, limits, levels, declared, include_unqueued, unread)
-        return pa.RecordBatchReader.from_batches(query.schema, reader.read(start, stop))
+        return pa.RecordBatchReader.from_batches(
+            query.schema, reader.read(number("start", start), number("stop", stop))
+        )
 
     def _reader(self, query: Query, ranges_of: RangesOf) -> SliceReader:
         end = self._snapshot.log_end
@@ -440,8 +443,9 @@ class MessageStore:
         `start` and `stop`: queue offsets, half-open, clipped to each queue. `tags`, `columns` and
         the other keywords as in `read_slices`. Raises UnknownQueueError for an unknown topic.
         """
-        named = [topics] if isinstance(topics, str) else topics
+        named, start, stop = several("topics", topics), number("start", start), number("stop", stop)
         names = self.topics(include_system_topics) if named is None else named
+        queue_ids = several("queue_ids", queue_ids, Integral)
         slices = [
             QueueSlice(
                 part.queue,
@@ -545,7 +549,7 @@ class MessageStore:
 
         Raises CorruptRecordError if no record starts there, MissingFileError if no file holds it.
         """
-        return self.lookup.message_at(commit_log_offset)
+        return self.lookup.message_at(number("commit_log_offset", commit_log_offset))
 
     def message_by_id(self, message_id: str) -> Message | None:
         """The first message with an offsetMsgId (32 or 56 hex digits) or a UNIQ_KEY, or None."""
@@ -597,7 +601,8 @@ class MessageStore:
         queue still has an entry there, else the first one. In a queue of inner batches the offset
         is that of a batch, at most the last one's. Raises UnknownQueueError.
         """
-        return self.view.offset_by_time(topic, queue_id, timestamp, boundary)
+        at = number("timestamp", timestamp)
+        return self.view.offset_by_time(topic, queue_id, at, boundary)
 
     def first_since(
         self, queue: QueueId, timestamp: int, *, unreadable_before: bool = False

@@ -293,8 +293,8 @@ class _Export:
         # Damage may also be of messages that no queue lists, so that none of them was selected.
         if damaged > max(missing, 0):
             self.problems.append(
-                f"damaged messages that were left out: {damaged:,}, with the places where queues lack "
-                "messages; rmqstore verify lists them"
+                f"places that were left out because of damage: {damaged:,}, each a message, or where a queue "
+                "or the log lacks some; rmqstore verify lists them"
             )
 
     # --- result ----------------------------------------------------------------------------------

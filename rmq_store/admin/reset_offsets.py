@@ -66,7 +66,7 @@ def plan_reset(
         raise InvalidArgumentError(
             store.path,
             reason=f"there are no offsets of a consumer group {group!r}",
-            advice=nearest(group, committed) if committed else "There are no groups",
+            advice=nearest(group, committed),
         )
     found = committed.get(group, {})
     topics = [topic] if topic is not None else sorted(found)

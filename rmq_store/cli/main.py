@@ -23,7 +23,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from rmq_store import loops
 from rmq_store.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
-from rmq_store.errors import AccessError, StoreError, nearest
+from rmq_store.cli.shell_words import in_shell_words
+from rmq_store.errors import AccessError, StoreError, nearest, spoken, spoken_as
 from rmq_store.heap_settings import keep_freed_memory
 
 _WIDEST_NAME = len("transactions") + 2  # cells of --help before the texts
@@ -225,7 +226,7 @@ def main(**settings: Any) -> None:
     # The objects of a store with many queues all stay alive: to look for dead ones costs a tenth.
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     try:
-        with warnings_shown():
+        with spoken_as(in_shell_words), warnings_shown():
             code = rmqstore.main(prog_name="rmqstore", standalone_mode=False, **settings)
         sys.stdout.flush()
     except click.exceptions.Exit as stop:
@@ -269,7 +270,7 @@ class _Shown(logging.Handler):
         self._said: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = record.getMessage()
+        line = spoken(record.getMessage())
         if line not in self._said:
             self._said.add(line)
             click.echo(f"rmqstore: warning: {line}", err=True)

@@ -36,8 +36,9 @@ _LEAST_NUMBER = 11  # of an offset, which grows while rows are printed
 class MessageTable:
     """A table whose header is printed with the first row, and whose widths then stay.
 
-    Bodies, properties and errors share the width that the other columns leave. Numbers and times
-    are never cut. `full`: nothing is. `body`: one of bodies.FORMS; `charset`: that of bodies.
+    Bodies, properties and errors share the width that the other columns leave. Numbers are never
+    cut, and times lose at most their milliseconds. `full`: nothing is cut. `body`: one of
+    bodies.FORMS; `charset`: that of bodies.
     """
 
     def __init__(self, *, full: bool, body: str | None, charset: str = UTF8) -> None:

@@ -14,7 +14,7 @@ from rmq_store.cli.options import bundled, json_option
 from rmq_store.cli.printing import make_room, say, write
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.text.progress import Progress
-from rmq_store.text.sizes import size
+from rmq_store.text.sizes import counted, size
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -195,14 +195,15 @@ def with_bodies(
 
 
 class Damage:
-    """Counts the entries that are left out because of damage, and reports the first error.
+    """Counts what is left out because of damage, and reports the first error.
 
     Without `skips`, damage ends the command. As a context it then says how to leave it out.
     """
 
     def __init__(self, skips: bool) -> None:
         self.skips = skips
-        self.count = 0
+        self.count = 0  # errors
+        self._messages, self._more = 0, False  # that are known to be hidden; whether others may be
         self._seen: set[tuple[str | None, int | None]] = set()
 
     def __enter__(self) -> Damage:
@@ -217,6 +218,9 @@ class Damage:
         if not self.count:
             say(f"rmqstore: left out: {error}", err=True)
         self.count += 1
+        messages = 0 if error.entry is None else error.entry.messages
+        self._messages += messages
+        self._more |= messages != 1
 
     def once(self, error: StoreError) -> None:
         """As a call, but an error of the same place counts once: some tables read a queue twice."""
@@ -224,12 +228,14 @@ class Damage:
             self._seen.add((error.path, error.offset))
             self(error)
 
-    def conclude(self) -> None:
-        """Print how many entries were left out, if more than one; end with exit code 1 if there is one."""
+    def conclude(self, code: int = EXIT_FINDINGS) -> None:
+        """Print how many messages were not read after several errors; exit after any."""
         if self.count > 1:
-            say(f"rmqstore: {self.count} entries were left out; see `verify`", err=True)
+            what = counted(self._messages or self.count, "message" if self._messages else "place")
+            least = "at least " * (self._more and self._messages > 0)
+            say(f"rmqstore: {least}{what} could not be read; see `verify`", err=True)
         if self.count:
-            sys.exit(EXIT_FINDINGS)
+            sys.exit(code)
 
 
 def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) -> str:
@@ -239,7 +245,9 @@ def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) ->
     start, end = store.log_range()
     text = ""
     if not store.key_index().reads_log:
-        text += f"; only the index was searched, because the log has {size(end - start)}"
+        text += (
+            f"; the log ({size(end - start)}) was searched only where the index leads or has gaps"
+        )
         text += ". rmqstore verify compares both"
     gone = gone_key(store, key, topics)
     if gone.expired:

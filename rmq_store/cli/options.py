@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rmq_store.cli import option_names
-from rmq_store.errors import StoreError
+from rmq_store.errors import StoreError, spoken
 from rmq_store.escaping import printable
 from rmq_store.text.times import NotATimeError, Time, fixed_time, iso_time, parse_time
 
@@ -109,7 +109,7 @@ def time_range(
 def warn_of(store: MessageStore) -> None:
     """Print a line for each thing of the store that cannot be read."""
     for warning in store.view.warnings():
-        click.echo(f"rmqstore: warning: {printable(warning)}", err=True)
+        click.echo(f"rmqstore: warning: {printable(spoken(warning))}", err=True)
 
 
 def warn_of_short_queues(store: MessageStore) -> None:
@@ -125,7 +125,9 @@ def topic_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[
 
 def group_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
     """For completion: the consumer groups of the store typed so far."""
-    return _completed(ctx, typed, lambda store: sorted(store.consumer_offsets()))
+    from rmq_store.search.queue_selection import known_groups
+
+    return _completed(ctx, typed, lambda store: sorted(known_groups(store)))
 
 
 def _completed(

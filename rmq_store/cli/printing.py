@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.escaping import printable, printable_json
+from rmq_store.escaping import json_text, printable
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import LATEST_MS, in_utc
 
@@ -120,11 +119,12 @@ def print_rows(
     from rich.console import Console
 
     from rmq_store.cli.table_layout import Column, Layout
+    from rmq_store.tables.table import PATHS
 
     shown = ([printable(cell) for cell in row] for row in rows)
     first = list(islice(shown, _LAID_OUT))
     columns = [
-        Column.of(name, [row[at] for row in first], is_text=name in texts)
+        Column.of(name, [row[at] for row in first], is_text=name in texts, is_path=name in PATHS)
         for at, name in enumerate(names)
     ]
     if not first:
@@ -173,7 +173,7 @@ def reading(what: str, store: MessageStore) -> Progress:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one object on a line; times as ISO 8601."""
-    click.echo(printable_json(json.dumps(value, default=_cell, ensure_ascii=False)))
+    click.echo(json_text(value, default=_cell))
 
 
 def _cell(value: Any) -> str:

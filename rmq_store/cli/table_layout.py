@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ GAP = "  "
 _ANY_WIDTH = 1 << 30
 _LEAST_BODY = 16  # cells
 _LEAST_TEXT = 10  # cells: of a longer text at least as many are shown
+_LEAST_PARTS = 3  # of a path: the topic, the queue and the file
 _READABLE_TEXT = 16  # cells: so many come before a column that may be left out
 _HUMPS = re.compile(r"[^A-Z]+|[A-Z]+[^A-Z]*")
 _NUMBER = re.compile(r"[-+]?\d[\d,.]*( ?[KMGTP]?i?B|%)?$")
@@ -26,7 +28,10 @@ class Kind(Enum):
 
     NUMBER = "number"  # nothing; they stand at the right
     TIME = "time"  # they lose their milliseconds
-    TEXT = "text"  # they are cut in the middle, because ids and paths differ at both ends
+    TEXT = "text"  # they are cut in the middle, because ids differ at both ends
+    PATH = (
+        "path"  # they are cut at the start, and keep the topic, the queue and the name of the file
+    )
     BODY = "body"  # they get the width that the others leave, and are cut at the end
 
 
@@ -43,8 +48,12 @@ class Column:
     limits: tuple[int, int] = (0, 1000)
 
     @classmethod
-    def of(cls, name: str, cells: Sequence[str], *, is_text: bool = False) -> Column:
+    def of(
+        cls, name: str, cells: Sequence[str], *, is_text: bool = False, is_path: bool = False
+    ) -> Column:
         """A column whose kind its values show; empty ones fit all kinds."""
+        if is_path:
+            return cls(name, Kind.PATH, cells)
         given = [cell for cell in cells if cell]
         if given and not is_text and all(map(_NUMBER.match, given)):
             return cls(name, Kind.NUMBER, cells)
@@ -62,6 +71,14 @@ class Column:
         """The cells of the longest value; of bodies those that some of one need."""
         longest = max(map(cell_len, self.cells), default=0)
         return min(longest, _LEAST_BODY) if self.kind is Kind.BODY else longest
+
+    @property
+    def least(self) -> int:
+        """The cells to which values may be cut; of paths those of the last parts of the longest."""
+        if self.kind is not Kind.PATH:
+            return _LEAST_TEXT
+        ends = (os.sep.join(cell.split(os.sep)[-_LEAST_PARTS:]) for cell in self.cells)
+        return max(map(cell_len, ends), default=0) + len(CUT)
 
     @property
     def heading(self) -> list[str]:
@@ -139,12 +156,16 @@ class Layout:
         needed = [one.needed - 4 * (one.kind is Kind.TIME) for one in self._columns]
         # A column has a cell even if it has no name and its first values are empty: later ones are not.
         self.widths = [max(1, *pair) for pair in zip(names, needed, strict=True)]
-        texts = [at for at, one in enumerate(self._columns) if one.kind is Kind.TEXT]
-        while texts and self._excess() > 0:  # the widest text gives a cell
-            widest = max(texts, key=self.widths.__getitem__)
-            if self.widths[widest] <= max(_LEAST_TEXT, names[widest]):
+        least = {
+            at: max(one.least, names[at])
+            for at, one in enumerate(self._columns)
+            if one.kind in (Kind.TEXT, Kind.PATH)
+        }
+        while self._excess() > 0:  # the widest text gives a cell
+            texts = [at for at in least if self.widths[at] > least[at]]
+            if not texts:
                 break
-            self.widths[widest] -= 1
+            self.widths[max(texts, key=self.widths.__getitem__)] -= 1
         self._widen_names()
 
     def _widen_names(self) -> None:
@@ -190,6 +211,8 @@ class Layout:
             return _MILLIS.sub("Z", cell)
         if not self._cuts:
             return cell
+        if kind is Kind.PATH:
+            return cut_at_the_start(cell, width)
         if kind is Kind.BODY:
             return cell if cell_len(cell) <= width else set_cell_size(cell, width - 1) + CUT
         return cut_in_the_middle(cell, width) if kind is Kind.TEXT else cell
@@ -222,6 +245,15 @@ def filled(text: str, width: int, *, right: bool = False) -> str:
     """A text with blanks up to a width."""
     blanks = " " * (width - cell_len(text))
     return blanks + text if right else text + blanks
+
+
+def cut_at_the_start(text: str, width: int) -> str:
+    """A text in at most `width` cells, with its end."""
+    if cell_len(text) <= width:
+        return text
+    while cell_len(text) > width - len(CUT):
+        text = text[1:]
+    return CUT + text
 
 
 def cut_in_the_middle(text: str, width: int) -> str:

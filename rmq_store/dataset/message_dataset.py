@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from rmq_store.errors import StoreError
 from rmq_store.format.layout import KEY_SEPARATOR
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.damage_modes import PERMISSIVE, DamageMode, handler_of
-from rmq_store.reading.query import Query, ReadHow
+from rmq_store.reading.query import Query, ReadHow, number, several
 from rmq_store.search.log_partitions import joined, plan_partitions
 from rmq_store.search.plan_key_search import KeyPlan, plan_keys
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS, DamageInTime, Search, selected_slices
@@ -236,16 +237,19 @@ def messages_of(
 
     The arguments are those of `MessageStore.messages`.
     """
-    named = [topics] if isinstance(topics, str) else topics
+    named, words = several("topics", topics), several("keys", how.get("keys"))
+    since, until = number("since", since), number("until", until)
+    if words is not None:
+        how["keys"] = words
     first: ReadManner = {"first_batch_rows": _FIRST_BATCH_ROWS, "log_order": False}
     asked = cast("ReadHow", {**first, **how})
     search = Search(
         named,
-        queue_ids,
+        several("queue_ids", queue_ids, Integral),
         since,
         until,
         include_system_topics=include_system_topics,
-        keys=tuple(how.get("keys") or ()),
+        keys=words or (),
         compacted=_sees_compacted(asked),
     )
     schema = Query.of(False, columns=columns, **how).schema

@@ -21,7 +21,7 @@ from types import NoneType, UnionType
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from rmq_store.errors import AccessError, CorruptConfigError, InvalidArgumentError, StoreError
-from rmq_store.escaping import printable_json
+from rmq_store.escaping import json_text
 from rmq_store.files.durable_files import LARGEST_JSON, read_file, write_whole
 
 FORMAT = 1
@@ -121,7 +121,7 @@ def entry_text(of: str, content: Mapping[str, Any]) -> str:
     A path that is not UTF-8 comes back as it is.
     """
     whole = {"format": FORMAT, "journal": of, **content}
-    return printable_json(json.dumps(whole, ensure_ascii=False, default=asdict))
+    return json_text(whole, default=asdict)
 
 
 def read_entry(

@@ -45,7 +45,7 @@ class Entries(Columns):
 
     def listed_at(self, queue: QueueId, row: int) -> ListedAt:
         """One entry, as plain numbers; `queue`: the one that lists it."""
-        columns = (self.offset, self.log_offset, self.size)
+        columns = (self.offset, self.log_offset, self.size, self.count)
         return ListedAt(*queue, *(int(column[row]) for column in columns))
 
 

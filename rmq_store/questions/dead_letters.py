@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import arrow_schema
-from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import DLQ_PREFIX
 from rmq_store.questions.answer_by_shares import OnProgress
+from rmq_store.search.queue_selection import require_group, require_topic
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import all_ranges
 
@@ -84,18 +84,12 @@ class DeadLettersQuestion:
     ranges: tuple[QueueSlice, ...] | None = None
 
     def dead_ranges(self, store: MessageStore) -> list[QueueSlice]:
-        """The ranges of dead-letter topics. Raises InvalidArgumentError for a group without dead
-        letters."""
+        """The ranges of dead-letter topics. Raises InvalidArgumentError for an unknown group."""
         every = all_ranges(store) if self.ranges is None else self.ranges
         dead = [part for part in every if part.queue.topic.startswith(DLQ_PREFIX)]
         known = {part.queue.topic.removeprefix(DLQ_PREFIX) for part in dead}
-        for group in self.groups:
-            if group not in known:
-                raise InvalidArgumentError(
-                    store.path,
-                    reason=f"group {group!r} has no dead letters here",
-                    advice=nearest(group, known),
-                )
+        for group in set(self.groups).difference(known):
+            require_group(store, group)
         wanted = {DLQ_PREFIX + group for group in self.groups or known}
         return [part for part in dead if part.queue.topic in wanted]
 
@@ -118,8 +112,11 @@ class DeadLettersQuestion:
         return len(share)
 
     def merge(self, store: MessageStore, parts: Sequence[DeadLettersPart]) -> DeadLettersAnswer:
-        """The sums of all parts, and the newest of all."""
+        """The sums of all parts, and the newest of all. Raises UnknownQueueError for an origin topic
+        that the store does not know and no dead letter names."""
         groups = _merged([part.groups for part in parts])
+        for topic in set(self.origin_topics).difference(groups["originTopic"].to_pylist()):
+            require_topic(store, topic)
         order = [("messages", "descending"), *((name, "ascending") for name in _GROUP)]
         newest = self._newest([_table([]), *(part.newest for part in parts)])
         return DeadLettersAnswer(

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmq_store.config.consumer_offsets import Committed, committed_offsets
-from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.search.log_partitions import COUNTED
-from rmq_store.search.queue_selection import require_queue_ids, require_topic
+from rmq_store.search.queue_selection import require_group, require_queue_ids, require_topic
 from rmq_store.store import MessageStore
 from rmq_store.tables.compute_lag import (
     ABOVE_MAX,
@@ -108,7 +107,8 @@ class LagQuestion:
         Raises InvalidArgumentError for an unknown group, UnknownQueueError for a topic or a queue.
         """
         every = list(committed_offsets(store.path))
-        _require_groups(store, self.groups, {one.group for one in every})
+        for group in set(self.groups).difference(one.group for one in every):
+            require_group(store, group)
         for topic in set(self.topics).difference(one.queue.topic for one in every):
             require_topic(store, topic)
         if len(self.topics) == 1:
@@ -151,13 +151,3 @@ def _nothing_behind(group: str, topic: str) -> dict[str, Any]:
         "lagMs": 0,
         "queuesWithLoss": 0,
     }
-
-
-def _require_groups(store: MessageStore, asked: Collection[str], known: set[str]) -> None:
-    for name in asked:
-        if name not in known:
-            raise InvalidArgumentError(
-                store.path,
-                reason=f"there is no consumer group {name!r}",
-                advice=nearest(name, known),
-            )

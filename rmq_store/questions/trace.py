@@ -21,6 +21,7 @@ from rmq_store.search.log_partitions import offset_steps
 from rmq_store.search.message_history import TRACED, Life, TracedRecord, lives_of, once, sent_to
 from rmq_store.search.queue_selection import Search
 from rmq_store.store import MessageStore
+from rmq_store.text.sizes import counted
 
 _ENTRIES_A_SHARE = 1_000_000
 _MOST_DAMAGE = 100  # errors of one share; without a limit, a missing file would cause a million
@@ -101,14 +102,15 @@ def trace(
     They are in the order in which the messages were first stored. `topic`: only messages that were
     sent to it. `engine` runs the search on `source`, which must be the same store. Unreadable
     records are left out; a history that may include them has them as `damage`. Raises
-    CorruptRecordError or MissingFileError if the key leads only to unreadable records.
+    the error of such a place if no record was found.
     """
     asked = source or OpenedStore(store)
     named = ask(RecordsQuestion((key,)), asked, engine, progress=progress)
-    if not (named.records or named.damage) and store.key_index().distrust_all():
-        named = replace(ask_opened(RecordsQuestion((key,)), store), damage=())
     damage = list(named.damage)
     records = [record for record in named.records if sent_to(store, record, topic)]
+    if not (records or damage) and store.key_index().distrust_all():
+        named = replace(ask_opened(RecordsQuestion((key,)), store), damage=())
+        records = [record for record in named.records if sent_to(store, record, topic)]
     try:
         by_id = store.lookup.by_offset_id(key)
         if by_id is not None and sent_to(store, TracedRecord.of(by_id), topic):
@@ -116,7 +118,7 @@ def trace(
     except (CorruptRecordError, MissingFileError) as error:
         damage.append(error)
     if damage and not records:
-        raise _found_by(store, key, damage[0])
+        raise _unreadable(store, key, damage)
     # Each record of a message has its UNIQ_KEY, even in system topics.
     unique = {record.uniq_key for record in records if record.uniq_key}
     others = tuple(sorted(unique - {key}))
@@ -186,8 +188,21 @@ def _hits(store: MessageStore, key: str) -> set[int]:
     return set().union(*store.key_index().indexed(wanted).values())
 
 
-def _found_by(store: MessageStore, key: str, error: StoreError) -> StoreError:
-    """The error, with the key added if the index led to it."""
-    if error.entry is None or error.entry.log_offset not in _hits(store, key):
-        return error
-    return behind_index(error, error.entry.topic, key, error.entry.log_offset)
+def _unreadable(store: MessageStore, key: str, damage: Sequence[StoreError]) -> StoreError:
+    """The error where no message of a key was found: of the damage to which the index leads, or of all."""
+    hits, (_, end) = _hits(store, key), store.log_range()
+    for error in damage:
+        if error.log_offset in hits:
+            at = error.entry
+            return error if at is None else behind_index(error, at.topic, key, at.log_offset)
+    first, lost = damage[0], min((hit for hit in hits if hit >= end), default=None)
+    listed = "" if lost is None else f", and the index lists it at {lost}, after the log's end"
+    return type(first)(
+        first.path,
+        offset=first.offset,
+        reason=f"no message with the key {key!r} is in what can be read{listed}. "
+        f"{counted(len(damage), 'place')} cannot be read, the first: {first.reason}",
+        expected=first.expected,
+        actual=first.actual,
+        advice=first.advice,
+    )

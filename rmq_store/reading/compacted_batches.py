@@ -72,7 +72,7 @@ def compacted_batches(
         files = served.compacted(queue)
         assert files is not None  # ServedQueues.split chose it
         if isinstance(files, StoreError):
-            yield from report(files, ListedAt(*queue, of_queue[0].start, _NOWHERE, 0))
+            yield from report(files, ListedAt(*queue, of_queue[0].start, _NOWHERE, 0, 0))
             continue
         view, ranges = _EntriesOfFiles(files), ranges_of_slices(of_queue)
         log, end = files.log, files.log_end
@@ -82,4 +82,4 @@ def compacted_batches(
         except DataLossError as lost:  # of the entries, which the reader does not open itself
             if query.on_damage is None:
                 raise
-            yield from report(lost, ListedAt(*queue, of_queue[0].start, _NOWHERE, 0))
+            yield from report(lost, ListedAt(*queue, of_queue[0].start, _NOWHERE, 0, 0))

@@ -82,9 +82,9 @@ def handler_of(on_damage: OnDamage | str | None) -> OnDamage | None:
 
     None means that they are raised, as in FAILFAST. Raises InvalidArgumentError for another name.
     """
-    if not isinstance(on_damage, str):
+    if on_damage is None or callable(on_damage):
         return on_damage
-    mode = on_damage.strip().upper()
+    mode = str(on_damage).strip().upper()
     if mode not in MODES:
         raise InvalidArgumentError(
             None,

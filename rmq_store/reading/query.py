@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ ALL_TAGS = "*"
 class ReadManner(TypedDict, total=False):
     """Keywords that all reads of a store share; each may be left out.
 
-    - `keys`: messages with one of these words in KEYS, or as UNIQ_KEY.
+    - `keys`: messages with this word, or one of these, in KEYS, or as UNIQ_KEY.
     - `batch_rows` (8192), `batch_bytes` (16 MiB of stored bytes, about; not where no record is
       read): the most of a batch; `first_batch_rows`: of the first one.
     - `check_crc` (true): bodies are held against their CRC.
@@ -45,7 +46,7 @@ class ReadManner(TypedDict, total=False):
       row with `corruptRecord` (then all columns are nullable), "dropmalformed" logs the count.
     """
 
-    keys: Collection[str] | None
+    keys: str | Collection[str] | None
     batch_rows: int
     batch_bytes: int
     first_batch_rows: int | None
@@ -66,7 +67,7 @@ class ReadHow(ReadManner, total=False):
     - `encoded` (false): brokerName and topic are dictionaries. Not in a mode of damage.
     """
 
-    columns: Sequence[str] | None
+    columns: str | Sequence[str] | None
     tags: str | Sequence[str] | None
     encoded: bool
 
@@ -115,7 +116,8 @@ class Query:
                     reason=f"a read has no option {name!r}",
                     advice=nearest(name, ReadHow.__annotations__),
                 )
-        keys, columns = how.get("keys"), how.get("columns")
+        keys = several("keys", how.get("keys"))
+        columns: Sequence[str] | None = several("columns", how.get("columns"))
         on_damage = handler_of(how.get("on_damage"))
         if isinstance(on_damage, DamageMode):
             columns = on_damage.columns(columns)
@@ -136,8 +138,31 @@ class Query:
         return query
 
 
+def several(name: str, given: Any, kind: type = str) -> tuple[Any, ...] | None:
+    """The values of an argument that takes one or several of a `kind`, texts or whole numbers; None stays.
+
+    Raises InvalidArgumentError for others.
+    """
+    if given is None:
+        return None
+    values = (given,) if isinstance(given, kind) else given
+    found = tuple(values) if isinstance(values, Iterable) else (values,)
+    if not all(isinstance(one, kind) for one in found):
+        what = "a text" if kind is str else "a whole number"
+        raise InvalidArgumentError(None, reason=f"{name} is {what}, or several", actual=repr(given))
+    return found
+
+
+def number(name: str, given: Any) -> Any:
+    """The value of an argument that takes a whole number. Raises InvalidArgumentError for another."""
+    if given is not None and not isinstance(given, Integral):
+        raise InvalidArgumentError(None, reason=f"{name} is a whole number", actual=repr(given))
+    return given
+
+
 def positive(name: str, value: int) -> int:
-    """The value. Raises InvalidArgumentError if it is below 1."""
+    """The value. Raises InvalidArgumentError if it is no whole number, or below 1."""
+    number(name, value)
     if value < 1:
         raise InvalidArgumentError(None, reason=f"{name} must be at least 1", actual=value)
     return value
@@ -147,6 +172,6 @@ def parse_tags(tags: str | Sequence[str] | None) -> frozenset[str] | None:
     """The tags of an expression such as "a || b", or of a list; None: all."""
     if tags is None:
         return None
-    words = tags.split(TAG_SEPARATOR) if isinstance(tags, str) else tags
+    words = tags.split(TAG_SEPARATOR) if isinstance(tags, str) else several("tags", tags) or ()
     wanted = frozenset(word.strip() for word in words if word.strip())
     return None if not wanted or ALL_TAGS in wanted else wanted

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rmq_store.escaping import printable
+from rmq_store.errors import spoken
+from rmq_store.escaping import json_text, printable
 from rmq_store.files.changes import Change
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
@@ -167,13 +167,13 @@ class RecoveryReport:
             f"{printable(queue.topic)}/{queue.queue_id} with queue offsets that "
             f"{'later records have, or that are damaged' if left.replaced else 'earlier records have'}; the "
             f"first: queue offset {left.queue_offset}, log offset {left.log_offset}. "
-            + _AFTER_LEFT_OUT[left.listed, left.replaced]
+            + spoken(_AFTER_LEFT_OUT[left.listed, left.replaced])
             for queue, left in self.left_out.items()
         ]
 
     def to_json(self) -> str:
         """`to_dict` as one JSON object."""
-        return json.dumps(self.to_dict(), ensure_ascii=False)
+        return json_text(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values for JSON; queues as topic@queueId -> [min, max]."""

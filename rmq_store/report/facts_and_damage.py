@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from rmq_store.admin.info import StoreInfo, facts_of
-from rmq_store.errors import StoreError
+from rmq_store.errors import StoreError, spoken
 from rmq_store.format.layout import ABORT_BACKUP_FILE, ABORT_FILE
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.verify import VerifyQuestion
@@ -154,7 +154,7 @@ def _lost(inquiry: Inquiry) -> Iterator[str]:
     holes = len(inquiry.store.log.chain.holes)
     for place, warning in enumerate(inquiry.store.view.warnings()):
         if place >= holes:
-            yield warning
+            yield spoken(warning)
 
 
 def _remark(inquiry: Inquiry, finding: Finding) -> Remark:

@@ -27,6 +27,7 @@ from rmq_store.format.retry_topics import (
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.store import MessageStore
+from rmq_store.text.times import shown_time
 
 # TransactionalMessageUtil, TopicValidator
 HALF_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC")
@@ -189,7 +190,9 @@ def _meaning(message: TracedRecord, known: Callable[[], KnownNames]) -> tuple[st
     if message.topic == SCHEDULE_TOPIC:
         return "delayed", f"level {properties.get('DELAY')}, for {real}"
     if message.topic == TIMER_TOPIC:
-        return "timed", f"until {properties.get('TIMER_OUT_MS')} ms, for {real}"
+        until = properties.get("TIMER_OUT_MS", "")
+        is_ms = until.isascii() and until.isdigit() and len(until) < 20
+        return "timed", f"until {shown_time(int(until)) if is_ms else until}, for {real}"
     if message.topic == GIVEN_UP_TOPIC:
         return "given up", "the producer did not answer the broker's checks"
     times = message.reconsume_times

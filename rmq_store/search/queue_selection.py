@@ -9,11 +9,14 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from rmq_store.config.consumer_offsets import table_in
+from rmq_store.config.json_files import read_config
 from rmq_store.config.topics_json import queue_count
-from rmq_store.errors import StoreError, UnknownQueueError, nearest
+from rmq_store.errors import InvalidArgumentError, StoreError, UnknownQueueError, nearest
 from rmq_store.format.array_types import Mask
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.format.topics import LMQ_PREFIX
+from rmq_store.format.retry_topics import retry_of
+from rmq_store.format.topics import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX
 from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore
 
@@ -23,9 +26,35 @@ def require_topic(store: MessageStore, topic: str) -> None:
     known = store.view.known_topics
     if topic not in known:
         raise UnknownQueueError(
-            store.path,
-            reason=f"there is no topic {topic!r}",
-            advice=nearest(topic, known) if known else "The store has no queues",
+            store.path, reason=f"there is no topic {topic!r}", advice=nearest(topic, known)
+        )
+
+
+def known_groups(store: MessageStore) -> set[str]:
+    """The consumer groups that have settings, offsets, or a topic of retries or dead letters.
+
+    Raises CorruptConfigError and AccessError.
+    """
+    settings = read_config(
+        store.path,
+        "subscriptionGroup.json",
+        lambda path, content: table_in(path, content, "subscriptionGroupTable"),
+    )
+    found = {*store.consumer_offsets(), *(() if settings is None else settings.value)}
+    for topic in store.view.known_topics:
+        if topic.startswith(RETRY_PREFIX):
+            found.add(retry_of(topic, {}, store.view.known_names).group)
+        elif topic.startswith(DLQ_PREFIX):
+            found.add(topic.removeprefix(DLQ_PREFIX))
+    return found
+
+
+def require_group(store: MessageStore, group: str, met: Iterable[str] = ()) -> None:
+    """Raise InvalidArgumentError for a group that the store does not know; `met`: further known names."""
+    known = known_groups(store).union(met)
+    if group not in known:
+        raise InvalidArgumentError(
+            store.path, reason=f"there is no group {group!r}", advice=nearest(group, known)
         )
 
 

@@ -45,6 +45,7 @@ from rmq_store.snapshot.snapshot import Fact, StoreSnapshot
 from rmq_store.snapshot.uncovered_bytes import Places, SeenPlaces, missing_in
 from rmq_store.snapshot.unlisted_records import Missing, MissingRecords, Unlisted, UnlistedRecords
 from rmq_store.text.sizes import size
+from rmq_store.text.times import shown_time
 
 if TYPE_CHECKING:
     from rmq_store.snapshot.queue_view import QueueView
@@ -329,8 +330,8 @@ class Health:
             offset=LogOffset(self.snapshot.log_end),
             reason=f"the end of the log is lost{unless}: the checkpoint has a later time than the last record"
             + (", and queues list messages after it" if proven else ""),
-            expected=f"a record stored at {flushed} ms",
-            actual="no record" if last is None else f"the last one stored at {stored} ms",
+            expected=f"a record stored at {shown_time(flushed)}",
+            actual="no record" if last is None else f"the last one stored at {shown_time(stored)}",
             advice="Look for the rest in a replica or a copy"
             + ("" if proven else "; if a clock was set back, move the checkpoint away"),
         )
@@ -490,7 +491,7 @@ class Health:
         stop = self._states[queue].max_offset
         return self._error(
             queue,
-            Missing(1, stop, -1, 0),
+            Missing(0, stop, -1, 0),
             f"bytes that are not an entry follow the last entry of queue {queue.topic}/"
             f"{queue.queue_id}: the queue's end is damaged",
         )
@@ -504,5 +505,7 @@ class Health:
             actual=f"queue offsets {state.min_offset} to {state.max_offset}",
             advice=_REBUILD,
         )
-        error.entry = ListedAt(*queue, missing.offset, missing.log_offset, missing.size)
+        error.entry = ListedAt(
+            *queue, missing.offset, missing.log_offset, missing.size, missing.count
+        )
         return error

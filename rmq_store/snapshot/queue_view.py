@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from rmq_store.consumequeue.bisection import (
 )
 from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
-from rmq_store.errors import StoreError, UnknownQueueError, nearest
+from rmq_store.errors import InvalidArgumentError, StoreError, UnknownQueueError, nearest
 from rmq_store.files.cost import LOCAL
 from rmq_store.files.source import Ranges, fetch_all
 from rmq_store.format.entries import Entries, concat_entries, no_entries
@@ -248,10 +249,16 @@ class QueueView:
             return state
         topics = self.topics()
         if queue.topic in topics:
-            return _EMPTY
-        advice = nearest(queue.topic, topics) if topics else "The store has no queues at all"
+            given: Any = queue.queue_id
+            if isinstance(given, Integral):
+                return _EMPTY
+            raise InvalidArgumentError(
+                self._root, reason="a queue has a whole number", actual=repr(given)
+            )
         raise UnknownQueueError(
-            self._root, reason=f"there is no topic {queue.topic!r}", advice=advice
+            self._root,
+            reason=f"there is no topic {queue.topic!r}",
+            advice=nearest(queue.topic, topics),
         )
 
     def queues_read(

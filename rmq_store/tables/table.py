@@ -20,7 +20,8 @@ TEXT, INT, LONG, FLAG = pa.string(), pa.int32(), pa.int64(), pa.bool_()
 DOUBLE, DAY, TEXTS = pa.float64(), pa.date32(), pa.list_(pa.string())
 
 _PIECE_ROWS = 8192
-_PATHS = ("path", "file", "configFile")
+PATHS = ("path", "file", "configFile")
+"""Columns of any table that are paths."""
 Row = Mapping[str, Any]
 RowsOf = Callable[[MessageStore, Sequence[QueueSlice] | None], Iterable[Row]]
 RowsPastDamage = Callable[[MessageStore, OnDamage | None], Iterable[Row]]
@@ -92,7 +93,7 @@ def _shown(row: Row, widths: Mapping[str, int]) -> Row:
     shown = dict(row)
     for name, value in row.items():
         if isinstance(value, str):
-            shown[name] = _text(value, path=name in _PATHS)
+            shown[name] = _text(value, path=name in PATHS)
         elif name in widths and value is not None:
             most = (1 << (widths[name] - 1)) - 1
             shown[name] = max(-most - 1, min(value, most))

@@ -3,7 +3,6 @@ message."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.string_slices import buffers
-from rmq_store.escaping import CONTROLS, printable, printable_json
+from rmq_store.escaping import CONTROLS, json_text, printable
 from rmq_store.text.binary_values import UTF8, as_base64, as_text
 from rmq_store.text.times import LATEST_MS
 
@@ -58,7 +57,7 @@ def _json_of(name: str, column: pa.Array, charset: str) -> list[pa.Array]:
 
 
 def _key(name: str, *, first: bool = False) -> pa.Scalar:
-    quoted = printable_json(json.dumps(name, ensure_ascii=False))
+    quoted = json_text(name)
     return pa.scalar(f"{'{' if first else ','}{quoted}:", pa.string())
 
 

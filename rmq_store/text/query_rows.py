@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import PROPERTIES, TIMESTAMP
-from rmq_store.escaping import printable_json
+from rmq_store.escaping import json_text
 from rmq_store.text.lines import BASE64_SUFFIX, iso_times, json_lines
 from rmq_store.text.times import in_utc
 
@@ -33,7 +33,7 @@ def query_json_lines(batch: pa.RecordBatch) -> bytes:
         found: dict[str, Any] = {}
         for name, kind, value in zip(names, batch.schema.types, row, strict=True):
             _put(found, name, _value(value, kind))
-        lines.append(printable_json(json.dumps(found, ensure_ascii=False)))
+        lines.append(json_text(found))
     return "".join(f"{line}\n" for line in lines).encode()
 
 

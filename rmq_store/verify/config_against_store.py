@@ -32,6 +32,7 @@ from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.timer_files import TIMER_CHECK, read_timer_check
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.delayed_messages import hidden_levels, hidden_timers
+from rmq_store.text.times import shown_time
 from rmq_store.verify.findings import Finding, Severity
 
 _DECODED: Mapping[str, Decode[Any]] = {
@@ -100,7 +101,7 @@ def checkpoint_findings(
     gone = not records and not store.log.chain.segments
     if newest > last_timestamp and (records or gone):
         last = (
-            f"the last one in the log is from {last_timestamp} ms"
+            f"the last one in the log is from {shown_time(last_timestamp)}"
             if records
             else "the log has none"
         )
@@ -109,7 +110,7 @@ def checkpoint_findings(
             Severity.ERROR,
             "checkpoint-ahead",
             str(path),
-            f"it says that messages up to {newest} ms were on the disk, but {last}: {lost} is lost",
+            f"it says that messages up to {shown_time(newest)} were on the disk, but {last}: {lost} is lost",
             _LOST_END,
         )
 
@@ -317,8 +318,9 @@ def _timer(store: MessageStore) -> Iterator[Finding]:
             Severity.WARNING,
             "timer-ahead",
             str(store.path / CONFIG_DIR / TIMER_CHECK),
-            f"the timer has delivered what is due before {check.read_time} ms, and {hidden} messages are due "
-            "before that and after the newest record of the log: the broker does not deliver them",
+            f"the timer has delivered what is due before {shown_time(check.read_time)}, and {hidden} "
+            "messages are due before that and after the newest record of the log: the broker does not "
+            "deliver them",
             "rmqstore scheduled lists such messages as hidden. Before a broker starts, restore the lost "
             "end of the log, or set the time back in this file",
             count=hidden,

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from rmq_store.errors import spoken
+
 _KEPT_OF_A_CODE = 50  # findings listed one by one; further ones are counted
 
 BEING_WRITTEN = (
@@ -39,6 +41,9 @@ class Finding:
     start: int | None = None
     stop: int | None = None
     count: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "advice", spoken(self.advice))
 
     def to_dict(self) -> dict[str, Any]:
         """The finding as plain values, with field names as keys."""

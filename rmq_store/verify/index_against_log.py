@@ -30,6 +30,7 @@ from rmq_store.index.items_of_messages import index_items, tag_items
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
+from rmq_store.text.times import shown_time
 from rmq_store.verify.findings import Finding, Findings, Severity
 from rmq_store.verify.index_structure import (
     FALSE_ITEM,
@@ -185,7 +186,11 @@ def _wrong_times(store: MessageStore, file: IndexFile) -> Iterator[Finding]:
     )
     stored = [store.log.store_time_at(offset) for _, offset, _ in ends]
     wrong = [
-        Wrong(name, f"{time}, when the record at log offset {offset} was stored", found)
+        Wrong(
+            name,
+            f"{shown_time(time)}, when the record at log offset {offset} was stored",
+            shown_time(found),
+        )
         for (name, offset, found), time in zip(ends, stored, strict=True)
         if time is not None and time != found
     ]

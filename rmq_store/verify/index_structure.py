@@ -37,7 +37,7 @@ class Wrong(NamedTuple):
 
     field: str
     expected: str
-    found: int
+    found: int | str
 
 
 def header_damage(file: IndexFile) -> Iterator[Finding]:

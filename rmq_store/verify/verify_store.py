@@ -33,6 +33,7 @@ from rmq_store.recovery.as_broker_queues import refused_files
 from rmq_store.snapshot.file_sizes import refuse_unknown_size
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
+from rmq_store.text.times import shown_time
 from rmq_store.verify.compacted_files import compaction_findings
 from rmq_store.verify.config_against_store import (
     checkpoint_findings,
@@ -538,8 +539,8 @@ def _lost_index(store: MessageStore, whole: LogPart, readable: int) -> Iterator[
             Severity.WARNING,
             "index-lost",
             str(store.path / INDEX_DIR),
-            f"the checkpoint says that the index had the messages up to {said} ms, and its files "
-            + (f"end at {newest} ms" if newest else "have no message")
+            f"the checkpoint says that the index had the messages up to {shown_time(said)}, and its files "
+            + (f"end at {shown_time(newest)}" if newest else "have no message")
             + ": the broker does not find the others by key",
             "Index files were deleted, or are of zeros. Restore them from a copy, or rebuild the index: "
             "rmqstore rebuild",

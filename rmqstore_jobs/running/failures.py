@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from rmq_store.errors import spoken
 from rmq_store.files.journal import JournalError
 
 _DAMAGE = re.compile(
@@ -37,7 +38,7 @@ def reason_of(error: Exception) -> str:
         )
     lines = str(error).splitlines()
     ours = [line.partition("[RMQSTORE_")[2] for line in lines if "[RMQSTORE_" in line]
-    return f"[RMQSTORE_{ours[-1]}" if ours else " ".join(lines[:3])
+    return spoken(f"[RMQSTORE_{ours[-1]}") if ours else " ".join(lines[:3])
 
 
 def failure(error: Exception) -> str:

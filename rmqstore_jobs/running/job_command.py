@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -16,11 +15,12 @@ import click
 from rich.console import Console
 
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.errors import AccessError, StoreError, nearest
+from rmq_store.errors import AccessError, StoreError, nearest, spoken_as
+from rmq_store.escaping import json_text
 from rmq_store.heap_settings import keep_freed_memory
 from rmqstore_jobs.running.failures import AlreadyDoneError, is_damage, is_from_spark, reason_of
 from rmqstore_jobs.running.result_tables import JobResult
-from rmqstore_jobs.running.source_options import RareOption, rare_option
+from rmqstore_jobs.running.source_options import RareOption, advice_in_shell_words, rare_option
 from rmqstore_jobs.running.spark_engine import AUTO, ENGINES, runs_on_spark
 from spark_source.options.definitions import OPTIONS
 from spark_source.options.secret import hide_secrets
@@ -159,6 +159,10 @@ class Job:
         `typed`: what the user types for the job, for its help.
         """
         keep_freed_memory()
+        with spoken_as(advice_in_shell_words):
+            return self._called(argv, typed)
+
+    def _called(self, argv: Sequence[str] | None, typed: str | None) -> int:
         try:
             given = self.parse(sys.argv[1:] if argv is None else argv, typed)
             _check_report(given["report"])
@@ -283,7 +287,7 @@ def _say_that_it_is_done(done: AlreadyDoneError, name: str, as_json: bool) -> No
     """The end of a job with nothing to do: that is what a program asked for that runs it again."""
     click.echo(f"{name}: {done}", err=True)
     if as_json:
-        print(json.dumps({"job": name, "ok": True, "alreadyDone": True}))
+        print(json_text({"job": name, "ok": True, "alreadyDone": True}))
 
 
 @contextmanager

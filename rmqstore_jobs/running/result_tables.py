@@ -6,7 +6,6 @@ and numbers without separators.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from rmq_store.escaping import printable, printable_json
+from rmq_store.escaping import json_text, printable
 from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.times import in_utc
 from rmqstore_jobs.running.provenance import Provenance, source_rows
@@ -43,9 +42,7 @@ class JobResult(ABC):
     def to_json(self, indent: int | None = None) -> str:
         """The result as one JSON object, keys in camelCase; times as ISO 8601, in UTC."""
         fields = as_json_object(self)
-        return printable_json(
-            json.dumps(fields, indent=indent, ensure_ascii=False, default=plain_value)
-        )
+        return json_text(fields, indent=indent, default=plain_value)
 
     def save(self, path: str) -> None:
         """Write the JSON to a file."""

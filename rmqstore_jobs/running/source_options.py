@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 import click
 
-from rmq_store.cli import option_names
+from rmq_store.cli import option_names, shell_words
 from spark_source.options.definitions import OPTIONS, Option
 from spark_source.options.value_parsers import flag, time
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_ALL = frozenset(option.name for option in OPTIONS)
 _SEVERAL = {"topic": ",", "tags": " || ", "keys": " || "}
 """Options that can be given more than once, with what separates their values in one text."""
 
@@ -105,9 +106,20 @@ def in_shell_words(meaning: str, names: Collection[str]) -> str:
         name, _, value = found[1].partition("=")
         return f"{word_of(name)} {value}".rstrip() if name in names else found[1]
 
-    def word(found: re.Match[str]) -> str:
-        return word_of(found[0]) if found[0] in names else found[0]
-
     text = meaning[0].upper() + meaning[1:]
     text = re.sub("`([^`]+)`", unquoted, text)
-    return re.sub(r"(?<![\w-])[a-z]+(?:[A-Z][a-z]+)+\b", word, text)
+    return _with_words(text, names)
+
+
+def advice_in_shell_words(advice: str) -> str:
+    """What an error or a warning of a job advises, in the words of the shell."""
+    return _with_words(shell_words.in_shell_words(advice), _ALL)
+
+
+def _with_words(text: str, names: Collection[str]) -> str:
+    """A text with the words of the shell for options `names` of two words or more."""
+    return re.sub(
+        r"(?<![\w-])[a-z]+(?:[A-Z][a-z]+)+\b",
+        lambda found: word_of(found[0]) if found[0] in names else found[0],
+        text,
+    )

@@ -23,7 +23,7 @@ from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.search.log_partitions import Bound, resolve
 from rmq_store.snapshot.compacted_view import ServedQueues
 from rmq_store.snapshot.queue_view import QueueView
-from rmq_store.text.times import RelativeTime, Time
+from rmq_store.text.times import RelativeTime, Time, shown_time
 from spark_source.options.parse import SourceOptions
 from spark_source.options.value_parsers import EARLIEST, LATEST, ByQueue
 
@@ -239,7 +239,7 @@ def _range_of(
         raise InvalidArgumentError(
             store.path,
             reason=f"queue {queue.queue_id} of topic {queue.topic!r} has no message stored at "
-            f"{from_time} or later",
+            f"{shown_time(from_time)} or later",
             advice="Set startingOffsetsByTimestampStrategy=latest to skip the queue",
         )
     stop = Bound(time_ms=to_time)

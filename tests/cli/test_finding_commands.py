@@ -286,3 +286,32 @@ def test_a_key_that_only_the_index_knows_is_reported_with_its_place(
     elsewhere = "documents" if one["topic"] != "documents" else "orders"
     asked = ("find", store.path, "--key", one["uniqKey"], "--topic", elsewhere)
     assert "index" not in complaint(*asked, expect=1)
+
+
+def test_the_lost_end_of_another_queue_does_not_hide_what_is_found(tmp_path: Path) -> None:
+    """The messages of the inner batches lie there, and no index has their keys."""
+    store = unpack("clean-5.5.0", tmp_path)
+    last = log_files(store)[-1]
+    last.unlink()
+    keyed = [one for one in sent_to(store, "orders") if one["uniqKey"]]
+    there, lost = keyed[0]["uniqKey"], keyed[-1]["uniqKey"]
+    assert keyed[-1]["commitLogOffset"] >= int(last.name)
+    for option in ("--key", "--id"):
+        done = call("find", store.path, option, there, "--columns", "uniqKey")
+        assert (done.returncode, done.stdout.splitlines()) == (1, [there])
+        assert "at least 202 messages could not be read" in done.stderr
+        none = call("find", store.path, option, lost)
+        assert (none.returncode, none.stdout) == (2, "")
+        assert "after the log's end" in none.stderr
+    said = complaint("trace", store.path, lost, expect=2)
+    assert (
+        f"no message with the key '{lost}' is in what can be read, and the index lists it" in said
+    )
+    assert run("find", store.path, "--key", there, "--topic", "orders", "--columns", "keys")
+
+
+def test_trace_searches_the_log_for_a_topic_of_which_the_index_has_none(store: GoldenStore) -> None:
+    key = next(one["keys"].split(" ")[0] for one in sent_to(store, "payments") if one["keys"])
+    assert all(key not in (one["keys"] or "").split(" ") for one in sent_to(store, "documents"))
+    said = complaint("trace", store.path, key, "--topic", "documents", expect=1)
+    assert said == f"rmqstore: no message with the key '{key}' was sent to topic 'documents'\n"

@@ -59,6 +59,7 @@ def test_a_search_for_nothing_is_refused(golden: Golden) -> None:
 def test_an_error_lists_ten_names() -> None:
     names = [f"topic-{number:02}" for number in range(12)]
     assert nearest("zzz", names) == f"Known names: {', '.join(names[:10])} and 2 more"
+    assert nearest("zzz", []) == "There are none"
     assert nearest("zzz", names[:10]) == f"Known names: {', '.join(names[:10])}"
 
 

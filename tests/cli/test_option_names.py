@@ -48,6 +48,30 @@ def test_json_is_a_flag_and_a_report_is_a_file(golden: Golden, tmp_path: Path) -
     assert (done.returncode, f"--report {file}" in done.stderr) == (2, True)
 
 
+def test_json_has_one_form(golden: Golden) -> None:
+    """Whether Arrow writes it, or Python."""
+    store = golden("clean-5.5.0").path
+    asked = [
+        *(["info"], ["topics"], ["lag"], ["usage"], ["verify"], ["recover"], ["transactions"]),
+        *(
+            ["find", "--limit", "2"],
+            ["cat", "--topic", "orders", "--limit", "2"],
+            ["trace", "ORDER_0"],
+        ),
+        *(
+            ["sql", "SELECT 1 AS a, 'x' AS b"],
+            ["sql", "SELECT [1, 2] AS c, {'d': 1} AS e"],
+            ["dlq"],
+        ),
+    ]
+    for command, *words in asked:
+        lines = call(command, store, *words, "--json").stdout.splitlines()
+        assert lines
+        for line in lines:
+            same = json.dumps(json.loads(line), ensure_ascii=False, separators=(",", ":"))
+            assert line == same, command
+
+
 def test_a_repeated_word_selects_more(golden: Golden) -> None:
     """Never only the last one."""
     store = golden("clean-5.5.0").path

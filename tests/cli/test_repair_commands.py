@@ -156,6 +156,8 @@ def test_offsets_are_shown_first_and_written_with_apply(tmp_path: Path) -> None:
             row["queueId"]: opened.offset_by_time("orders", row["queueId"], middle) for row in rows
         }
     assert path.with_name(path.name + ".bak").read_text("utf-8") == before
+    again = objects(*reset, "--reset-to-time", str(middle), "--apply")
+    assert [row["before"] for row in again] == [row["after"] for row in rows]
     assert "\t\t\t0:" in path.read_text("utf-8")  # fastjson's integer keys
     others = json.loads(json.dumps(objects("lag", store.path, "--group", "g-retry")))
     assert others

@@ -73,3 +73,28 @@ def test_a_table_of_files_has_no_damaged_messages_to_leave_out(tmp_path: Path) -
     assert (
         "tables of messages: scheduled, transactions, deadLetters, retries, traces" in said.stderr
     )
+
+
+@pytest.mark.parametrize(
+    ("gone", "printed", "said"),
+    [
+        ("consumequeue/orders/{}/00000000000000002000", 571, "400 messages"),
+        ("consumequeue/orders/{}/00000000000000000000", 571, "at least 400 messages"),
+        ("consumequeue/orders/{}/0000000000000000[24]000", 400, "at least 571 messages"),
+        ("commitlog/00000000000000786432", 806, "at least 165 messages"),
+        ("commitlog/00000000000000262144", 669, "302 messages"),
+    ],
+    ids=["middle-of-queues", "start-of-queues", "end-of-queues", "end-of-log", "middle-of-log"],
+)
+@pytest.mark.parametrize("command", ["cat", "find"])
+def test_messages_are_counted_not_places(
+    command: str, gone: str, printed: int, said: str, tmp_path: Path
+) -> None:
+    """971 messages of orders are in four queues."""
+    store = unpack("clean-5.5.0", tmp_path)
+    for pattern in {gone.format(queue) for queue in range(4)}:
+        for path in Path(store.path).glob(pattern):
+            path.unlink()
+    done = call(command, store.path, "--topic", "orders", "--skip-damaged")
+    assert (done.returncode, len(done.stdout.splitlines())) == (1, printed)
+    assert done.stderr.splitlines()[-1] == f"rmqstore: {said} could not be read; see `verify`"

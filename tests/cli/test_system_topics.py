@@ -41,11 +41,47 @@ def test_rows_are_chosen_by_topic_state_and_group(golden: Golden) -> None:
     assert asked.stderr == "10 rows: 10 open\n"
     none = call("scheduled", store.path, "--topic", "orders", "--json")
     assert (none.stdout, none.stderr, none.returncode) == ("", "0 rows\n", 0)
-    other = call("retries", store.path, "--group", "nobody", "--json")
-    assert (other.stdout, other.stderr) == ("", "0 rows\n")
     wrong = call("transactions", store.path, "--topic", "paymets")
     assert wrong.returncode == 2
     assert "Did you mean 'payments'?" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "said"),
+    [
+        (("retries", "--group", "g-slwo"), "clean-5.5.0", "group 'g-slwo'. Did you mean 'g-slow'?"),
+        (("retries", "--group", "g"), "crash-5.5.0", "there is no group 'g'. There are none"),
+        (("traces", "--group", "g11"), "direct-5.5.0", "group 'g11'. Did you mean 'g1'?"),
+        (
+            ("dlq", "--topic", "paymets"),
+            "clean-5.5.0",
+            "no topic 'paymets'. Did you mean 'payments'?",
+        ),
+        (("dlq", "--group", "g-slwo"), "clean-5.5.0", "Did you mean 'g-slow'?"),
+        (("lag", "--group", "TOOLS_CONSUMR"), "clean-5.5.0", "Did you mean 'TOOLS_CONSUMER'?"),
+    ],
+)
+def test_an_unknown_name_is_refused_where_there_is_nothing_to_print(
+    words: tuple[str, ...], name: str, said: str, golden: Golden
+) -> None:
+    done = call(words[0], golden(name).path, *words[1:])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("retries", "--group", "g-slow"),  # has offsets
+        ("retries", "--group", "TOOLS_CONSUMER"),  # has settings alone
+        ("traces", "--group", "g-retry"),
+        ("dlq", "--group", "g-slow"),
+        ("dlq", "--topic", "orders"),
+        ("lag", "--group", "TOOLS_CONSUMER"),
+    ],
+)
+def test_a_known_group_or_topic_may_have_nothing(words: tuple[str, ...], golden: Golden) -> None:
+    assert call(words[0], golden("clean-5.5.0").path, *words[1:]).returncode == 0
 
 
 def test_the_messages_of_the_broker_are_counted_where_they_are_left_out(golden: Golden) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -16,8 +17,9 @@ from rmq_store.admin.info import store_info
 from rmq_store.cli.read_commands import tail
 from rmq_store.errors import StoreError
 from rmq_store.questions.lag import LagQuestion
+from rmq_store.text.times import shown_time
 from tests.support.golden import GoldenStore, log_files, unpack
-from tests.support.running.commands import call, objects
+from tests.support.running.commands import Golden, call, objects
 
 
 def hurt_middle(golden: GoldenStore, how: str) -> tuple[int, int]:
@@ -184,3 +186,24 @@ def test_a_queue_is_not_said_to_be_missing_where_topics_json_is_unreadable(tmp_p
     assert [problem.split(": ", 1)[1] for problem in problems] == [
         "whether 2 queues may be read is not known: topics.json cannot be read"
     ]
+
+
+@pytest.mark.parametrize("gone", ["commitlog/00000000000000786432", "index/*"])
+def test_times_are_shown_as_people_read_them(tmp_path: Path, gone: str) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    for path in Path(store.path).glob(gone):
+        path.unlink()
+    for words in (["verify"], ["cat", "--topic", "orders", "--columns", "queueId"]):
+        said = call(words[0], store.path, *words[1:]).both
+        assert not re.search(r"\b\d{13}\b", said.replace(store.path, "")), said
+    with store.open() as opened:
+        lost = opened.view.health.lost_log
+    said = call("verify", store.path).stdout if lost is None else str(lost)
+    assert len(re.findall(r"2026-11-21T09:23:\d\d\.\d{3}Z", said)) >= 1
+
+
+def test_trace_shows_when_a_timer_is_due(golden: Golden) -> None:
+    store = golden("proxy-5.5.0")
+    timed = next(one for one in store.truth if one["topic"] == "rmq_sys_wheel_timer")
+    due = int(timed["properties"]["TIMER_OUT_MS"])
+    assert f"(until {shown_time(due)}, for " in call("trace", store.path, timed["uniqKey"]).stdout

@@ -18,7 +18,7 @@ from rmq_store.cli.main import COMMANDS
 from rmq_store.cli.table_layout import CUT, Column, Kind, Layout, cut_in_the_middle
 from rmq_store.tables import TABLES
 from tests.support.golden import GoldenStore, unpack
-from tests.support.running.commands import Golden, call, run
+from tests.support.running.commands import Golden, call, objects, run
 
 STYLE = re.compile("\x1b\\[[0-9;]*m")
 TABLES_OF_COMMANDS = [
@@ -110,6 +110,26 @@ def test_what_matters_of_transactions_is_shown_at_80(
         start, end = transaction.split("…")
         assert row["transactionId"].startswith(start)
         assert row["transactionId"].endswith(end)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+@pytest.mark.parametrize(
+    "words", [["table", "files"], ["retention", "--keep-from", "2027-01-01T00:00:00Z"]]
+)
+def test_paths_keep_topic_queue_and_file(
+    golden: Golden, rendered: Rendered, words: list[str], width: int
+) -> None:
+    store = golden("clean-5.5.0").path
+    name, *more = words
+    paths = [
+        path
+        for row in objects(name, *more, store)
+        if "consumequeue" in (path := row.get("path", "")) and "dbstore" not in path
+    ]
+    assert paths
+    lines = " ".join(rendered(width, name, *more, store)) + " "
+    ends = ["/".join(path.split("/")[-3:]) for path in paths]
+    assert [end for end in ends if f"/{end} " not in lines and f"{CUT}{end} " not in lines] == []
 
 
 def test_a_narrow_terminal_gets_a_line_for_each_value(

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.escaping import printable, printable_json
+from rmq_store.escaping import json_text, printable
 from rmq_store.tables import TABLES
 from rmqstore_jobs.running.provenance import Provenance
 from rmqstore_jobs.running.result_tables import Answer
@@ -114,10 +114,8 @@ def test_what_printable_writes() -> None:
         printable("a\tb\n\x1b\x7f\x9b\u202e\udcff é中")
         == "a\\tb\\n\\u001b\\u007f\\u009b\\u202e\\xff é中"
     )
-    assert (
-        printable_json(json.dumps({"a": "\x9b\udcff"}, ensure_ascii=False))
-        == '{"a": "\\u009b\\udcff"}'
-    )
+    assert json_text({"a": "\x9b\udcff", "b": 1}) == '{"a":"\\u009b\\udcff","b":1}'
+    assert json_text({"a": ["\n"]}, indent=1) == '{\n "a": [\n  "\\n"\n ]\n}'
 
 
 def test_warnings_name_topics_without_what_a_terminal_acts_on(tmp_path: Path) -> None:

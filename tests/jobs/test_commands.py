@@ -135,7 +135,7 @@ def given(option: click.Option, number: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["dlq", "STORE", "--group", "nobody"], "has no dead letters here"),
+        (["dlq", "STORE", "--group", "nobody"], "there is no group 'nobody'"),
         (["dlq", "STORE", "--since", "1795253026"], "as seconds"),
         (["export", "STORE", "--to", "OUT", "--topic", "ordres"], "Did you mean 'orders'?"),
         (["export", "STORE", "--to", "STORE/x"], "must be separate folders"),

@@ -385,7 +385,7 @@ def test_names_that_are_not_there(engine: SparkSession | None, golden: Golden) -
     with pytest.raises(InvalidArgumentError, match="g-retry"):
         dlq.run(engine, dlq.DlqSpec(store.path, groups=("g-retri",)))
     for words, said in (
-        (("lag", "--group", "nobody"), "no consumer group"),
+        (("lag", "--group", "nobody"), "no group"),
         (("lag", "--topic", "ordrs"), "RMQSTORE_UNKNOWN_QUEUE"),
         (("usage", "--topic", "ordrs"), "RMQSTORE_UNKNOWN_QUEUE"),
     ):

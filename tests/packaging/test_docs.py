@@ -208,6 +208,8 @@ def test_examples_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     ran = [line for line in done.stdout.splitlines() if line.startswith("ran ")]
     assert ran == [f"ran {page}" for page in pages]
+    assert "shape: (0, " not in done.stdout  # of Polars
+    assert not re.search(r"│ +0 rows +│", done.stdout)  # of DuckDB
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if steps(page)], ids=name_of)

@@ -13,6 +13,7 @@ from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.lag import LagQuestion
 from rmq_store.tables import TABLES
+from rmq_store.text.times import shown_time
 from rmq_store.verify.config_against_store import progress_findings
 from rmq_store.verify.findings import Finding, Severity
 from rmq_store.verify.verify_store import verify
@@ -252,7 +253,7 @@ def test_an_index_that_ends_before_what_the_checkpoint_says(clean: GoldenStore, 
         assert finding is None
     else:
         assert finding is not None
-        assert f"up to {flushed} ms" in finding.meaning
+        assert f"up to {shown_time(flushed)}, and its files" in finding.meaning
         assert "index-absent" not in found(clean)
 
 

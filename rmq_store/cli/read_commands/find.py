@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.exit_codes import EXIT_FAILED, EXIT_FINDINGS
 from rmq_store.cli.messages import (
     Damage,
     MessageForm,
@@ -102,18 +102,19 @@ def find(
             keys=keys,
             unwrap_batches=not raw,
         )
-        on_damage = damage if skip_damaged else None
+        words = [*keys, *([] if message_id is None else [message_id])]
+        # What a look-up cannot read says nothing of what it finds.
+        on_damage = damage if skip_damaged or words else None
         batches = (
             search_for(opened, search, names, on_damage, progress)
             if message_id is None
             else _by_id(opened, message_id, names, on_damage, raw)
         )
         count = MessagePrinter(form).print(batches, limit, progress)
-        words = [*keys, *([] if message_id is None else [message_id])]
         gone = "" if count else "".join(where_it_was(opened, word, topics) for word in words)
     if not count:
         say(f"rmqstore: no message found{_id_leads_to(message_id)}{gone}", err=True)
-    damage.conclude()
+    damage.conclude(EXIT_FINDINGS if skip_damaged or count else EXIT_FAILED)
     if not count:
         sys.exit(EXIT_FINDINGS)
 

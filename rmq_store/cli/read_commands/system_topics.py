@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import click
@@ -26,6 +26,7 @@ from rmq_store.cli.printing import print_pieces, reading
 from rmq_store.store import MessageStore
 
 _DELAYED = ("waiting", "overdue", "delivered", "cancelled", "lost", "hidden")
+_GROUPS, _TOPICS = ("consumerGroup", "groupName"), ("topic", "originTopic")
 _OF_BROKER = "rmq_sys_"  # topics of the broker; a retry belongs to a consumer
 _TRANSACTIONS = ("open", "committed", "rolledBack", "givenUp", "ended")
 
@@ -171,13 +172,8 @@ def _print(
     at: StoreArgs, name: str, wanted: Mapping[str, str | None], how: RowArgs, *, system: bool = True
 ) -> None:
     """Print the rows of a table that have the wanted values, and on stderr how many of each state."""
-    from rmq_store.search.queue_selection import require_topic
-
     damage = Damage(how.skip_damaged)
     with at.open() as opened:
-        topic = wanted.get("topic") or wanted.get("originTopic")
-        if topic is not None:
-            require_topic(opened, topic)
         _print_rows(opened, name, wanted, how, damage, system)
     damage.conclude()
 
@@ -195,6 +191,7 @@ def _print_rows(
     table = TABLES[name]
     counts: Counter[str] = Counter()
     left_out = 0
+    met: set[str] = set()  # all groups, of which those of producers stand nowhere else
 
     def of_users(found: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         nonlocal left_out
@@ -204,23 +201,40 @@ def _print_rows(
             else:
                 yield row
 
+    def noted(every: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        for row in every:
+            met.update(row[name] for name in _GROUPS if row.get(name) is not None)
+            yield row
+
     def rows() -> Iterator[Mapping[str, Any]]:
         assert table.rows_past_damage is not None
-        given = {column: value for column, value in wanted.items() if value is not None}
-        found = (
-            row
-            for row in table.rows_past_damage(store, damage.once if damage.skips else None)
-            if all(row.get(column) == value for column, value in given.items())
-        )
+        every = table.rows_past_damage(store, damage.once if damage.skips else None)
+        found = (row for row in noted(every) if all(row.get(c) == v for c, v in given.items()))
         for row in islice(found if system else of_users(found), how.limit):
             counts[row.get("state", "")] += 1
             yield row
 
-    pieces = table.pieces_of_rows(store.broker_name, rows())
+    given = {column: value for column, value in wanted.items() if value is not None}
     with damage, reading(name, store) as progress:
+        found = rows()
+        first = list(islice(found, 1))
+        if not first and not damage.count:
+            _require_known(store, given, met)
+        pieces = table.pieces_of_rows(store.broker_name, chain(first, found))
         print_pieces(pieces, how.as_json, columns=_SHOWN[name], kept=_KEPT[name], progress=progress)
     states = ", ".join(f"{count} {state}" for state, count in counts.items() if state)
     rows_said = f"{counts.total():,} {'row' if counts.total() == 1 else 'rows'}"
     click.echo(f"{rows_said}: {states}" if states else rows_said, err=True)
     if left_out:
         click.echo(f"{left_out:,} of the broker's own are left out; --system shows them", err=True)
+
+
+def _require_known(store: MessageStore, given: Mapping[str, str], met: Iterable[str]) -> None:
+    """Raise for a topic or group of which there is no row because the store does not have it."""
+    from rmq_store.search.queue_selection import require_group, require_topic
+
+    for column, value in given.items():
+        if column in _TOPICS:
+            require_topic(store, value)
+        elif column in _GROUPS:
+            require_group(store, value, met)

@@ -161,7 +161,7 @@ _COUNTED = ("topics", "queues", "groups")  # they count entries
 
 # Those that a narrow terminal keeps.
 _KEPT = {
-    "files": ("part", "path", "size", "modified"),
+    "files": ("path", "size"),
     "groups": ("consumerGroup", "topic", "queueId", "lag", "status"),
     "queues": ("topic", "queueId", "maxOffset", "messages"),
 }

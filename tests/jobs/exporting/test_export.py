@@ -205,7 +205,7 @@ def damaged(tmp_path: Path) -> GoldenStore:
         (
             ("--mode", "DROPMALFORMED", "--no-unwrap-batches"),
             417,
-            "damaged messages that were left out: 1",
+            "places that were left out because of damage: 1",
         ),
         (
             ("--mode", "PERMISSIVE", "--columns", "body"),
