@@ -444,12 +444,13 @@ class Health:
         )
 
     def _lost(self, queue: QueueId) -> StoreError:
+        lost = self.lost_queues[queue]
         error = CorruptQueueError(
             self.view.folder(queue),
-            reason=f"queue {queue.topic}/{queue.queue_id} {self.lost_queues[queue]}",
+            reason=f"queue {queue.topic}/{queue.queue_id} {lost}",
             advice=f"{_REBUILD}. If the topic was deleted and created again, nothing is lost",
         )
-        error.entry = ListedAt(*queue, 0, -1, 0)
+        error.entry = ListedAt(*queue, 0, -1, 0, lost.records)
         return error
 
     def _unlisted_record(self, one: Unlisted) -> StoreError:
