@@ -92,8 +92,9 @@ class RecoveryReport:
     `entries_after_log`: of each queue, entries that lead after the log's end, and to no intact record.
     `short_queues`: a sentence for each queue of a store left `untouched` that lacks messages at an end.
     `left_out`: records that no broker lists, because earlier records have their queue offsets. `queues`:
-    min and max offset of each. `untouched`: the store was closed cleanly and its log and queues end together, so nothing else
-    was checked and nothing was changed. `applied`: false for a plan, which says what a recovery would do.
+    min and max offset of each. `untouched`: the store was closed cleanly and its log and queues end
+    together, so nothing else was checked and nothing was changed. `applied`: false for a plan, which says
+    what a recovery would do.
     """
 
     path: str
