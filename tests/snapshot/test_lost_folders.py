@@ -64,6 +64,13 @@ def test_commands_that_read_it_fail(words: tuple[str, ...], tmp_path: Path) -> N
     assert "queue orders/0 has no files" in said
 
 
+def test_queues_are_read_in_one_order(tmp_path: Path) -> None:
+    """Rows that share a place of the log, as those of light queues, come in the order of the ranges."""
+    with unpack("lmq-5.3.3", tmp_path).open() as store:
+        queues = [part.queue for part in store.view.ranges_of(store.topics())]
+        assert queues == sorted(store.queues())
+
+
 def test_times_without_its_messages_do_not_select_it(tmp_path: Path) -> None:
     golden = without(tmp_path, "payments")
     with golden.open() as store:
