@@ -126,7 +126,7 @@ class Health:
             yield from self._damage(found)
         yield from self._beside_records(last, missing)
         gone = {part.queue for part in parts if part.queue not in self._states}
-        yield from (self._lost(queue) for queue in sorted(gone & self.lost_queues.keys()))
+        yield from (self._lost(queue) for queue in sorted(gone) if queue in self.lost_queues)
 
     def errors_in(
         self, piece: LogSlice, parts: Sequence[QueueSlice], *, compare: bool
@@ -444,12 +444,13 @@ class Health:
         )
 
     def _lost(self, queue: QueueId) -> StoreError:
+        lost = self.lost_queues[queue]
         error = CorruptQueueError(
             self.view.folder(queue),
-            reason=f"queue {queue.topic}/{queue.queue_id} {self.lost_queues[queue]}",
+            reason=f"queue {queue.topic}/{queue.queue_id} {lost}",
             advice=f"{_REBUILD}. If the topic was deleted and created again, nothing is lost",
         )
-        error.entry = ListedAt(*queue, 0, -1, 0)
+        error.entry = ListedAt(*queue, 0, -1, 0, lost.records)
         return error
 
     def _unlisted_record(self, one: Unlisted) -> StoreError:
