@@ -159,6 +159,10 @@ class Health:
         """An error for each of the `short_queues`, for what counts entries and reads no message."""
         yield from (self._unlisted(queue, lost) for queue, lost in self.short_queues.items())
 
+    def lost_queue_errors(self) -> Iterator[StoreError]:
+        """An error for each queue without files of which the log has messages."""
+        yield from map(self._lost, sorted(self.view.lost_queues()))
+
     def only(self, queues: Iterable[QueueId]) -> StoreSnapshot:
         """The snapshot with only these `queues`, for a part of a job, and what only all of them prove."""
         some = {queue: self._states[queue] for queue in queues if queue in self._states}

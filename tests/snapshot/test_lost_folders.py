@@ -64,6 +64,13 @@ def test_commands_that_read_it_fail(words: tuple[str, ...], tmp_path: Path) -> N
     assert "queue orders/0 has no files" in said
 
 
+def test_a_recovery_names_it(tmp_path: Path) -> None:
+    golden = without(tmp_path, TOPIC, "0")
+    said = run("recover", golden.path, expect=1)
+    assert "queue orders/0 has no files, although the log has at least" in said
+    assert "nothing else was checked" not in said
+
+
 def test_what_skips_damage_counts_its_messages(tmp_path: Path) -> None:
     golden = without(tmp_path, TOPIC)
     lost = sum(len(rows) for queue, rows in golden.by_queue.items() if queue.topic == TOPIC)
