@@ -22,7 +22,7 @@ from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.check_crcs import record_crc_rows
 from rmq_store.commitlog.compare_doubled_files import doubled_files
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.misnamed_files import RENAME, misnamed_files
+from rmq_store.commitlog.misnamed_files import misnamed_files
 from rmq_store.commitlog.next_intact_record import page_rest
 from rmq_store.commitlog.record_or_gap import Extent, SoundRun
 from rmq_store.commitlog.walk import walk
@@ -143,7 +143,7 @@ def salvage(
                     progress(piece.stop - piece.start)
         report.entries_after_log = queues.behind(report.log_end)
         report.default_delays = report.topics[SCHEDULE_TOPIC] if config is None else 0
-        report.misnamed = [f"{file}. {RENAME}" for file in misnamed_files(store.log)]
+        report.misnamed = [f"{file}. {file.advice}" for file in misnamed_files(store.log)]
         for file in doubled_files(store.log):
             report.doubled.append(str(file))
             report.in_other_files += file.differing

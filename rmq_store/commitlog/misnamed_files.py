@@ -18,7 +18,10 @@ from rmq_store.format.layout import segment_name
 
 _PHYSICAL_AT = 28
 _LOOKED_AT = 64  # files at either end of the log; each is a place of the disk
-RENAME = "Give it that name before anything else: its messages are then read again"
+_RENAME = "Give it that name before anything else: its messages are then read again"
+_TAKEN = (
+    "Another file has that name: keep the one with the messages, and move the other one away first"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,13 @@ class MisnamedFile:
     file: SegmentFile
     base: int
     """The log offset that its name should be."""
+    taken: bool
+    """Whether a file that belongs there has that name, so that a user must not overwrite it."""
+
+    @property
+    def advice(self) -> str:
+        """What to do with the file."""
+        return _TAKEN if self.taken else _RENAME
 
     def __str__(self) -> str:
         """A sentence with both names."""
@@ -49,7 +59,9 @@ def misnamed_files(
     for file in files:
         base = None if log.copied or log.frame_at(file.base) else _other_base(log, file)
         if base is not None:
-            yield MisnamedFile(file, base)
+            others = (other for other in log.chain.segments_from(base) if other.base == base)
+            taken = any(_other_base(log, other) is None for other in others)
+            yield MisnamedFile(file, base, taken)
 
 
 def refuse_unsure_files(log: CommitLog) -> None:
@@ -72,7 +84,7 @@ def refuse_misnamed(log: CommitLog) -> None:
             reason="a wrong name for this file of the log, by the physicalOffset of its first record",
             expected=segment_name(found.base),
             actual=segment_name(found.file.base),
-            advice=f"{RENAME}. Nothing was changed",
+            advice=f"{found.advice}. Nothing was changed",
         )
 
 

@@ -90,11 +90,11 @@ class RecoveryReport:
     records behind the log's new end, which are cut or hidden with the damage before them. `older_cut`: those
     that are older than the records before them, and what follows these, as a log that was cut leaves them.
     `entries_after_log`: of each queue, entries that lead after the log's end, and to no intact record.
-    `short_queues`: a sentence for each queue of a store left `untouched` that lacks messages at an end.
-    `left_out`: records that no broker lists, because earlier records have their queue offsets. `queues`:
-    min and max offset of each. `untouched`: the store was closed cleanly and its log and queues end
-    together, so nothing else was checked and nothing was changed. `applied`: false for a plan, which says
-    what a recovery would do.
+    `short_queues`: a sentence for each queue of a store left `untouched` that lacks messages at an end, or
+    its files. `left_out`: records that no broker lists, because earlier records have their queue offsets.
+    `queues`: min and max offset of each. `untouched`: the store was closed cleanly and its log and queues
+    end together, so nothing else was checked and nothing was changed. `applied`: false for a plan, which
+    says what a recovery would do.
     """
 
     path: str

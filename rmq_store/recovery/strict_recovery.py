@@ -325,8 +325,8 @@ class StrictRecovery:
         snapshot = take_snapshot(self.root, log, self._folders, self.config)
         self.report.untouched = True
         self.report.log_start, self.report.log_end = snapshot.log_start, snapshot.log_end
-        view = QueueView(self.root, lambda: log, self._folders, snapshot, is_system_topic)
-        lacking = view.health.short_queue_errors()
+        health = QueueView(self.root, lambda: log, self._folders, snapshot, is_system_topic).health
+        lacking = (*health.short_queue_errors(), *health.lost_queue_errors())
         self.report.short_queues = [f"{error.reason}. {error.advice}" for error in lacking]
         self.report.queues = {
             queue: (state.min_offset, state.max_offset)

@@ -40,7 +40,12 @@ def known_groups(store: MessageStore) -> set[str]:
         "subscriptionGroup.json",
         lambda path, content: table_in(path, content, "subscriptionGroupTable"),
     )
-    found = {*store.consumer_offsets(), *(() if settings is None else settings.value)}
+    return _groups_with_traces(store).union(() if settings is None else settings.value)
+
+
+def _groups_with_traces(store: MessageStore) -> set[str]:
+    """Those that have offsets, or a topic of retries or dead letters."""
+    found = set(store.consumer_offsets())
     for topic in store.view.known_topics:
         if topic.startswith(RETRY_PREFIX):
             found.add(retry_of(topic, {}, store.view.known_names).group)
@@ -51,6 +56,8 @@ def known_groups(store: MessageStore) -> set[str]:
 
 def require_group(store: MessageStore, group: str, met: Iterable[str] = ()) -> None:
     """Raise InvalidArgumentError for a group that the store does not know; `met`: further known names."""
+    if group in met or group in _groups_with_traces(store):
+        return  # whether or not the settings can be read
     known = known_groups(store).union(met)
     if group not in known:
         raise InvalidArgumentError(

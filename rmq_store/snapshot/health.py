@@ -126,7 +126,7 @@ class Health:
             yield from self._damage(found)
         yield from self._beside_records(last, missing)
         gone = {part.queue for part in parts if part.queue not in self._states}
-        yield from (self._lost(queue) for queue in sorted(gone & self.lost_queues.keys()))
+        yield from (self._lost(queue) for queue in sorted(gone) if queue in self.lost_queues)
 
     def errors_in(
         self, piece: LogSlice, parts: Sequence[QueueSlice], *, compare: bool
@@ -158,6 +158,10 @@ class Health:
     def short_queue_errors(self) -> Iterator[StoreError]:
         """An error for each of the `short_queues`, for what counts entries and reads no message."""
         yield from (self._unlisted(queue, lost) for queue, lost in self.short_queues.items())
+
+    def lost_queue_errors(self) -> Iterator[StoreError]:
+        """An error for each queue without files of which the log has messages."""
+        yield from map(self._lost, sorted(self.view.lost_queues()))
 
     def only(self, queues: Iterable[QueueId]) -> StoreSnapshot:
         """The snapshot with only these `queues`, for a part of a job, and what only all of them prove."""

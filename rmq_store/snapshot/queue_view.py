@@ -289,7 +289,7 @@ class QueueView:
         self, topics: Sequence[str], queue_ids: Collection[int] | None = None
     ) -> list[QueueSlice]:
         """All messages of the queues of `topics`. Raises UnknownQueueError for an unknown topic."""
-        queues = self.queues_read(set(topics))
+        queues = self.queues_read(sorted(set(topics)))
         for topic in set(topics).difference(queue.topic for queue in queues):
             self.state(QueueId(topic, 0))  # raises
         return [

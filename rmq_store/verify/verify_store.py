@@ -16,7 +16,7 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.compare_doubled_files import DoubledFile, doubled_files
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import empty_files
-from rmq_store.commitlog.misnamed_files import RENAME, MisnamedFile, misnamed_files
+from rmq_store.commitlog.misnamed_files import MisnamedFile, misnamed_files
 from rmq_store.commitlog.next_intact_record import page_rest
 from rmq_store.commitlog.record_or_gap import Extent, SoundRun
 from rmq_store.commitlog.walk import end_now, walk
@@ -293,7 +293,7 @@ def _misnamed(file: MisnamedFile) -> Finding:
         "log-file-misnamed",
         file.file.path,
         f"{file}. No record of it is at its place, so neither readers nor brokers reach one",
-        f"{RENAME}. Then verify again: other findings may be gone",
+        f"{file.advice}. Then verify again: other findings may be gone",
     )
 
 

@@ -166,7 +166,7 @@ def _selected_queues(store: MessageStore, asked: SourceOptions) -> list[QueueId]
         for queue in by_queue.on(store.broker_name)
         if queue not in there and _is_declared(store, queue)
     }
-    return [queue for queue in {*there, *named, *lost} if wanted(queue.topic)]
+    return sorted(queue for queue in {*there, *named, *lost} if wanted(queue.topic))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from rmq_store.tables import TABLES
-from tests.support.golden import GoldenStore
+from tests.support.golden import GoldenStore, unpack
 from tests.support.running.commands import call
 
 Golden = Callable[[str], GoldenStore]
@@ -90,3 +91,11 @@ def test_the_messages_of_the_broker_are_counted_where_they_are_left_out(golden: 
     assert asked.stdout == ""
     assert asked.stderr.splitlines()[1].startswith("451 of the broker's own are left out")
     assert len(call("scheduled", store.path, "--json", "--system").stdout.splitlines()) == 451
+
+
+def test_a_group_with_offsets_is_known_without_its_settings(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    for name in ("subscriptionGroup.json", "subscriptionGroup.json.bak"):
+        Path(store.path, "config", name).write_text("{")
+    assert call("retries", store.path, "--group", "g-slow").stderr == "0 rows\n"
+    assert call("retries", store.path, "--group", "g-none").returncode == 2

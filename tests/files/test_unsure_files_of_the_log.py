@@ -77,6 +77,16 @@ def test_a_file_with_a_wrong_name_is_named_with_the_right_one(how: str, tmp_path
     } == {p: k for p, k in before.items() if not p.endswith(("/lock", "/store"))}
 
 
+def test_nobody_is_advised_to_overwrite_a_file_that_belongs_there(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    first, *_, last = log_files(golden)
+    first.write_bytes(last.read_bytes())
+    salvaged = call("salvage", golden.path, "--to", str(tmp_path / "salvaged")).stdout
+    for said in (salvaged, call("verify", golden.path).stdout, call("recover", golden.path).stderr):
+        assert "Another file has that name" in said
+        assert "Give it that name" not in said
+
+
 @pytest.mark.parametrize("name", STORES)
 def test_no_file_of_a_real_broker_is_called_misnamed(name: str, tmp_path: Path) -> None:
     with unpack(name, tmp_path).open() as store:

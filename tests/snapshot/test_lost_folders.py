@@ -9,7 +9,7 @@ import pytest
 
 from rmq_store.errors import CorruptQueueError, StoreError
 from tests.support.golden import GoldenStore, unpack
-from tests.support.running.commands import run
+from tests.support.running.commands import call, run
 
 NAME, TOPIC = "clean-5.5.0", "orders"
 
@@ -62,6 +62,27 @@ def test_commands_that_read_it_fail(words: tuple[str, ...], tmp_path: Path) -> N
     golden = without(tmp_path, TOPIC, "0")
     said = run(words[0], golden.path, *words[1:], expect=2)
     assert "queue orders/0 has no files" in said
+
+
+def test_a_recovery_names_it(tmp_path: Path) -> None:
+    golden = without(tmp_path, TOPIC, "0")
+    said = run("recover", golden.path, expect=1)
+    assert "queue orders/0 has no files, although the log has at least" in said
+    assert "nothing else was checked" not in said
+
+
+def test_what_skips_damage_counts_its_messages(tmp_path: Path) -> None:
+    golden = without(tmp_path, TOPIC)
+    lost = sum(len(rows) for queue, rows in golden.by_queue.items() if queue.topic == TOPIC)
+    done = call("find", golden.path, "--topic", TOPIC, "--text", "none", "--skip-damaged")
+    assert f"at least {lost:,} messages could not be read" in done.stderr
+
+
+def test_queues_are_read_in_one_order(tmp_path: Path) -> None:
+    """Rows that share a place of the log, as those of light queues, come in the order of the ranges."""
+    with unpack("lmq-5.3.3", tmp_path).open() as store:
+        queues = [part.queue for part in store.view.ranges_of(store.topics())]
+        assert queues == sorted(store.queues())
 
 
 def test_times_without_its_messages_do_not_select_it(tmp_path: Path) -> None:
