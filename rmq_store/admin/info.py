@@ -33,7 +33,7 @@ from rmq_store.errors import (
     shown_path,
 )
 from rmq_store.files.segments import SegmentFile
-from rmq_store.format.layout import (
+from rmq_store.format.byte_layout import (
     ABORT_FILE,
     BATCH_CONSUMEQUEUE_DIR,
     CHECKPOINT_FILE,

@@ -45,7 +45,7 @@ from rmq_store.files.durable_files import is_small_file, read_file, sync_folder
 from rmq_store.files.rocksdb import had_database
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
-from rmq_store.format.layout import (
+from rmq_store.format.byte_layout import (
     BATCH_CONSUMEQUEUE_DIR,
     CHECKPOINT_FILE,
     COMMITLOG_DIR,

@@ -22,7 +22,7 @@ from rmq_store.config.json_files import (
 )
 from rmq_store.config.rocksdb import refuse_rocksdb_config
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError, nearest
-from rmq_store.format.layout import CONFIG_DIR
+from rmq_store.format.byte_layout import CONFIG_DIR
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.search.queue_selection import require_queue_ids
 from rmq_store.store import MessageStore

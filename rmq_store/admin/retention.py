@@ -25,7 +25,7 @@ from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.errors import InvalidArgumentError, MissingFileError, StoreError, from_os_error
 from rmq_store.files.changes import Change
 from rmq_store.files.segments import SegmentFile
-from rmq_store.format.layout import CONSUMEQUEUE_DIR
+from rmq_store.format.byte_layout import CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId
 from rmq_store.index.index_file_reader import open_index_files
 from rmq_store.markers.lock_file import StoreLock

@@ -32,7 +32,7 @@ from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import ABORT_FILE
+from rmq_store.format.byte_layout import ABORT_FILE
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.format.sys_flag import SysFlag

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rmq_store.config.topics_json import declared_topics, update_topics
 from rmq_store.consumequeue.queue_folders import queue_folder
-from rmq_store.format.layout import BATCH_CONSUMEQUEUE_DIR
+from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import is_system_topic

@@ -20,7 +20,7 @@ from rmq_store.arrow.string_slices import (
     values_of,
 )
 from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.layout import Property
+from rmq_store.format.byte_layout import Property
 from rmq_store.loops import property_items
 from rmq_store.loops.property_items import LAYOUTS, PLACES
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from rmq_store.commitlog.headers import Headers
 from rmq_store.format.array_types import Ints
+from rmq_store.format.byte_layout import CRC_ITEM_SIZE, CRC_MASK
 from rmq_store.format.crc import crc32_of_slices
-from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_MASK
 from rmq_store.loops import checksums
 
 

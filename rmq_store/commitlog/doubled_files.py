@@ -16,9 +16,9 @@ import numpy as np
 from rmq_store.commitlog.check_crcs import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.record_runs import follow, next_record
+from rmq_store.files.checked_window import Window
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
-from rmq_store.files.window import Window
 
 _PLACES = 16  # of a file, evenly spread, that are looked at first
 _SEEN = 64 << 10  # bytes searched at a place for the next record

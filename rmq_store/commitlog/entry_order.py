@@ -11,7 +11,7 @@ import numpy as np
 
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.record_runs import RecordRun
-from rmq_store.files.window import Window
+from rmq_store.files.checked_window import Window
 from rmq_store.format.dledger import ENTRY_HEAD_SIZE, EntryHead
 
 

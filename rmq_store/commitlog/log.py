@@ -20,13 +20,13 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import entries_folders, refuse_entries
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError
+from rmq_store.files.checked_window import Window
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, list_segments
 from rmq_store.files.source import Sources
-from rmq_store.files.window import Window
 from rmq_store.format.array_types import Bytes, Ints, Mask
+from rmq_store.format.byte_layout import BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
 from rmq_store.format.dledger import ENTRY_HEAD_SIZE, EntryHead
-from rmq_store.format.layout import BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
 from rmq_store.format.record import Gap, Record, decode_record
 
 _SIZE_FIELD = 4

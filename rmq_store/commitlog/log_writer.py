@@ -9,7 +9,7 @@ import numpy as np
 
 from rmq_store.files.segment_writer import OpenFiles, SegmentWriter
 from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.layout import BLANK_HEAD, BLANK_SIZE, MAGIC_BLANK
+from rmq_store.format.byte_layout import BLANK_HEAD, BLANK_SIZE, MAGIC_BLANK
 
 _BYTES_AT_A_TIME = 4 << 20
 _ROWS_LOOKED_AT = 1 << 20

@@ -14,7 +14,7 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog, unreadable_files
 from rmq_store.errors import UnrecoverableStoreError, from_os_error, shown_path
 from rmq_store.files.segments import SegmentFile
-from rmq_store.format.layout import segment_name
+from rmq_store.format.byte_layout import segment_name
 
 _PHYSICAL_AT = 28
 _LOOKED_AT = 64  # files at either end of the log; each is a place of the disk

@@ -16,7 +16,7 @@ from rmq_store.commitlog.record_or_gap import Extent, SoundRun, gap_at
 from rmq_store.commitlog.walk import walk
 from rmq_store.errors import CorruptRecordError, LogOffset, StoreError
 from rmq_store.files.segments import SegmentFile
-from rmq_store.format.layout import MAGIC_V1, MAGIC_V2
+from rmq_store.format.byte_layout import MAGIC_V1, MAGIC_V2
 from rmq_store.format.record import NO_RECORD, Gap
 
 _LOOK_BACK = 16 << 20  # how far before an offset a walk starts, to reach it record by record

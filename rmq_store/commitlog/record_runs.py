@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rmq_store import loops
-from rmq_store.files.window import Window
+from rmq_store.files.checked_window import Window
 from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.layout import MAGIC_V1, MIN_RECORD_SIZE
+from rmq_store.format.byte_layout import MAGIC_V1, MIN_RECORD_SIZE
 from rmq_store.loops import record_fields
 
 MAGIC_FRONT = MAGIC_V1.to_bytes(4, "big")[:3]  # common to both magics

@@ -16,9 +16,9 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_or_gap import WITHIN_THE_LOG, Extent, SoundRun, front_at, piece_at
 from rmq_store.commitlog.record_runs import RecordRun
+from rmq_store.files.checked_window import Window
 from rmq_store.files.segments import SegmentFile
-from rmq_store.files.window import Window
-from rmq_store.format.layout import PROPERTY_SEPARATOR
+from rmq_store.format.byte_layout import PROPERTY_SEPARATOR
 from rmq_store.format.record import Gap
 
 _ROWS = 1 << 15  # records of a run at a time

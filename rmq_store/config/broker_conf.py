@@ -10,7 +10,7 @@ from typing import Any
 
 from rmq_store.errors import CorruptConfigError, InvalidArgumentError, MissingFileError, nearest
 from rmq_store.files.durable_files import read_file
-from rmq_store.format.layout import (
+from rmq_store.format.byte_layout import (
     DEFAULT_BATCH_QUEUE_FILE_SIZE,
     DEFAULT_COMMITLOG_FILE_SIZE,
     DEFAULT_DELAY_LEVELS,

@@ -18,8 +18,8 @@ from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.errors import MissingFileError, UnsupportedStoreError
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, list_segments
+from rmq_store.format.byte_layout import COMMITLOG_DIR
 from rmq_store.format.dledger import ENTRY_HEAD_SIZE, INDEX_UNIT, EntryHead
-from rmq_store.format.layout import COMMITLOG_DIR
 
 _PREFIX = "dledger-"  # and dLegerSelfId
 DATA, _INDEX = "data", "index"

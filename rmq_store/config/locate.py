@@ -22,7 +22,7 @@ from rmq_store.errors import (
 )
 from rmq_store.files.safe_paths import refuse_link
 from rmq_store.files.segments import SegmentFile, list_segments
-from rmq_store.format.layout import (
+from rmq_store.format.byte_layout import (
     ABORT_FILE,
     BATCH_CONSUMEQUEUE_DIR,
     BLANK_SIZE,

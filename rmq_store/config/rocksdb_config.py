@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rmq_store.errors import CorruptConfigError
 from rmq_store.files.rocksdb import Database, had_database, open_database
-from rmq_store.format.layout import CONFIG_DIR
+from rmq_store.format.byte_layout import CONFIG_DIR
 
 Parse = Callable[[str], Any]
 _VERSION_2, _ONE_FOR_ALL = "rdb", "metadata"

@@ -30,8 +30,7 @@ from rmq_store.errors import (
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, again_if_expired
 from rmq_store.files.source import Sources
-from rmq_store.format.entries import Entries, concat_entries, no_entries
-from rmq_store.format.layout import (
+from rmq_store.format.byte_layout import (
     ABORT_FILE,
     BATCH_QUEUE_ENTRY,
     COMPACTION_DIR,
@@ -39,6 +38,7 @@ from rmq_store.format.layout import (
     COMPACTION_QUEUE_DIR,
     segment_name,
 )
+from rmq_store.format.entries import Entries, concat_entries, no_entries
 from rmq_store.format.queues import Entry, QueueId
 
 _WIDTH = BATCH_QUEUE_ENTRY.itemsize

@@ -17,7 +17,7 @@ from rmq_store.dataset.excluded_by_filter import implied_values, named_columns, 
 from rmq_store.dataset.lazy_dataset import Fragment, LazyDataset
 from rmq_store.dataset.planned_slices import ProvenLimits, SlicePlanner
 from rmq_store.errors import StoreError
-from rmq_store.format.layout import KEY_SEPARATOR
+from rmq_store.format.byte_layout import KEY_SEPARATOR
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.damage_modes import PERMISSIVE, DamageMode, handler_of
 from rmq_store.reading.query import Query, ReadHow, number, several

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from rmq_store.errors import FileOffset, MissingFileError, Place
+from rmq_store.files.checked_window import Window
 from rmq_store.files.cost import LOCAL, REMOTE, Cost
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.segments import (
@@ -24,7 +25,6 @@ from rmq_store.files.segments import (
     without_overlaps,
 )
 from rmq_store.files.source import Ranges, Source, Sources, fetch_all
-from rmq_store.files.window import Window
 from rmq_store.format.array_types import Bytes
 
 # Open files that a chain without a shared cache keeps: one pass along the log needs two.

@@ -15,7 +15,7 @@ from rmq_store.files.changes import own
 from rmq_store.files.durable_files import sync_one_folder
 from rmq_store.files.parallel import side_by_side
 from rmq_store.format.array_types import Bytes
-from rmq_store.format.layout import segment_name
+from rmq_store.format.byte_layout import segment_name
 
 _FILES_OPEN = 64
 _PAGE = 4096

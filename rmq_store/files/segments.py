@@ -22,7 +22,7 @@ from rmq_store.errors import (
     shown_path,
 )
 from rmq_store.escaping import printable
-from rmq_store.format.layout import SEGMENT_NAME_DIGITS
+from rmq_store.format.byte_layout import SEGMENT_NAME_DIGITS
 
 if TYPE_CHECKING:
     from rmq_store.files.source import Source

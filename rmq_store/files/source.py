@@ -20,12 +20,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from rmq_store.errors import AccessError, DataLossError, from_os_error, shown_path
+from rmq_store.files.checked_window import Window
 from rmq_store.files.cost import LOCAL, Cost
 from rmq_store.files.remote.blocks import KEPT_BYTES, Held, RemoteFile, Run, fetch_runs
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.segments import SegmentFile, open_to_read
 from rmq_store.files.sigbus_handler import Faults, Guarded, guard
-from rmq_store.files.window import Window
 from rmq_store.format.array_types import Bytes, Ints
 
 _REMOTE_FILES_KEPT = 1024

@@ -9,7 +9,7 @@ import numpy as np
 from zlib_ng import zlib_ng
 
 from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.layout import CRC_MASK
+from rmq_store.format.byte_layout import CRC_MASK
 from rmq_store.loops import checksums
 
 crc32: Callable[..., int] = zlib_ng.crc32

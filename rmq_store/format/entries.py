@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rmq_store.errors import ListedAt
 from rmq_store.format.array_types import Bytes, Columns, Ints, Numbers
-from rmq_store.format.layout import FILLER_SIZE
+from rmq_store.format.byte_layout import FILLER_SIZE
 from rmq_store.format.queues import QueueId
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rmq_store.format.layout import Property
+from rmq_store.format.byte_layout import Property
 from rmq_store.format.properties import decode_properties, decode_utf8, format_host
 from rmq_store.format.record import Record
 

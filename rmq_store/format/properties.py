@@ -6,7 +6,7 @@ import codecs
 import ipaddress
 from functools import lru_cache
 
-from rmq_store.format.layout import HOST_V4_SIZE, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from rmq_store.format.byte_layout import HOST_V4_SIZE, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 
 _SURROGATE_LEAD = 0xED
 _NAME_VALUE = chr(NAME_VALUE_SEPARATOR)

@@ -12,8 +12,7 @@ from enum import Enum
 import numpy as np
 
 from rmq_store.errors import CorruptRecordError, LogOffset
-from rmq_store.format.crc import body_crc, crc32
-from rmq_store.format.layout import (
+from rmq_store.format.byte_layout import (
     BLANK_SIZE,
     BORN_HOST_AT,
     CRC_DIGITS,
@@ -32,6 +31,7 @@ from rmq_store.format.layout import (
     RECORD_HEAD,
     V6_EXTRA,
 )
+from rmq_store.format.crc import body_crc, crc32
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.loops import checksums, record_fields
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import INDEX_SLOT
+from rmq_store.format.byte_layout import INDEX_SLOT
 from rmq_store.index.index_file_reader import IndexFile
 from rmq_store.loops.index_items import check_items, heads_lead_to
 

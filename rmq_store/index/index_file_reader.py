@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, from_os_error
+from rmq_store.files.checked_window import Window
 from rmq_store.files.segments import LARGEST_FILE, SegmentFile, size_of_file
 from rmq_store.files.source import Ranges, Sources
-from rmq_store.files.window import Window
 from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.layout import (
+from rmq_store.format.byte_layout import (
     DEFAULT_MAX_HASH_SLOTS,
     DEFAULT_MAX_INDEX_ITEMS,
     INDEX_DIR,

@@ -14,7 +14,7 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.errors import from_os_error
 from rmq_store.files.changes import own
 from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.layout import INDEX_DIR, INDEX_HEADER, INDEX_ITEM, index_item_at
+from rmq_store.format.byte_layout import INDEX_DIR, INDEX_HEADER, INDEX_ITEM, index_item_at
 from rmq_store.format.releases import Dialect
 from rmq_store.index.index_file_reader import Geometry, Header
 from rmq_store.index.items_of_messages import index_items

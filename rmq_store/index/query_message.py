@@ -34,7 +34,13 @@ from rmq_store.errors import (
 )
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
-from rmq_store.format.layout import INDEX_DIR, INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, index_item_at
+from rmq_store.format.byte_layout import (
+    INDEX_DIR,
+    INDEX_HEADER,
+    INDEX_ITEM,
+    INDEX_SLOT,
+    index_item_at,
+)
 from rmq_store.format.record import Gap
 from rmq_store.format.tag_key_hashes import index_key, index_key_hash
 from rmq_store.index.check_item_chains import is_linked

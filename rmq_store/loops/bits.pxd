@@ -101,7 +101,7 @@ ctypedef int64_t Long
 ctypedef uint64_t Word
 
 
-# Of the format, as in format/layout.py; a test compares them.
+# Of the format, as in format/byte_layout.py; a test compares them.
 cdef enum:
     MAGIC_V1 = -626843481
     MAGIC_V2 = -626843477

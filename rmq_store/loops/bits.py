@@ -18,7 +18,7 @@ Place = int
 Long = int
 Word = int
 
-# Of the format, as in format/layout.py; a test compares them.
+# Of the format, as in format/byte_layout.py; a test compares them.
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477
 MIN_RECORD_SIZE = 91

@@ -12,7 +12,7 @@ else:
 LONGEST_NUMBER = 20
 """Characters of the smallest int64."""
 
-# Of format/layout.py, which a test compares.
+# Of format/byte_layout.py, which a test compares.
 _HOST_V4_SIZE = cython.declare(cython.int, 8)
 _HOST_V6_SIZE = cython.declare(cython.int, 20)
 _CRC_DIGITS = cython.declare(cython.int, 10)

@@ -9,7 +9,7 @@ if cython.compiled:
 else:
     from rmq_store.loops import bits
 
-# Of INDEX_HEADER, INDEX_SLOT and INDEX_ITEM in format/layout.py, which a test compares.
+# Of INDEX_HEADER, INDEX_SLOT and INDEX_ITEM in format/byte_layout.py, which a test compares.
 _HEADER_SIZE = cython.declare(cython.int, 40)
 _SLOT_SIZE = cython.declare(cython.int, 4)
 _ITEM_SIZE = cython.declare(cython.int, 20)

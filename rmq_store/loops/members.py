@@ -9,7 +9,7 @@ if cython.compiled:
 else:
     from rmq_store.loops import bits
 
-# Of MEMBER_HEAD in format/layout.py, which a test compares.
+# Of MEMBER_HEAD in format/byte_layout.py, which a test compares.
 _HEAD_SIZE = cython.declare(cython.int, 20)
 _FLAG_AT = cython.declare(cython.int, 12)
 _BODY_LENGTH_AT = cython.declare(cython.int, 16)

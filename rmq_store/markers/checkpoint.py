@@ -10,7 +10,7 @@ import numpy as np
 from rmq_store.errors import CorruptConfigError, from_os_error
 from rmq_store.files.durable_files import read_file
 from rmq_store.files.safe_paths import refuse_special
-from rmq_store.format.layout import CHECKPOINT, CHECKPOINT_FILE_SIZE, CHECKPOINT_SIZE_BEFORE_48
+from rmq_store.format.byte_layout import CHECKPOINT, CHECKPOINT_FILE_SIZE, CHECKPOINT_SIZE_BEFORE_48
 from rmq_store.format.releases import Dialect
 
 

@@ -17,7 +17,7 @@ from rmq_store.errors import StoreLockedError, from_os_error
 from rmq_store.files.durable_files import no_regular_file, sync_folder
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.safe_paths import refuse_link, refuse_special
-from rmq_store.format.layout import ABORT_BACKUP_FILE, ABORT_FILE, LOCK_CONTENT, LOCK_FILE
+from rmq_store.format.byte_layout import ABORT_BACKUP_FILE, ABORT_FILE, LOCK_CONTENT, LOCK_FILE
 from rmq_store.format.releases import Dialect
 
 _FLOCK = "@hhqqi"  # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid

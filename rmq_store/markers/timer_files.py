@@ -17,7 +17,7 @@ from rmq_store.errors import CorruptConfigError, from_os_error
 from rmq_store.files.durable_files import read_file
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import CONFIG_DIR
+from rmq_store.format.byte_layout import CONFIG_DIR
 
 TIMER_CHECK = "timercheck"
 TIMER_LOG = "timerlog"

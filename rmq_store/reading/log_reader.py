@@ -27,7 +27,7 @@ from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, St
 from rmq_store.format.entries import Entries, ListedEntries
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
-from rmq_store.format.sys_flag import enters_queue
+from rmq_store.format.transaction_type import enters_queue
 from rmq_store.reading.inner_batch_rows import RangesOf
 from rmq_store.reading.slice_reader import SliceReader
 

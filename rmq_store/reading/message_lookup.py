@@ -13,8 +13,8 @@ from rmq_store.arrow.column_definitions import COLUMNS
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import not_a_record
 from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError
+from rmq_store.format.byte_layout import HOST_V4_SIZE, HOST_V6_SIZE, Property
 from rmq_store.format.entries import Entries
-from rmq_store.format.layout import HOST_V4_SIZE, HOST_V6_SIZE, Property
 from rmq_store.format.message import Message
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import arrow_schema, column_names
 from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.format.byte_layout import TAG_SEPARATOR
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
-from rmq_store.format.layout import TAG_SEPARATOR
 from rmq_store.reading.damage_modes import DamageMode, handler_of
 from rmq_store.reading.damage_modes import OnDamage as OnDamage
 

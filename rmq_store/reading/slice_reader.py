@@ -17,7 +17,7 @@ from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import ListedAt, MissingFileError, StoreError
-from rmq_store.files.window import Window
+from rmq_store.files.checked_window import Window
 from rmq_store.format.array_types import Bytes, Mask
 from rmq_store.format.entries import ListedEntries
 from rmq_store.format.queues import QueueId, QueueSlice

@@ -23,10 +23,9 @@ from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_write
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.files.changes import Change
-from rmq_store.files.window import Window
+from rmq_store.files.checked_window import Window
 from rmq_store.format.array_types import Bytes, Mask
-from rmq_store.format.crc import crc32
-from rmq_store.format.layout import (
+from rmq_store.format.byte_layout import (
     ABORT_FILE,
     BATCH_CONSUMEQUEUE_DIR,
     BLANK_HEAD,
@@ -37,6 +36,7 @@ from rmq_store.format.layout import (
     INDEX_DIR,
     MAGIC_BLANK,
 )
+from rmq_store.format.crc import crc32
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import SCHEDULE_TOPIC

@@ -10,7 +10,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, LogOffset, UncleanStoreError
 from rmq_store.files.segments import SegmentFile
-from rmq_store.format.layout import ABORT_FILE, BLANK_HEAD, BLANK_SIZE, INDEX_DIR, MAGIC_BLANK
+from rmq_store.format.byte_layout import ABORT_FILE, BLANK_HEAD, BLANK_SIZE, INDEX_DIR, MAGIC_BLANK
 from rmq_store.format.queues import QueueId
 from rmq_store.index.index_file_reader import IndexFile, list_index_files
 from rmq_store.recovery.as_broker_queues import refused_files

@@ -9,7 +9,7 @@ from pathlib import Path
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import IndexGeometryError, StoreError
 from rmq_store.files.segments import SegmentFile
-from rmq_store.format.layout import INDEX_DIR
+from rmq_store.format.byte_layout import INDEX_DIR
 from rmq_store.format.releases import Dialect
 from rmq_store.index.index_file_reader import (
     Geometry,

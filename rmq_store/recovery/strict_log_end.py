@@ -18,7 +18,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_or_gap import WITHIN_THE_LOG, Extent, SoundRun
 from rmq_store.commitlog.walk import last_from, walk
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import PROPERTIES_LENGTH_SIZE
+from rmq_store.format.byte_layout import PROPERTIES_LENGTH_SIZE
 from rmq_store.format.record import Gap
 from rmq_store.markers.checkpoint import Checkpoint
 

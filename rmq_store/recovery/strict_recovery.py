@@ -21,7 +21,7 @@ from rmq_store.files.changes import Change, cut
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import LARGEST_FILE, SegmentFile
-from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE
+from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import is_system_topic
 from rmq_store.index.index_writer import IndexWriter

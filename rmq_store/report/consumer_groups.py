@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from rmq_store.admin.retention import RetentionPlan, RetentionPolicy, plan_retention
 from rmq_store.config.consumer_offsets import CONSUMER_FILES, committed_offsets
 from rmq_store.config.json_files import config_names
-from rmq_store.format.layout import CONFIG_DIR
+from rmq_store.format.byte_layout import CONFIG_DIR
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.lag import LagQuestion
 from rmq_store.report.plots import COLOURS, draw_bars, named

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rmq_store.admin.info import StoreInfo, facts_of
 from rmq_store.errors import StoreError, spoken
-from rmq_store.format.layout import ABORT_BACKUP_FILE, ABORT_FILE
+from rmq_store.format.byte_layout import ABORT_BACKUP_FILE, ABORT_FILE
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.report.report_scope import Inquiry, Named

@@ -14,7 +14,7 @@ from rmq_store.commitlog.next_intact_record import next_start, not_a_record
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.format.sys_flag import enters_queue
+from rmq_store.format.transaction_type import enters_queue
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.message_lookup import behind_index
 from rmq_store.reading.query import OnDamage, ReadHow

@@ -14,7 +14,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, InvalidArgumentError
 from rmq_store.files.segment_chain import SegmentChain
-from rmq_store.format.layout import BLANK_SIZE, INDEX_DIR, MAGIC_V1, MAGIC_V2
+from rmq_store.format.byte_layout import BLANK_SIZE, INDEX_DIR, MAGIC_V1, MAGIC_V2
 from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import Geometry, IndexFile, list_index_files
 from rmq_store.snapshot.snapshot import StoreSnapshot

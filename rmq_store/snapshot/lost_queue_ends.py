@@ -21,7 +21,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
 from rmq_store.consumequeue.entry_of_record import other_queues
 from rmq_store.errors import StoreError
-from rmq_store.format.layout import ABORT_FILE
+from rmq_store.format.byte_layout import ABORT_FILE
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import LMQ_PREFIX

@@ -23,7 +23,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_delay_offsets
 from rmq_store.consumequeue.bisection import bisect_first
 from rmq_store.errors import StoreError
-from rmq_store.format.layout import ROCKSDB_STORE_DIR
+from rmq_store.format.byte_layout import ROCKSDB_STORE_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.markers.timer_files import (

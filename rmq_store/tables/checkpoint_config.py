@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rmq_store.config.json_files import as_it_is, config_names, read_config, written_at
 from rmq_store.errors import CorruptConfigError
-from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
+from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
 from rmq_store.format.queues import QueueSlice
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.store import MessageStore

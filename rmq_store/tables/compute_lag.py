@@ -10,7 +10,7 @@ from typing import Any
 from rmq_store.config.consumer_offsets import Committed
 from rmq_store.config.json_files import written_at
 from rmq_store.config.topics_json import queue_count
-from rmq_store.format.layout import CONFIG_DIR
+from rmq_store.format.byte_layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId
 from rmq_store.search.log_partitions import COUNTED, bytes_between
 from rmq_store.store import MessageStore

@@ -11,7 +11,7 @@ import numpy as np
 
 from rmq_store.consumequeue.queue_folders import is_queue_id
 from rmq_store.errors import from_os_error
-from rmq_store.format.layout import (
+from rmq_store.format.byte_layout import (
     BATCH_CONSUMEQUEUE_DIR,
     COMMITLOG_DIR,
     CONSUMEQUEUE_DIR,

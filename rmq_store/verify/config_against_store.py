@@ -25,7 +25,7 @@ from rmq_store.config.json_files import ConfigFile, Decode, as_it_is, config_nam
 from rmq_store.config.rocksdb_config import GROUPS_FILE
 from rmq_store.config.topics_json import TOPICS_FILE, decode_topics, may_be_read, read_queue_count
 from rmq_store.errors import CorruptConfigError, StoreError
-from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
+from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.markers.checkpoint import Checkpoint

@@ -14,7 +14,13 @@ from rmq_store.errors import IndexGeometryError, StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import ABORT_FILE, CHECKPOINT_FILE, INDEX_DIR, INDEX_HEADER, INDEX_ITEM
+from rmq_store.format.byte_layout import (
+    ABORT_FILE,
+    CHECKPOINT_FILE,
+    INDEX_DIR,
+    INDEX_HEADER,
+    INDEX_ITEM,
+)
 from rmq_store.format.releases import dialect
 from rmq_store.index.check_item_chains import CheckedItems, check_file
 from rmq_store.index.index_file_reader import (

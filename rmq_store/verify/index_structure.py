@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT
+from rmq_store.format.byte_layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT
 from rmq_store.index.check_item_chains import CheckedItems
 from rmq_store.index.index_file_reader import Header, IndexFile
 from rmq_store.text.sizes import counted

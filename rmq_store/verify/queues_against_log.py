@@ -14,7 +14,7 @@ import numpy as np
 from rmq_store.consumequeue.entry_of_record import DispatchRequests
 from rmq_store.errors import StoreError
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
+from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.reading.check_entries import OTHER_OFFSET

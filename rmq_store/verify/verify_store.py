@@ -25,7 +25,7 @@ from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entry_of_record import dispatch
 from rmq_store.errors import AccessError, InvalidArgumentError, StoreError
-from rmq_store.format.layout import CHECKPOINT_FILE, INDEX_DIR
+from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR
 from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import list_index_files, open_index_files
 from rmq_store.markers.checkpoint import Checkpoint

@@ -17,7 +17,7 @@ from rmq_store.consumequeue.queue_writer import QueueWriter
 from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.layout import INDEX_DIR
+from rmq_store.format.byte_layout import INDEX_DIR
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.index.index_file_reader import Geometry, Header, IndexFile, list_index_files

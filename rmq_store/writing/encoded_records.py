@@ -18,7 +18,7 @@ from rmq_store.arrow.string_slices import buffers
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, plain_entries
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.array_types import Bytes, Columns, Ints
-from rmq_store.format.layout import (
+from rmq_store.format.byte_layout import (
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_SIZE,
@@ -27,8 +27,9 @@ from rmq_store.format.layout import (
     Property,
 )
 from rmq_store.format.releases import Dialect
-from rmq_store.format.sys_flag import SysFlag, enters_queue
+from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.topics import SCHEDULE_TOPIC
+from rmq_store.format.transaction_type import enters_queue
 from rmq_store.index.items_of_messages import items_of
 
 _NAMES_OF_QUEUES = (Property.INNER_MULTI_DISPATCH, Property.INNER_MULTI_QUEUE_OFFSET)

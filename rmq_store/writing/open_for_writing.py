@@ -22,7 +22,7 @@ from rmq_store.config.rocksdb import refuse_rocksdb_config
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import NotAStoreError, from_os_error, shown_path
 from rmq_store.files.changes import cut
-from rmq_store.format.layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR
+from rmq_store.format.byte_layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.recovery.clean_stop import refuse_abort, refuse_unclean

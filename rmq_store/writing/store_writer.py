@@ -17,7 +17,7 @@ from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import update_topics
 from rmq_store.errors import InvalidArgumentError, ReadOnlyStoreError
 from rmq_store.files.segment_writer import OpenFiles
-from rmq_store.format.layout import CHECKPOINT_FILE
+from rmq_store.format.byte_layout import CHECKPOINT_FILE
 from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.format.layout import CRC_PROPERTY, KEY_SEPARATOR, Property
+from rmq_store.format.byte_layout import CRC_PROPERTY, KEY_SEPARATOR, Property
 from rmqstore_jobs.replay_targets.broker_access import ACCESS_KEY, SECRET_KEY, BrokerAccess
 from rmqstore_jobs.replay_targets.retrying_sender import Denied, RefusedMessage, Row, Unreachable
 

@@ -13,7 +13,7 @@ from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.arrow.encoding.properties import map_strings, rows_with_item, with_items_behind
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.errors import InvalidMessageError
-from rmq_store.format.layout import CRC_PROPERTY, Property
+from rmq_store.format.byte_layout import CRC_PROPERTY, Property
 from rmq_store.format.topics import LMQ_PREFIX
 
 ORIGIN_PREFIX = "REPLAY_ORIGIN_"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from rmq_store import MessageStore, StoreError
-from rmq_store.format.layout import MIN_RECORD_SIZE
+from rmq_store.format.byte_layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
 from rmq_store.search.log_partitions import (
     bins_of_queues,

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from rmq_store.format.layout import KEY_SEPARATOR
+from rmq_store.format.byte_layout import KEY_SEPARATOR
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.message_lookup import log_offset_of_id
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS

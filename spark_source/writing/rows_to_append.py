@@ -32,10 +32,11 @@ from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.array_types import Ints
-from rmq_store.format.layout import Property
+from rmq_store.format.byte_layout import Property
 from rmq_store.format.releases import dialect
-from rmq_store.format.sys_flag import SysFlag, enters_queue
+from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.tag_key_hashes import java_string_hashes
+from rmq_store.format.transaction_type import enters_queue
 from rmq_store.writing.encoded_records import can_encode
 from spark_source.writing.staged_records import staged_records
 from spark_source.writing.target.write_options import WriteOptions

@@ -28,10 +28,16 @@ from rmq_store.commitlog.check_crcs import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.errors import CorruptRecordError, StoreError
 from rmq_store.format.array_types import Ints
+from rmq_store.format.byte_layout import (
+    CRC_ITEM_SIZE,
+    CRC_MASK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_SIZE,
+)
 from rmq_store.format.compression import decompress
 from rmq_store.format.crc import crc32
 from rmq_store.format.entries import ListedEntries, Queues
-from rmq_store.format.layout import CRC_ITEM_SIZE, CRC_MASK, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from rmq_store.format.message import to_message
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId

@@ -15,7 +15,7 @@ from rmq_store import Gap, StoreError
 from rmq_store.admin.info import store_info
 from rmq_store.errors import InvalidArgumentError, MissingFileError
 from rmq_store.files.segments import SegmentFile, infer_file_size
-from rmq_store.format.layout import segment_name
+from rmq_store.format.byte_layout import segment_name
 from tests.support.checkout import CHECKOUT
 from tests.support.golden import GoldenStore, in_a_queue, log_files, offsets, unpack, wanted
 

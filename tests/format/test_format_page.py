@@ -10,7 +10,7 @@ import pytest
 from rmq_store import Gap
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.format.layout import (
+from rmq_store.format.byte_layout import (
     BATCH_QUEUE_ENTRY,
     CHECKPOINT,
     DEFAULT_MAX_HASH_SLOTS,

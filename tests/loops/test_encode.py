@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmq_store.format.crc import body_crc, crc32
-from rmq_store.format.layout import (
+from rmq_store.format.byte_layout import (
     CRC_DIGITS,
     CRC_ITEM_SIZE,
     CRC_MASK,
@@ -21,6 +20,7 @@ from rmq_store.format.layout import (
     MAGIC_V1,
     MAGIC_V2,
 )
+from rmq_store.format.crc import body_crc, crc32
 from rmq_store.format.properties import encode_properties
 from rmq_store.format.record import Record, crc_item, encode_record
 from rmq_store.format.sys_flag import SysFlag

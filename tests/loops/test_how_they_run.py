@@ -50,7 +50,9 @@ def test_a_long_read_warns_once_a_process(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(loops, "compiled", lambda: compiled)
-    monkeypatch.setattr(loops, "MANY_RECORDS", 3000)  # a read may look at the whole log, 1,588 records
+    monkeypatch.setattr(
+        loops, "MANY_RECORDS", 3000
+    )  # a read may look at the whole log, 1,588 records
     monkeypatch.setattr(loops, "_done", [0])
 
     def warnings_of_a_read(stop: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, index_item_at
+from rmq_store.format.byte_layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, index_item_at
 from rmq_store.loops import index_items
 from tests.loops.interpreted import source_of as interpreted
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmq_store.format.layout import MEMBER_HEAD, PROPERTIES_LENGTH_SIZE
+from rmq_store.format.byte_layout import MEMBER_HEAD, PROPERTIES_LENGTH_SIZE
 from rmq_store.loops import members
 from tests.loops.interpreted import source_of as interpreted
 

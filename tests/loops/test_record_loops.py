@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from rmq_store.arrow.property_columns import LOOKED_AT
-from rmq_store.format import layout
+from rmq_store.format import byte_layout
+from rmq_store.format.byte_layout import Property
 from rmq_store.format.crc import CRC32_IN_C
-from rmq_store.format.layout import Property
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.loops import bits, checksums, property_items, record_fields, texts
@@ -34,7 +34,7 @@ def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def places(log: bytes) -> list[int]:
     found, at = [], 0
-    while log[at + 4 : at + 7] == layout.MAGIC_V1.to_bytes(4, "big")[:3]:
+    while log[at + 4 : at + 7] == byte_layout.MAGIC_V1.to_bytes(4, "big")[:3]:
         size = int.from_bytes(log[at : at + 4], "big")
         if at + size > len(log):
             break
@@ -416,7 +416,7 @@ def test_numbers_of_the_format() -> None:
         assert f"    {name} = {value}\n" in text or f"    {name} = {value:#x}\n" in text.replace(
             "0x7FFFFFFF", "0x7fffffff"
         )
-        known = getattr(SysFlag, name, None) or getattr(layout, name, None)
+        known = getattr(SysFlag, name, None) or getattr(byte_layout, name, None)
         assert known is None or value & 0xFFFFFFFF == known
         of_the_format += known is not None
     assert of_the_format >= 11

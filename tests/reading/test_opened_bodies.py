@@ -12,7 +12,7 @@ import pytest
 from rmq_store import MessageStore, StoreError
 from rmq_store.arrow.opened_bodies import OPENED_BYTES
 from rmq_store.errors import BodyError
-from rmq_store.format.layout import MEMBER_HEAD, PROPERTIES_LENGTH_SIZE
+from rmq_store.format.byte_layout import MEMBER_HEAD, PROPERTIES_LENGTH_SIZE
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.reading.inner_batch_rows import MOST_MEMBERS, members_of
 

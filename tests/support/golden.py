@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store import MessageStore, QueueId
-from rmq_store.format.layout import Property
+from rmq_store.format.byte_layout import Property
 from rmq_store.format.sys_flag import SysFlag
 from tests.support.checkout import CHECKOUT
 

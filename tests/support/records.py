@@ -12,8 +12,8 @@ import zstandard
 from hypothesis import strategies as st
 
 from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.byte_layout import MAGIC_V1, MAGIC_V2
 from rmq_store.format.crc import body_crc
-from rmq_store.format.layout import MAGIC_V1, MAGIC_V2
 from rmq_store.format.record import Record, encode_record
 from rmq_store.format.sys_flag import SysFlag
 

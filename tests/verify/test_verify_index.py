@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, index_item_at
+from rmq_store.format.byte_layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, index_item_at
 from rmq_store.index.index_file_reader import IndexFile, list_index_files
 from rmq_store.verify.findings import Finding, Severity
 from rmq_store.verify.verify_store import VerifyReport, verify

@@ -8,7 +8,7 @@ from pathlib import Path
 from rmq_store import MessageStore
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.salvage import salvage
-from rmq_store.format.layout import CHECKPOINT_FILE
+from rmq_store.format.byte_layout import CHECKPOINT_FILE
 from rmq_store.format.queues import QueueId
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery import recover

@@ -27,8 +27,7 @@ from rmq_store.arrow.string_slices import buffers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError, nearest
 from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.crc import crc32_of_slices
-from rmq_store.format.layout import (
+from rmq_store.format.byte_layout import (
     CRC_ITEM_SIZE,
     CRC_MASK,
     HOST_V6_SIZE,
@@ -38,6 +37,7 @@ from rmq_store.format.layout import (
     V6_EXTRA,
     Property,
 )
+from rmq_store.format.crc import crc32_of_slices
 from rmq_store.format.properties import decode_properties, encode_utf8, parse_host
 from rmq_store.format.releases import Dialect
 from rmq_store.format.sys_flag import SysFlag

@@ -10,7 +10,7 @@ from rmq_store.arrow.encoding.checks import needs_v2, size_limits, topic_fault
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, with_crc_place, without_crc_item
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError, nearest
-from rmq_store.format.layout import (
+from rmq_store.format.byte_layout import (
     HOST_V4_SIZE,
     MAGIC_V1,
     MAGIC_V2,

@@ -15,7 +15,7 @@ from rmq_store.arrow.encoding.batch_to_records import columns_of
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, given_strings, rows_with_item
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.format.layout import (
+from rmq_store.format.byte_layout import (
     MULTI_DISPATCH_SEPARATOR,
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
@@ -24,8 +24,9 @@ from rmq_store.format.layout import (
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
-from rmq_store.format.sys_flag import SysFlag, enters_queue
+from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.topics import LMQ_PREFIX
+from rmq_store.format.transaction_type import enters_queue
 
 _FORMS = ("properties", "rawProperties", *PROPERTY_WORDS)
 _NAME_END, _ITEM_END = bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR])

@@ -15,7 +15,7 @@ from rmq_store.arrow.string_slices import OFFSETS_END, buffers, room_for, string
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError
 from rmq_store.format.array_types import Bytes, Ints, Mask
-from rmq_store.format.layout import (
+from rmq_store.format.byte_layout import (
     CRC_ITEM_SIZE,
     CRC_PROPERTY,
     NAME_VALUE_SEPARATOR,

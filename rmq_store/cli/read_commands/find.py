@@ -179,7 +179,7 @@ def _by_id(
 
 def _messages_in(message: Message, message_id: str) -> int:
     """The number of messages that an id leads to: an offsetMsgId leads to a whole inner batch."""
-    from rmq_store.format.layout import Property
+    from rmq_store.format.byte_layout import Property
     from rmq_store.format.sys_flag import SysFlag
 
     if not message.sys_flag & SysFlag.INNER_BATCH or message.msg_id != message_id.upper():

@@ -15,7 +15,7 @@ from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.config.topics_json import update_topics
 from rmq_store.files.durable_files import sync_one_folder
 from rmq_store.files.journal import JournalError, has_content, refusals
-from rmq_store.format.layout import ABORT_FILE, LOCK_FILE
+from rmq_store.format.byte_layout import ABORT_FILE, LOCK_FILE
 from rmq_store.format.releases import dialect
 from rmq_store.markers.lock_file import StoreLock, remove_abort
 from rmq_store.recovery.recover_store import recover_locked

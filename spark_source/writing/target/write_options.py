@@ -12,7 +12,7 @@ from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.files.journal import refuse_uri
 from rmq_store.files.remote.glob import has_pattern
-from rmq_store.format.layout import COMMITLOG_DIR
+from rmq_store.format.byte_layout import COMMITLOG_DIR
 from rmq_store.format.releases import dialect
 from rmq_store.writing.open_for_writing import with_log_of_its_own
 from spark_source.options.definitions import OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS

@@ -12,7 +12,7 @@ from rmq_store.arrow.column_definitions import BY_NAME
 from rmq_store.arrow.encoding.properties import property_strings
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError
-from rmq_store.format.layout import CRC_PROPERTY
+from rmq_store.format.byte_layout import CRC_PROPERTY
 from rmq_store.format.properties import decode_properties, encode_properties
 from rmq_store.format.record import crc_item
 from rmq_store.format.releases import dialect
