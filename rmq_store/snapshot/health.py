@@ -166,7 +166,7 @@ class Health:
     def only(self, queues: Iterable[QueueId]) -> StoreSnapshot:
         """The snapshot with only these `queues`, for a part of a job, and what only all of them prove."""
         some = {queue: self._states[queue] for queue in queues if queue in self._states}
-        _ = self._in_whole_log, self.damage_near_end, self.lost_queues, self.short_queues
+        _ = self._in_whole_log, self.damage_near_end, self.lost_queues
         return replace(self.snapshot, queues=some, part=True, facts=dict(self.snapshot.facts))
 
     def is_quick(self, covered: LogRange, parts: Sequence[QueueSlice]) -> bool:
