@@ -155,6 +155,8 @@ class EntryCheck:
         start, stop = int(rows.offset[0]) - 1, int(rows.offset[-1]) + 2
         near = self._view.slice_entries(queue, max(start, 0), stop)
         near = near.take(near.points_to_record)
+        if not np.isin(rows.offset, near.offset).all():  # their file has expired meanwhile
+            return np.zeros(len(rows), dtype=bool)
         at = np.searchsorted(near.offset, rows.offset)
         ends = np.append(near.log_offset + near.size, 0)  # none is before the first
         begins = np.append(near.log_offset, np.iinfo(np.int64).max)

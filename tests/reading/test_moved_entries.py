@@ -11,8 +11,10 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.errors import StoreError
+from rmq_store.format.entries import no_entries
 from rmq_store.reading import check_entries
 from rmq_store.reading.check_entries import OTHER_OFFSET
+from rmq_store.snapshot.queue_view import QueueView
 from tests.support.golden import unpack
 
 LOST = (200_000, 4096)  # log offset and length of the zeroed page
@@ -107,3 +109,21 @@ def test_an_entry_that_lists_what_another_lists_stays_damage(
     assert refused
     assert sorted([*numbers, *refused]) == list(range(len(offsets)))
     assert len({row["commitLogOffset"] for row in rows}) == len(rows)
+
+
+def test_an_entry_whose_file_expires_meanwhile_is_refused(
+    rebuilt: tuple[Path, dict[tuple[str, int], list[int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look at its neighbours finds nothing then."""
+    path, left = rebuilt
+    (topic, queue_id), offsets = max(left.items(), key=lambda item: len(item[1]))
+    monkeypatch.setattr(QueueView, "slice_entries", lambda *_: no_entries())
+    met: list[StoreError] = []
+    with MessageStore.open(path) as store:
+        batches = store.read_batches(
+            topic, [queue_id], columns=["body"], unwrap_batches=True, on_damage=met.append
+        )
+        rows = sum(batch.num_rows for batch in batches)
+    refused = [error for error in met if error.reason.endswith(OTHER_OFFSET)]
+    assert refused
+    assert rows + len(refused) == len(offsets)
