@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rmq_store.admin.entries_after_log import EntriesAfterLog
 from rmq_store.admin.info import last_record
 from rmq_store.admin.plain_log import write_plain_log
 from rmq_store.admin.topic_kinds import TopicKinds
@@ -31,6 +30,7 @@ from rmq_store.config.json_files import as_it_is, is_there, read_config, to_fast
 from rmq_store.config.locate import require_apart
 from rmq_store.config.rocksdb_config import KEPT_NAMES, counter_of, names_in_databases
 from rmq_store.config.topics_json import TOPICS_FILE, topics_to_extend
+from rmq_store.consumequeue.entries_after_log import EntriesAfterCopy
 from rmq_store.consumequeue.queue_database_writer import require_writer
 from rmq_store.errors import (
     AccessError,
@@ -183,7 +183,7 @@ def rebuild(
         state = {"source": str(store.path.absolute()), "log": log, "release": str(how)}
         if store_type != FILES:
             state["storeType"] = store_type
-        kinds, queues = TopicKinds.of(store), EntriesAfterLog(store)
+        kinds, queues = TopicKinds.of(store), EntriesAfterCopy(store.path, store.config, store.log)
         if TOPICS_FILE not in names_in_databases(store.path):
             topics_to_extend(store.path)  # refuses one that nobody could extend
         resumed, source_end = _begin(root, state), None

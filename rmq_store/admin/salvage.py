@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.admin.entries_after_log import EntriesAfterLog
 from rmq_store.admin.topic_kinds import BATCH
 from rmq_store.arrow.column_values import hosts, stored_bodies, stored_topics
 from rmq_store.arrow.string_slices import slices
@@ -30,6 +29,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import batch_topics, declared_topics
+from rmq_store.consumequeue.entries_after_log import EntriesAfterCopy
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import ABORT_FILE
@@ -121,7 +121,7 @@ def salvage(
         report = SalvageReport(
             str(store.path), os.fspath(target), store.log.start, store.log.chain.stop
         )
-        queues = EntriesAfterLog(store)
+        queues = EntriesAfterCopy(store.path, store.config, store.log)
         unread = unread_dledger(store.path, known, store.log.chain.segments)
         report.unread = None if unread is None else str(unread)
         report.with_record_crcs = _has_record_crcs(store)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
-from rmq_store.commitlog.check_crcs import wrong_crc_rows
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.rocksdb import has_queue_files, rocksdb_queues
@@ -22,7 +21,6 @@ from rmq_store.escaping import is_utf8, printable
 from rmq_store.files.safe_paths import path_inside
 from rmq_store.files.source import ReadCounts, Sources
 from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR, FILLER_SIZE
-from rmq_store.format.entries import Entries
 from rmq_store.format.queues import QueueId
 
 LOG = logging.getLogger("rmqstore")
@@ -162,21 +160,6 @@ class QueueFolders:
         """The unit after the last one of each queue."""
         return {q: self.files(q, batch=batch).find_stop() for q, batch in self.listed().items()}
 
-    def entries_after(
-        self, log: CommitLog, log_end: int, stops: Mapping[QueueId, int]
-    ) -> dict[QueueId, int]:
-        """How many units before these `stops` lead after the end of the log, and to no intact record there.
-
-        Of each queue with such ones.
-        """
-        listed, found = self.listed(), {}
-        for queue, stop in stops.items():
-            files = self.files(queue, batch=listed[queue]) if queue in listed else None
-            start = stop if files is None else files.stop_before_log(log_end, stop)
-            if files is not None and start < stop:
-                found[queue] = _leading_nowhere(log, files.entries(start, stop))
-        return {queue: count for queue, count in found.items() if count}
-
     def release(self) -> None:
         """Close the files of a local store; the next read opens them again."""
         self._sources.release()
@@ -188,14 +171,6 @@ class QueueFolders:
         database = self.__dict__.pop("_database", None)
         if database is not None:
             database.close()
-
-
-def _leading_nowhere(log: CommitLog, entries: Entries) -> int:
-    """How many entries lead to no intact record."""
-    intact = 0
-    for rows, headers in log.whole_headers(entries.log_offset, entries.size):
-        intact += len(rows) - len(wrong_crc_rows(headers))
-    return len(entries) - intact
 
 
 def _range_of(files: QueueFiles) -> QueueRange:

@@ -20,6 +20,7 @@ from rmq_store.commitlog.record_runs import follow
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import declared_batch_topics
+from rmq_store.consumequeue.entries_after_log import entries_after
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_write
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.files.changes import Change
@@ -134,8 +135,8 @@ class BrokerRecovery:
         self.report.scanned_from = self.files[number][0]
         end = self._dispatch_from(number, reached if self.report.clean else None)
         self.report.damage = [hole for hole in self.log.chain.holes if hole[1] <= end]
-        self.report.entries_after_log = self._folders.entries_after(
-            self.log, end, self._folders.stops()
+        self.report.entries_after_log = entries_after(
+            self._folders, self.log, end, self._folders.stops()
         )
         behind = intact_records_behind(self.log, end, self._newest)
         self.report.intact_cut = sum(len(run.headers) for run in behind)

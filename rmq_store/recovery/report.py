@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rmq_store.consumequeue.entries_after_log import line_of_lost_end
 from rmq_store.errors import spoken
 from rmq_store.escaping import json_text, printable
 from rmq_store.files.changes import Change
@@ -54,20 +55,6 @@ def line_of_default_delays(count: int, *, planned: bool = False, again: str) -> 
     )
 
 
-def line_of_lost_end(after_log: Mapping[QueueId, int], log_end: int) -> str:
-    """A sentence about entries that lead after the end of the log, and to no record, by queue."""
-    most = sorted(after_log.items(), key=lambda item: -item[1])[:_NAMED]
-    named = ", ".join(f"{queue.topic}/{queue.queue_id}: {count}" for queue, count in most)
-    more = ", ..." if len(after_log) > _NAMED else ""
-    return printable(
-        f"not in the log, which ends at log offset {log_end}: the messages of "
-        f"{counted(sum(after_log.values()), 'entry')} in {counted(len(after_log), 'queue')} "
-        f"({named}{more}). Unless a crash lost them, or a broker wrote while the store was copied, look in a "
-        "copy or a replica for the file of the log that is missing, cut or damaged"
-    )
-
-
-_NAMED = 5  # queues in a sentence
 _AFTER_LEFT_OUT = {  # by `listed` and `replaced`
     (False, False): "A broker skips them too; source=commitlog reads them",
     (True, False): (

@@ -22,8 +22,9 @@ from rmq_store.cli.options import (
 )
 from rmq_store.cli.printing import print_json, say
 from rmq_store.cli.read_commands.verify import print_findings
+from rmq_store.consumequeue.entries_after_log import line_of_lost_end
 from rmq_store.escaping import printable
-from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays, line_of_lost_end
+from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 

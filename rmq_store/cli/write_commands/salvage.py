@@ -16,7 +16,8 @@ from rmq_store.cli.options import (
     target_option,
 )
 from rmq_store.cli.printing import print_json, say
-from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays, line_of_lost_end
+from rmq_store.consumequeue.entries_after_log import line_of_lost_end
+from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted, size
 

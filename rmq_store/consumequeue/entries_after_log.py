@@ -1,0 +1,88 @@
+"""Entries that lead after the end of the log: their messages are not in it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from rmq_store.commitlog.check_crcs import wrong_crc_rows
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.consumequeue.queue_folders import QueueFolders
+from rmq_store.errors import StoreError
+from rmq_store.escaping import printable
+from rmq_store.format.entries import Entries
+from rmq_store.format.queues import QueueId
+from rmq_store.text.sizes import counted
+
+LOG = logging.getLogger("rmqstore")
+_NAMED = 5  # queues in a sentence
+
+
+def entries_after(
+    folders: QueueFolders, log: CommitLog, log_end: int, stops: Mapping[QueueId, int]
+) -> dict[QueueId, int]:
+    """How many units before these `stops` lead after the end of the log, and to no intact record there.
+
+    Of each queue with such ones.
+    """
+    listed, found = folders.listed(), {}
+    for queue, stop in stops.items():
+        files = folders.files(queue, batch=listed[queue]) if queue in listed else None
+        start = stop if files is None else files.stop_before_log(log_end, stop)
+        if files is not None and start < stop:
+            found[queue] = _leading_nowhere(log, files.entries(start, stop))
+    return {queue: count for queue, count in found.items() if count}
+
+
+def _leading_nowhere(log: CommitLog, entries: Entries) -> int:
+    """How many entries lead to no intact record."""
+    intact = 0
+    for rows, headers in log.whole_headers(entries.log_offset, entries.size):
+        intact += len(rows) - len(wrong_crc_rows(headers))
+    return len(entries) - intact
+
+
+def line_of_lost_end(after_log: Mapping[QueueId, int], log_end: int) -> str:
+    """A sentence about entries that lead after the end of the log, and to no record, by queue."""
+    most = sorted(after_log.items(), key=lambda item: -item[1])[:_NAMED]
+    named = ", ".join(f"{queue.topic}/{queue.queue_id}: {count}" for queue, count in most)
+    more = ", ..." if len(after_log) > _NAMED else ""
+    return printable(
+        f"not in the log, which ends at log offset {log_end}: the messages of "
+        f"{counted(sum(after_log.values()), 'entry')} in {counted(len(after_log), 'queue')} "
+        f"({named}{more}). Unless a crash lost them, or a broker wrote while the store was copied, look in a "
+        "copy or a replica for the file of the log that is missing, cut or damaged"
+    )
+
+
+class EntriesAfterCopy:
+    """Those of a store whose log is copied: the ends of its queues are as of now.
+
+    A broker that writes meanwhile lists what the log has already. Nothing else in a copy of the log needs
+    the queues, so damaged ones only leave this unknown.
+    """
+
+    def __init__(self, root: Path, config: StoreConfig, log: CommitLog) -> None:
+        self._folders = QueueFolders(root, config, log)
+        self._log = log.listed_again()
+        try:
+            self._stops = self._folders.stops()
+        except StoreError as error:
+            self._stops = self._unknown(error)
+
+    def behind(self, log_end: int) -> dict[QueueId, int]:
+        """How many entries of each queue lead after `log_end` to no record. To be called once."""
+        try:
+            return entries_after(self._folders, self._log, log_end, self._stops)
+        except StoreError as error:
+            return self._unknown(error)
+        finally:
+            self._folders.close()
+            self._log.chain.close()
+
+    @staticmethod
+    def _unknown(error: StoreError) -> dict[QueueId, int]:
+        LOG.warning("whether queues list messages that the log lacks is not known: %s", error)
+        return {}
