@@ -50,7 +50,7 @@ def line_of_lost_end(after_log: Mapping[QueueId, int], log_end: int) -> str:
     named = ", ".join(f"{queue.topic}/{queue.queue_id}: {count}" for queue, count in most)
     more = ", ..." if len(after_log) > _NAMED else ""
     return printable(
-        f"not in the log, which ends at log offset {log_end}: the messages of "
+        f"the log, which ends at log offset {log_end}, lacks the messages of "
         f"{counted(sum(after_log.values()), 'entry')} in {counted(len(after_log), 'queue')} "
         f"({named}{more}). Unless a crash lost them, or a broker wrote while the store was copied, look in a "
         "copy or a replica for the file of the log that is missing, cut or damaged"

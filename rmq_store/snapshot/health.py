@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 
 from rmq_store.commitlog.compare_doubled_files import contradictions
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.misnamed_files import misnamed_files
 from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.consumequeue.entries_after_log import line_of_lost_end
 from rmq_store.consumequeue.log_order import spans_of_log
 from rmq_store.errors import (
     CorruptQueueError,
@@ -60,6 +62,7 @@ many, once a snapshot. In a larger store it would take longer than many a read.
 """
 
 _SAID: set[Path] = set()  # stores of which was said what reads do not compare
+_LOST_END_SAID: set[Path] = set()  # stores of which was said what follows the end of their log
 _MOST_UNLISTED = 16 << 20  # bytes in no entry, as of a deleted topic, that are looked at for that
 _MOST_DAMAGE = 10  # damaged ranges compared with the entries
 _ROWS = 1 << 16  # entries looked at together
@@ -279,6 +282,12 @@ class Health:
             "the light queues" if whole_log else "the queues",
         )
 
+    def _say_lost_end(self, last: Collection[QueueId]) -> None:
+        """Say once of a store that some of these queues list messages after the log's end."""
+        if self.entries_after_log.keys() & last and self._root not in _LOST_END_SAID:
+            for line in self.lines_of_lost_end():
+                LOG.warning("%s: %s", shown_path(os.fspath(self._root)), line)
+
     def _reached_ends(self, parts: Sequence[QueueSlice]) -> tuple[set[QueueId], set[QueueId]]:
         """The queues of `parts` of which they reach the first message, and those with the last."""
         states = self._states
@@ -305,6 +314,7 @@ class Health:
                 yield error
         if last and self.lost_log is not None:
             yield self.lost_log
+        self._say_lost_end(last)
         yield from self._doubled if last else ()
         for queue in sorted(last):
             if not self._states[queue].bytes_after or not self.ends.is_closed or queue in known:
@@ -339,6 +349,33 @@ class Health:
             advice="Look for the rest in a replica or a copy"
             + ("" if proven else "; if a clock was set back, move the checkpoint away"),
         )
+
+    @Fact
+    def entries_after_log(self) -> dict[QueueId, int]:
+        """Of each queue, how many entries lead after the log's end, and to no record that is there now.
+
+        Of a store that was not closed: the snapshot leaves them out, as a broker does at its next start. They
+        are of messages that a crash lost, or of a log that lost its end, or was copied before the queues.
+        """
+        states = self._states.items()
+        stops = {queue: one.file_stop + one.after_log for queue, one in states if one.after_log}
+        if not stops:
+            return {}
+        log = self.log.listed_again()  # a broker may have begun a file since
+        try:
+            return self.view.entries_after(log, stops)
+        finally:
+            log.chain.close()
+
+    def lines_of_lost_end(self) -> Iterator[str]:
+        """Sentences about the `entries_after_log`, and about the files of the log that may explain them.
+
+        Who takes them says them: no read of the store does then.
+        """
+        if self.entries_after_log:
+            _LOST_END_SAID.add(self._root)
+            yield line_of_lost_end(self.entries_after_log, self.snapshot.log_end)
+            yield from (f"{file}. {file.advice}" for file in misnamed_files(self.log))
 
     def is_listed_beyond(self, place: int) -> bool:
         """Whether the last entry of a queue leads to a log offset at or after `place`."""

@@ -14,7 +14,8 @@ class QueueState:
 
     The queue's files list those up to `file_stop` (a unit of its files). `tail` holds the entries
     of records that the broker had not dispatched, found in the log. `bytes_after`: bytes that are
-    not zeros, and not an entry, follow the last entry.
+    not zeros, and not an entry, follow the last entry. `after_log`: units after `file_stop` that were
+    left out, because they lead after the end of the log.
     """
 
     min_offset: int
@@ -24,6 +25,7 @@ class QueueState:
     batch: bool = False
     tail: Entries | None = None
     bytes_after: bool = False
+    after_log: int = 0
 
 
 @dataclass(slots=True)
@@ -38,3 +40,4 @@ class ListedQueue:
     log_stop: int = -1  # after the record of the last entry; -1 without entries
     last_log_offset: int = -1
     bytes_after: bool = False
+    after_log: int = 0  # units after `stop` that were left out, as in QueueState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from numbers import Integral
@@ -30,6 +30,7 @@ from rmq_store.consumequeue.bisection import (
     offset_by_time,
     recheck_neighbours,
 )
+from rmq_store.consumequeue.entries_after_log import entries_after
 from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.errors import InvalidArgumentError, StoreError, UnknownQueueError, nearest
@@ -212,6 +213,7 @@ class QueueView:
                 f"{lost_log.reason}. It ends at log offset {self.snapshot.log_end}, and messages that queues "
                 f"count behind it cannot be read. {lost_log.advice}; rmqstore verify shows what is lost"
             )
+        yield from self.health.lines_of_lost_end()
         yield from self._tiered()
         unread = self.unread_database
         tails = [state.tail for state in self.snapshot.queues.values() if state.tail is not None]
@@ -323,6 +325,10 @@ class QueueView:
         width, size = files.dtype.itemsize, files.chain.file_size
         holes = () if files.batch or not files.has_holes else files.chain.holes
         return [(start // width, stop // width) for start, stop in holes if stop - start > size]
+
+    def entries_after(self, log: CommitLog, stops: Mapping[QueueId, int]) -> dict[QueueId, int]:
+        """How many units before `stops` lead after the log of the snapshot, and to no record of `log`."""
+        return entries_after(self._folders, log, self.snapshot.log_end, stops)
 
     def limits(self, queue: QueueId) -> tuple[int, int]:
         """The first queue offset with a message, and the one after the last. Raises UnknownQueueError."""

@@ -231,7 +231,9 @@ def _behind_damage(log: CommitLog, known: _LogEnd) -> _LogEnd:
 
 def _cut_to_log(listed_queue: ListedQueue, log_end: int) -> None:
     if listed_queue.log_stop > log_end:
-        listed_queue.stop = listed_queue.files.stop_before_log(log_end, listed_queue.stop)
+        every = listed_queue.stop
+        listed_queue.stop = listed_queue.files.stop_before_log(log_end, every)
+        listed_queue.after_log = every - listed_queue.stop
         _note_last(listed_queue)
 
 
@@ -263,6 +265,7 @@ def _state(listed_queue: ListedQueue, tail: Entries | None) -> QueueState:
         listed_queue.batch,
         tail,
         listed_queue.bytes_after,
+        listed_queue.after_log,
     )
 
 

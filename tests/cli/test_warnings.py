@@ -71,6 +71,21 @@ def test_a_lost_end_of_the_log_is_named_by_commands_that_count_entries(tmp_path:
         assert "clock" not in said
 
 
+def test_entries_after_the_log_of_a_crashed_store_are_counted_once_by_each_command(
+    tmp_path: Path,
+) -> None:
+    golden = unpack("crash-5.3.3", tmp_path)
+    for path in log_files(golden)[-2:]:
+        path.unlink()
+    with golden.open() as store:
+        after, end = store.view.health.entries_after_log, store.log_range()[1]
+    assert sum(after.values()) > 400
+    for words in (["topics"], ["queues"], ["usage"], ["cat", "--topic", "orders"]):
+        said = call(words[0], golden.path, *words[1:]).stderr
+        assert said.count(f"the log, which ends at log offset {end}, lacks the messages of") == 1
+        assert f"of {sum(after.values())} entries in {len(after)} queues (" in said
+
+
 @pytest.mark.parametrize(
     ("place", "count", "words"), [(0, 100, "starts after"), (-1, 49, "ends before")]
 )

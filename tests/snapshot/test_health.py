@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -333,6 +334,52 @@ def test_a_crashed_store_whose_log_lost_the_file_that_it_ended_in_is_reported(
         lost = [offset for offset in wanted(golden) if offset >= start]
         assert sorted(found) == [offset for offset in wanted(golden) if offset < start]
         assert len(met) >= len(lost) - 6, "six messages are not dispatched"
+
+
+def test_a_crashed_store_says_which_entries_lead_after_its_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    golden = unpack("crash-5.3.3", tmp_path)
+    *_, full, preallocated = log_files(golden)
+    swapped = full.with_name("swapped")
+    full.rename(swapped)
+    preallocated.rename(full)
+    swapped.rename(preallocated)
+    start = int(full.name)
+    with golden.open() as store:
+        lost = Counter(
+            queue
+            for queue, state in store.snapshot().queues.items()
+            for record in golden.by_queue[queue][: state.file_stop + state.after_log]
+            if record["commitLogOffset"] >= start
+        )
+        assert store.view.health.entries_after_log == lost
+        assert lost.total() > 400
+        found, met = met_by(store)
+        assert sorted(found) == [offset for offset in wanted(golden) if offset < start]
+        assert met == []
+        said = [record.getMessage() for record in caplog.records]
+        assert len(said) == 2, "each once, whatever is read"
+        assert f"lacks the messages of {lost.total()} entries in {len(lost)} queues" in said[0]
+        assert f"{preallocated.name} has a wrong name" in said[1]
+        assert full.name in said[1]
+        assert [f"{golden.path}: {line}" for line in store.view.warnings()] == said
+
+
+def test_an_entry_of_a_file_that_came_after_the_log_was_listed_is_no_loss(tmp_path: Path) -> None:
+    golden = unpack("crash-5.5.0", tmp_path)
+    *_, last, preallocated = log_files(golden)
+    preallocated.unlink()
+    aside = tmp_path / "aside"
+    last.rename(aside)
+    with golden.open() as store:
+        assert any(state.after_log for state in store.snapshot().queues.values())
+        aside.rename(last)
+        assert store.view.health.entries_after_log == {}
+        assert list(store.view.warnings()) == []
+    last.unlink()
+    with golden.open() as store:
+        assert len(list(store.view.warnings())) == 1
 
 
 def test_a_file_that_expires_during_the_read_is_reported_by_its_entries_alone(
