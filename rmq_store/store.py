@@ -30,8 +30,8 @@ from rmq_store.files.remote.uri_filesystem import is_uri
 from rmq_store.files.segments import again_if_expired
 from rmq_store.files.source import StoreReads
 from rmq_store.format.byte_layout import ABORT_BACKUP_FILE
-from rmq_store.format.entries import Entries
 from rmq_store.format.message import Message
+from rmq_store.format.queue_entries import Entries
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.format.topics import is_system_topic, topic_of_broker

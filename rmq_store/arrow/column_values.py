@@ -22,7 +22,7 @@ from rmq_store.arrow.string_slices import (
 )
 from rmq_store.commitlog.headers import Headers
 from rmq_store.format.array_types import Ints
-from rmq_store.format.entries import ListedEntries
+from rmq_store.format.queue_entries import ListedEntries
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.loops import texts
 

@@ -11,12 +11,14 @@ from typing import Any
 from rmq_store.errors import CorruptConfigError, InvalidArgumentError, MissingFileError, nearest
 from rmq_store.files.durable_files import read_file
 from rmq_store.format.byte_layout import (
-    DEFAULT_BATCH_QUEUE_FILE_SIZE,
     DEFAULT_COMMITLOG_FILE_SIZE,
     DEFAULT_DELAY_LEVELS,
     DEFAULT_MAX_HASH_SLOTS,
     DEFAULT_MAX_INDEX_ITEMS,
     DEFAULT_MAX_MESSAGE_SIZE,
+)
+from rmq_store.format.queue_entries import (
+    DEFAULT_BATCH_QUEUE_FILE_SIZE,
     DEFAULT_QUEUE_FILE_SIZE,
     QUEUE_ENTRY,
 )

@@ -16,7 +16,8 @@ from typing import Any
 
 from rmq_store.config.json_files import read_config, whole_number
 from rmq_store.errors import AccessError, StoreError, shown_path
-from rmq_store.format.byte_layout import CONFIG_DIR, QUEUE_ENTRY
+from rmq_store.format.byte_layout import CONFIG_DIR
+from rmq_store.format.queue_entries import QUEUE_ENTRY
 from rmq_store.format.queues import QueueId
 
 _METADATA = "tieredStoreMetadata.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rmq_store.consumequeue.bisection import longest_ascending
-from rmq_store.format.entries import Entries
+from rmq_store.format.queue_entries import Entries
 
 
 def is_in_order(entries: Entries) -> bool:

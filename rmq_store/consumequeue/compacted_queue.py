@@ -32,13 +32,12 @@ from rmq_store.files.segments import SegmentFile, again_if_expired
 from rmq_store.files.source import Sources
 from rmq_store.format.byte_layout import (
     ABORT_FILE,
-    BATCH_QUEUE_ENTRY,
     COMPACTION_DIR,
     COMPACTION_LOG_DIR,
     COMPACTION_QUEUE_DIR,
     segment_name,
 )
-from rmq_store.format.entries import Entries, concat_entries, no_entries
+from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY, Entries, concat_entries, no_entries
 from rmq_store.format.queues import Entry, QueueId
 
 _WIDTH = BATCH_QUEUE_ENTRY.itemsize

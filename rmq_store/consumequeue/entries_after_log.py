@@ -12,7 +12,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
 from rmq_store.escaping import printable
-from rmq_store.format.entries import Entries
+from rmq_store.format.queue_entries import Entries
 from rmq_store.format.queues import QueueId
 from rmq_store.text.sizes import counted
 

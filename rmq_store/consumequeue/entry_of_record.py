@@ -19,14 +19,9 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.array_types import Ints
-from rmq_store.format.byte_layout import (
-    BATCH_QUEUE_ENTRY,
-    MULTI_DISPATCH_SEPARATOR,
-    QUEUE_ENTRY,
-    Property,
-)
-from rmq_store.format.entries import ListedEntries, Queues
+from rmq_store.format.byte_layout import MULTI_DISPATCH_SEPARATOR, Property
 from rmq_store.format.properties import decode_properties
+from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY, QUEUE_ENTRY, ListedEntries, Queues
 from rmq_store.format.queues import QueueId
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.topics import LMQ_PREFIX, SCHEDULE_TOPIC

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import numpy as np
 
 from rmq_store.format.array_types import Ints
-from rmq_store.format.entries import Entries, ListedEntries, Queues, concat_entries
+from rmq_store.format.queue_entries import Entries, ListedEntries, Queues, concat_entries
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.loops import log_order
 

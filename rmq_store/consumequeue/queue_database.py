@@ -27,7 +27,7 @@ from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
 from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.byte_layout import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY
+from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY
 from rmq_store.format.queues import QueueId
 
 ENTRIES, OFFSETS = "default", "offset"  # the families

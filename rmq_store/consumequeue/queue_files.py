@@ -21,15 +21,17 @@ from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
 from rmq_store.format.array_types import Ints
-from rmq_store.format.byte_layout import (
+from rmq_store.format.queue_entries import (
     BATCH_QUEUE_ENTRY,
     EXT_ADDRESS_BASE,
     EXT_HEAD,
     EXT_MAX_ADDRESS,
     FILLER_SIZE,
     QUEUE_ENTRY,
+    Entries,
+    concat_entries,
+    hole_at,
 )
-from rmq_store.format.entries import Entries, concat_entries, hole_at
 
 _LAST_LOOK = 200  # units, about a page of a ConsumeQueue
 _LAST_BASE_OFFSET = 2**62  # larger values are damage and would overflow

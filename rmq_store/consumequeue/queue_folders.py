@@ -20,7 +20,8 @@ from rmq_store.errors import CorruptQueueError, StoreError, UnsupportedStoreErro
 from rmq_store.escaping import is_utf8, printable
 from rmq_store.files.safe_paths import path_inside
 from rmq_store.files.source import ReadCounts, Sources
-from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR, FILLER_SIZE
+from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
+from rmq_store.format.queue_entries import FILLER_SIZE
 from rmq_store.format.queues import QueueId
 
 LOG = logging.getLogger("rmqstore")

@@ -12,12 +12,8 @@ from rmq_store.consumequeue.entry_of_record import DispatchRequests, appended_ro
 from rmq_store.consumequeue.queue_folders import queue_folder
 from rmq_store.files.segment_writer import OpenFiles, SegmentWriter
 from rmq_store.format.array_types import Ints
-from rmq_store.format.byte_layout import (
-    BATCH_CONSUMEQUEUE_DIR,
-    CONSUMEQUEUE_DIR,
-    FILLER_SIZE,
-    QUEUE_ENTRY,
-)
+from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
+from rmq_store.format.queue_entries import FILLER_SIZE, QUEUE_ENTRY
 from rmq_store.format.queues import QueueId
 
 LOG = logging.getLogger("rmqstore")

@@ -114,42 +114,6 @@ KEY_SEPARATOR: Final = " "
 TAG_SEPARATOR: Final = "||"
 MULTI_DISPATCH_SEPARATOR: Final = ","
 
-# --- ConsumeQueue (ConsumeQueue, BatchConsumeQueue, ConsumeQueueExt) -------------------------------
-QUEUE_ENTRY: Final = np.dtype(
-    [
-        ("log_offset", ">i8"),  # CommitLog offset of the record, bytes
-        ("size", ">i4"),  # of the whole record, bytes
-        ("tags_code", ">i8"),  # Java hash of TAGS, deliver time (delay topic), or ext address
-    ]
-)
-FILLER_SIZE: Final = 0x7FFFFFFF  # size in filler entries, before a queue's first offset
-
-BATCH_QUEUE_ENTRY: Final = np.dtype(
-    [
-        ("log_offset", ">i8"),
-        ("size", ">i4"),
-        ("tags_code", ">i8"),
-        ("store_timestamp", ">i8"),  # ms
-        ("base_offset", ">i8"),  # queueOffset of the first message
-        ("batch_size", ">i2"),  # number of messages
-        ("compacted_offset", ">i4"),  # -1: none
-        ("reserved", ">i4"),
-    ]
-)
-
-EXT_HEAD: Final = np.dtype(
-    [
-        ("size", ">i2"),  # of the unit, bytes
-        ("tags_code", ">i8"),
-        ("store_timestamp", ">i8"),
-        ("bitmap_length", ">i2"),
-    ]
-)
-EXT_MAX_ADDRESS: Final = (
-    -(2**31) - 1
-)  # ConsumeQueueExt#MAX_ADDR: a tagsCode up to this is an address
-EXT_ADDRESS_BASE: Final = -(2**63)
-
 # --- IndexFile (IndexHeader, IndexFile) ------------------------------------------------------------
 INDEX_HEADER: Final = np.dtype(
     [
@@ -188,8 +152,6 @@ CHECKPOINT_SIZE_BEFORE_48: Final = 40  # bytes in use before 5.5.0
 
 # --- defaults of the broker (MessageStoreConfig) ---------------------------------------------------
 DEFAULT_COMMITLOG_FILE_SIZE: Final = 1 << 30
-DEFAULT_QUEUE_FILE_SIZE: Final = 300_000 * QUEUE_ENTRY.itemsize
-DEFAULT_BATCH_QUEUE_FILE_SIZE: Final = 300_000 * BATCH_QUEUE_ENTRY.itemsize
 DEFAULT_MAX_HASH_SLOTS: Final = 5_000_000
 DEFAULT_MAX_INDEX_ITEMS: Final = 20_000_000
 DEFAULT_MAX_MESSAGE_SIZE: Final = 4 << 20

@@ -15,7 +15,6 @@ from rmq_store.errors import CorruptRecordError, LogOffset
 from rmq_store.format.byte_layout import (
     BLANK_SIZE,
     BORN_HOST_AT,
-    CRC_DIGITS,
     CRC_ITEM_SIZE,
     CRC_MASK,
     CRC_PROPERTY,
@@ -26,12 +25,10 @@ from rmq_store.format.byte_layout import (
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_SIZE,
-    NAME_VALUE_SEPARATOR,
-    PROPERTY_SEPARATOR,
-    RECORD_HEAD,
     V6_EXTRA,
 )
 from rmq_store.format.crc import body_crc, crc32
+from rmq_store.format.message_id import message_id
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.loops import checksums, record_fields
 
@@ -89,11 +86,6 @@ class Record:
     def offset_msg_id(self) -> str:
         """offsetMsgId (MessageDecoder#createMessageId): storeHost and log offset in hex."""
         return message_id(self.store_host, self.physical_offset)
-
-
-def message_id(store_host: bytes, log_offset: int) -> str:
-    """offsetMsgId of a record: 32 hex digits with an IPv4 storeHost, 56 with IPv6."""
-    return (store_host + log_offset.to_bytes(8, "big", signed=True)).hex().upper()
 
 
 def host_size(sys_flag: int, v6_bit: int) -> int:
@@ -238,50 +230,3 @@ def record_crc_of(properties: bytes) -> int | None:
     if not checksums.stored_in_records(raw, places[:1], places[1:2], places[2:]):
         return None
     return int(places[2])
-
-
-def crc_item(value: int) -> bytes:
-    """The record CRC as a property item: ten digits, least significant first."""
-    digits = f"{value:0{CRC_DIGITS}d}"[::-1].encode()
-    return (
-        CRC_PROPERTY.encode() + bytes([NAME_VALUE_SEPARATOR]) + digits + bytes([PROPERTY_SEPARATOR])
-    )
-
-
-def encode_record(record: Record, *, with_record_crc: bool = False) -> bytes:
-    """The bytes of a record; computes sizes and CRCs (MessageExtEncoder#encode).
-
-    `with_record_crc`: overwrite the last 20 bytes of `record.properties` with the record CRC. The
-    caller reserves those bytes.
-    """
-    topic_width = 2 if record.magic == MAGIC_V2 else 1
-    head = np.zeros(1, dtype=RECORD_HEAD)
-    head["total_size"] = record.total_size
-    head["magic"] = record.magic
-    head["body_crc"] = body_crc(record.body)
-    head["queue_id"] = record.queue_id
-    head["flag"] = record.flag
-    head["queue_offset"] = record.queue_offset
-    head["physical_offset"] = record.physical_offset
-    head["sys_flag"] = record.sys_flag
-    head["born_timestamp"] = record.born_timestamp
-    raw = b"".join(
-        (
-            head.tobytes()[:BORN_HOST_AT],
-            record.born_host,
-            record.store_timestamp.to_bytes(8, "big", signed=True),
-            record.store_host,
-            record.reconsume_times.to_bytes(4, "big", signed=True),
-            record.prepared_transaction_offset.to_bytes(8, "big", signed=True),
-            len(record.body).to_bytes(4, "big"),
-            record.body,
-            len(record.topic).to_bytes(topic_width, "big", signed=topic_width == 2),
-            record.topic,
-            len(record.properties).to_bytes(2, "big", signed=True),
-            record.properties,
-        )
-    )
-    assert len(raw) == record.total_size >= HEAD_SIZE
-    if with_record_crc:
-        raw = raw[:-CRC_ITEM_SIZE] + crc_item(crc32(raw[:-CRC_ITEM_SIZE]) & CRC_MASK)
-    return raw

@@ -16,7 +16,7 @@ import numpy as np
 
 from rmq_store.errors import MissingFileError, StoreError
 from rmq_store.format.array_types import Ints
-from rmq_store.format.entries import Entries
+from rmq_store.format.queue_entries import Entries
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.questions.answer_by_shares import OnProgress

@@ -22,8 +22,8 @@ from rmq_store.consumequeue.entry_of_record import other_queues
 from rmq_store.errors import CorruptQueueError, ListedAt, LogOffset, StoreError, shown_path
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.byte_layout import MULTI_DISPATCH_SEPARATOR, Property
-from rmq_store.format.entries import ListedEntries
 from rmq_store.format.properties import decode_properties
+from rmq_store.format.queue_entries import ListedEntries
 from rmq_store.format.queues import QueueId
 from rmq_store.reading.queue_slice_entries import EntriesOfQueues
 

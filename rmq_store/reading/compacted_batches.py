@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from rmq_store.consumequeue.compacted_queue import CompactedQueue
 from rmq_store.errors import DataLossError, ListedAt, StoreError
-from rmq_store.format.entries import Entries
+from rmq_store.format.queue_entries import Entries
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.query import Query
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices

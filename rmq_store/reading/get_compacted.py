@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from rmq_store.consumequeue.compacted_queue import ADVICE, CompactedQueue
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, MissingFileError
-from rmq_store.format.entries import Entries
 from rmq_store.format.message import Message
+from rmq_store.format.queue_entries import Entries
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record
 from rmq_store.reading.get_message import (

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.format.byte_layout import FILLER_SIZE
-from rmq_store.format.entries import Entries
 from rmq_store.format.message import Message
+from rmq_store.format.queue_entries import FILLER_SIZE, Entries
 from rmq_store.format.queues import QueueId
 from rmq_store.format.tag_key_hashes import tags_code
 from rmq_store.reading.message_lookup import MessageLookup

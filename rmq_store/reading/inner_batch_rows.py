@@ -22,7 +22,7 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import BodyError, ListedAt, LogOffset, StoreError
 from rmq_store.format.array_types import Columns, Ints
-from rmq_store.format.entries import ListedEntries
+from rmq_store.format.queue_entries import ListedEntries
 from rmq_store.format.queues import QueueId
 from rmq_store.loops.members import count_members, split_members
 

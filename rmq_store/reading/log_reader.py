@@ -24,7 +24,7 @@ from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.commitlog.walk import last_from, walk
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch, numbered_queues
 from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError
-from rmq_store.format.entries import Entries, ListedEntries
+from rmq_store.format.queue_entries import Entries, ListedEntries
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.format.transaction_type import enters_queue

@@ -13,10 +13,11 @@ from rmq_store.arrow.column_definitions import COLUMNS
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import not_a_record
 from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError
-from rmq_store.format.byte_layout import HOST_V4_SIZE, HOST_V6_SIZE, Property
-from rmq_store.format.entries import Entries
+from rmq_store.format.byte_layout import Property
 from rmq_store.format.message import Message
+from rmq_store.format.message_id import log_offset_of_id
 from rmq_store.format.properties import decode_properties, decode_utf8
+from rmq_store.format.queue_entries import Entries
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Record
 from rmq_store.index.items_of_messages import has_key
@@ -274,16 +275,6 @@ class MessageLookup(EntryMessages):
 
     def _in_log(self, offset: int) -> bool:
         return self._view.snapshot.log_start <= offset < self._view.snapshot.log_end
-
-
-def log_offset_of_id(message_id: str) -> int | None:
-    """The log offset in an offsetMsgId of 32 or 56 hex digits; None for another form."""
-    if len(message_id) not in (2 * HOST_V4_SIZE + 16, 2 * HOST_V6_SIZE + 16):
-        return None
-    try:
-        return int.from_bytes(bytes.fromhex(message_id)[-8:], "big", signed=True)
-    except ValueError:
-        return None
 
 
 def behind_index(error: StoreError, topic: str, key: str, offset: int) -> StoreError:

@@ -8,9 +8,9 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import CorruptRecordError, MissingFileError
 from rmq_store.format.byte_layout import MULTI_DISPATCH_SEPARATOR, Property
 from rmq_store.format.compression import decompress
-from rmq_store.format.entries import Entries
 from rmq_store.format.message import Message, to_message
 from rmq_store.format.properties import decode_properties, decode_utf8
+from rmq_store.format.queue_entries import Entries
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record
 

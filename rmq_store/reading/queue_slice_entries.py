@@ -16,8 +16,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.log_order import in_log_order, queue_after_queue
 from rmq_store.errors import CorruptQueueError, ListedAt, QueueOffset, StoreError
 from rmq_store.format.array_types import Ints
-from rmq_store.format.byte_layout import EXT_MAX_ADDRESS, FILLER_SIZE
-from rmq_store.format.entries import Entries, ListedEntries
+from rmq_store.format.queue_entries import EXT_MAX_ADDRESS, FILLER_SIZE, Entries, ListedEntries
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
 from rmq_store.reading.query import Query

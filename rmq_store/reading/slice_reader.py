@@ -19,7 +19,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import ListedAt, MissingFileError, StoreError
 from rmq_store.files.checked_window import Window
 from rmq_store.format.array_types import Bytes, Mask
-from rmq_store.format.entries import ListedEntries
+from rmq_store.format.queue_entries import ListedEntries
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.index.items_of_messages import rows_with_key

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, appended_rows, units_of
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.format.array_types import Ints
-from rmq_store.format.byte_layout import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY, segment_name
+from rmq_store.format.byte_layout import segment_name
+from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY
 from rmq_store.recovery.change_list import ChangeList
 
 _FILES_SCANNED = 3  # ConsumeQueue#recover

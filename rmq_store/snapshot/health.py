@@ -34,8 +34,8 @@ from rmq_store.errors import (
     shown_path,
 )
 from rmq_store.format.array_types import Mask
-from rmq_store.format.byte_layout import CHECKPOINT_FILE, QUEUE_ENTRY
-from rmq_store.format.entries import Entries, point_to_records
+from rmq_store.format.byte_layout import CHECKPOINT_FILE
+from rmq_store.format.queue_entries import QUEUE_ENTRY, Entries, point_to_records
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.snapshot.covered_range import LogRange, users_queues

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rmq_store.consumequeue.queue_files import QueueFiles
-from rmq_store.format.entries import Entries
+from rmq_store.format.queue_entries import Entries
 
 
 @dataclass(frozen=True, slots=True)

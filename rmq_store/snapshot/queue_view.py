@@ -36,14 +36,14 @@ from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.errors import InvalidArgumentError, StoreError, UnknownQueueError, nearest
 from rmq_store.files.cost import LOCAL
 from rmq_store.files.source import Ranges, fetch_all
-from rmq_store.format.byte_layout import (
-    ABORT_FILE,
-    CHECKPOINT_FILE,
-    CONSUMEQUEUE_EXT_DIR,
+from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE, CONSUMEQUEUE_EXT_DIR
+from rmq_store.format.queue_entries import (
     EXT_MAX_ADDRESS,
     FILLER_SIZE,
+    Entries,
+    concat_entries,
+    no_entries,
 )
-from rmq_store.format.entries import Entries, concat_entries, no_entries
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.format.retry_topics import KnownNames
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, is_system_topic

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rmq_store.format.array_types import Columns, Ints
-from rmq_store.format.entries import ListedEntries
+from rmq_store.format.queue_entries import ListedEntries
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.unlisted_records import MissingRecords, UnlistedRecords
 

@@ -18,7 +18,7 @@ from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.errors import CorruptQueueError, LogOffset, StoreError, UndispatchedError
 from rmq_store.format.array_types import Mask
 from rmq_store.format.byte_layout import MIN_RECORD_SIZE
-from rmq_store.format.entries import Entries, concat_entries
+from rmq_store.format.queue_entries import Entries, concat_entries
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.queue_range import ListedQueue
 

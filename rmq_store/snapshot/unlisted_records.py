@@ -24,8 +24,8 @@ from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.errors import ListedAt, MissingFileError, StoreError
 from rmq_store.format.array_types import Ints, Mask
-from rmq_store.format.byte_layout import QUEUE_ENTRY, RECORD_HEAD
-from rmq_store.format.entries import Entries, no_entries
+from rmq_store.format.byte_layout import RECORD_HEAD
+from rmq_store.format.queue_entries import QUEUE_ENTRY, Entries, no_entries
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.snapshot.queue_range import QueueState

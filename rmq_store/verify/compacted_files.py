@@ -12,7 +12,8 @@ from rmq_store.consumequeue.compacted_queue import ADVICE, CompactedQueue
 from rmq_store.consumequeue.queue_folders import queue_folder
 from rmq_store.errors import StoreError
 from rmq_store.format.array_types import Ints
-from rmq_store.format.byte_layout import BATCH_QUEUE_ENTRY, COMPACTION_QUEUE_DIR
+from rmq_store.format.byte_layout import COMPACTION_QUEUE_DIR
+from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
 from rmq_store.store import MessageStore

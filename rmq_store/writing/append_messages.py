@@ -19,9 +19,10 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.byte_layout import BLANK_SIZE
+from rmq_store.format.encode_record import encode_record
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId
-from rmq_store.format.record import Record, encode_record
+from rmq_store.format.record import Record
 from rmq_store.format.releases import Dialect
 from rmq_store.format.transaction_type import enters_queue
 from rmq_store.writing.dispatcher import Dispatcher

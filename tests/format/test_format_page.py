@@ -11,16 +11,14 @@ from rmq_store import Gap
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.byte_layout import (
-    BATCH_QUEUE_ENTRY,
     CHECKPOINT,
     DEFAULT_MAX_HASH_SLOTS,
     DEFAULT_MAX_INDEX_ITEMS,
-    EXT_HEAD,
     INDEX_HEADER,
     INDEX_ITEM,
-    QUEUE_ENTRY,
     RECORD_HEAD,
 )
+from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY, EXT_HEAD, QUEUE_ENTRY
 from rmq_store.format.releases import NEWEST, OLDEST, TRAITS, Version, dialect
 from rmq_store.format.tag_key_hashes import java_string_hash
 from tests.support.checkout import CHECKOUT

@@ -15,7 +15,7 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.errors import InvalidArgumentError, StoreLockedError, UnrecoverableStoreError
-from rmq_store.format.byte_layout import QUEUE_ENTRY
+from rmq_store.format.queue_entries import QUEUE_ENTRY
 from rmq_store.format.record import Gap
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.recover_store import plan_recovery, recover

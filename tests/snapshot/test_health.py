@@ -15,7 +15,7 @@ import pytest
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.admin.info import store_info
 from rmq_store.errors import CorruptQueueError, DataLossError
-from rmq_store.format.byte_layout import QUEUE_ENTRY
+from rmq_store.format.queue_entries import QUEUE_ENTRY
 from tests.support.golden import STORES, GoldenStore, Truth, log_files, offsets, unpack, wanted
 from tests.support.running.commands import call
 from tests.support.short_looks import look_at

@@ -12,7 +12,7 @@ import pytest
 
 from rmq_store import QueueId
 from rmq_store.consumequeue.queue_files import QueueFiles
-from rmq_store.format.byte_layout import QUEUE_ENTRY
+from rmq_store.format.queue_entries import QUEUE_ENTRY
 from tests.conftest import GoldenStore, in_a_queue
 from tests.support.golden import CLEAN, unpack
 

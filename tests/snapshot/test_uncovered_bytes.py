@@ -13,7 +13,7 @@ import pytest
 
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.errors import CorruptQueueError
-from rmq_store.format.entries import ListedEntries, Queues
+from rmq_store.format.queue_entries import ListedEntries, Queues
 from rmq_store.snapshot import health
 from rmq_store.snapshot.uncovered_bytes import Places, SeenPlaces, _gaps_between
 from rmq_store.snapshot.unlisted_records import UnlistedRecords

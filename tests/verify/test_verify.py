@@ -18,7 +18,8 @@ from rmq_store.admin.rebuild import rebuild
 from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.commitlog.walk import walk
 from rmq_store.errors import UnrecoverableStoreError
-from rmq_store.format.byte_layout import INDEX_HEADER, INDEX_ITEM, QUEUE_ENTRY
+from rmq_store.format.byte_layout import INDEX_HEADER, INDEX_ITEM
+from rmq_store.format.queue_entries import QUEUE_ENTRY
 from rmq_store.format.record import Gap
 from rmq_store.recovery.recover_store import plan_recovery
 from rmq_store.verify.findings import Finding, Findings, Severity

@@ -41,7 +41,7 @@ from rmq_store.format.crc import crc32_of_slices
 from rmq_store.format.properties import decode_properties, encode_utf8, parse_host
 from rmq_store.format.releases import Dialect
 from rmq_store.format.sys_flag import SysFlag
-from rmq_store.loops import encode as loops
+from rmq_store.loops import encode_records as loops
 
 LOOPBACK = "127.0.0.1:0"
 _V6_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6

@@ -22,10 +22,11 @@ from rmq_store.format.byte_layout import (
     PROPERTY_SEPARATOR,
     Property,
 )
+from rmq_store.format.encode_record import crc_item
 from rmq_store.format.properties import decode_properties
-from rmq_store.format.record import crc_item, record_crc_of
+from rmq_store.format.record import record_crc_of
 from rmq_store.format.releases import Dialect
-from rmq_store.loops import encode as loops
+from rmq_store.loops import encode_records as loops
 
 PROPERTY_WORDS = {"keys": Property.KEYS, "tags": Property.TAGS, "uniqKey": Property.UNIQ_KEY}
 # An Arrow scalar, because converting a plain value makes pyarrow search for pandas,

@@ -135,7 +135,7 @@ def _name_and_value(text: str) -> tuple[str, str]:
 
 
 def _id_leads_to(message_id: str | None) -> str:
-    from rmq_store.reading.message_lookup import log_offset_of_id
+    from rmq_store.format.message_id import log_offset_of_id
 
     offset = None if message_id is None else log_offset_of_id(message_id)
     if offset is None or offset < 0:

@@ -1,18 +1,57 @@
-"""Queue entries as columns: of one queue, and of several."""
+"""Queue entries: their layout in the files of a ConsumeQueue, and as columns of one queue or several."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from rmq_store.errors import ListedAt
 from rmq_store.format.array_types import Bytes, Columns, Ints, Numbers
-from rmq_store.format.byte_layout import FILLER_SIZE
 from rmq_store.format.queues import QueueId
+
+# --- in the files (ConsumeQueue, BatchConsumeQueue, ConsumeQueueExt) -------------------------------
+QUEUE_ENTRY: Final = np.dtype(
+    [
+        ("log_offset", ">i8"),  # CommitLog offset of the record, bytes
+        ("size", ">i4"),  # of the whole record, bytes
+        ("tags_code", ">i8"),  # Java hash of TAGS, deliver time (delay topic), or ext address
+    ]
+)
+FILLER_SIZE: Final = 0x7FFFFFFF  # size in filler entries, before a queue's first offset
+
+BATCH_QUEUE_ENTRY: Final = np.dtype(
+    [
+        ("log_offset", ">i8"),
+        ("size", ">i4"),
+        ("tags_code", ">i8"),
+        ("store_timestamp", ">i8"),  # ms
+        ("base_offset", ">i8"),  # queueOffset of the first message
+        ("batch_size", ">i2"),  # number of messages
+        ("compacted_offset", ">i4"),  # -1: none
+        ("reserved", ">i4"),
+    ]
+)
+
+EXT_HEAD: Final = np.dtype(
+    [
+        ("size", ">i2"),  # of the unit, bytes
+        ("tags_code", ">i8"),
+        ("store_timestamp", ">i8"),
+        ("bitmap_length", ">i2"),
+    ]
+)
+# ConsumeQueueExt#MAX_ADDR: a tagsCode up to this is an address.
+EXT_MAX_ADDRESS: Final = -(2**31) - 1
+EXT_ADDRESS_BASE: Final = -(2**63)
+DEFAULT_QUEUE_FILE_SIZE: Final = 300_000 * QUEUE_ENTRY.itemsize
+DEFAULT_BATCH_QUEUE_FILE_SIZE: Final = 300_000 * BATCH_QUEUE_ENTRY.itemsize
+
+# --- as columns -----------------------------------------------------------------------------------
 
 
 def point_to_records(log_offset: Ints, size: Ints) -> npt.NDArray[np.bool_]:
