@@ -155,7 +155,8 @@ class Health:
         if self.snapshot.part:
             return {}
         found, every = self._in_whole_log, set(self._states)
-        near = self.ends.near(every, every, None, all_seen=found is not None, sound=True)
+        whole = None if found is None else LogRange(None, None, frozenset(every))
+        near = self.ends.near(every, every, whole, all_seen=found is not None, sound=True)
         return near.ends | (found.ends if found is not None else {})
 
     def short_queue_errors(self) -> Iterator[StoreError]:
