@@ -14,9 +14,9 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import OnDamage, ReadHow
 from rmq_store.search.prefetch import offset_at_log
 from rmq_store.snapshot.log_slices import pieces_of
-from spark_source.damage import DamageHandler
 from spark_source.planning.partitions import Share, missing_errors
 from spark_source.planning.pinned_plan import ReadPlan
+from spark_source.task_damage import DamageHandler
 
 _FIRST_BATCH_ROWS = 256
 """Of a query: `show()` needs only twenty rows and should not wait for more. A wave is read whole."""

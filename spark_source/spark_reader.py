@@ -11,7 +11,6 @@ from pyspark.sql.types import StructType
 
 from rmq_store.heap_settings import settle_worker
 from rmq_store.snapshot.log_slices import LogSlice
-from spark_source.damage import DamageHandler
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import Share, missing_shares, shares_of
@@ -21,6 +20,7 @@ from spark_source.planning.pinned_plan import QueryPlan
 from spark_source.planning.pinned_plan import ReadPlan as ReadPlan
 from spark_source.planning.pushed_filters import PushFilters, narrowed
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
+from spark_source.task_damage import DamageHandler
 
 LOG = logging.getLogger("rmqstore")
 

@@ -14,7 +14,7 @@ from rmq_store.config.consumer_offsets import CONSUMER_FILES, committed_offsets
 from rmq_store.config.json_files import config_names
 from rmq_store.format.byte_layout import CONFIG_DIR
 from rmq_store.questions.answer_by_shares import ask_opened
-from rmq_store.questions.lag import LagQuestion
+from rmq_store.questions.lag_summary import LagQuestion
 from rmq_store.report.plots import COLOURS, draw_bars, named
 from rmq_store.report.report_scope import Inquiry
 from rmq_store.report.section import (

@@ -21,8 +21,8 @@ from rmqstore_jobs.exporting.manifest import ExportedFile, Manifest, Wave
 from rmqstore_jobs.exporting.wave_rows import DAY, TOPIC, ExportRead
 from rmqstore_jobs.running.provenance import sum_of
 from rmqstore_jobs.running.spark_engine import engine_of
-from spark_source.damage import DamageHandler
 from spark_source.planning.partitions import Share
+from spark_source.task_damage import DamageHandler
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

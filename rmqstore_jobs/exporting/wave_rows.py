@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
 from rmq_store.format.queues import QueueSlice
-from spark_source.damage import DamageHandler
 from spark_source.options.definitions import BY_LOG, CORRUPT, PERMISSIVE
 from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import Share, missing_shares, shares_of
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
+from spark_source.task_damage import DamageHandler
 
 TOPIC, DAY = "topic", "day"
 _NEEDED = ("topic", "storeTimestamp", "commitLogOffset")

@@ -15,10 +15,10 @@ from rmq_store.questions.answer_by_shares import OnProgress
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, RowRules
 from rmqstore_jobs.running.store_selection import assign_json, offsets_json, range_options
-from spark_source.damage import DamageHandler
 from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import Share, cut_into_slices, missing_shares
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
+from spark_source.task_damage import DamageHandler
 
 REFUSED_BY_STORE = "refused by the target"
 REFUSED_BY_BROKER = "refused by the broker or its client"

@@ -24,7 +24,6 @@ from rmq_store.errors import StoreError
 from rmq_store.heap_settings import settle_worker
 from rmq_store.reading.growing_log import LogPlace, expired
 from rmq_store.search.log_partitions import even_slices
-from spark_source.damage import DamageHandler
 from spark_source.hidden_traceback import without_traceback
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import SourceOptions
@@ -36,6 +35,7 @@ from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_col
 from spark_source.streaming.micro_batch_ends import Follower
 from spark_source.streaming.offsets import StorePlace, StreamOffset, from_dict, to_dict
 from spark_source.streaming.stream_options import StreamOptions
+from spark_source.task_damage import DamageHandler
 
 LOG = logging.getLogger("rmqstore")
 

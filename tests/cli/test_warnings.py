@@ -16,7 +16,7 @@ import pytest
 from rmq_store.admin.info import store_info
 from rmq_store.cli.read_commands import tail
 from rmq_store.errors import StoreError
-from rmq_store.questions.lag import LagQuestion
+from rmq_store.questions.lag_summary import LagQuestion
 from rmq_store.text.times import shown_time
 from tests.support.golden import GoldenStore, log_files, unpack
 from tests.support.running.commands import Golden, call, objects

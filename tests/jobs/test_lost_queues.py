@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.questions.lag import LagQuestion
+from rmq_store.questions.lag_summary import LagQuestion
 from rmqstore_jobs import export, replay
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_REFUSED
 from tests.support.golden import GoldenStore, unpack

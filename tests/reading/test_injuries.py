@@ -17,9 +17,9 @@ import pytest
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.errors import ListedAt
 from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY, QUEUE_ENTRY
-from spark_source.damage import DamageHandler
 from spark_source.options.definitions import DROPMALFORMED, FAILFAST, PERMISSIVE
 from spark_source.options.parse import SourceOptions
+from spark_source.task_damage import DamageHandler
 from tests.support.damage import DamagedStore, log_bytes, same_bytes
 from tests.support.golden import GoldenStore, bodies_of, unpack
 from tests.support.running.campaigns import some

@@ -15,11 +15,11 @@ from rmq_store import MessageStore
 from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.errors import DataLossError, MissingFileError
 from rmq_store.format.queues import QueueId, QueueSlice
-from spark_source.damage import DamageHandler
 from spark_source.options.parse import SourceOptions, parse_options
 from spark_source.planning.partitions import missing_shares
 from spark_source.planning.pinned_plan import pin_all
 from spark_source.source import RmqStoreSource
+from spark_source.task_damage import DamageHandler
 from tests.support.golden import GoldenStore, unpack_kind
 from tests.support.spark.reads import partitions_of, rows_of
 

@@ -11,7 +11,7 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.questions.answer_by_shares import ask_opened
-from rmq_store.questions.lag import LagQuestion
+from rmq_store.questions.lag_summary import LagQuestion
 from rmq_store.tables import TABLES
 from rmq_store.text.times import shown_time
 from rmq_store.verify.config_against_store import progress_findings

@@ -29,7 +29,7 @@ from rmq_store.errors import nearest
 from rmq_store.text.progress import Progress
 
 if TYPE_CHECKING:
-    from rmq_store.questions.lag import LagQuestion
+    from rmq_store.questions.lag_summary import LagQuestion
 
 
 @click.command(cls=OnceCommand)
@@ -94,7 +94,7 @@ def lag(
     misses what was consumed since the broker wrote it; --json prints the file's age. Exit code 1 if a
     group lost messages, does not get some, has an offset behind them, or is more than --max-lag behind.
     """
-    from rmq_store.questions.lag import LagQuestion
+    from rmq_store.questions.lag_summary import LagQuestion
 
     question = LagQuestion(groups, topics)
     wanted = Wanted("lag", at, on, question.plan)

@@ -69,7 +69,7 @@ def offsets(
     if place is None and moment is None:
         if really:
             raise click.UsageError("--apply needs --reset-to or --reset-to-time")
-        from rmq_store.questions.lag import LagQuestion
+        from rmq_store.questions.lag_summary import LagQuestion
 
         groups, topics = ([] if one is None else [one] for one in (group, topic))
         question = LagQuestion(groups, topics, queue_ids)

@@ -25,11 +25,11 @@ from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.index.index_file_reader import IndexFile
 from rmqstore_jobs.export import ExportSpec
 from rmqstore_jobs.export import run as export
-from spark_source.damage import DamageHandler
 from spark_source.options.parse import parse_options
 from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import shares_of
 from spark_source.planning.pinned_plan import QueryPlan, pin
+from spark_source.task_damage import DamageHandler
 
 COLUMNS = ("topic", "queueId", "queueOffset", "keys", "properties", "body")
 _CODE = re.compile(r"RMQSTORE_[A-Z_]+")
