@@ -48,7 +48,7 @@ from rmq_store.reading.log_reader import (
     ranges_within,
 )
 from rmq_store.reading.message_lookup import MessageLookup
-from rmq_store.reading.query import OnDamage, Query, ReadHow, ReadManner, number, several
+from rmq_store.reading.query import OnDamage, Query, ReadHow, ReadManner, number, several, text
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
 from rmq_store.snapshot.compacted_view import ServedQueues
 from rmq_store.snapshot.file_sizes import geometry_found
@@ -326,7 +326,9 @@ class MessageStore:
 
     def queues(self, topic: str | None = None) -> list[QueueId]:
         """All queues, or those of one topic, sorted."""
-        return list(self._snapshot.queues if topic is None else self.view.queues_of(topic))
+        if topic is None:
+            return list(self._snapshot.queues)
+        return list(self.view.queues_of(text("topic", topic)))
 
     def min_offset(self, topic: str, queue_id: int, *, as_broker: bool = False) -> int:
         """The first queue offset that still has a message; max_offset if there is none.
@@ -529,7 +531,8 @@ class MessageStore:
         Raises CorruptRecordError for a damaged record on the way; `as_broker` returns it unread. In
         `compaction/` both raise it, and CorruptQueueError or MissingFileError for its other damage.
         """
-        queue, log = QueueId(topic, queue_id), self.log
+        queue = QueueId(text("topic", topic), number("queue_id", queue_id))
+        log, offset = self.log, number("offset", offset)
         if self.served.is_answered(topic):
             files = self.served.files(queue)
             if files is None:
@@ -564,7 +567,7 @@ class MessageStore:
         MissingFileError if the id leads to a log offset that cannot be read; with `on_damage` the
         error goes there and the search continues.
         """
-        return self.lookup.messages_by_id(message_id, on_damage)
+        return self.lookup.messages_by_id(text("message_id", message_id), on_damage)
 
     def query_message(
         self,
@@ -582,7 +585,8 @@ class MessageStore:
         and queues of inner batches are searched too. Unreadable records are skipped, as by the
         broker; `on_damage` gets their errors, and those of damage where no index covers the log.
         """
-        return self.lookup.query_message(topic, key, max_messages, begin, end, on_damage)
+        named = text("topic", topic), text("key", key)
+        return self.lookup.query_message(*named, max_messages, begin, end, on_damage)
 
     def key_index(self) -> KeyIndex:
         """The index files, and the ranges of the log that they do not cover."""

@@ -24,7 +24,6 @@ from rmq_store.config.rocksdb import refuse_rocksdb_config
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError, nearest
 from rmq_store.format.byte_layout import CONFIG_DIR
 from rmq_store.markers.lock_file import StoreLock
-from rmq_store.search.queue_selection import require_queue_ids
 from rmq_store.store import MessageStore
 
 FILES = ("lmqConsumerOffset.json", "consumerOffset.json")  # the first existing one is used
@@ -72,7 +71,7 @@ def plan_reset(
     topics = [topic] if topic is not None else sorted(found)
     changes = []
     for name in topics if topic is not None else ():
-        require_queue_ids(store, name, queue_ids or ())
+        store.view.require_queue_ids(name, queue_ids or ())
     for name in topics:
         for queue in store.queues(name):
             if queue_ids is not None and queue.queue_id not in queue_ids:

@@ -10,7 +10,7 @@ from typing import Any
 from rmq_store.config.consumer_offsets import Committed, committed_offsets
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.search.log_partitions import COUNTED
-from rmq_store.search.queue_selection import require_group, require_queue_ids, require_topic
+from rmq_store.search.queue_selection import require_group, require_topic
 from rmq_store.store import MessageStore
 from rmq_store.tables.compute_lag import (
     ABOVE_MAX,
@@ -112,7 +112,7 @@ class LagQuestion:
         for topic in set(self.topics).difference(one.queue.topic for one in every):
             require_topic(store, topic)
         if len(self.topics) == 1:
-            require_queue_ids(store, self.topics[0], self.queue_ids)
+            store.view.require_queue_ids(self.topics[0], self.queue_ids)
         wanted = [offset for offset in every if self._asks_for(offset)]
         starts = range(0, len(wanted), _OFFSETS_A_SHARE)
         return [wanted[start : start + _OFFSETS_A_SHARE] for start in starts]

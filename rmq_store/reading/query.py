@@ -153,6 +153,13 @@ def several(name: str, given: Any, kind: type = str) -> tuple[Any, ...] | None:
     return found
 
 
+def text(name: str, given: Any) -> str:
+    """The value of an argument that takes a text. Raises InvalidArgumentError for another."""
+    if not isinstance(given, str):
+        raise InvalidArgumentError(None, reason=f"{name} is a text", actual=repr(given))
+    return given
+
+
 def number(name: str, given: Any) -> Any:
     """The value of an argument that takes a whole number. Raises InvalidArgumentError for another."""
     if given is not None and not isinstance(given, Integral):

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from rmq_store.config.consumer_offsets import table_in
 from rmq_store.config.json_files import read_config
-from rmq_store.config.topics_json import queue_count
 from rmq_store.errors import InvalidArgumentError, StoreError, UnknownQueueError, nearest
 from rmq_store.format.array_types import Mask
 from rmq_store.format.queues import QueueId, QueueSlice
@@ -65,25 +64,6 @@ def require_group(store: MessageStore, group: str, met: Iterable[str] = ()) -> N
         )
 
 
-def require_queue_ids(store: MessageStore, topic: str, queue_ids: Iterable[int]) -> None:
-    """Raise UnknownQueueError for a queue id without files that topics.json does not include.
-
-    A queue that topics.json includes but that never had a message has no files, and is valid.
-    """
-    there = {queue.queue_id for queue in store.queues(topic)}
-    unknown = sorted(set(queue_ids) - there)
-    if not there or not unknown:
-        return  # require_topic reports an unknown topic
-    count = queue_count(store.view.declared_topics.get(topic))
-    unknown = [queue_id for queue_id in unknown if not 0 <= queue_id < count]
-    if unknown:
-        raise UnknownQueueError(
-            store.path,
-            reason=f"topic {topic!r} has no queue {unknown[0]}",
-            advice=f"Queues with messages are {', '.join(map(str, sorted(there)))}",
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Search:
     """The conditions of a search. A message must match all given ones.
@@ -125,7 +105,7 @@ def selected_slices(store: MessageStore, search: Search, slack_ms: int = 0) -> l
     view = store.ranges_for(search.compacted)
     topics = _topics(store, search)
     if len(topics) == 1:
-        require_queue_ids(store, topics[0], search.queue_ids or ())
+        store.view.require_queue_ids(topics[0], search.queue_ids or ())
     for topic in topics:
         for queue in store.view.queues_read([topic], search.begin, search.end):
             if search.queue_ids is not None and queue.queue_id not in search.queue_ids:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from numbers import Integral
@@ -290,15 +290,38 @@ class QueueView:
     def ranges_of(
         self, topics: Sequence[str], queue_ids: Collection[int] | None = None
     ) -> list[QueueSlice]:
-        """All messages of the queues of `topics`. Raises UnknownQueueError for an unknown topic."""
+        """All messages of the queues of `topics`.
+
+        Raises UnknownQueueError for an unknown topic, and for a queue that an only topic does not have.
+        """
         queues = self.queues_read(sorted(set(topics)))
         for topic in set(topics).difference(queue.topic for queue in queues):
             self.state(QueueId(topic, 0))  # raises
+        if len(set(topics)) == 1:
+            self.require_queue_ids(topics[0], queue_ids or ())
         return [
             QueueSlice(queue, *self.limits(queue))
             for queue in queues
             if queue_ids is None or queue.queue_id in queue_ids
         ]
+
+    def require_queue_ids(self, topic: str, queue_ids: Iterable[int]) -> None:
+        """Raise UnknownQueueError for a queue id without files that topics.json does not include.
+
+        A queue that topics.json includes but that never had a message has no files, and is valid.
+        """
+        there = {queue.queue_id for queue in self.queues_of(topic)}
+        unknown = sorted(set(queue_ids) - there)
+        if not there or not unknown:
+            return  # who names a topic reports an unknown one
+        count = queue_count(self.declared_topics.get(topic))
+        unknown = [queue_id for queue_id in unknown if not 0 <= queue_id < count]
+        if unknown:
+            raise UnknownQueueError(
+                self._root,
+                reason=f"topic {topic!r} has no queue {unknown[0]}",
+                advice=f"Queues with messages are {', '.join(map(str, sorted(there)))}",
+            )
 
     def is_batch(self, queue: QueueId) -> bool:
         """Whether a queue is a BatchConsumeQueue. Raises UnknownQueueError."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.errors import InvalidArgumentError
+from rmq_store.errors import InvalidArgumentError, UnknownQueueError
 from tests.support.golden import GoldenStore
 
 Read = Callable[[Any], Any]
@@ -42,6 +42,11 @@ def store(golden: Callable[[str], GoldenStore]) -> Iterator[MessageStore]:
         (lambda s: s.offset_by_time("orders", 0, "0"), "timestamp is a whole number"),
         (lambda s: s.min_offset("orders", "0"), "a queue has a whole number (found '0')"),
         (lambda s: s.table(5), "there is no table 5 of a store"),
+        (lambda s: s.queues(5), "topic is a text (found 5)"),
+        (lambda s: s.messages_by_id(5), "message_id is a text (found 5)"),
+        (lambda s: s.query_message("orders", 5), "key is a text (found 5)"),
+        (lambda s: s.get_message("orders", "0", 0), "queue_id is a whole number (found '0')"),
+        (lambda s: s.get_message("orders", 0, "0"), "offset is a whole number (found '0')"),
     ],
 )
 def test_a_wrong_argument_is_named(store: MessageStore, read: Read, said: str) -> None:
@@ -60,3 +65,11 @@ def test_one_value_is_a_list_of_it(store: MessageStore) -> None:
     assert one.num_rows == store.max_offset("orders", np.int64(1))
     assert store.read_batches([]).read_all().num_rows == 0
     assert store.read_batches("orders", keys=[]).read_all().num_rows == 0
+
+
+def test_a_queue_that_a_topic_does_not_have_is_refused_by_all_reads(store: MessageStore) -> None:
+    for read in (store.messages, store.read_batches):
+        with pytest.raises(
+            UnknownQueueError, match=r"topic 'orders' has no queue 99\. Queues with"
+        ):
+            read("orders", queue_ids=[0, 99])

@@ -22,7 +22,7 @@ from rmq_store.index import query_message
 from rmq_store.index.many_lookups import walk_chains
 from rmq_store.questions.trace import trace
 from rmq_store.search.find_messages import find
-from rmq_store.search.queue_selection import Search, require_queue_ids
+from rmq_store.search.queue_selection import Search
 from rmq_store.verify.verify_store import verify
 from tests.support.damage import damage_entry
 from tests.support.golden import (
@@ -98,12 +98,12 @@ def test_numbers_of_queues_are_held_against_the_files_where_topics_json_is_broke
 ) -> None:
     golden = unpack("clean-5.5.0", tmp_path)
     with golden.open() as store:
-        require_queue_ids(store, "orders", [0, 3])
+        store.view.require_queue_ids("orders", [0, 3])
     break_topics(golden)
     with golden.open() as store:
-        require_queue_ids(store, "orders", [0, 3])
+        store.view.require_queue_ids("orders", [0, 3])
         with pytest.raises(UnknownQueueError, match="has no queue 77"):
-            require_queue_ids(store, "orders", [0, 77])
+            store.view.require_queue_ids("orders", [0, 77])
 
 
 def test_a_table_of_topics_that_is_none_is_damage_of_its_file(tmp_path: Path) -> None:
