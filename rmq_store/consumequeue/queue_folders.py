@@ -13,7 +13,7 @@ import numpy as np
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.rocksdb import has_queue_files, rocksdb_queues
-from rmq_store.config.topics_json import declared_batch_topics
+from rmq_store.config.topics_json import TopicConfigs, batch_topics, topics_or_problem
 from rmq_store.consumequeue.queue_database import QueueDatabase, QueueRange
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.errors import CorruptQueueError, StoreError, UnsupportedStoreError, from_os_error
@@ -73,7 +73,15 @@ class QueueFolders:
     @cached_property
     def _batch_topics(self) -> set[str]:
         """Topics whose queues in a database are read as BatchConsumeQueues; only the log can say how."""
-        return declared_batch_topics(self.root) if self._log is not None else set()
+        return batch_topics(self.declared[0]) if self._log is not None else set()
+
+    @cached_property
+    def declared(self) -> tuple[TopicConfigs, StoreError | None]:
+        """topics.json, read once: topic -> its settings, and why it cannot be read.
+
+        Raises AccessError.
+        """
+        return topics_or_problem(self.root)
 
     def listed_in_files(self) -> dict[QueueId, bool]:
         """Every queue that has a folder -> whether it is a BatchConsumeQueue. Sorted."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.topics import LMQ_PREFIX
 
 if TYPE_CHECKING:
     from rmq_store.snapshot.queue_view import QueueView
@@ -67,6 +68,11 @@ def users_queues(view: QueueView, topics: Collection[str]) -> frozenset[QueueId]
     own = {queue.topic for queue in view.snapshot.queues}
     users = {topic for topic in own if topic in topics or not view.is_system(topic)}
     return frozenset(queue for queue in view.snapshot.queues if queue.topic in users)
+
+
+def light_queues(queues: Collection[QueueId]) -> set[QueueId]:
+    """The light queues among some."""
+    return {queue for queue in queues if queue.topic.startswith(LMQ_PREFIX)}
 
 
 def _edges(

@@ -38,9 +38,9 @@ from rmq_store.format.byte_layout import CHECKPOINT_FILE
 from rmq_store.format.queue_entries import QUEUE_ENTRY, Entries, point_to_records
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.snapshot.covered_range import LogRange, users_queues
+from rmq_store.snapshot.covered_range import LogRange, light_queues, users_queues
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
-from rmq_store.snapshot.lost_queue_ends import LostQueueEnds, light_queues
+from rmq_store.snapshot.lost_queue_ends import LostQueueEnds
 from rmq_store.snapshot.lost_queues import LOOKED_AT, LostQueue, lost_queues
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import Fact, StoreSnapshot
@@ -80,7 +80,7 @@ class Health:
     def __init__(self, root: Path, log: CommitLog, config: StoreConfig, view: QueueView) -> None:
         self._root, self.log, self._config, self.view = root, log, config, view
         self.snapshot = view.snapshot
-        self.records = UnlistedRecords(root, log, config, view)
+        self.records = UnlistedRecords(log, config, view)
         self.ends = LostQueueEnds(root, log, config, view, self.records)
         self._of_all: dict[LogRange, MissingRecords] = {}  # of selections that have the whole log
 

@@ -8,7 +8,7 @@ log, places that items of the index name.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.index.index_file_reader import open_index_files
-from rmq_store.snapshot.covered_range import LogRange
+from rmq_store.snapshot.covered_range import LogRange, light_queues
 from rmq_store.snapshot.lost_queues import LOOKED_AT
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import Fact
@@ -210,8 +210,3 @@ class LostQueueEnds:
         if not snapshot.closed or (self._root / ABORT_FILE).exists():
             return False
         return end_now(self._log, snapshot.log_end) == snapshot.log_end
-
-
-def light_queues(queues: Collection[QueueId]) -> set[QueueId]:
-    """The light queues among some."""
-    return {queue for queue in queues if queue.topic.startswith(LMQ_PREFIX)}

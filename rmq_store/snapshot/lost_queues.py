@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from rmq_store.config.topics_json import queue_count
 from rmq_store.consumequeue.entry_of_record import DispatchRequests
 from rmq_store.format.queues import QueueId
+from rmq_store.snapshot.covered_range import light_queues
 from rmq_store.snapshot.undispatched_records import guess_record
 
 if TYPE_CHECKING:
@@ -64,7 +66,13 @@ def lost_queues(health: Health) -> dict[QueueId, LostQueue]:
         if reached > 0 and has_no_files(queue)
     }
     is_short = empty or any(said > there[topic] for topic, said in counts_said.items())
-    near = _records_near_the_ends(health) if is_short else None
+    near = None
+    if is_short:
+        ranges = _near_the_ends(health)
+        named = (health.records.queues_named(*one) for one in ranges)
+        # Only properties name light queues.
+        if light_queues(empty) or any(q in empty or has_no_files(q) for q in chain(*named)):
+            near = _records_in(health, ranges)
     if near is not None:
         known = {q: rows for q, rows in near.by_queue() if q in empty or has_no_files(q)}
         begin = _where_topics_begin(health, {queue.topic for queue in known})
@@ -94,9 +102,14 @@ def _where_topics_begin(health: Health, topics: set[str]) -> dict[str, int]:
     return firsts
 
 
-def _records_near_the_ends(health: Health) -> DispatchRequests | None:
+def _near_the_ends(health: Health) -> list[tuple[int, int]]:
+    """Ranges of the log at its start and its end."""
     start, end = health.snapshot.log_start, health.snapshot.log_end
     near = min(start + LOOKED_AT, end)
     late = guess_record(health.log, max(near, end - LOOKED_AT), end)
-    found = [*health.records.requests(start, near), *health.records.requests(late, end)]
+    return [(start, near), (late, end)]
+
+
+def _records_in(health: Health, ranges: list[tuple[int, int]]) -> DispatchRequests | None:
+    found = [requests for one in ranges for requests in health.records.requests(*one)]
     return DispatchRequests.concat(found) if found else None

@@ -22,7 +22,6 @@ from rmq_store.config.topics_json import (
     may_be_read,
     queue_count,
     read_queue_count,
-    topics_or_problem,
 )
 from rmq_store.consumequeue.bisection import (
     bisect_first,
@@ -99,24 +98,20 @@ class QueueView:
             q for q, why in lost if q not in there and why.records and why.may_be_in(begin, end)
         }
 
-    @cached_property
+    @property
     def declared_topics(self) -> dict[str, dict[str, Any]]:
         """topics.json, read once: topic -> its settings; {} if it is damaged. Raises AccessError."""
-        return self._topics_or_problem[0]
+        return self._folders.declared[0]
 
     @property
     def topics_problem(self) -> StoreError | None:
         """Why topics.json cannot be read. Raises AccessError."""
-        return self._topics_or_problem[1]
+        return self._folders.declared[1]
 
     @cached_property
     def has_topics_file(self) -> bool:
         """Whether there is a topics.json, a .bak of it or a database in its place. Raises AccessError."""
         return TOPICS_FILE in config_names(self._root)
-
-    @cached_property
-    def _topics_or_problem(self) -> tuple[dict[str, dict[str, Any]], StoreError | None]:
-        return topics_or_problem(self._root)
 
     @cached_property
     def known_topics(self) -> list[str]:

@@ -20,6 +20,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.commitlog.walk import last_from
 from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
@@ -103,8 +104,9 @@ def _snapshot_of(
         for listed_queue in listed.values():
             _cut_to_log(listed_queue, end.stop)
     back_from = None if closed else end.dispatched
+    batch = batch_topics(folders.declared[0])
     tails, misplaced = find_undispatched(
-        root, log, listed, config, end.dispatched, end.stop, back_from
+        log, listed, config, batch, end.dispatched, end.stop, back_from
     )
     states = {
         queue: _state(listed_queue, tails.pop(queue, None))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.commitlog.walk import walk
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.errors import CorruptQueueError, LogOffset, StoreError, UndispatchedError
 from rmq_store.format.array_types import Mask
@@ -30,10 +28,10 @@ _LOOK_BACK = 64 << 20  # bytes before the dispatched end to search for strays in
 
 
 def find_undispatched(
-    root: Path,
     log: CommitLog,
     listed: Mapping[QueueId, ListedQueue],
     config: StoreConfig,
+    batch: Collection[str],
     dispatched: int,
     log_end: int,
     back_from: int | None,
@@ -43,11 +41,10 @@ def find_undispatched(
     The broker dispatches in log order, so in its own store they are all after the place that the
     queues have reached. In a copy made while it ran, the files of one queue may be older than those
     of another. So an unclean store is also searched backwards from `back_from`, until a range adds
-    nothing; records after it are in the queues that they belong to. None: it is not searched.
+    nothing; records after it are in the queues that they belong to. None: it is not searched. `batch`: the
+    topics with queue.type=BatchCQ.
     """
-    batch = declared_batch_topics(root) | {
-        queue.topic for queue, listed_queue in listed.items() if listed_queue.batch
-    }
+    batch = {*batch, *(queue.topic for queue, listed_queue in listed.items() if listed_queue.batch)}
     found = _strays_in(log, dispatched, log_end, listed, config, batch)
     start = log.start if back_from is None else min(back_from, dispatched)
     while start > log.start:

@@ -9,18 +9,19 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rmq_store.arrow.column_values import stored_topics
 from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.arrow.string_slices import numbers_of
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_or_gap import Extent, SoundRun
 from rmq_store.commitlog.walk import walk
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.topics_json import declared_batch_topics
+from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.errors import ListedAt, MissingFileError, StoreError
 from rmq_store.format.array_types import Ints, Mask
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _DAMAGE = (Gap.DAMAGED, Gap.TORN, Gap.STALE)
 MOST_NAMED = 10_000  # records inside of queues that are reported one by one
+_ID = 0xFFFFFFFF  # the bits of a queueId
 _FAR = 4096  # queue offsets; records further apart are looked up separately
 _KEPT = 1 << 22  # entries kept in the order of the log, of all queues; 16 bytes each
 _ENTRIES_TRIED = 64  # last entries of a queue, for one that points to a record
@@ -123,8 +125,8 @@ class ListedPlaces(NamedTuple):
 class UnlistedRecords:
     """Looks for such records in ranges of the log of one snapshot."""
 
-    def __init__(self, root: Path, log: CommitLog, config: StoreConfig, view: QueueView) -> None:
-        self._root, self._log, self._config = root, log, config
+    def __init__(self, log: CommitLog, config: StoreConfig, view: QueueView) -> None:
+        self._log, self._config = log, config
         self._view, self._snapshot = view, view.snapshot
         self._listings: dict[QueueId, ListedPlaces] = {}
 
@@ -302,6 +304,21 @@ class UnlistedRecords:
             if isinstance(piece, SoundRun):
                 yield self._request_of(piece.headers)
 
+    def queues_named(self, start: int, stop: int) -> set[QueueId]:
+        """The topics and queueIds of the whole records that start in [start, stop) of the log.
+
+        Reads no properties, which may name further queues.
+        """
+        found: set[QueueId] = set()
+        for piece in self.pieces(start, stop):
+            if isinstance(piece, SoundRun):
+                topics = stored_topics(piece.headers).dictionary_encode()
+                codes = numbers_of(topics.indices, np.int32).astype(np.int64)
+                keys = np.unique(codes << 32 | (piece.headers.queue_id.astype(np.int64) & _ID))
+                names = topics.dictionary.to_pylist()
+                found |= {QueueId(names[key >> 32], key & _ID) for key in keys.tolist()}
+        return found
+
     def pieces(self, start: int, stop: int) -> Iterator[SoundRun | Extent]:
         """The records and gaps of [start, stop). Passes over a file that expired since the store was
         opened."""
@@ -322,7 +339,7 @@ class UnlistedRecords:
 
     @cached_property
     def _batch_topics(self) -> set[str]:
-        return self._snapshot.batch_topics | declared_batch_topics(self._root)
+        return self._snapshot.batch_topics | batch_topics(self._view.declared_topics)
 
     def is_damage(self, piece: Extent) -> bool:
         """Whether a gap is damage. A ghost is, if it is no copy of the record that it names."""
