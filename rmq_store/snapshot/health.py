@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -425,6 +426,12 @@ class Health:
 
         Does not see what light queues lack, whose records other queues list.
         """
+        found, _ = self.whole_log, self.lost_queues
+        return None if found is None else replace(found, queueless=[])  # `lost_queues` has them
+
+    @cached_property
+    def whole_log(self) -> MissingRecords | None:
+        """As `_in_whole_log`, with the records of queues without messages."""
         snapshot, states = self.snapshot, self._states
         everything = self._parts_in(LogRange(None, None, frozenset()), ())
         if snapshot.part or not 0 < sum(map(len, everything)) <= self._most_listed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -46,8 +47,9 @@ class LostQueue:
 def lost_queues(health: Health) -> dict[QueueId, LostQueue]:
     """Queues without messages that had some: those in topics.json, and those with files.
 
-    Records in the first and last bytes of the log prove it, which are 8 MiB at most. A consumer's
-    offset proves it for a queue without files; it may also be left from messages that expired.
+    Records of the log prove it that no queue lists, or where not all of them are known, those in its first
+    and last bytes, which are 8 MiB at most. A consumer's offset proves it for a queue without files; it may
+    also be left from messages that expired.
     """
     states = health.snapshot.queues
     declared = health.view.declared_topics
@@ -66,14 +68,9 @@ def lost_queues(health: Health) -> dict[QueueId, LostQueue]:
         if reached > 0 and has_no_files(queue)
     }
     is_short = empty or any(said > there[topic] for topic, said in counts_said.items())
-    near = None
-    if is_short:
-        ranges = _near_the_ends(health)
-        named = (health.records.queues_named(*one) for one in ranges)
-        # Only properties name light queues.
-        if light_queues(empty) or any(q in empty or has_no_files(q) for q in chain(*named)):
-            near = _records_in(health, ranges)
-    if near is not None:
+    found = list(_queueless(health, lambda q: q in empty or has_no_files(q))) if is_short else []
+    if found:
+        near = DispatchRequests.concat(found)
         known = {q: rows for q, rows in near.by_queue() if q in empty or has_no_files(q)}
         begin = _where_topics_begin(health, {queue.topic for queue in known})
         for queue, rows in known.items():
@@ -102,14 +99,21 @@ def _where_topics_begin(health: Health, topics: set[str]) -> dict[str, int]:
     return firsts
 
 
-def _near_the_ends(health: Health) -> list[tuple[int, int]]:
-    """Ranges of the log at its start and its end."""
-    start, end = health.snapshot.log_start, health.snapshot.log_end
-    near = min(start + LOOKED_AT, end)
-    late = guess_record(health.log, max(near, end - LOOKED_AT), end)
-    return [(start, near), (late, end)]
-
-
-def _records_in(health: Health, ranges: list[tuple[int, int]]) -> DispatchRequests | None:
-    found = [requests for one in ranges for requests in health.records.requests(*one)]
-    return DispatchRequests.concat(found) if found else None
+def _queueless(
+    health: Health, may_be_lost: Callable[[QueueId], bool]
+) -> Iterator[DispatchRequests]:
+    """Records of queues that may be lost, among others."""
+    snapshot, records = health.snapshot, health.records
+    light = light_queues(snapshot.queues)
+    # A light queue lists the records of others, and only their properties name it.
+    whole = None if light else health.whole_log
+    if whole is not None:
+        yield from whole.queueless
+        return
+    near = min(snapshot.log_start + LOOKED_AT, snapshot.log_end)
+    late = guess_record(health.log, max(near, snapshot.log_end - LOOKED_AT), snapshot.log_end)
+    ranges = ((snapshot.log_start, near), (late, snapshot.log_end))
+    named = (records.queues_named(*one) for one in ranges)
+    if light or any(map(may_be_lost, chain.from_iterable(named))):
+        for one in ranges:
+            yield from records.requests(*one)

@@ -68,13 +68,15 @@ class MissingRecords:
     """What ranges of the log have and queues lack: at their `ends`, and `inside` of them.
 
     `further`: the number of more records inside of a queue, where there are too many to name. `damage`:
-    the start and the length of damaged bytes that no entry lists, and the reason.
+    the start and the length of damaged bytes that no entry lists, and the reason. `queueless`: records of
+    queues without messages, of bytes that no entry lists.
     """
 
     ends: dict[QueueId, Missing] = field(default_factory=dict)
     inside: list[Unlisted] = field(default_factory=list)
     further: Counter[QueueId] = field(default_factory=Counter)
     damage: list[tuple[int, int, str]] = field(default_factory=list)
+    queueless: list[DispatchRequests] = field(default_factory=list)
 
     def add_inside(self, unlisted: Iterable[Unlisted]) -> None:
         """Add records inside of queues."""
@@ -167,9 +169,19 @@ class UnlistedRecords:
         """As `search`, added to `missing`. Yields the damage in the range."""
         for piece in self.pieces(start, stop):
             if isinstance(piece, SoundRun):
-                self._note_missing(queues, self._request_of(piece.headers), missing)
+                requests = self._request_of(piece.headers)
+                self._note_missing(queues, requests, missing)
+                missing.queueless.append(requests.take(self._queueless(requests)))
             elif self.is_damage(piece):
                 yield piece
+
+    def _queueless(self, requests: DispatchRequests) -> Mask:
+        """Mask of the records whose queue has no messages."""
+        there = self._snapshot.queues
+        states = (there.get(queue, _NO_STATE) for queue in requests.queues)
+        empty = np.array([one.min_offset >= one.max_offset for one in states], dtype=bool)
+        found: Mask = empty[requests.queue]
+        return found
 
     def _note_missing(
         self, queues: Collection[QueueId], requests: DispatchRequests, missing: MissingRecords
