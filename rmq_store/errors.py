@@ -41,6 +41,11 @@ def spoken_as(words: Callable[[str], str]) -> Iterator[None]:
         _words.pop()
 
 
+def speak_as(words: Callable[[str], str]) -> None:
+    """As `spoken_as`, for a process that has one front as long as it lives, such as a worker of Spark."""
+    _words[0] = words
+
+
 class Place(int):
     """The place of a fault, of one of three kinds. `meaning`: what messages say about the kind."""
 

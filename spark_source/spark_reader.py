@@ -9,7 +9,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from rmq_store.heap_settings import settle_worker
 from rmq_store.snapshot.log_slices import LogSlice
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.partition_reader import read_share
@@ -20,6 +19,7 @@ from spark_source.planning.pinned_plan import QueryPlan
 from spark_source.planning.pinned_plan import ReadPlan as ReadPlan
 from spark_source.planning.pushed_filters import PushFilters, narrowed
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
+from spark_source.spark_words import settle_reading_worker
 from spark_source.task_damage import DamageHandler
 
 LOG = logging.getLogger("rmqstore")
@@ -69,7 +69,7 @@ class RmqStoreReader(DataSourceReader):
         # If the plan has no partition, Spark creates an empty one.
         if not isinstance(partition, LogPartition):
             return
-        settle_worker()  # this process is a Spark worker that only reads
+        settle_reading_worker()
         share, schema = partition.share, arrow_schema_for(self.spark_schema)
         plan = self.plan.stores[share.store]
         with plan.store.open() as store:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from rmq_store.cli import option_names
-from rmq_store.errors import StoreError, spoken
+from rmq_store.cli.shell_words import in_shell_words
+from rmq_store.errors import StoreError, spoken, spoken_as
 from rmq_store.escaping import printable
 from rmq_store.text.times import NotATimeError, Time, fixed_time, iso_time, parse_time
 
@@ -56,7 +57,9 @@ def bundled(name: str, kind: type, *options: Callable[[Any], Any]) -> Callable[[
         @wraps(command)
         def run(**given: Any) -> Any:
             own = {field.name: given.pop(field.name) for field in fields(kind)}
-            return command(**given, **{name: kind(**own)})
+            running = click.get_current_context().command
+            with spoken_as(partial(in_shell_words, command=running)):
+                return command(**given, **{name: kind(**own)})
 
         bundle: Any = run
         for option in reversed(options):

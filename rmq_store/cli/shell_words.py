@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import click
+
 _SHELL = {
     "Read with source=commitlog, or rebuild": "Rebuild",
     "Read with source=commitlog to get the message, or rebuild": "Rebuild",
@@ -25,7 +27,7 @@ _SHELL = {
     "compacted=False (Spark: compacted=false, cat and sql: --history)": "--history of cat and sql",
     "Spark with source=commitlog and mode=PERMISSIVE, MessageStore.open(path, queues=False)"
     ".read_log(), rmqstore salvage": "rmqstore salvage",
-    "Read with on_damage to skip it": "rmqstore cat --skip-damaged leaves it out",
+    "Read with on_damage to skip it": "rmqstore cat --skip-damaged leaves it out",  # or what `_OWN` has
     "Read with verifyQueue=true to find out": "rmqstore verify finds out",
     "Read with verifyQueue to check the entries against their records": "rmqstore verify compares all "
     "entries with their records",
@@ -45,6 +47,26 @@ _SHELL = {
 _PHRASE = re.compile("|".join(map(re.escape, _SHELL)))
 
 
-def in_shell_words(text: str) -> str:
-    """A text of an error or a warning, with what the shell has in place of options of the library."""
-    return _PHRASE.sub(lambda found: _SHELL[found[0]], text)
+_OF_ANOTHER = "rmqstore cat --skip-damaged leaves it out"
+_OWN = {
+    "--skip-damaged": "--skip-damaged leaves it out",
+    "--mode": "--mode DROPMALFORMED leaves it out",
+}
+_ON_LOSS = "--no-fail-on-data-loss"
+_ABOUT_LOSS = re.compile(rf"(?:; |, or give ){_ON_LOSS}[^;.]*")
+
+
+def in_shell_words(text: str, command: click.Command | None = None) -> str:
+    """A text of an error or a warning, with what the shell has in place of options of the library.
+
+    Where the `command` that runs has an option itself, that is advised.
+    """
+    text = _PHRASE.sub(lambda found: _SHELL[found[0]], text)
+    options = _options_of(command)
+    own = next((words for option, words in _OWN.items() if option in options), _OF_ANOTHER)
+    return (text if _ON_LOSS in options else _ABOUT_LOSS.sub("", text)).replace(_OF_ANOTHER, own)
+
+
+def _options_of(command: click.Command | None) -> set[str]:
+    params = () if command is None else command.params
+    return {option for one in params for option in (*one.opts, *one.secondary_opts)}

@@ -167,7 +167,8 @@ class KeyIndex:
                     CorruptIndexError(
                         file.path,
                         reason="an item or a slot does not lead to the items of its slot",
-                        advice="rmqstore verify says which one. Rebuild the index: rmqstore rebuild",
+                        advice="rmqstore verify says which one. Rebuild the index: rmqstore rebuild STORE "
+                        "--to NEW",
                     ),
                 )
 

@@ -239,7 +239,8 @@ def without_file(folder: str, entry: ListedAt) -> CorruptQueueError:
         offset=QueueOffset(entry.queue_offset),
         reason=f"queue {entry.topic}/{entry.queue_id} has no file for its queue offsets {entry.queue_offset} "
         f"to {last}: a file is gone, or the next one has a wrong name",
-        advice="Look for the file in a copy, or rebuild the queues: rmqstore rebuild. Read with on_damage to "
+        advice="Look for the file in a copy, or rebuild the queues: rmqstore rebuild STORE "
+        "--to NEW. Read with on_damage to "
         "skip it",
     )
 

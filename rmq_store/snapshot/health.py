@@ -68,7 +68,7 @@ _MOST_UNLISTED = 16 << 20  # bytes in no entry, as of a deleted topic, that are 
 _MOST_DAMAGE = 10  # damaged ranges compared with the entries
 _ROWS = 1 << 16  # entries looked at together
 _SKIPPED = "Read with source=commitlog to get the message; rebuild skips it, as a broker does"
-_REBUILD = "Read with source=commitlog, or rebuild the queues: rmqstore rebuild"
+_REBUILD = "Read with source=commitlog, or rebuild the queues: rmqstore rebuild STORE --to NEW"
 
 
 class Health:

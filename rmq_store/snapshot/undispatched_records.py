@@ -203,7 +203,7 @@ class _Placing:
                 reason=f"a record that queue {self._queue.topic}/{self._queue.queue_id} does not "
                 f"list says queue offset {entry.queue_offset}, which does not follow the queue's end",
                 advice="Read with source=commitlog to get the message, "
-                "or rebuild the queues: rmqstore rebuild",
+                "or rebuild the queues: rmqstore rebuild STORE --to NEW",
             )
             error.entry = entry
             self.misplaced.append(error)

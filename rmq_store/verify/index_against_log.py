@@ -52,7 +52,9 @@ from rmq_store.verify.index_structure import (
 _BEING_WRITTEN = 2
 # Whether the index has items for tags depends on the release, and no file contains the release.
 _WITHOUT_TAG_ITEMS = dialect("5.3.3")
-_SHORTEN = "Delete a copy's index files and rebuild them from the log: rmqstore rebuild"
+_SHORTEN = (
+    "Delete a copy's index files and rebuild them from the log: rmqstore rebuild STORE --to NEW"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +359,7 @@ class IndexPart:
                     "A broker leaves such gaps after a crash, or if it ran without "
                     "messageIndexEnable. rmq_store searches log ranges that no index file covers and "
                     "those around damaged items, but misses other keys inside a file. To repair it, run "
-                    "rmqstore rebuild",
+                    "rmqstore rebuild STORE --to NEW",
                     count=self._missing,
                 )
             )

@@ -27,7 +27,7 @@ _TODO = (
 )
 FALSE_ITEM = (
     "Messages are not affected, and rmq_store searches the log around such items. To repair the index, "
-    "run rmqstore rebuild"
+    "run rmqstore rebuild STORE --to NEW"
 )
 _INT_MAX = 2**31 - 1
 

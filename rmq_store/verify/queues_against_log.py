@@ -23,7 +23,7 @@ from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
 from rmq_store.verify.findings import Finding, Findings, Severity
 
-_REBUILD = "Rebuild queues and index from the log into a new store: rmqstore rebuild"
+_REBUILD = "Rebuild queues and index from the log into a new store: rmqstore rebuild STORE --to NEW"
 _SKIPPED = (
     "rmqstore rebuild skips them too. Read them with source=commitlog, or copy all intact messages "
     "into a new store, where they get queue offsets of their own: rmqstore salvage"

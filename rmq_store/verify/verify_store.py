@@ -332,7 +332,7 @@ def _refused_files(store: MessageStore) -> Iterator[Finding]:
                 error,
                 "queue",
                 "Move the file away if it is none of the queue, else rebuild queues and index from the log "
-                "into a new store: rmqstore rebuild",
+                "into a new store: rmqstore rebuild STORE --to NEW",
             )
 
 
@@ -543,7 +543,7 @@ def _lost_index(store: MessageStore, whole: LogPart, readable: int) -> Iterator[
             + (f"end at {shown_time(newest)}" if newest else "have no message")
             + ": the broker does not find the others by key",
             "Index files were deleted, or are of zeros. Restore them from a copy, or rebuild the index: "
-            "rmqstore rebuild",
+            "rmqstore rebuild STORE --to NEW",
         )
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -159,7 +160,7 @@ class Job:
         `typed`: what the user types for the job, for its help.
         """
         keep_freed_memory()
-        with spoken_as(advice_in_shell_words):
+        with spoken_as(partial(advice_in_shell_words, command=self.command)):
             return self._called(argv, typed)
 
     def _called(self, argv: Sequence[str] | None, typed: str | None) -> int:

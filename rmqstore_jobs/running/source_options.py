@@ -111,9 +111,9 @@ def in_shell_words(meaning: str, names: Collection[str]) -> str:
     return _with_words(text, names)
 
 
-def advice_in_shell_words(advice: str) -> str:
-    """What an error or a warning of a job advises, in the words of the shell."""
-    return _with_words(shell_words.in_shell_words(advice), _ALL)
+def advice_in_shell_words(advice: str, command: click.Command | None = None) -> str:
+    """What an error or a warning of a job advises, in the words of the shell for its `command`."""
+    return _with_words(shell_words.in_shell_words(advice, command), _ALL)
 
 
 def _with_words(text: str, names: Collection[str]) -> str:

@@ -21,7 +21,6 @@ from pyspark.sql.types import StructType
 
 from rmq_store import StoreSnapshot
 from rmq_store.errors import StoreError
-from rmq_store.heap_settings import settle_worker
 from rmq_store.reading.growing_log import LogPlace, expired
 from rmq_store.search.log_partitions import even_slices
 from spark_source.hidden_traceback import without_traceback
@@ -32,6 +31,7 @@ from spark_source.planning.partitions import Share
 from spark_source.planning.pinned_plan import PinnedStore, ReadPlan
 from spark_source.planning.stores import Target
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
+from spark_source.spark_words import settle_reading_worker
 from spark_source.streaming.micro_batch_ends import Follower
 from spark_source.streaming.offsets import StorePlace, StreamOffset, from_dict, to_dict
 from spark_source.streaming.stream_options import StreamOptions
@@ -169,7 +169,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one slice, in log order. Runs on an executor."""
         assert isinstance(partition, StreamPartition)
-        settle_worker()
+        settle_reading_worker()
         schema, plan = arrow_schema_for(self.spark_schema), partition.plan
         with plan.store.open() as store:
             damage = DamageHandler(store, plan.asked)

@@ -24,7 +24,8 @@ _NOT_IN_THE_SHELL = (
     *("rmq_store/testing", "rmq_store/store.py", "rmq_store/dataset/lazy_dataset.py"),
     *("rmq_store/reading/damage_modes.py", "rmq_store/tables/__init__.py", "rmq_store/cli"),
     *("rmq_store/writing/store_writer.py", "spark_source/streaming", "spark_source/writing"),
-    *("spark_source/options", "spark_source/spark_reader.py", "rmq_store/tables/plan.py"),
+    *("spark_source/options", "spark_source/spark_reader.py", "spark_source/spark_words.py"),
+    "rmq_store/tables/plan.py",
 )
 _OF_THE_LIBRARY = re.compile(
     r"on_damage|queues=False|compacted=|append_to|readStream|\bdriver\b|MessageStore|in Python|batch_rows|"
@@ -88,6 +89,34 @@ def test_commands_advise_options_that_they_have(command: str, gone: str, tmp_pat
     assert "Spark" not in said.replace("without Spark", ""), said
 
 
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (("cat", "--topic", "orders"), ". --skip-damaged leaves it out"),
+        (("sql", "select body from messages"), ". --skip-damaged leaves it out"),
+        (("tail", "--topic", "orders"), ". rmqstore cat --skip-damaged leaves it out"),
+        (("export", "--to", "out", "--topic", "orders"), ". --mode DROPMALFORMED leaves it out"),
+    ],
+)
+def test_a_command_advises_its_own_option(
+    words: tuple[str, ...], advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = unpack("clean-5.5.0", tmp_path)
+    log_files(store)[-1].unlink()
+    assert advice in call(words[0], store.path, *words[1:]).both
+
+
+def test_a_job_advises_no_option_that_it_lacks(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    for command, there in (("replay", False), ("export", True)):
+        start = ["--offsets", "orders:1=500..600"] if command == "replay" else []
+        start = start or ["--subscribe", "orders", "--starting-offsets", '{"orders":{"1":500}}']
+        said = call(command, store.path, "--to", str(tmp_path / command), *start).both
+        assert "500 of queue 1 of topic 'orders' is not in the queue" in said
+        assert ("--no-fail-on-data-loss" in said) is there
+
+
 def test_the_library_keeps_its_words(golden: Golden) -> None:
     text = "Read with on_damage to skip it"
     with spoken_as(in_shell_words):
@@ -95,7 +124,7 @@ def test_the_library_keeps_its_words(golden: Golden) -> None:
             StoreError(None, reason="why", advice=text).advice
             == "rmqstore cat --skip-damaged leaves it out"
         )
-        assert spoken("failOnDataLoss=false reads") == "--no-fail-on-data-loss reads"
+        assert spoken("the latest; failOnDataLoss=false reads the rest") == "the latest"
     assert StoreError(None, reason="why", advice=text).advice == text
     call("info", golden("clean-5.5.0").path)
     with pytest.raises(StoreError, match="the option brokerConf"):
