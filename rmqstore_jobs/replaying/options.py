@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
 
 from rmq_store.cli import option_names
-from rmq_store.errors import InvalidArgumentError
-from rmq_store.format.queues import QueueId
 from rmqstore_jobs.replaying.replay_spec import DEFAULT_PATIENCE, ReplaySpec, check
 from rmqstore_jobs.running.job_command import size
+from rmqstore_jobs.running.queue_options import (
+    is_queue_id,
+    offsets_of,
+    queue_options,
+    queues_of,
+    refused,
+)
 from rmqstore_jobs.running.source_options import rare_option
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -24,20 +28,7 @@ _OPTIONS = (
     click.option("--to-parquet", metavar="DIR", help="A new folder of Parquet files."),
     click.option("--to-broker", metavar="HOST:PORT", help="gRPC endpoint of a broker's proxy."),
     click.option("--topic", "topics", metavar="TOPIC", multiple=True, help=option_names.TOPICS),
-    click.option(
-        "--queue",
-        "queues",
-        metavar="[TOPIC:]ID",
-        multiple=True,
-        help="Only this queue; repeatable. ID alone: of each --topic.",
-    ),
-    rare_option(
-        "--offsets",
-        metavar="TOPIC:ID=FROM..BEFORE",
-        multiple=True,
-        help="Only these queue offsets of one queue; -2 is the earliest, -1 the latest; "
-        "repeatable.",
-    ),
+    *queue_options,
     click.option("--since", metavar="TIME", help=option_names.SINCE),
     click.option("--until", metavar="TIME", help=option_names.UNTIL),
     click.option("--tag", "tags", metavar="TAG", multiple=True, help=option_names.TAG),
@@ -118,11 +109,11 @@ def replay_options(function: _F) -> _F:
 def spec_of(given: Mapping[str, Any]) -> ReplaySpec:
     """The spec from a command line. Raises InvalidArgumentError for an option that cannot be
     parsed."""
-    queues, topics = _queues(given["queues"], given["topics"])
+    queues, topics = queues_of(given["queues"], given["topics"])
     read = {
         "queues": queues,
         "topics": topics,
-        "offsets": dict(_offsets(text) for text in given["offsets"]),
+        "offsets": offsets_of(given["offsets"]),
         "topic_map": dict(_pair(text, "--map-topic OLD=NEW") for text in given["topic_map"]),
         "queue_map": dict(_queue_pair(text) for text in given["queue_map"]),
     }
@@ -136,52 +127,10 @@ def spec_of(given: Mapping[str, Any]) -> ReplaySpec:
     return spec
 
 
-def _refused(form: str, text: str) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        None, reason=f"cannot be read as {form}", actual=repr(text), advice="--help shows the forms"
-    )
-
-
-def _is_queue_id(text: str) -> bool:
-    return re.fullmatch("[0-9]{1,10}", text) is not None and int(text) < 2**31
-
-
-def _queues(
-    texts: Sequence[str], topics: tuple[str, ...]
-) -> tuple[tuple[QueueId, ...], tuple[str, ...]]:
-    """The queues of --queue, and the topics of --topic that are not meant by them."""
-    bare = [text for text in texts if _is_queue_id(text)]
-    if bare and not topics:
-        raise InvalidArgumentError(
-            None,
-            reason="--queue ID needs --topic",
-            actual=repr(bare[0]),
-            advice="Give --topic, or --queue TOPIC:ID",
-        )
-    named = (_queue(text, "--queue") for text in texts if text not in bare)
-    of_topics = (QueueId(topic, int(text)) for topic in topics for text in bare)
-    return (*named, *of_topics), () if bare else topics
-
-
-def _queue(text: str, option: str) -> QueueId:
-    topic, colon, number = text.rpartition(":")
-    if not colon or not topic or not _is_queue_id(number):
-        raise _refused(f"{option} TOPIC:ID", text)
-    return QueueId(topic, int(number))
-
-
-def _offsets(text: str) -> tuple[QueueId, tuple[int, int]]:
-    queue, equals, span = text.rpartition("=")
-    match = re.fullmatch(r"(-?[0-9]{1,18})\.\.(-?[0-9]{1,18})", span)
-    if not equals or match is None:
-        raise _refused("--offsets TOPIC:ID=FROM..BEFORE", text)
-    return _queue(queue, "--offsets"), (int(match[1]), int(match[2]))
-
-
 def _pair(text: str, form: str) -> tuple[str, str]:
     old, equals, new = text.partition("=")
     if not equals or not old or not new:
-        raise _refused(form, text)
+        raise refused(form, text)
     return old, new
 
 
@@ -189,6 +138,6 @@ def _queue_pair(text: str) -> tuple[tuple[str | None, int], int]:
     form = "--map-queue [TOPIC:]OLD=NEW"
     old, new = _pair(text, form)
     topic, _, number = old.rpartition(":")
-    if not _is_queue_id(number) or not _is_queue_id(new):
-        raise _refused(form, text)
+    if not is_queue_id(number) or not is_queue_id(new):
+        raise refused(form, text)
     return (topic or None, int(number)), int(new)

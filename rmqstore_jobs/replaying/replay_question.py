@@ -14,7 +14,8 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, RowRules
-from rmqstore_jobs.running.store_selection import assign_json, offsets_json, range_options
+from rmqstore_jobs.running.queue_options import options_of_queues
+from rmqstore_jobs.running.store_selection import range_options
 from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import Share, cut_into_slices, missing_shares
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
@@ -56,17 +57,13 @@ def source_options(spec: ReplaySpec, ranges: Sequence[QueueSlice] = ()) -> dict[
     }
     if ranges:
         return {**_given(options), **range_options(ranges)}
-    queues = tuple(dict.fromkeys((*spec.queues, *spec.offsets)))
+    options |= options_of_queues(spec.queues, spec.offsets)
     options |= {
         "topic": ",".join(spec.topics),
-        "assign": assign_json(queues) if queues else None,
         "startingTimestamp": spec.since,
         "endingTimestamp": spec.until,
         "includeSystemTopics": "true" if spec.include_system_topics else None,
     }
-    if spec.offsets:
-        options["startingOffsets"] = offsets_json({q: s[0] for q, s in spec.offsets.items()})
-        options["endingOffsets"] = offsets_json({q: s[1] for q, s in spec.offsets.items()})
     return _given(options)
 
 

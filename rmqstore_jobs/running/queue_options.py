@@ -1,0 +1,89 @@
+"""--queue and --offsets: the queues of a job, and ranges of their queue offsets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import click
+
+from rmq_store.errors import InvalidArgumentError
+from rmq_store.format.queues import QueueId
+from rmqstore_jobs.running.source_options import rare_option
+from rmqstore_jobs.running.store_selection import assign_json, offsets_json
+
+queue_options = (
+    click.option(
+        "--queue",
+        "queues",
+        metavar="[TOPIC:]ID",
+        multiple=True,
+        help="Only this queue; repeatable. ID alone: of each --topic.",
+    ),
+    rare_option(
+        "--offsets",
+        metavar="TOPIC:ID=FROM..BEFORE",
+        multiple=True,
+        help="Only these queue offsets of one queue; -2 is the earliest, -1 the latest; "
+        "repeatable.",
+    ),
+)
+
+
+def options_of_queues(
+    queues: Sequence[QueueId], offsets: Mapping[QueueId, tuple[int, int]]
+) -> dict[str, str]:
+    """The options of the source that select single queues, and those with ranges of offsets."""
+    every = tuple(dict.fromkeys((*queues, *offsets)))
+    options = {"assign": assign_json(every)} if every else {}
+    if offsets:
+        options["startingOffsets"] = offsets_json({q: span[0] for q, span in offsets.items()})
+        options["endingOffsets"] = offsets_json({q: span[1] for q, span in offsets.items()})
+    return options
+
+
+def offsets_of(texts: Sequence[str]) -> dict[QueueId, tuple[int, int]]:
+    """The ranges of --offsets. Raises InvalidArgumentError."""
+    return dict(_range_in(text) for text in texts)
+
+
+def refused(form: str, text: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        None, reason=f"cannot be read as {form}", actual=repr(text), advice="--help shows the forms"
+    )
+
+
+def is_queue_id(text: str) -> bool:
+    return re.fullmatch("[0-9]{1,10}", text) is not None and int(text) < 2**31
+
+
+def queues_of(
+    texts: Sequence[str], topics: tuple[str, ...]
+) -> tuple[tuple[QueueId, ...], tuple[str, ...]]:
+    """The queues of --queue, and the topics of --topic that are not meant by them."""
+    bare = [text for text in texts if is_queue_id(text)]
+    if bare and not topics:
+        raise InvalidArgumentError(
+            None,
+            reason="--queue ID needs --topic",
+            actual=repr(bare[0]),
+            advice="Give --topic, or --queue TOPIC:ID",
+        )
+    named = (queue_in(text, "--queue") for text in texts if text not in bare)
+    of_topics = (QueueId(topic, int(text)) for topic in topics for text in bare)
+    return (*named, *of_topics), () if bare else topics
+
+
+def queue_in(text: str, option: str) -> QueueId:
+    topic, colon, number = text.rpartition(":")
+    if not colon or not topic or not is_queue_id(number):
+        raise refused(f"{option} TOPIC:ID", text)
+    return QueueId(topic, int(number))
+
+
+def _range_in(text: str) -> tuple[QueueId, tuple[int, int]]:
+    queue, equals, span = text.rpartition("=")
+    match = re.fullmatch(r"(-?[0-9]{1,18})\.\.(-?[0-9]{1,18})", span)
+    if not equals or match is None:
+        raise refused("--offsets TOPIC:ID=FROM..BEFORE", text)
+    return queue_in(queue, "--offsets"), (int(match[1]), int(match[2]))
