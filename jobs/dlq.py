@@ -1,4 +1,7 @@
-"""The job `dlq` for spark-submit, from a checkout; see docs/jobs/dlq.md."""
+"""The command `rmqstore dlq` for spark-submit, from a checkout; see docs/commands/dlq.md.
+
+spark-submit jobs/dlq.py STORE
+"""
 
 import sys
 from pathlib import Path

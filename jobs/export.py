@@ -1,4 +1,7 @@
-"""The job `export` for spark-submit, from a checkout; see docs/jobs/export.md."""
+"""The command `rmqstore export` for spark-submit, from a checkout; see docs/commands/export.md.
+
+spark-submit jobs/export.py STORE --to DIR --topic orders
+"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The job `replay` for spark-submit, from a checkout; see docs/jobs/replay.md."""
+"""The command `rmqstore replay` for spark-submit, from a checkout; see docs/commands/replay.md.
+
+spark-submit jobs/replay.py STORE --to NEW
+"""
 
 import sys
 from pathlib import Path

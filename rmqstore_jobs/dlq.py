@@ -89,7 +89,7 @@ def run(
         numbers |= {"sent again": sum(resent.written.values()), "to": spec.resent_to}
     with plan.store.open() as store:
         looked_in = question.dead_ranges(store)
-    asked = {"groups": spec.groups, "origin_topics": spec.origin_topics, "resend": spec.resent_to}
+    asked = {"groups": spec.groups, "originTopics": spec.origin_topics, "resend": spec.resent_to}
     return Answer(
         job="dlq",
         ok=resent is None or resent.ok,

@@ -45,7 +45,7 @@ from rmq_store.format.record import Record
 from rmq_store.format.topics import is_system_topic, topic_of_broker
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.lock_file import LockState, lock_state
-from rmq_store.text.sizes import size
+from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import iso_time
 
 _BLOCK = 1 << 16  # bytes read to decide whether a file is written up to a position
@@ -283,7 +283,7 @@ def _checkpointed(root: Path) -> int | None:
     return min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
 
 
-_MORE_QUEUES = ", and those whose first records no queue lists yet: see rmqstore queues"
+_MORE_QUEUES = " with files; rmqstore queues also counts those that only the log has so far"
 
 
 def _closed(info: StoreInfo) -> str:
@@ -308,8 +308,8 @@ def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
         ("lock", str(LockState(info.lockHeld, info.lockPid))),
         (
             "log",
-            f"{info.logStart} to {info.logEnd}: {size(used)}, {info.logFiles} files "
-            f"of {size(info.logFileSize)}",
+            f"{info.logStart} to {info.logEnd}: {size(used)}, "
+            f"{counted(info.logFiles, 'file')} of {size(info.logFileSize)}",
         ),
         ("stored", f"{iso_time(info.firstStoreTimestamp)} to {iso_time(info.lastStoreTimestamp)}"),
         ("checkpoint", iso_time(info.checkpointTimestamp)),

@@ -23,6 +23,7 @@ from rmq_store.config.json_files import (
 from rmq_store.config.rocksdb import refuse_rocksdb_config
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError, nearest
 from rmq_store.format.byte_layout import CONFIG_DIR
+from rmq_store.format.topics import is_system_topic
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.store import MessageStore
 
@@ -84,7 +85,9 @@ def plan_reset(
             changes.append(Reset(group, name, queue.queue_id, before, after, low, high))
     if topic is not None and not store.queues(topic):
         raise UnknownQueueError(
-            store.path, reason=f"there is no topic {topic!r}", advice=nearest(topic, store.topics())
+            store.path,
+            reason=f"there is no topic {topic!r}",
+            advice=nearest(topic, store.topics(), last=is_system_topic),
         )
     return changes
 

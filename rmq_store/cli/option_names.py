@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -39,18 +39,19 @@ class OnceCommand(click.Command):
         if not ctx.resilient_parsing:
             _, left, given = self.make_parser(ctx).parse_args(list(args))
             if left:
-                raise click.UsageError(self._about_word(left[0]), ctx)
+                raise click.UsageError(self._about_words(left), ctx)
             for param, count in Counter(given).items():
                 if isinstance(param, click.Option) and count > 1 and _counts_once(param):
                     raise click.UsageError(f"{param.opts[0]} is given {count} times", ctx)
         return super().parse_args(ctx, args)
 
-    def _about_word(self, word: str) -> str:
-        """What to say of a word that belongs to nothing: often a topic, a key or a file."""
+    def _about_words(self, words: Sequence[str]) -> str:
+        """What to say of words that belong to nothing: often a topic, a key or a file."""
         known = {param.name: param.opts[0] for param in self.params}
         names = [known[name] for name in _OFTEN_LEFT_OUT if name in known]
-        hint = ", or ".join(f"{name} {word}" for name in names)
-        return f"{word!r} belongs to no option" + (f". Did you mean {hint}?" if hint else "")
+        hint = ", or ".join(f"{name} {words[0]}" for name in names)
+        said = f"{', '.join(map(repr, words))} belong{'s' * (len(words) == 1)} to no option"
+        return said + (f". Did you mean {hint}?" if hint else "")
 
 
 def _counts_once(option: click.Option) -> bool:

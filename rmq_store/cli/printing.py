@@ -30,9 +30,10 @@ def write(raw: bytes) -> None:
     sys.stdout.buffer.write(raw)
 
 
-def say(text: str, *, err: bool = False) -> None:
-    """Print one line, with what is not printable escaped."""
-    click.echo(printable(text), err=err)
+def say(text: str, *, err: bool = False, wrong: bool = False) -> None:
+    """Print one line, with what is not printable escaped; on a terminal in red if it says what is wrong."""
+    line = printable(text)
+    click.echo(_styled(line, fg="red") if wrong else line, err=err)
 
 
 def print_table(

@@ -15,7 +15,7 @@ from rmq_store.errors import InvalidArgumentError, StoreError, UnknownQueueError
 from rmq_store.format.array_types import Mask
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.retry_topics import retry_of
-from rmq_store.format.topics import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX
+from rmq_store.format.topics import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX, is_system_topic
 from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore
 
@@ -25,7 +25,9 @@ def require_topic(store: MessageStore, topic: str) -> None:
     known = store.view.known_topics
     if topic not in known:
         raise UnknownQueueError(
-            store.path, reason=f"there is no topic {topic!r}", advice=nearest(topic, known)
+            store.path,
+            reason=f"there is no topic {topic!r}",
+            advice=nearest(topic, known, last=is_system_topic),
         )
 
 

@@ -255,7 +255,7 @@ class QueueView:
         raise UnknownQueueError(
             self._root,
             reason=f"there is no topic {queue.topic!r}",
-            advice=nearest(queue.topic, topics),
+            advice=nearest(queue.topic, topics, last=is_system_topic),
         )
 
     def queues_read(

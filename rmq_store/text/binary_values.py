@@ -27,6 +27,7 @@ UTF8 = "utf-8"
 _PADDING = pa.array([b"", b"\0", b"\0\0"], pa.binary())
 _EMPTY = pa.scalar(b"", pa.binary())
 _FILL = ord("=")
+_COMMON = ("ascii", "big5", "euc_", "gb", "iso8859", "shift_jis", "utf")  # charsets
 _LARGEST = (1 << 31) - 1  # offsets of Arrow strings have 32 bits
 
 
@@ -42,7 +43,9 @@ def charset_named(name: str) -> str:
         raise InvalidArgumentError(
             None,
             reason=f"there is no charset {name!r}",
-            advice=nearest(name, {*aliases, *aliases.values()}),
+            advice=nearest(
+                name, {*aliases, *aliases.values()}, last=lambda one: not one.startswith(_COMMON)
+            ),
         ) from None
     return found.name
 

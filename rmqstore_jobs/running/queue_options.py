@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
 
@@ -11,6 +12,8 @@ from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
 from rmqstore_jobs.running.source_options import rare_option
 from rmqstore_jobs.running.store_selection import assign_json, offsets_json
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 queue_options = (
     click.option(
@@ -28,6 +31,24 @@ queue_options = (
         "repeatable.",
     ),
 )
+
+
+def with_queue_options(command: _F) -> _F:
+    """Add --queue and --offsets to a command."""
+    for option in reversed(queue_options):
+        command = option(command)
+    return command
+
+
+def with_queues(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, with options of the source for --queue and --offsets. Raises InvalidArgumentError."""
+    rest = {name: value for name, value in given.items() if name not in ("queues", "offsets")}
+    topics = tuple(given["topic"].split(",")) if given["topic"] else ()
+    queues, topics = queues_of(given["queues"], topics)
+    options = options_of_queues(queues, offsets_of(given["offsets"]))
+    if options:
+        rest |= {**options, "topic": ",".join(topics) or None}
+    return rest
 
 
 def options_of_queues(

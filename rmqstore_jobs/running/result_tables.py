@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rmq_store.escaping import json_text, printable
-from rmq_store.text.json_keys import as_json_object
+from rmq_store.text.json_keys import as_json_object, camel_case
 from rmq_store.text.times import in_utc
 from rmqstore_jobs.running.provenance import Provenance, source_rows
 
@@ -41,8 +41,12 @@ class JobResult(ABC):
 
     def to_json(self, indent: int | None = None) -> str:
         """The result as one JSON object, keys in camelCase; times as ISO 8601, in UTC."""
-        fields = as_json_object(self)
+        fields = self._as_json_object()
         return json_text(fields, indent=indent, default=plain_value)
+
+    def _as_json_object(self) -> dict[str, Any]:
+        fields: dict[str, Any] = as_json_object(self)
+        return fields
 
     def save(self, path: str) -> None:
         """Write the JSON to a file."""
@@ -86,6 +90,17 @@ class Answer(JobResult):
     stopped_by: str | None = None
     verdict: str | None = None
 
+    def _as_json_object(self) -> dict[str, Any]:
+        """As all reports: titles and names are keys, like fields."""
+        named = {
+            "numbers": _with_keys(self.numbers),
+            "tables": {
+                _key_of(title): [_with_keys(row) for row in rows]
+                for title, rows in self.tables.items()
+            },
+        }
+        return JobResult._as_json_object(self) | named
+
     def _verdict(self) -> str:
         took = f"in {self.seconds:.1f} s{' (continued an earlier run)' * self.resumed}"
         if self.stopped_by is not None:
@@ -97,6 +112,14 @@ class Answer(JobResult):
         for title, rows in self.tables.items():
             print_table(console, f"{self.job}: {title}", rows)
         print_pairs(console, f"{self.job}: total", self.numbers.items())
+
+
+def _with_keys(row: Row) -> dict[str, Any]:
+    return {_key_of(name): as_json_object(value) for name, value in row.items()}
+
+
+def _key_of(name: str) -> str:
+    return camel_case(name.replace(" ", "_"))
 
 
 def print_table(console: Console, title: str, rows: Sequence[Row]) -> None:

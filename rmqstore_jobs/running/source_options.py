@@ -35,6 +35,32 @@ WORDS: Mapping[str, tuple[str, str]] = {
 
 
 _RARE = ("brokerConf", "brokerName")
+_TEXTS: Mapping[str, str] = {
+    "subscribePattern": "Topics whose whole name matches a regular expression; system topics only with "
+    "--system.",
+    "columns": "Columns to read, separated by commas (default: all but those on request).",
+    "failOnDataLoss": "Whether the command fails if selected messages have expired; else it warns, and "
+    "takes the remaining ones (default: it fails).",
+    "splitBy": "log: partitions are slices of the log, which is read once; queue: each queue stays in one "
+    "partition, in order (default: log).",
+    "minPartitions": "Minimum number of partitions, if there are as many messages (with --split-by queue: "
+    "queues) (default: 1).",
+    "maxRecordsPerPartition": "Maximum number of queue entries in a partition.",
+    "maxBytesPerPartition": "Approximate bytes of messages in a partition; a number, or with k, m, g "
+    "(default: 128m).",
+    "verifyQueue": "Check every queue entry against its record, and compare the whole log with the queues "
+    "(default: no).",
+    "mode": "On damage: FAILFAST stops, PERMISSIVE writes a row about it with the column corruptRecord, "
+    "DROPMALFORMED leaves the message out and counts it (default: FAILFAST).",
+    "maxBodyBytes": "A body that decompresses to more than this is damage (default: 256m).",
+    "unwrapBatches": "A row for each message of an inner batch, or one for the stored record (default: for "
+    "each message).",
+    "storageOptions": "For a store such as s3://bucket/store: arguments for its class in pyarrow.fs, as "
+    'JSON: {"region": "eu-central-1"}; never shown (default: the environment).',
+}
+"""What options of the source mean to a command. Of others, a command takes what it takes from spark-submit
+without showing it: it has other words for them."""
+
 _METAVARS = {
     "topic": "TOPIC",
     "tags": "TAG",
@@ -57,7 +83,7 @@ def source_options(names: Sequence[str]) -> Callable[[_F], _F]:
     def decorate(function: _F) -> _F:
         for known in reversed(OPTIONS):
             if known.name in names:
-                function = _option(known, names)(function)
+                function = _option(known)(function)
         return function
 
     return decorate
@@ -74,19 +100,21 @@ class SourceOption(RareOption):
     """An option of the source that commands do not have; the page of the source explains it."""
 
 
-def _option(known: Option, names: Collection[str]) -> Callable[[_F], _F]:
+def _option(known: Option) -> Callable[[_F], _F]:
     word = word_of(known.name)
-    text = f"{in_shell_words(known.meaning, names)} (default: {known.default or 'none'})."
+    own = WORDS.get(known.name)
+    text = _TEXTS.get(known.name) if own is None else own[1]
     how: dict[str, Any] = {
         "metavar": _METAVARS.get(known.name, "TEXT"),
-        "help": WORDS.get(known.name, ("", text))[1],
+        "help": text,
+        "hidden": text is None,
     }
     if known.name in _SEVERAL:
         how |= {"multiple": True, "callback": option_names.joined(_SEVERAL[known.name])}
     if known.parse is time:
         how |= {"metavar": "TIME"}
     if known.parse is flag:
-        how = {"help": how["help"], "is_flag": True, "default": None, "callback": _flag_text}
+        how = {"help": text, "is_flag": True, "default": None, "callback": _flag_text}
         word = word if known.name in WORDS else f"{word}/--no-{word.removeprefix('--')}"
     kind = SourceOption if known.name not in WORDS else click.Option
     if known.name in _RARE:
@@ -97,18 +125,6 @@ def _option(known: Option, names: Collection[str]) -> Callable[[_F], _F]:
 def _flag_text(_: click.Context, __: click.Parameter, given: bool | None) -> str | None:
     """A flag as the source has it; None if it is not given."""
     return None if given is None else str(given).lower()
-
-
-def in_shell_words(meaning: str, names: Collection[str]) -> str:
-    """What an option of the source means, in the words that the shell has for options `names`."""
-
-    def unquoted(found: re.Match[str]) -> str:
-        name, _, value = found[1].partition("=")
-        return f"{word_of(name)} {value}".rstrip() if name in names else found[1]
-
-    text = meaning[0].upper() + meaning[1:]
-    text = re.sub("`([^`]+)`", unquoted, text)
-    return _with_words(text, names)
 
 
 def advice_in_shell_words(advice: str, command: click.Command | None = None) -> str:

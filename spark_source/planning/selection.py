@@ -117,7 +117,9 @@ def _unknown_topic(
     stores: Sequence[MessageStore], topic: str, known: Iterable[str]
 ) -> UnknownQueueError:
     return UnknownQueueError(
-        _paths(stores), reason=f"no topic {topic!r} in this store", advice=nearest(topic, known)
+        _paths(stores),
+        reason=f"no topic {topic!r} in this store",
+        advice=nearest(topic, known, last=is_system_topic),
     )
 
 

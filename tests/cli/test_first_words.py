@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from click.shell_completion import ShellComplete
 
@@ -97,9 +98,10 @@ def test_the_help_of_an_export_is_in_the_words_of_the_shell() -> None:
     assert "`" not in long
     shown = " ".join(long.split())
     assert "with --split-by queue: queues" in shown
-    assert "in the form of --starting-offsets" in shown
+    assert not re.search(r"the query|source=|table=|[a-z]=(true|false)", shown)
     named = set(re.findall(r"--[a-z-]+", long))
-    assert {"--starting-offsets", "--mode", "--topic"} <= named
+    assert {"--offsets", "--queue", "--mode", "--topic"} <= named
+    assert not {"--starting-offsets", "--subscribe", "--assign"} & named
     short, long = call("replay", "--help").stdout, call("replay", "--help-all").stdout
     assert "--topic" in short
     assert "--keep-timestamps" not in short
@@ -143,3 +145,22 @@ def test_the_table_of_two_stores_has_its_own_command(golden: Golden, swapped: bo
     done = call("table", *(reversed(words) if swapped else words))
     assert done.returncode == 2
     assert "rmqstore diff STORE OTHER" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "queue", "offsets"),
+    [
+        (("--queue", "orders:1"), 1, range(257)),
+        (("--topic", "orders", "--queue", "1"), 1, range(257)),
+        (("--offsets", "orders:0=3..9"), 0, range(3, 9)),
+    ],
+)
+def test_an_export_takes_queues_and_offsets_as_a_replay_does(
+    words: tuple[str, ...], queue: int, offsets: range, golden: Golden, tmp_path: Path
+) -> None:
+    target = tmp_path / "out"
+    (said,) = objects("export", golden("clean-5.5.0").path, "--to", str(target), *words)
+    assert said["numbers"]["messagesAdded"] == len(offsets)
+    rows = pq.read_table(target, columns=["queueId", "queueOffset"]).to_pylist()
+    assert sorted(row["queueOffset"] for row in rows) == list(offsets)
+    assert {row["queueId"] for row in rows} == {queue}

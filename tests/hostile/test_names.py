@@ -100,7 +100,7 @@ def test_errors_and_reports_of_jobs_are_printable() -> None:
         assert RAW.search(printed.getvalue()) is None
     assert "[red]x" in printed.getvalue()
     assert RAW.search(answer.to_json()) is None
-    assert json.loads(answer.to_json())["tables"]["by topic"][0]["topic"] == RED
+    assert json.loads(answer.to_json())["tables"]["byTopic"][0]["topic"] == RED
 
 
 def test_a_line_for_the_log_is_printable(caplog: pytest.LogCaptureFixture) -> None:

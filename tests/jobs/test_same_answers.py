@@ -135,7 +135,7 @@ def test_dead_letters(asked: Asked) -> None:
         command = asked.command("table deadLetters", store)
         report = asked.scratch / "dlq.json"
         assert dlq.main([store, "--engine", "local", "--report", str(report)]) in (0, 1)
-        job = json.loads(report.read_text("utf-8"))["tables"]["the newest"]
+        job = json.loads(report.read_text("utf-8"))["tables"]["theNewest"]
         columns = ("consumerGroup", "originTopic", "uniqKey", "reconsumeTimes", "queueId")
         assert alike(command) == alike(tables[store])
         assert alike(command, columns) == alike(job, columns)

@@ -81,7 +81,7 @@ def test_every_message_arrives_once_and_the_manifest_says_so(
     report = delta.export(spec(store, table))
     expected = expected_of(store)
     assert report["ok"], report
-    assert report["numbers"]["messages added"] == expected.total()
+    assert report["numbers"]["messagesAdded"] == expected.total()
     assert found_in(delta, table) == expected
     assert store.fingerprint() == before
     with Manifest(table) as manifest:
@@ -108,7 +108,7 @@ def test_twice_adds_nothing_and_what_is_new_is_added_alone(
     second = delta.export(spec(store, table, topic="orders"))
     third = delta.export(spec(store, table, topic="orders"))
     expected = expected_of(store, ("orders",))
-    added = [report["numbers"]["messages added"] for report in (first, second, third)]
+    added = [report["numbers"]["messagesAdded"] for report in (first, second, third)]
     assert added[0] > 0
     assert added == [added[0], expected.total() - added[0], 0]
     assert third["ok"]
@@ -123,7 +123,7 @@ def test_a_wave_without_messages_adds_none_and_is_done(
     for _ in range(2):
         report = delta.export(spec(store, table, topic="orders", tags="no-such-tag"))
         assert report["ok"], report
-        assert report["numbers"]["messages in the target"] == 0
+        assert report["numbers"]["messagesInTheTarget"] == 0
 
 
 def test_other_options_stores_formats_and_tables_are_refused(
@@ -173,13 +173,13 @@ def test_killed_and_run_again_nothing_is_lost_or_doubled(
         report = delta.export(asked)
     assert report["ok"], report
     assert found_in(delta, table) == expected_of(store, TOPICS)
-    assert delta.export(asked)["numbers"]["messages added"] == 0
+    assert delta.export(asked)["numbers"]["messagesAdded"] == 0
     with Manifest(table) as manifest:
         waves = list(manifest.waves())
     assert sum(wave.rows for wave in waves) == expected_of(store, TOPICS).total()
     if where == "after":
         assert len(versions) == 1
-        assert report["numbers"]["messages added"] < sum(wave.rows for wave in waves)
+        assert report["numbers"]["messagesAdded"] < sum(wave.rows for wave in waves)
         assert waves[0].delta_version == 0
 
 
@@ -203,8 +203,8 @@ def test_a_manifest_that_is_behind_the_table_catches_up_or_is_refused(
     put_back()
     report = delta.export(spec(store, table, topic=",".join(TOPICS)))
     assert report["ok"], report
-    assert report["numbers"]["messages added"] == 0
-    assert report["numbers"]["messages in the target"] == expected_of(store, TOPICS).total()
+    assert report["numbers"]["messagesAdded"] == 0
+    assert report["numbers"]["messagesInTheTarget"] == expected_of(store, TOPICS).total()
     assert found_in(delta, table) == expected_of(store, TOPICS)
 
     put_back()
@@ -243,4 +243,4 @@ def test_the_command_fetches_delta_and_says_so(golden: Golden, tmp_path: Path) -
     )
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))
-    assert report["numbers"]["messages added"] == expected_of(store, ("payments",)).total()
+    assert report["numbers"]["messagesAdded"] == expected_of(store, ("payments",)).total()

@@ -121,7 +121,10 @@ def test_a_page_of_a_command_has_its_synopsis_and_options(
     assert shown == synopsis(typed, command)
     (table,) = TABLE.findall(text)
     assert table == options(command)
-    assert all(option.help for option in command.params if isinstance(option, click.Option))
+    shown_options = [
+        one for one in command.params if isinstance(one, click.Option) and not one.hidden
+    ]
+    assert all(option.help for option in shown_options)
     assert re.findall(r"^## (.*)$", text, re.MULTILINE)[:2] == ["Synopsis", "Options"]
     assert {"Exit codes", "Example", "What it refuses"} <= set(
         re.findall(r"^## (.*)$", text, re.MULTILINE)

@@ -29,6 +29,7 @@ def info(at: StoreArgs, as_json: bool) -> None:
         print_json({**fields, **{n: None if at in _NO_TIME else at for n, at in times.items()}})
     else:
         for name, value in facts_of(info):
-            say(f"{name:<12} {value}")
+            wrong = name == "damage" or (name == "closed" and not info.closed)
+            say(f"{name:<12} {value}", wrong=wrong)
     if info.damage:
         sys.exit(EXIT_FINDINGS)

@@ -89,6 +89,10 @@ def sql(
 
     if sum((as_json, as_csv, parquet is not None, explain and parquet is not None)) > 1:
         raise click.UsageError("--json, --csv and --parquet exclude each other")
+    if body is not None and (as_json or as_csv or parquet is not None):
+        raise click.UsageError(
+            "--body is for text: --json, --csv and --parquet have the whole body"
+        )
     require_duckdb()
     form = JSON if as_json else CSV if as_csv else TEXT
     text = _given_sql(query, parquet)

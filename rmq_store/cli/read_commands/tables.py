@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -108,6 +109,10 @@ def _table_names(ctx: click.Context, param: click.Parameter, typed: str) -> list
     return [name for name in TABLES_OF_A_STORE if name.startswith(typed)]
 
 
+def _is_store(word: str) -> bool:
+    return "://" in word or os.path.isdir(word)
+
+
 @click.command(cls=OnceCommand)
 @click.argument("name", metavar="NAME", required=False, shell_complete=_table_names)
 @store_command_of(metavar="STORE", required=False)
@@ -122,7 +127,7 @@ def table(name: str | None, at: StoreArgs, skip_damaged: bool, as_json: bool) ->
     if name is None or at.store is None:
         given = "STORE is missing" if name in TABLES_OF_A_STORE else "NAME is missing"
         raise click.UsageError(f"{given}. The tables: {', '.join(sorted(TABLES_OF_A_STORE))}")
-    if name not in TABLES and at.store in TABLES:
+    if name not in TABLES and (at.store in TABLES or _is_store(name)):
         name, at = at.store, replace(at, store=name)  # all other commands have the store first
     if name == DIFF.name:
         raise click.UsageError("table diff is about two stores: rmqstore diff STORE OTHER")

@@ -229,7 +229,7 @@ def test_damage_that_is_left_out_is_a_problem(
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))
     assert any(reported in problem for problem in report["problems"]), report["problems"]
     rows = rows_in(target)
-    assert len(rows) == report["numbers"]["messages added"] == arrived
+    assert len(rows) == report["numbers"]["messagesAdded"] == arrived
     about = [row for row in rows if row.get("corruptRecord")]
     assert len(about) == (1 if "PERMISSIVE" in options else 0)
     assert all("RMQSTORE_" in row["corruptRecord"] for row in about)

@@ -34,6 +34,7 @@ MEANINGS = {
         "topic",
     ),
     "--queue": Meaning("this queue of the topic", "assign"),
+    "--offsets": Meaning("these queue offsets of a queue", "startingOffsets"),
     "--tag": Meaning("messages with this tag, or with one of `a || b`", "tags"),
     "--key": Meaning("messages with this word in KEYS, or this UNIQ_KEY", "keys"),
     "--id": Meaning("the message with this offsetMsgId or UNIQ_KEY"),
