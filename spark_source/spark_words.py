@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pyspark import TaskContext
+
 from rmq_store.errors import speak_as
 from rmq_store.heap_settings import settle_worker
 
@@ -21,4 +23,5 @@ def in_spark_words(text: str) -> str:
 def settle_reading_worker() -> None:
     """Settle a worker of Spark that only reads: its memory, and the words of its errors."""
     settle_worker()
-    speak_as(in_spark_words)
+    if TaskContext.get() is not None:  # not a program that reads in its own process
+        speak_as(in_spark_words)

@@ -13,19 +13,21 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
 from rich.text import Text
 
+from rmq_store.cli.table_layout import Column, Layout, filled
 from rmq_store.escaping import json_text, printable
+from rmq_store.tables.table import PATHS
 from rmq_store.text.json_keys import as_json_object, camel_case
 from rmq_store.text.times import in_utc
 from rmqstore_jobs.running.provenance import Provenance, source_rows
 
 Row = Mapping[str, Any]
-_ANY_WIDTH = 10_000
 _MOST_ROWS = 40
+_KEPT = ("consumerGroup", "originTopic", "uniqKey", "reconsumeTimes", "died")
+"""Columns of dead letters that a narrow terminal has to show."""
 
 
 class JobResult(ABC):
@@ -60,7 +62,7 @@ class JobResult(ABC):
         for problem in self.problems:
             console.print(Text(printable(f"! {problem}"), style="bold red"), soft_wrap=True)
         self._show_tables(console)
-        print_pairs(console, "what was read", source_rows(self.source), justify="left")
+        print_pairs(console, "what was read", source_rows(self.source))
 
     @abstractmethod
     def _verdict(self) -> str:
@@ -129,25 +131,40 @@ def print_table(console: Console, title: str, rows: Sequence[Row]) -> None:
     if not console.is_terminal:
         _print_plain(console, title, [list(rows[0]), *(row.values() for row in rows)])
         return
-    console.print(_fitting(title, rows[:_MOST_ROWS], console))
+    shown = [[_cell(value) for value in row.values()] for row in rows[:_MOST_ROWS]]
+    columns = [
+        Column.of(name, [row[at] for row in shown], is_path=name in PATHS)
+        for at, name in enumerate(rows[0])
+    ]
+    layout = Layout(columns, console.width, [name for name in rows[0] if name in _KEPT])
+    lines = [line for row in shown for line in layout.lines(row)]
+    _print_styled(console, title, layout.header(), lines)
     if len(rows) > _MOST_ROWS:
-        console.print(Text(f"  and {len(rows) - _MOST_ROWS:,} more; --json has all rows"))
+        lines = [f"and {len(rows) - _MOST_ROWS:,} more; --json has all rows"]
+        _print_styled(console, "", [], lines)
+    if layout.left_out:
+        text = f"a wider terminal, a pipe and --json show more: {', '.join(layout.left_out)}"
+        console.print(Text(text), soft_wrap=True)
 
 
-def print_pairs(
-    console: Console, title: str, pairs: Iterable[tuple[str, Any]], *, justify: Any = "right"
-) -> None:
+def print_pairs(console: Console, title: str, pairs: Iterable[tuple[str, Any]]) -> None:
     """Print names and values."""
     if not console.is_terminal:
         _print_plain(console, title, pairs)
         return
-    table = Table(title=title, title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify=justify, overflow="fold")
-    for name, value in pairs:
-        # Text instead of str, so that brackets in names are not markup.
-        table.add_row(Text(printable(name)), Text(_cell(value)))
-    console.print(table)
+    shown = [(printable(name), _cell(value)) for name, value in pairs]
+    width = max((cell_len(name) for name, _ in shown), default=0)
+    _print_styled(console, title, [], [f"{filled(name, width)}  {value}" for name, value in shown])
+
+
+def _print_styled(
+    console: Console, title: str, header: Iterable[str], lines: Iterable[str]
+) -> None:
+    for text, style in ((title, "italic"), *((line, "bold") for line in header)):
+        if text:
+            console.print(Text(text, style=style), soft_wrap=True)
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
 
 
 def _print_plain(console: Console, title: str, lines: Iterable[Iterable[Any]]) -> None:
@@ -155,32 +172,6 @@ def _print_plain(console: Console, title: str, lines: Iterable[Iterable[Any]]) -
     texts = ("\t".join(printable(plain_value(value)) for value in line) for line in lines)
     for text in ("", title, *texts):
         print(text, file=console.file)  # rich makes blanks of tabs
-
-
-def _fitting(title: str, rows: Sequence[Row], console: Console) -> Table:
-    """A table with columns if the screen is wide enough, else each row as names and values."""
-    table = _table(title, rows)
-    wide = console.options.update(width=_ANY_WIDTH, max_width=_ANY_WIDTH)
-    if Measurement.get(console, wide, table).maximum <= console.width:
-        return table
-    listed = Table(title=title, title_justify="left", show_header=False, show_lines=True)
-    listed.add_column()
-    for row in rows:
-        cells = {name: _cell(value) for name, value in row.items()}
-        pairs = [(Text(name, style="dim"), value) for name, value in cells.items() if value]
-        listed.add_row(Text("  ").join(Text(" ").join((name, Text(v))) for name, v in pairs))
-    return listed
-
-
-def _table(title: str, rows: Sequence[Row]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name, value in rows[0].items():
-        number = all(isinstance(row[name], (int, float, type(None))) for row in rows)
-        right = number and not isinstance(value, bool)
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row.values()))
-    return table
 
 
 def _cell(value: Any) -> str:

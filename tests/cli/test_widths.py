@@ -102,9 +102,9 @@ def test_what_matters_of_transactions_is_shown_at_80(
     lines = [line for line in rendered(80, "transactions", proxy_store.path) if "Z" in line]
     assert len(lines) == len(rows) == 3
     for line, row in zip(lines, rows, strict=True):
-        state, since, topic, checks, keys, transaction, *_ = line.split()
-        assert (state, topic, int(checks), keys) == (
-            *(row["state"], row["topic"], row["checks"], row["keys"]),
+        state, since, topic, queue, checks, *_, transaction = line.split()
+        assert (state, topic, int(queue), int(checks)) == (
+            *(row["state"], row["topic"], row["queueId"], row["checks"]),
         )
         assert since == re.sub(r"\.\d+Z", "Z", row["sinceTimestamp"])
         start, end = transaction.split("…")

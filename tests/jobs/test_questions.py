@@ -287,8 +287,10 @@ def test_wide_tables_are_readable_on_a_narrow_screen(
     answer = dlq.run(engine, dlq.DlqSpec(store.path, conf(store)))
     reported = io.StringIO()
     answer.show(Console(file=reported, width=80, force_terminal=True))
+    lines = reported.getvalue().splitlines()
+    assert all(len(re.sub(r"\x1b\[[\d;]*m", "", line)) <= 80 for line in lines if "…" in line)
     for record in dead_of(store):
-        assert record["uniqKey"] in reported.getvalue()
+        assert any(record["uniqKey"][-5:] in line for line in lines)
     wide = io.StringIO()
     answer.show(Console(file=wide, width=400, force_terminal=True))
     assert any("uniqKey" in line and "originTopic" in line for line in wide.getvalue().splitlines())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -297,3 +298,17 @@ def test_every_column_can_be_asked_for(spark: SparkSession, golden: Golden) -> N
     frame = load(spark, golden("direct-5.5.0"), columns=",".join(names))
     assert frame.columns == names
     assert frame.count() > 0
+
+
+def test_an_error_of_a_task_advises_options_of_the_source(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    first = min(Path(store.path, "consumequeue/orders/1").iterdir())
+    with first.open("r+b") as file:
+        file.seek(40 * 20)
+        file.write(b"\xff" * 20)
+    with pytest.raises(PySparkException) as failed:
+        load(spark, store, topic="orders").collect()
+    assert "mode=DROPMALFORMED leaves it out" in str(failed.value)
+    assert "Read with on_damage" not in str(failed.value)

@@ -48,6 +48,7 @@ _SHOWN = {
         "state",
         "sinceTimestamp",
         "topic",
+        "queueId",
         "producerGroup",
         "checks",
         "openMs",
@@ -83,10 +84,10 @@ _SHOWN = {
 # Those that a narrow terminal keeps.
 _KEPT = {
     "scheduled": ("state", "dueTimestamp", "topic", "queueId", "keys", "uniqKey"),
-    "transactions": ("state", "sinceTimestamp", "topic", "checks", "keys", "transactionId"),
+    "transactions": ("state", "sinceTimestamp", "topic", "queueId", "checks", "transactionId"),
     "retries": (
         *("consumerGroup", "originTopic", "originQueueId"),
-        *("reconsumeTimes", "lastTimestamp", "keys"),
+        *("reconsumeTimes", "lastTimestamp", "uniqKey"),
     ),
     "traces": ("timestamp", "traceType", "groupName", "topic", "outcome", "keys"),
 }
