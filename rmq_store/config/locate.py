@@ -81,6 +81,14 @@ def require_store(
             advice="Give the broker's configuration (--broker-conf, or the option brokerConf) with the "
             f"line storePathCommitLog={','.join(map(str, elsewhere))}",
         )
+    if (root / CONSUMEQUEUE_DIR).is_dir():
+        raise NotAStoreError(
+            root,
+            reason="the folder has queues and no log: neither commitlog/ nor the dledger-*/ of a broker in "
+            "DLedger mode",
+            advice="Copy the log's folder too; if it is elsewhere, give the broker's configuration "
+            "(--broker-conf, or the option brokerConf) with its storePathCommitLog",
+        )
     raise _not_a_store(root, reason, _store_above(root) or _store_below(root))
 
 

@@ -17,7 +17,7 @@ from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.reset_offsets import apply_reset, plan_reset
 from rmq_store.admin.retention import plan_retention
 from rmq_store.admin.salvage import salvage
-from rmq_store.errors import StoreError, UnsupportedStoreError
+from rmq_store.errors import NotAStoreError, StoreError, UnsupportedStoreError
 from rmq_store.recovery.recover_store import plan_recovery, recover
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import unpack, unpack_field, unpack_kind
@@ -233,3 +233,13 @@ def test_entries_of_a_dledger_log_that_was_not_copied_are_not_cut(tmp_path: Path
     with MessageStore.open(root) as store:
         codes = {one.code for one in verify(store).findings}
     assert {"dledger-without-log", "queue-dangling-entry"} <= codes
+
+
+def test_a_store_that_was_copied_without_its_log_says_so(tmp_path: Path) -> None:
+    golden = unpack_kind("dledger-5.5.0", tmp_path)
+    (log,) = Path(golden.path).glob("dledger-*")
+    shutil.rmtree(log)
+    with pytest.raises(
+        NotAStoreError, match=r"queues and no log: neither commitlog/ nor the dledger"
+    ):
+        MessageStore.open(golden.path)
