@@ -51,6 +51,8 @@ class OnceCommand(click.Command):
         names = [known[name] for name in _OFTEN_LEFT_OUT if name in known]
         hint = ", or ".join(f"{name} {words[0]}" for name in names)
         said = f"{', '.join(map(repr, words))} belong{'s' * (len(words) == 1)} to no option"
+        if words[0].lower() in ("true", "false"):
+            return f"{said}. A flag takes no value; some have the form --no-... too, see --help"
         return said + (f". Did you mean {hint}?" if hint else "")
 
 

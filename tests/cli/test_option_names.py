@@ -162,6 +162,7 @@ def test_flags_of_the_source_are_flags(golden: Golden) -> None:
         (("cat", "STORE", "orders"), "'orders' belongs to no option. Did you mean --topic orders?"),
         (("find", "STORE", "A_1"), "Did you mean --topic A_1, or --key A_1?"),
         (("info", "STORE", "more"), "'more' belongs to no option"),
+        (("export", "STORE", "--to", "x", "--unwrap-batches", "false"), "A flag takes no value"),
         (("topics", "STORE", "xx", "yy"), "'xx', 'yy' belong to no option"),
         (("sql", "STORE", "select 1", "--json", "--body", "hex"), "--body is for text"),
         (("sql", "STORE", "select 1", "--csv", "--body", "hex"), "--body is for text"),
