@@ -229,8 +229,8 @@ class Health:
 
     def _listed(self, parts: Sequence[QueueSlice]) -> Iterator[Places]:
         """The entries that lead to a record, sorted by log offset."""
-        some, entries_of = [part for part in parts if len(part)], self.view.entries
-        if sum(map(len, some)) > self._most_listed:
+        some, entries_of = [part for part in parts if part.start < part.stop], self.view.entries
+        if sum(part.stop - part.start for part in some) > self._most_listed:
             for span in spans_of_log(
                 some,
                 entries_of,
@@ -434,7 +434,8 @@ class Health:
         """As `_in_whole_log`, with the records of queues without messages."""
         snapshot, states = self.snapshot, self._states
         everything = self._parts_in(LogRange(None, None, frozenset()), ())
-        if snapshot.part or not 0 < sum(map(len, everything)) <= self._most_listed:
+        count = sum(part.stop - part.start for part in everything)
+        if snapshot.part or not 0 < count <= self._most_listed:
             return None
         try:
             (listed,) = self._listed(everything)

@@ -79,7 +79,7 @@ class LostQueueEnds:
         light = light_queues(self._states)
         if covered is not None and sound and not light and (covered.alone or all_seen):
             return MissingRecords()
-        near = MissingRecords(self._ends_near(first, last))
+        near = MissingRecords(self._ends_near(first, last, all_seen=all_seen))
         if covered is not None and sound:
             near.ends = {
                 queue: lost
@@ -98,13 +98,15 @@ class LostQueueEnds:
             ]
         return near
 
-    def _ends_near(self, first: set[QueueId], last: set[QueueId]) -> dict[QueueId, Missing]:
+    def _ends_near(
+        self, first: set[QueueId], last: set[QueueId], *, all_seen: bool
+    ) -> dict[QueueId, Missing]:
         missing: dict[QueueId, Missing] = {}
         if any(self._starts_late(queue) for queue in first):
             missing |= {queue: lost for queue, lost in self._at_start.items() if queue in first}
         if last and self.is_closed:
             missing |= {queue: lost for queue, lost in self._at_end.ends.items() if queue in last}
-        if last - missing.keys() and self.is_closed:
+        if last - missing.keys() and self.is_closed and not all_seen:
             listed = self._at_items.items()
             missing |= {q: lost for q, lost in listed if q in last and q not in missing}
         for queue in sorted(last - missing.keys()):
