@@ -344,6 +344,27 @@ class QueueView:
         holes = () if files.batch or not files.has_holes else files.chain.holes
         return [(start // width, stop // width) for start, stop in holes if stop - start > size]
 
+    def offsets_without_entry(self, queue: QueueId) -> Iterator[tuple[int, int]]:
+        """Ranges of queue offsets between others that no file holds: one is missing, empty or cut."""
+        state, files = self.state(queue), self.files(queue)
+        width = files.dtype.itemsize
+        for start, stop in files.chain.holes:
+            first, last = -(-start // width), min(stop // width, state.file_stop)
+            if not state.batch:
+                yield first, last
+            elif state.file_start < first and last < state.file_stop:
+                around = concat_entries([files.entries(n, n + 1) for n in (first - 1, last)])
+                yield int(around.offset[0] + around.count[0]), int(around.offset[1])
+
+    def offsets_without_log(self, queue: QueueId) -> Iterator[tuple[int, int]]:
+        """Ranges of queue offsets whose records would be in a hole of the log, or after its end."""
+        state, end = self.state(queue), self.snapshot.log_end
+        for start, stop in self._open_log().chain.holes:
+            if start < end:
+                yield self.offset_at_log(queue, start), self.offset_at_log(queue, min(stop, end))
+        if self.log_offset_of(queue, state.max_offset - 1) >= end:
+            yield self.offset_at_log(queue, end), state.max_offset
+
     def entries_after(self, log: CommitLog, stops: Mapping[QueueId, int]) -> dict[QueueId, int]:
         """How many units before `stops` lead after the log of the snapshot, and to no record of `log`."""
         return entries_after(self._folders, log, self.snapshot.log_end, stops)

@@ -262,7 +262,7 @@ def test_lost_messages_are_an_error(golden: Golden, tmp_path: Path, report: Make
     page = report(store.path)
     assert page.done.returncode == 1
     (said,) = (text for text, severity in page.remarks.items() if severity == Severity.ERROR.value)
-    assert said.startswith(f"group late lost messages of topic {queue.topic}")
+    assert said.startswith(f"group late of topic {queue.topic}: unconsumed messages expired")
 
 
 @pytest.mark.usefixtures("_no_plots")
