@@ -13,6 +13,7 @@ from rmq_store.admin.retention import RetentionPlan, RetentionPolicy, plan_reten
 from rmq_store.config.consumer_offsets import CONSUMER_FILES, committed_offsets
 from rmq_store.config.json_files import config_names
 from rmq_store.format.byte_layout import CONFIG_DIR
+from rmq_store.format.topics import is_group_of_broker
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.lag_summary import LagAnswer, LagQuestion
 from rmq_store.report.plots import COLOURS, draw_bars, named
@@ -38,7 +39,6 @@ from rmq_store.verify.findings import Severity
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_OF_BROKER = "CID_RMQ_SYS_"  # groups of the broker itself (MixAll#CID_RMQ_SYS_PREFIX)
 _ROWS = 50
 _SLOWEST = 5
 _BARS = 10
@@ -107,7 +107,7 @@ def _lag_cells(row: dict[str, Any]) -> tuple[Cell, Cell, Cell]:
 def _slowest(inquiry: Inquiry, behind: Sequence[dict[str, Any]]) -> list[Grid]:
     """The groups with the largest lag in messages, bytes and time; not the broker's own."""
     found = []
-    users = [row for row in behind if not row["consumerGroup"].startswith(_OF_BROKER)]
+    users = [row for row in behind if not is_group_of_broker(row["consumerGroup"])]
     for what, name in (("messages", "lag"), ("bytes", "lagBytes"), ("time", "lagMs")):
         rows = sorted(users, key=lambda row: -(row[name] or 0))[:_SLOWEST]
         cells = [
@@ -159,7 +159,7 @@ def _lost(inquiry: Inquiry, answer: LagAnswer) -> list[Remark]:
 
 
 def _furthest(inquiry: Inquiry, behind: Sequence[dict[str, Any]]) -> list[Remark]:
-    users = (row for row in behind if not row["consumerGroup"].startswith(_OF_BROKER))
+    users = (row for row in behind if not is_group_of_broker(row["consumerGroup"]))
     return [
         Remark(
             Severity.NOTE,

@@ -9,7 +9,7 @@ import pytest
 
 from rmq_store.tables import TABLES
 from tests.support.golden import unpack
-from tests.support.running.commands import call, objects
+from tests.support.running.commands import call, complaint, objects
 
 NAME = "clean-5.5.0"
 
@@ -63,3 +63,24 @@ def test_a_lost_queue_comes_first_and_its_group_has_no_known_lag(tmp_path: Path)
     said = call("lag", path, "--max-lag", "500").stderr
     assert "by at least 625 messages in all" in said
     assert "group g-slow of topic orders is at least 597 messages behind; at most 500" in said
+
+
+@pytest.mark.parametrize("gone", ["the file", "the folder"])
+def test_lag_without_the_file_of_offsets_is_not_known(gone: str, tmp_path: Path) -> None:
+    path = unpack(NAME, tmp_path).path
+    for file in Path(path, "config").glob("consumerOffset.json*" if gone == "the file" else "*"):
+        file.unlink()
+    for words in ([], ["--max-lag", "10"], ["--json"]):
+        said = complaint("lag", path, *words, expect=1)
+        assert said.count("there is no consumerOffset.json: how far groups have consumed") == 1
+        assert "g-retry" in said
+
+
+def test_a_store_that_never_had_a_consumer_has_no_unknown_lag(tmp_path: Path) -> None:
+    path = unpack("crash-5.3.3", tmp_path).path
+    assert not Path(path, "config/consumerOffset.json").exists()
+    settings = '{"subscriptionGroupTable":{"TOOLS_CONSUMER":{"groupName":"TOOLS_CONSUMER"}}}'
+    Path(path, "config/subscriptionGroup.json").write_text(settings)
+    assert "there is no consumerOffset.json" in complaint("lag", path, expect=0)
+    for words in (["--max-lag", "10"], ["--group", "TOOLS_CONSUMER"]):
+        assert "is not known. Look for the file" in complaint("lag", path, *words, expect=1)
