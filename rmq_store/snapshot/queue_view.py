@@ -54,6 +54,7 @@ from rmq_store.text.sizes import counted
 
 LOG = logging.getLogger("rmqstore")
 _EMPTY = QueueState(0, 0, 0, 0)
+_LISTS_THEM = "rmqstore rebuild lists its messages in a new store, and source=commitlog reads them"
 _FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read
 _MOST_KEPT = 250_000  # entries of short queues, 40 bytes each
 _MOST_OF_A_QUEUE = 1000  # a longer one is read again at little cost
@@ -193,10 +194,34 @@ class QueueView:
         return 0 if stored is None or stored > flushed else snapshot.log_end
 
     def warnings(self) -> Iterator[str]:
-        """What reads of this store cannot give: parts of the log without files, its lost end, lost queues."""
+        """What reads of this store cannot give, and notes on what may be elsewhere."""
+        yield from self.losses()
         doubled = doubled_names(self._open_log())
         if doubled is not None:
             yield f"{doubled}. rmqstore verify compares them"
+        yield from self.health.lines_of_lost_end()
+        yield from self._tiered()
+        unread = self.unread_database
+        tails = [state.tail for state in self.snapshot.queues.values() if state.tail is not None]
+        if unread is not None and tails:
+            yield (
+                f"{sum(map(len, tails))} records are in the log and in no queue file: they are listed as "
+                f"a broker's dispatch lists them. A RocksDB database may have their entries: {unread}"
+            )
+        for queue, lost in self.health.lost_queues.items():
+            if not lost.records:
+                yield (
+                    f"queue {queue.topic}/{queue.queue_id} {lost}. Unless its messages expired, {_LISTS_THEM}"
+                )
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether messages are lost or cannot be read, so that a count of the store's lacks some."""
+        return any(True for _ in self.losses())
+
+    def losses(self) -> Iterator[str]:
+        """Messages that are lost or cannot be read: parts of the log and of queues without files, the log's
+        lost end, lost queues."""
         for start, stop in self._open_log().chain.holes:
             yield (
                 f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "
@@ -208,21 +233,10 @@ class QueueView:
                 f"{lost_log.reason}. It ends at log offset {self.snapshot.log_end}, and messages that queues "
                 f"count behind it cannot be read. {lost_log.advice}; rmqstore verify shows what is lost"
             )
-        yield from self.health.lines_of_lost_end()
-        yield from self._tiered()
-        unread = self.unread_database
-        tails = [state.tail for state in self.snapshot.queues.values() if state.tail is not None]
-        if unread is not None and tails:
-            yield (
-                f"{sum(map(len, tails))} records are in the log and in no queue file: they are listed as "
-                f"a broker's dispatch lists them. A RocksDB database may have their entries: {unread}"
-            )
+        yield from (f"{error.reason}. {_LISTS_THEM}" for error in self.health.queue_holes())
         for queue, lost in self.health.lost_queues.items():
-            unless = "" if lost.records else "Unless its messages expired, "
-            yield (
-                f"queue {queue.topic}/{queue.queue_id} {lost}. {unless}rmqstore rebuild lists its "
-                "messages in a new store, and source=commitlog reads them"
-            )
+            if lost.records:
+                yield f"queue {queue.topic}/{queue.queue_id} {lost}. {_LISTS_THEM}"
 
     def _tiered(self) -> Iterator[str]:
         tiered = tiered_queues(self._root)
@@ -346,13 +360,17 @@ class QueueView:
 
     def offsets_without_entry(self, queue: QueueId) -> Iterator[tuple[int, int]]:
         """Ranges of queue offsets between others that no file holds: one is missing, empty or cut."""
-        state, files = self.state(queue), self.files(queue)
+        state = self.state(queue)
+        if not state.has_hole:
+            return
+        files = self.files(queue)
         width = files.dtype.itemsize
         for start, stop in files.chain.holes:
-            first, last = -(-start // width), min(stop // width, state.file_stop)
-            if not state.batch:
+            first = max(-(-start // width), state.file_start)
+            last = min(stop // width, state.file_stop)
+            if not state.batch and first < last:
                 yield first, last
-            elif state.file_start < first and last < state.file_stop:
+            elif state.file_start < first < last < state.file_stop:
                 around = concat_entries([files.entries(n, n + 1) for n in (first - 1, last)])
                 yield int(around.offset[0] + around.count[0]), int(around.offset[1])
 

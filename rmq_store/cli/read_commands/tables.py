@@ -184,8 +184,7 @@ def print_named(
             require_topic(opened, topic)
         with reading(name, opened):
             found = TABLES[name].of(opened)
-            if name in _COUNTED:
-                warn_of_short_queues(opened)
+            lacks_some = name in _COUNTED and warn_of_short_queues(opened)
             of_topics = name == "topics"
             unread = of_topics and opened.view.topics_problem is not None
             absent = of_topics and not opened.view.has_topics_file
@@ -206,7 +205,7 @@ def print_named(
         say("there is no topics.json: perm is not known, nor topics without a queue", err=True)
     if unknown:
         say(f"not in topics.json, so that a broker refuses them: {', '.join(unknown)}", err=True)
-    if unread:
+    if unread or lacks_some:
         sys.exit(EXIT_FINDINGS)
 
 
@@ -234,7 +233,7 @@ def print_lag(
 
     with asked_store(wanted) as asked, Progress("lag", unit="offsets") as progress:
         found = ask(question, asked.source, asked.engine, progress=progress)
-        warn_of_short_queues(asked.store)
+        lacks_some = warn_of_short_queues(asked.store)
         is_asked = bool(question.groups) or max_lag is not None
         unknown = list(_unknown_lag(asked.store, is_asked=is_asked))
         rows = TABLES["groups"].of_rows(asked.store.broker_name, found.furthest_behind()[:top])
@@ -255,7 +254,7 @@ def print_lag(
     problems = [*unknown, *found.problems(max_lag)]
     for problem in problems:
         say(f"rmqstore: {problem}", err=True)
-    if problems:
+    if problems or lacks_some:
         sys.exit(EXIT_FINDINGS)
 
 
