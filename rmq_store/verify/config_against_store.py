@@ -255,10 +255,21 @@ def _consumers(store: MessageStore) -> Iterator[Finding]:
             str(store.path / CONFIG_DIR / name),
             f"group {group} has offset {offset} in {queue.topic}/{queue.queue_id}, which has offsets "
             f"{low} to {high}" + (": it may skip new messages" if ahead else ": it lost messages"),
-            "rmqstore offsets resets a group while the broker is down"
+            _advice_on(store, queue)
             if ahead
             else "The broker moves it to the first remaining message",
         )
+
+
+def _advice_on(store: MessageStore, queue: QueueId) -> str:
+    """What to do about an offset after the end of a queue."""
+    health = store.view.health
+    if queue in health.lost_queues or queue in health.short_queues:
+        return (
+            "Rebuild the queues first: rmqstore rebuild. The log has messages of this queue, or had some, "
+            "that it does not list: with them the offset may be right, and a reset does harm"
+        )
+    return "rmqstore offsets resets a group while the broker is down"
 
 
 def _range_of(store: MessageStore, queue: QueueId) -> tuple[int, int] | None:
