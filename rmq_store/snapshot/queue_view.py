@@ -196,6 +196,10 @@ class QueueView:
     def warnings(self) -> Iterator[str]:
         """What reads of this store cannot give, and notes on what may be elsewhere."""
         yield from self.losses()
+        yield from self.notes()
+
+    def notes(self) -> Iterator[str]:
+        """What may be lost, or is elsewhere."""
         doubled = doubled_names(self._open_log())
         if doubled is not None:
             yield f"{doubled}. rmqstore verify compares them"
@@ -219,10 +223,10 @@ class QueueView:
         """Whether messages are lost or cannot be read, so that a count of the store's lacks some."""
         return any(True for _ in self.losses())
 
-    def losses(self) -> Iterator[str]:
+    def losses(self, *, listed: bool = True) -> Iterator[str]:
         """Messages that are lost or cannot be read: parts of the log and of queues without files, the log's
-        lost end, lost queues."""
-        for start, stop in self._open_log().chain.holes:
+        lost end, lost queues. `listed`: with the missing files, which `info` names too."""
+        for start, stop in self._open_log().chain.holes if listed else ():
             yield (
                 f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "
                 "missing, empty or cut. rmqstore verify shows what is lost"
@@ -233,7 +237,8 @@ class QueueView:
                 f"{lost_log.reason}. It ends at log offset {self.snapshot.log_end}, and messages that queues "
                 f"count behind it cannot be read. {lost_log.advice}; rmqstore verify shows what is lost"
             )
-        yield from (f"{error.reason}. {_LISTS_THEM}" for error in self.health.queue_holes())
+        for error in self.health.queue_holes() if listed else ():
+            yield f"{error.reason}. {_LISTS_THEM}"
         for queue, lost in self.health.lost_queues.items():
             if lost.records:
                 yield f"queue {queue.topic}/{queue.queue_id} {lost}. {_LISTS_THEM}"
