@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from rmq_store.admin.queue_files_missing import missing_queue_files
 from rmq_store.commitlog.compare_doubled_files import doubled_names
 from rmq_store.commitlog.log import CommitLog, open_log, unreadable_files
 from rmq_store.commitlog.misnamed_files import misnamed_files
@@ -81,7 +82,9 @@ class StoreInfo:
     rocksdbUnread: str | None = None  # why that is not read
     dledgerLog: str | None = None  # the members whose log is here, and which of them is read
     tieredStorage: str | None = None  # what the broker has copied there, which is not read
-    damage: tuple[str, ...] = ()  # what is missing in the log, or where it is damaged near its end
+    # What is missing in the log, where it is damaged near its end, and what listings show of queues.
+    damage: tuple[str, ...] = ()
+    queuesCompared: bool = False  # with the log, which would take time
 
 
 def store_info(
@@ -100,7 +103,7 @@ def info_of_root(root: Path, config: StoreConfig, name: str) -> StoreInfo:
     """The summary of the store in `root`, a folder that is one, as of now. Raises the errors of reads."""
     log = open_log(root, config)
     try:
-        queues, unread = _queues_of(root)
+        queues, in_database, unread = _queues_of(root)
         topics = {queue.topic for queue in queues}
         first = _record_at(log, log.first_place)
         end = last_record(log)
@@ -131,7 +134,7 @@ def info_of_root(root: Path, config: StoreConfig, name: str) -> StoreInfo:
             None if unread is None else f"{unread.reason}. {unread.advice}",
             _members(root, config),
             _tiered(root),
-            tuple(_damage(root, log, end)),
+            (*_damage(root, log, end), *_damage_of_queues(root, log, end, in_database)),
         )
     finally:
         log.chain.close()
@@ -162,8 +165,8 @@ def _names(folder: Path) -> Iterator[str]:
         raise from_os_error(folder, error, "listing") from error
 
 
-def _queues_of(root: Path) -> tuple[set[QueueId], StoreError | None]:
-    """The queues with a folder, or in a database; and why that is not read."""
+def _queues_of(root: Path) -> tuple[set[QueueId], set[QueueId] | None, StoreError | None]:
+    """The queues with a folder, or in a database; those in that; None, and why, if it is not read."""
     queues: set[QueueId] = set()
     for kind in (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR):
         for topic in _names(root / kind):
@@ -171,12 +174,12 @@ def _queues_of(root: Path) -> tuple[set[QueueId], StoreError | None]:
             queues.update(QueueId(topic, int(name)) for name in names if is_queue_id(name))
     folder = rocksdb_queues(root)
     if folder is None:
-        return queues, None
+        return queues, set(), None
     try:
         with closing(QueueDatabase(folder)) as database:
-            return queues | database.ranges.keys(), None
+            return queues | database.ranges.keys(), set(database.ranges), None
     except StoreError as error:
-        return queues, error
+        return queues, None, error
 
 
 def _record_at(log: CommitLog, offset: int) -> Record | None:
@@ -273,6 +276,14 @@ def _damage(root: Path, log: CommitLog, end: LogEnd) -> Iterator[str]:
         )
 
 
+def _damage_of_queues(
+    root: Path, log: CommitLog, end: LogEnd, in_database: set[QueueId] | None
+) -> Iterator[str]:
+    """What listings show to be missing of queues."""
+    listed = end.last is not None and not (root / ABORT_FILE).exists()
+    yield from missing_queue_files(root, log.start, in_database, is_listed=listed)
+
+
 def _checkpointed(root: Path) -> int | None:
     try:
         checkpoint = Checkpoint.read(root / CHECKPOINT_FILE)
@@ -283,6 +294,7 @@ def _checkpointed(root: Path) -> int | None:
     return min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
 
 
+_NOT_COMPARED = "not compared with the log"
 _MORE_QUEUES = " with files; rmqstore queues also counts those that only the log has so far"
 
 
@@ -318,7 +330,7 @@ def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
             if info.queues is None
             else [
                 ("topics", f"{info.topics} with queues, and {info.systemTopics} system topics"),
-                ("queues", f"{info.queues}{'' if info.closed else _MORE_QUEUES}"),
+                ("queues", f"{info.queues}{'' if info.closed else _MORE_QUEUES}; {_NOT_COMPARED}"),
             ]
         ),
         ("index files", str(info.indexFiles)),

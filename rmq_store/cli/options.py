@@ -115,10 +115,15 @@ def warn_of(store: MessageStore) -> None:
         click.echo(f"rmqstore: warning: {printable(spoken(warning))}", err=True)
 
 
-def warn_of_short_queues(store: MessageStore) -> None:
-    """Print a line for each queue that lacks messages at an end, where no read reports that."""
-    for error in store.view.health.short_queue_errors():
+def warn_of_short_queues(store: MessageStore) -> bool:
+    """Print a line for each queue that lacks messages at an end, where no read reports that.
+
+    Returns whether there are such, or other losses, of which `warn_of` has warned.
+    """
+    found = list(store.view.health.short_queue_errors())
+    for error in found:
         click.echo(f"rmqstore: warning: {printable(f'{error.reason}. {error.advice}')}", err=True)
+    return bool(found) or store.view.has_losses
 
 
 def topic_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:

@@ -76,3 +76,14 @@ def forbidden_character(topic: str) -> str | None:
         if character not in more and not _ALLOWED.fullmatch(character):
             return character
     return None
+
+
+_GROUPS_OF_BROKER = {
+    *("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER"),
+    *("CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER"),
+}
+
+
+def is_group_of_broker(group: str) -> bool:
+    """Whether a broker makes a consumer group by itself (SubscriptionGroupManager#init, MixAll)."""
+    return group.startswith("CID_RMQ_SYS_") or group in _GROUPS_OF_BROKER

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import Any
 
 from rmq_store.config.consumer_offsets import Committed, committed_offsets
@@ -16,6 +17,7 @@ from rmq_store.tables.compute_lag import (
     ABOVE_MAX,
     LOST_ENTRIES,
     LOST_QUEUE,
+    LOST_RECORDS,
     NOT_KNOWN,
     NOT_READ,
     group_rows,
@@ -24,11 +26,17 @@ from rmq_store.tables.table import Row
 from rmq_store.text.sizes import counted
 
 LOST = "BELOW_MIN"
+_NO_QUEUE = "NO_SUCH_QUEUE"
 _OFFSETS_A_SHARE = 500
-_PROBLEMS = {
+_LOSSES = {
+    LOST: "unconsumed messages expired in {}",
     LOST_QUEUE: "the lag in {} is not known: the entries are lost",
     LOST_ENTRIES: "no consumer gets messages of {} that the log has: their entries are lost, and the lag "
-    "lacks them. rmqstore rebuild lists them in a new store",
+    "lacks them or counts what cannot be read. rmqstore rebuild lists them in a new store",
+    LOST_RECORDS: "the log has lost messages that wait in {}: a file of it is missing, empty or cut. Look "
+    "for it in a copy or a replica",
+}
+_PROBLEMS = _LOSSES | {
     NOT_KNOWN: "whether {} may be read is not known: topics.json cannot be read",
     NOT_READ: "messages wait in {} that no consumer reads: the number is readQueueNums of the "
     "topic or more, perm of the topic lacks 4, or topics.json does not have it",
@@ -43,10 +51,11 @@ class LagAnswer:
     rows: Sequence[Row]
 
     def furthest_behind(self) -> list[Row]:
-        """The rows, furthest behind first."""
+        """The rows, furthest behind first; before them those of which the lag is not known."""
 
-        def order(row: Row) -> tuple[int, str, str, int]:
-            return -(row.get("lag") or 0), row["consumerGroup"], row["topic"], row["queueId"]
+        def order(row: Row) -> tuple[bool, int, str, str, int]:
+            behind = -(row.get("lag") or 0), row["consumerGroup"], row["topic"], row["queueId"]
+            return not _is_unknown(row, "lag"), *behind
 
         return sorted(self.rows, key=order)
 
@@ -57,36 +66,54 @@ class LagAnswer:
             lags[row["consumerGroup"]] += row.get("lag") or 0
         behind = sum(1 for lag in lags.values() if lag)
         total = counted(lags.total(), "message")
-        return f"{counted(len(lags), 'group')}, {behind} behind, by {total} in all"
+        least = "at least " if any(_is_unknown(row, "lag") for row in self.rows) else ""
+        return f"{counted(len(lags), 'group')}, {behind} behind, by {least}{total} in all"
 
     def by_group(self) -> list[dict[str, Any]]:
-        """Rows by group and topic, furthest behind first."""
+        """Rows by group and topic, furthest behind first; before them those of which the lag is not known.
+
+        None: not known of one of the queues.
+        """
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for row in self.rows:
             group, topic = row["consumerGroup"], row["topic"]
             total = found.setdefault((group, topic), _nothing_behind(group, topic))
             total["queues"] += 1
-            total["lag"] += row.get("lag") or 0
-            total["lagBytes"] += row.get("lagBytes") or 0
-            total["lagMs"] = max(total["lagMs"], row.get("lagMs") or 0)
-            total["queuesWithLoss"] += row["status"] == LOST
-        order = sorted(found, key=lambda key: (-found[key]["lag"], key))
-        return [found[key] for key in order]
+            for name, join in (("lag", add), ("lagBytes", add), ("lagMs", max)):
+                unknown = total[name] is None or _is_unknown(row, name)
+                total[name] = None if unknown else join(total[name], row.get(name) or 0)
+            total["queuesWithLoss"] += row["status"] in _LOSSES
+
+        def order(key: tuple[str, str]) -> tuple[bool, int, tuple[str, str]]:
+            lag = found[key]["lag"]
+            return lag is not None, -(lag or 0), key
+
+        return [found[key] for key in sorted(found, key=order)]
+
+    def losses(self) -> Iterator[tuple[dict[str, Any], str]]:
+        """A sentence for each group and topic, a row of `by_group`, that lost messages."""
+        yield from self._sentences(_LOSSES)
+
+    def _sentences(self, of_status: Mapping[str, str]) -> Iterator[tuple[dict[str, Any], str]]:
+        queues = Counter((row["status"], row["consumerGroup"], row["topic"]) for row in self.rows)
+        for total in self.by_group():
+            for status, what in of_status.items():
+                if count := queues[status, total["consumerGroup"], total["topic"]]:
+                    yield total, f"{_name(total)}: {what.format(counted(count, 'queue'))}"
 
     def problems(self, max_lag: int | None = None) -> Iterator[str]:
         """A sentence for each group that lost messages, does not get some, has an offset after them,
         or is more than `max_lag` messages behind."""
-        queues = Counter((row["status"], row["consumerGroup"], row["topic"]) for row in self.rows)
-        for total in self.by_group():
-            name = f"group {total['consumerGroup']} of topic {total['topic']}"
-            if lost := total["queuesWithLoss"]:
-                yield f"{name}: unconsumed messages expired in {counted(lost, 'queue')}"
-            for status, what in _PROBLEMS.items():
-                if count := queues[status, total["consumerGroup"], total["topic"]]:
-                    yield f"{name}: {what.format(counted(count, 'queue'))}"
-            if max_lag is not None and total["lag"] > max_lag:
-                behind = counted(total["lag"], "message")
-                yield f"{name} is {behind} behind; at most {max_lag:,} are allowed"
+        yield from (sentence for _, sentence in self._sentences(_PROBLEMS))
+        known: Counter[tuple[str, str]] = Counter()
+        for row in self.rows:
+            known[row["consumerGroup"], row["topic"]] += row.get("lag") or 0
+        for total in self.by_group() if max_lag is not None else ():
+            lag = known[total["consumerGroup"], total["topic"]]
+            if max_lag is not None and lag > max_lag:
+                least = "at least " if total["lag"] is None else ""
+                behind = f"{least}{counted(lag, 'message')}"
+                yield f"{_name(total)} is {behind} behind; at most {max_lag:,} are allowed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +166,15 @@ class LagQuestion:
     def merge(self, store: MessageStore, parts: Sequence[Sequence[Row]]) -> LagAnswer:
         """All rows, in the order of the broker's files."""
         return LagAnswer([row for part in parts for row in part])
+
+
+def _is_unknown(row: Row, name: str) -> bool:
+    """Whether a number is not known; in a queue that is not there, nothing waits."""
+    return row.get(name) is None and row["status"] != _NO_QUEUE
+
+
+def _name(total: Mapping[str, Any]) -> str:
+    return f"group {total['consumerGroup']} of topic {total['topic']}"
 
 
 def _nothing_behind(group: str, topic: str) -> dict[str, Any]:

@@ -77,11 +77,11 @@ class RecoveryReport:
     records behind the log's new end, which are cut or hidden with the damage before them. `older_cut`: those
     that are older than the records before them, and what follows these, as a log that was cut leaves them.
     `entries_after_log`: of each queue, entries that lead after the log's end, and to no intact record.
-    `short_queues`: a sentence for each queue of a store left `untouched` that lacks messages at an end, or
-    its files. `left_out`: records that no broker lists, because earlier records have their queue offsets.
-    `queues`: min and max offset of each. `untouched`: the store was closed cleanly and its log and queues
-    end together, so nothing else was checked and nothing was changed. `applied`: false for a plan, which
-    says what a recovery would do.
+    `lacking`: a sentence for each thing that a store left `untouched` lacks: messages at an end of a queue,
+    files of a queue or of the log. `left_out`: records that no broker lists, because earlier records have
+    their queue offsets. `queues`: min and max offset of each. `untouched`: the store was closed cleanly and
+    its log and queues end together, so nothing else was checked and nothing was changed. `applied`: false
+    for a plan, which says what a recovery would do.
     """
 
     path: str
@@ -102,7 +102,7 @@ class RecoveryReport:
     intact_cut: int = 0
     older_cut: int = 0
     entries_after_log: dict[QueueId, int] = field(default_factory=dict)
-    short_queues: list[str] = field(default_factory=list)
+    lacking: list[str] = field(default_factory=list)
     left_out: dict[QueueId, LeftOut] = field(default_factory=dict)
     queues: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -190,11 +190,9 @@ class RecoveryReport:
         return found
 
     def __str__(self) -> str:
-        if self.short_queues:
+        if self.lacking:
             lines = [f"{printable(self.path)} was closed cleanly; nothing was changed"]
-            return "\n".join(
-                [*lines, *(f"  {printable(lacking)}" for lacking in self.short_queues)]
-            )
+            return "\n".join([*lines, *(f"  {printable(one)}" for one in self.lacking)])
         if self.untouched:
             return (
                 f"{printable(self.path)} was closed cleanly, and its log and queues end together: "

@@ -17,7 +17,7 @@ from rmq_store.config.topics_json import declared_batch_topics
 from rmq_store.consumequeue.entries_after_log import entries_after
 from rmq_store.consumequeue.entry_of_record import entries_to_write
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.errors import InvalidArgumentError, LogOffset, UnrecoverableStoreError
+from rmq_store.errors import InvalidArgumentError, LogOffset, UnrecoverableStoreError, spoken
 from rmq_store.files.changes import Change, cut
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segment_chain import SegmentChain
@@ -326,9 +326,9 @@ class StrictRecovery:
         snapshot = take_snapshot(self.root, log, self._folders, self.config)
         self.report.untouched = True
         self.report.log_start, self.report.log_end = snapshot.log_start, snapshot.log_end
-        health = QueueView(self.root, lambda: log, self._folders, snapshot, is_system_topic).health
-        lacking = (*health.short_queue_errors(), *health.lost_queue_errors())
-        self.report.short_queues = [f"{error.reason}. {error.advice}" for error in lacking]
+        view = QueueView(self.root, lambda: log, self._folders, snapshot, is_system_topic)
+        short = (f"{error.reason}. {error.advice}" for error in view.health.short_queue_errors())
+        self.report.lacking = [*short, *map(spoken, view.losses())]
         self.report.queues = {
             queue: (state.min_offset, state.max_offset)
             for queue, state in snapshot.queues.items()

@@ -13,8 +13,9 @@ from rmq_store.admin.retention import RetentionPlan, RetentionPolicy, plan_reten
 from rmq_store.config.consumer_offsets import CONSUMER_FILES, committed_offsets
 from rmq_store.config.json_files import config_names
 from rmq_store.format.byte_layout import CONFIG_DIR
+from rmq_store.format.topics import is_group_of_broker
 from rmq_store.questions.answer_by_shares import ask_opened
-from rmq_store.questions.lag_summary import LagQuestion
+from rmq_store.questions.lag_summary import LagAnswer, LagQuestion
 from rmq_store.report.plots import COLOURS, draw_bars, named
 from rmq_store.report.report_scope import Inquiry
 from rmq_store.report.section import (
@@ -38,7 +39,6 @@ from rmq_store.verify.findings import Severity
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_OF_BROKER = "CID_RMQ_SYS_"  # groups of the broker itself (MixAll#CID_RMQ_SYS_PREFIX)
 _ROWS = 50
 _SLOWEST = 5
 _BARS = 10
@@ -66,7 +66,7 @@ def lag(inquiry: Inquiry) -> Section:
     counted = min(COUNTED, max(_LEAST_COUNTED, inquiry.bounds.entries // offsets))
     answer = ask_opened(LagQuestion(counted=counted), inquiry.store)
     rows = answer.by_group()
-    behind = [row for row in rows if row["lag"]]
+    behind = [row for row in rows if row["lag"] != 0]
     estimated = any((row.get("lag") or 0) > counted for row in answer.rows)
     note = f"The bytes of more than {counted:,} messages of a queue are estimated from samples."
     return replace(
@@ -75,7 +75,7 @@ def lag(inquiry: Inquiry) -> Section:
         "The time is that from the first unconsumed message to the newest of its queue.",
         plots=[_lag_plot(behind)] if behind else [],
         grids=[_lag_grid(inquiry, rows), *_slowest(inquiry, behind)],
-        remarks=[*_lost(inquiry, rows), *_furthest(inquiry, behind)],
+        remarks=[*_lost(inquiry, answer), *_furthest(inquiry, behind)],
         unseen=[note] if estimated else [],
     )
 
@@ -107,9 +107,9 @@ def _lag_cells(row: dict[str, Any]) -> tuple[Cell, Cell, Cell]:
 def _slowest(inquiry: Inquiry, behind: Sequence[dict[str, Any]]) -> list[Grid]:
     """The groups with the largest lag in messages, bytes and time; not the broker's own."""
     found = []
-    users = [row for row in behind if not row["consumerGroup"].startswith(_OF_BROKER)]
+    users = [row for row in behind if not is_group_of_broker(row["consumerGroup"])]
     for what, name in (("messages", "lag"), ("bytes", "lagBytes"), ("time", "lagMs")):
-        rows = sorted(users, key=lambda row: -row[name])[:_SLOWEST]
+        rows = sorted(users, key=lambda row: -(row[name] or 0))[:_SLOWEST]
         cells = [
             [text(row["consumerGroup"]), text(row["topic"]), *_lag_cells(row), _look(inquiry, row)]
             for row in rows
@@ -134,11 +134,8 @@ def _lag_plot(behind: Sequence[dict[str, Any]]) -> Plot:
                 named(f"{row['consumerGroup']}, {row['topic']}", _LONGEST[not narrow])
                 for row in shown
             ],
-            [row["lag"] for row in shown],
-            [
-                f"{row['lag']:,}" if narrow else f"{row['lag']:,} messages, {size(row['lagBytes'])}"
-                for row in shown
-            ],
+            [row["lag"] or 0 for row in shown],
+            [f"{row['lag'] or 0:,}" if narrow else _behind(row) for row in shown],
             COLOURS[:1],
         )
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
@@ -148,26 +145,25 @@ def _lag_plot(behind: Sequence[dict[str, Any]]) -> Plot:
     return Plot("plot-lag", "Lag by group and topic, in messages", draw, 0.9 + 0.3 * len(shown))
 
 
-def _lost(inquiry: Inquiry, rows: Sequence[dict[str, Any]]) -> list[Remark]:
+def _behind(row: dict[str, Any]) -> str:
+    if row["lag"] is None:
+        return "not known"
+    messages = f"{row['lag']:,} messages"
+    return messages if row["lagBytes"] is None else f"{messages}, {size(row['lagBytes'])}"
+
+
+def _lost(inquiry: Inquiry, answer: LagAnswer) -> list[Remark]:
     return [
-        Remark(
-            Severity.ERROR,
-            f"group {row['consumerGroup']} lost messages of topic {row['topic']}: unconsumed messages "
-            f"expired in {row['queuesWithLoss']:,} queues",
-            _look(inquiry, row),
-        )
-        for row in rows
-        if row["queuesWithLoss"]
+        Remark(Severity.ERROR, sentence, _look(inquiry, row)) for row, sentence in answer.losses()
     ]
 
 
 def _furthest(inquiry: Inquiry, behind: Sequence[dict[str, Any]]) -> list[Remark]:
-    users = (row for row in behind if not row["consumerGroup"].startswith(_OF_BROKER))
+    users = (row for row in behind if not is_group_of_broker(row["consumerGroup"]))
     return [
         Remark(
             Severity.NOTE,
-            f"group {row['consumerGroup']} is the furthest behind: {row['lag']:,} messages "
-            f"({size(row['lagBytes'])}) of topic {row['topic']}",
+            f"group {row['consumerGroup']} is the furthest behind in topic {row['topic']}: {_behind(row)}",
             _look(inquiry, row),
         )
         for row in list(users)[:1]

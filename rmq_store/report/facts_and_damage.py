@@ -151,10 +151,8 @@ def _index_beyond(store: MessageStore) -> Iterator[Finding]:
 
 def _lost(inquiry: Inquiry) -> Iterator[str]:
     """The store's warnings, but for those that `info` has given already."""
-    holes = len(inquiry.store.log.chain.holes)
-    for place, warning in enumerate(inquiry.store.view.warnings()):
-        if place >= holes:
-            yield spoken(warning)
+    view = inquiry.store.view
+    yield from map(spoken, (*view.losses(listed=False), *view.notes()))
 
 
 def _remark(inquiry: Inquiry, finding: Finding) -> Remark:

@@ -15,7 +15,13 @@ from rmq_store.errors import InvalidArgumentError, StoreError, UnknownQueueError
 from rmq_store.format.array_types import Mask
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.retry_topics import retry_of
-from rmq_store.format.topics import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX, is_system_topic
+from rmq_store.format.topics import (
+    DLQ_PREFIX,
+    LMQ_PREFIX,
+    RETRY_PREFIX,
+    is_group_of_broker,
+    is_system_topic,
+)
 from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore
 
@@ -53,6 +59,11 @@ def _groups_with_traces(store: MessageStore) -> set[str]:
         elif topic.startswith(DLQ_PREFIX):
             found.add(topic.removeprefix(DLQ_PREFIX))
     return found
+
+
+def users_groups(store: MessageStore) -> list[str]:
+    """Sorted `known_groups`, but for those that each broker has. Raises as that."""
+    return sorted(group for group in known_groups(store) if not is_group_of_broker(group))
 
 
 def require_group(store: MessageStore, group: str, met: Iterable[str] = ()) -> None:

@@ -164,9 +164,18 @@ class Health:
         """An error for each of the `short_queues`, for what counts entries and reads no message."""
         yield from (self._unlisted(queue, lost) for queue, lost in self.short_queues.items())
 
-    def lost_queue_errors(self) -> Iterator[StoreError]:
-        """An error for each queue without files of which the log has messages."""
-        yield from map(self._lost, sorted(self.view.lost_queues()))
+    def queue_holes(self) -> Iterator[StoreError]:
+        """An error for each range of queue offsets between others that no file holds."""
+        for queue, state in self._states.items():
+            for start, stop in self.view.offsets_without_entry(queue) if state.has_hole else ():
+                error = CorruptQueueError(
+                    self.view.folder(queue),
+                    reason=f"queue {queue.topic}/{queue.queue_id} lists no message at queue offset {start} "
+                    f"to {stop}: a file of it is missing, empty or cut",
+                    advice=_REBUILD,
+                )
+                error.entry = ListedAt(*queue, start, -1, 0, stop - start)
+                yield error
 
     def only(self, queues: Iterable[QueueId]) -> StoreSnapshot:
         """The snapshot with only these `queues`, for a part of a job, and what only all of them prove."""

@@ -15,7 +15,8 @@ class QueueState:
     The queue's files list those up to `file_stop` (a unit of its files). `tail` holds the entries
     of records that the broker had not dispatched, found in the log. `bytes_after`: bytes that are
     not zeros, and not an entry, follow the last entry. `after_log`: units after `file_stop` that were
-    left out, because they lead after the end of the log.
+    left out, because they lead after the end of the log. `has_hole`: no file holds some units between
+    others.
     """
 
     min_offset: int
@@ -26,6 +27,7 @@ class QueueState:
     tail: Entries | None = None
     bytes_after: bool = False
     after_log: int = 0
+    has_hole: bool = False
 
 
 @dataclass(slots=True)

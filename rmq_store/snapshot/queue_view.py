@@ -54,6 +54,7 @@ from rmq_store.text.sizes import counted
 
 LOG = logging.getLogger("rmqstore")
 _EMPTY = QueueState(0, 0, 0, 0)
+_LISTS_THEM = "rmqstore rebuild lists its messages in a new store, and source=commitlog reads them"
 _FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read
 _MOST_KEPT = 250_000  # entries of short queues, 40 bytes each
 _MOST_OF_A_QUEUE = 1000  # a longer one is read again at little cost
@@ -193,21 +194,15 @@ class QueueView:
         return 0 if stored is None or stored > flushed else snapshot.log_end
 
     def warnings(self) -> Iterator[str]:
-        """What reads of this store cannot give: parts of the log without files, its lost end, lost queues."""
+        """What reads of this store cannot give, and notes on what may be elsewhere."""
+        yield from self.losses()
+        yield from self.notes()
+
+    def notes(self) -> Iterator[str]:
+        """What may be lost, or is elsewhere."""
         doubled = doubled_names(self._open_log())
         if doubled is not None:
             yield f"{doubled}. rmqstore verify compares them"
-        for start, stop in self._open_log().chain.holes:
-            yield (
-                f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "
-                "missing, empty or cut. rmqstore verify shows what is lost"
-            )
-        lost_log = self.health.lost_log
-        if lost_log is not None:
-            yield (
-                f"{lost_log.reason}. It ends at log offset {self.snapshot.log_end}, and messages that queues "
-                f"count behind it cannot be read. {lost_log.advice}; rmqstore verify shows what is lost"
-            )
         yield from self.health.lines_of_lost_end()
         yield from self._tiered()
         unread = self.unread_database
@@ -218,11 +213,35 @@ class QueueView:
                 f"a broker's dispatch lists them. A RocksDB database may have their entries: {unread}"
             )
         for queue, lost in self.health.lost_queues.items():
-            unless = "" if lost.records else "Unless its messages expired, "
+            if not lost.records:
+                yield (
+                    f"queue {queue.topic}/{queue.queue_id} {lost}. Unless its messages expired, {_LISTS_THEM}"
+                )
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether messages are lost or cannot be read, so that a count of the store's lacks some."""
+        return any(True for _ in self.losses())
+
+    def losses(self, *, listed: bool = True) -> Iterator[str]:
+        """Messages that are lost or cannot be read: parts of the log and of queues without files, the log's
+        lost end, lost queues. `listed`: with the missing files, which `info` names too."""
+        for start, stop in self._open_log().chain.holes if listed else ():
             yield (
-                f"queue {queue.topic}/{queue.queue_id} {lost}. {unless}rmqstore rebuild lists its "
-                "messages in a new store, and source=commitlog reads them"
+                f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "
+                "missing, empty or cut. rmqstore verify shows what is lost"
             )
+        lost_log = self.health.lost_log
+        if lost_log is not None:
+            yield (
+                f"{lost_log.reason}. It ends at log offset {self.snapshot.log_end}, and messages that queues "
+                f"count behind it cannot be read. {lost_log.advice}; rmqstore verify shows what is lost"
+            )
+        for error in self.health.queue_holes() if listed else ():
+            yield f"{error.reason}. {_LISTS_THEM}"
+        for queue, lost in self.health.lost_queues.items():
+            if lost.records:
+                yield f"queue {queue.topic}/{queue.queue_id} {lost}. {_LISTS_THEM}"
 
     def _tiered(self) -> Iterator[str]:
         tiered = tiered_queues(self._root)
@@ -343,6 +362,31 @@ class QueueView:
         width, size = files.dtype.itemsize, files.chain.file_size
         holes = () if files.batch or not files.has_holes else files.chain.holes
         return [(start // width, stop // width) for start, stop in holes if stop - start > size]
+
+    def offsets_without_entry(self, queue: QueueId) -> Iterator[tuple[int, int]]:
+        """Ranges of queue offsets between others that no file holds: one is missing, empty or cut."""
+        state = self.state(queue)
+        if not state.has_hole:
+            return
+        files = self.files(queue)
+        width = files.dtype.itemsize
+        for start, stop in files.chain.holes:
+            first = max(-(-start // width), state.file_start)
+            last = min(stop // width, state.file_stop)
+            if not state.batch and first < last:
+                yield first, last
+            elif state.file_start < first < last < state.file_stop:
+                around = concat_entries([files.entries(n, n + 1) for n in (first - 1, last)])
+                yield int(around.offset[0] + around.count[0]), int(around.offset[1])
+
+    def offsets_without_log(self, queue: QueueId) -> Iterator[tuple[int, int]]:
+        """Ranges of queue offsets whose records would be in a hole of the log, or after its end."""
+        state, end = self.state(queue), self.snapshot.log_end
+        for start, stop in self._open_log().chain.holes:
+            if start < end:
+                yield self.offset_at_log(queue, start), self.offset_at_log(queue, min(stop, end))
+        if self.log_offset_of(queue, state.max_offset - 1) >= end:
+            yield self.offset_at_log(queue, end), state.max_offset
 
     def entries_after(self, log: CommitLog, stops: Mapping[QueueId, int]) -> dict[QueueId, int]:
         """How many units before `stops` lead after the log of the snapshot, and to no record of `log`."""

@@ -268,6 +268,7 @@ def _state(listed_queue: ListedQueue, tail: Entries | None) -> QueueState:
         tail,
         listed_queue.bytes_after,
         listed_queue.after_log,
+        bool(listed_queue.files.chain.holes),
     )
 
 

@@ -43,6 +43,7 @@ from rmq_store.system_topics.system_topic_rows import (
     PLACE,
     Row,
     all_of,
+    is_whole,
     newest_time,
     rows_of,
 )
@@ -147,7 +148,7 @@ def _is_proven(store: MessageStore, row: Row, newest: int) -> bool:
     due = row["dueTimestamp"]
     if due is not None and due > newest and not row.get(_BY_DEFAULT):
         return True
-    return row["uniqKey"] is not None and bool(store.view.queues_of(row["topic"] or ""))
+    return row["uniqKey"] is not None and is_whole(store, row["topic"] or "")
 
 
 def _with_copies(
@@ -209,7 +210,7 @@ def _by_default_from(store: MessageStore, queue: QueueId) -> int:
 
     The time of such a message is made of the broker's default levels.
     """
-    tail = store.snapshot().queues[queue].tail
+    tail = store.view.state(queue).tail
     if tail is None or store.config.messageDelayLevel is not None:
         return _NEVER
     return int(tail.offset[0])

@@ -33,8 +33,8 @@ def rows_of(
     `texts`, `numbers`, `small`: column -> property. A number that is none, or a small one of more than
     9 digits, is null. Raises the errors of `read_slices` for damage.
     """
-    if not len(part):
-        return
+    if not len(part) and store.min_offset(*part.queue) < store.max_offset(*part.queue):
+        return  # of an empty queue the read says whether it is lost
     for batch in store.read_slices([part], columns=(*columns, "properties"), on_damage=on_damage):
         found = {name: _plain(batch[name]) for name in columns}
         found |= {column: property_of(batch, name) for column, name in texts.items()}
@@ -62,9 +62,15 @@ def whole_numbers(texts: pa.Array, digits: int = 18) -> pa.Array:
 
 
 def all_of(store: MessageStore, topic: str) -> Iterator[QueueSlice]:
-    """The whole queues of a topic; none if it has no queues."""
-    for queue in store.view.queues_of(topic):
+    """The whole queues of a topic, and lost ones, which a read reports; none if it has no queues."""
+    for queue in store.view.queues_read([topic]):
         yield QueueSlice(queue, store.min_offset(*queue), store.max_offset(*queue))
+
+
+def is_whole(store: MessageStore, topic: str) -> bool:
+    """Whether a topic has queues and has lost none, so that a message that they lack was never there."""
+    there = store.view.queues_of(topic)
+    return bool(there) and len(store.view.queues_read([topic])) == len(there)
 
 
 def newest_time(store: MessageStore) -> int:

@@ -32,6 +32,7 @@ from rmq_store.system_topics.copies_by_uniq_key import Copy, copies_with
 from rmq_store.system_topics.system_topic_rows import (
     Row,
     all_of,
+    is_whole,
     newest_time,
     property_of,
     rows_of,
@@ -173,7 +174,7 @@ def _with_fates(
             committed.setdefault(copy.half_offset, copy)
         elif copy.half_offset:  # the half message that it names has expired, a later one is left
             committed.setdefault(copy.uniq_key, copy)
-    there = {topic for topic in topics if store.view.queues_of(topic)}
+    there = {topic for topic in topics if is_whole(store, topic)}
     for row in rows:
         names = (*row.pop("places"), row["uniqKey"])
         copy_ = next((committed[name] for name in names if name in committed), None)
@@ -186,7 +187,7 @@ def _with_fates(
         elif row["uniqKey"] in given_up:
             row["state"] = GIVEN_UP
         elif is_ended:
-            # Without the queues of its topic, or its key, nobody can know how it ended.
+            # Without all queues of its topic, or its key, nobody can know how it ended.
             known = row["topic"] in there and row["uniqKey"] is not None
             row["state"] = ROLLED_BACK if known else ENDED
         else:

@@ -17,7 +17,7 @@ from rmq_store.store import MessageStore
 from rmq_store.tables.table import Row
 
 LOST_QUEUE, NOT_READ, ABOVE_MAX = "LOST_QUEUE", "NOT_READ", "ABOVE_MAX"
-NOT_KNOWN, LOST_ENTRIES = "NOT_KNOWN", "LOST_ENTRIES"
+NOT_KNOWN, LOST_ENTRIES, LOST_RECORDS = "NOT_KNOWN", "LOST_ENTRIES", "LOST_RECORDS"
 
 
 def source_of(store: MessageStore, name: str) -> tuple[str, int | None]:
@@ -73,15 +73,19 @@ def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int) -> Row:
     status = "BELOW_MIN" if offset < low else ABOVE_MAX if offset > high else "OK"
     if status == "OK" and offset < high and not store.view.is_read(queue):
         status = NOT_READ
-    lost = store.view.health.short_queues.get(queue)
-    if lost is not None and (offset < low or lost.offset >= high):
-        status = LOST_ENTRIES
     start = min(max(offset, low), high)
+    short, has_hole = store.view.health.short_queues.get(queue), False
+    if start < high:
+        has_hole = any(_within(start, high, store.view.offsets_without_entry(queue)))
+        if any(_within(start, high, store.view.offsets_without_log(queue))):
+            status = LOST_RECORDS
+    if has_hole or (short is not None and (offset < low or short.offset >= high)):
+        status = LOST_ENTRIES
     row: dict[str, Any] = {
         "minOffset": low,
         "maxOffset": high,
         "lag": high - start,
-        "lagBytes": bytes_between(store, queue, start, high, counted),
+        "lagBytes": None if has_hole else bytes_between(store, queue, start, high, counted),
         "status": status,
         "lagMs": 0,
     }
@@ -90,3 +94,8 @@ def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int) -> Row:
         row["firstUnconsumedTimestamp"] = first
         row["lagMs"] = None if first is None or last is None else last - first
     return row
+
+
+def _within(start: int, stop: int, ranges: Iterable[tuple[int, int]]) -> Iterator[bool]:
+    """Of each range, whether it has something of [start, stop)."""
+    return (max(start, low) < min(stop, high) for low, high in ranges)

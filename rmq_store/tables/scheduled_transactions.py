@@ -61,7 +61,7 @@ TRANSACTIONS = Table(
             "state",
             TEXT,
             "open, committed, rolledBack, givenUp (asked too often, and moved to "
-            "TRANS_CHECK_MAX_TIME_TOPIC), or ended (committed or rolled back: its topic has no queues "
+            "TRANS_CHECK_MAX_TIME_TOPIC), or ended (committed or rolled back: its topic lacks queues "
             "now, or it has no UNIQ_KEY)",
         ),
         TableColumn("producerGroup", TEXT, "property PGROUP"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from rmq_store.commitlog.walk import end_now
@@ -26,8 +27,9 @@ from rmq_store.config.rocksdb_config import GROUPS_FILE
 from rmq_store.config.topics_json import TOPICS_FILE, decode_topics, may_be_read, read_queue_count
 from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
+from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
-from rmq_store.format.topics import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from rmq_store.format.topics import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.timer_files import TIMER_CHECK, read_timer_check
 from rmq_store.store import MessageStore
@@ -143,28 +145,77 @@ def config_findings(store: MessageStore) -> Iterator[Finding]:
 
 def _missing_files(store: MessageStore, names: Collection[str]) -> Iterator[Finding]:
     """Findings for files that the broker had, by others of its files, and that are gone with their .bak."""
+    taken = None if names else _taken_by_broker(store)
+    if taken is not None:
+        proof = f"the message at log offset {taken} came through a broker, which had some"
+        effect = f"{_NO_TOPICS}, and each group starts like a new one"
+        yield _missing(store, None, proof, effect)
     if TOPICS_FILE not in names and names and store.queues():
         yield _missing(store, TOPICS_FILE, "other files of the broker are", _NO_TOPICS)
     groups = [topic for topic in store.view.known_topics if topic.startswith(RETRY_PREFIX)]
     # Without the file of groups no broker has run here, as where a store was salvaged.
     if groups and GROUPS_FILE in names and not has_consumer_offsets(store.path):
         yield _missing(store, CONSUMER_FILES[0], f"a group has the topic {groups[0]}", _NO_OFFSETS)
+    delayed = (
+        q
+        for q in store.view.queues_of(SCHEDULE_TOPIC)
+        if store.min_offset(*q) < store.max_offset(*q)
+    )
+    if GROUPS_FILE in names and DELAY_FILE not in names and any(delayed):
+        proof = f"{SCHEDULE_TOPIC} has messages"
+        yield _missing(store, DELAY_FILE, proof, _NO_DELAY_OFFSETS)
 
 
-def _missing(store: MessageStore, name: str, proof: str, effect: str) -> Finding:
+def _missing(store: MessageStore, name: str | None, proof: str, effect: str) -> Finding:
+    """A finding for a file that is gone; None: for all."""
+    folder = store.path / CONFIG_DIR
+    which = "no file is there" if name is None else "neither the file nor its .bak is there"
+    what = "them" if name is None else "the file"
     return Finding(
         Severity.WARNING,
         "config-missing",
-        str(store.path / CONFIG_DIR / name),
-        f"neither the file nor its .bak is there, although {proof}: {effect}",
-        "Restore the file from a copy before a broker starts, which writes a new one",
+        str(folder if name is None else folder / name),
+        f"{which}, although {proof}: {effect}",
+        f"Restore {what} from a copy before a broker starts, which writes a new one",
     )
+
+
+def _taken_by_broker(store: MessageStore) -> int | None:
+    """The log offset of a message with a property that only a broker sets, among the last ones of queues.
+
+    A log may also be written by the broker's store alone, without configuration.
+    """
+    states = store.snapshot().queues.items()
+    filled = (
+        (q, state.max_offset - 1) for q, state in states if state.min_offset < state.max_offset
+    )
+    own = (
+        (q, at)
+        for q, at in filled
+        if q.topic.startswith(RETRY_PREFIX) or not is_system_topic(q.topic)
+    )
+    for queue, at in islice(own, _QUEUES_LOOKED_AT):
+        with suppress(StoreError):
+            place = store.view.log_offset_of(queue, at)
+            found = decode_properties(store.log.record_at(place).properties)
+            if not _OF_BROKER.isdisjoint(found):
+                return place
+    return None
+
+
+_QUEUES_LOOKED_AT = 64
+# SendMessageProcessor since 4.4.0, and what consumers sent back.
+_OF_BROKER = {"CLUSTER", "ORIGIN_MESSAGE_ID"}
 
 
 _NO_TOPICS = "a broker knows no topic of its users, and refuses to serve their messages"
 _NO_OFFSETS = (
     "how far groups had consumed is not known, and each starts like a new group. Normal if no group has "
     "ever committed an offset"
+)
+_NO_DELAY_OFFSETS = (
+    "how far delayed messages were delivered is not known, and those that are still in the log may be "
+    "delivered twice. Normal if none has been delivered"
 )
 _BACKUP_USED = (
     "It is older: what was written after it is missing. A broker that cannot read the file uses "
@@ -204,10 +255,21 @@ def _consumers(store: MessageStore) -> Iterator[Finding]:
             str(store.path / CONFIG_DIR / name),
             f"group {group} has offset {offset} in {queue.topic}/{queue.queue_id}, which has offsets "
             f"{low} to {high}" + (": it may skip new messages" if ahead else ": it lost messages"),
-            "rmqstore offsets resets a group while the broker is down"
+            _advice_on(store, queue)
             if ahead
             else "The broker moves it to the first remaining message",
         )
+
+
+def _advice_on(store: MessageStore, queue: QueueId) -> str:
+    """What to do about an offset after the end of a queue."""
+    health = store.view.health
+    if queue in health.lost_queues or queue in health.short_queues:
+        return (
+            "Rebuild the queues first: rmqstore rebuild. The log has messages of this queue, or had some, "
+            "that it does not list: with them the offset may be right, and a reset does harm"
+        )
+    return "rmqstore offsets resets a group while the broker is down"
 
 
 def _range_of(store: MessageStore, queue: QueueId) -> tuple[int, int] | None:

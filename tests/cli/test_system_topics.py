@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,3 +101,36 @@ def test_a_group_with_offsets_is_known_without_its_settings(tmp_path: Path) -> N
         Path(store.path, "config", name).write_text("{")
     assert call("retries", store.path, "--group", "g-slow").stderr == "0 rows\n"
     assert call("retries", store.path, "--group", "g-none").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "topic", "records"),
+    [
+        ("transactions", "RMQ_SYS_TRANS_HALF_TOPIC", 30),
+        ("retries", "%RETRY%g-retry", 14),
+        ("scheduled", "SCHEDULE_TOPIC_XXXX", 34),
+    ],
+)
+def test_a_lost_queue_of_the_broker_ends_its_command(
+    command: str, topic: str, records: int, tmp_path: Path
+) -> None:
+    path = unpack("clean-5.5.0", tmp_path).path
+    shutil.rmtree(Path(path, "consumequeue", topic))
+    done = call(command, path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"queue {topic}/0 has no files, although the log has at least" in done.stderr
+    assert call("sql", path, f"SELECT count(*) FROM {command}").returncode == 2
+    skipping = call(command, path, "--skip-damaged")
+    assert skipping.returncode == 1
+    assert f"rmqstore: left out: [RMQSTORE_CORRUPT_QUEUE] {path}" in skipping.stderr
+    if records > 30:  # in several queues
+        assert f"at least {records} messages could not be read" in skipping.stderr
+
+
+def test_a_transaction_of_a_topic_that_lost_a_queue_is_not_rolled_back(tmp_path: Path) -> None:
+    path = unpack("clean-5.5.0", tmp_path).path
+    shutil.rmtree(Path(path, "consumequeue/payments/0"))
+    done = call("transactions", path, "--json")
+    states = Counter(json.loads(line)["state"] for line in done.stdout.splitlines())
+    assert states.total() == 30
+    assert states["rolledBack"] == 0 < states["ended"]

@@ -262,7 +262,7 @@ def test_lost_messages_are_an_error(golden: Golden, tmp_path: Path, report: Make
     page = report(store.path)
     assert page.done.returncode == 1
     (said,) = (text for text, severity in page.remarks.items() if severity == Severity.ERROR.value)
-    assert said.startswith(f"group late lost messages of topic {queue.topic}")
+    assert said.startswith(f"group late of topic {queue.topic}: unconsumed messages expired")
 
 
 @pytest.mark.usefixtures("_no_plots")
@@ -279,3 +279,23 @@ def test_a_fault_of_any_kind_costs_one_section(
     missing = [one for one in made.sections if one.missing is not None]
     assert [one.anchor for one in missing] == ["lag"]
     assert "AttributeError('no such thing')" in str(missing[0].missing)
+
+
+@pytest.mark.usefixtures("_no_plots")
+def test_a_hole_in_a_queue_is_an_error_once(tmp_path: Path, report: MakePage) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    Path(store.path, "consumequeue/payments/0/00000000000000002000").unlink()
+    page = report(store.path)
+    assert page.done.returncode == 1
+    (said,) = (text for text, severity in page.remarks.items() if severity == Severity.ERROR.value)
+    assert said.startswith("byte 2000 to 4000 of the queue in ")
+
+
+@pytest.mark.usefixtures("_no_plots")
+def test_a_lag_that_is_not_known_is_no_number(tmp_path: Path, report: MakePage) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    shutil.rmtree(Path(store.path, "consumequeue/orders/2"))
+    page = report(store.path)
+    row = page.rows("lag-by-group")[0]
+    assert (row["group"], row["messages"], row["queues that lost messages"]) == ("g-slow", "", "1")
+    assert any("the lag in 1 queue is not known" in text for text in page.remarks)

@@ -15,7 +15,7 @@ from tests.support.golden import KINDS, STORES, GoldenStore, unpack, unpack_kind
 from tests.support.running.commands import call
 
 
-@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json"])
+@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json", "delayOffset.json"])
 def test_a_file_that_is_gone_with_its_bak_is_named(name: str, tmp_path: Path) -> None:
     golden = unpack("clean-5.5.0", tmp_path)
     for file in Path(golden.path, "config").glob(f"{name}*"):
@@ -23,8 +23,25 @@ def test_a_file_that_is_gone_with_its_bak_is_named(name: str, tmp_path: Path) ->
     with golden.open() as store:
         (finding,) = verify(store).findings
     assert (finding.code, Path(finding.path).name) == ("config-missing", name)
-    command = "topics" if name == "topics.json" else "lag"
-    assert f"there is no {name}" in call(command, golden.path).stderr
+    if name != "delayOffset.json":
+        command = "topics" if name == "topics.json" else "lag"
+        assert f"there is no {name}" in call(command, golden.path).stderr
+
+
+@pytest.mark.parametrize("is_folder_kept", [False, True])
+@pytest.mark.parametrize("name", ["clean-4.3.2", "clean-4.9.7", "clean-5.3.3", "crash-5.5.0"])
+def test_a_store_of_a_broker_without_any_configuration_is_named(
+    name: str, is_folder_kept: bool, tmp_path: Path
+) -> None:
+    golden = unpack(name, tmp_path)
+    config = Path(golden.path, "config")
+    shutil.rmtree(config)
+    if is_folder_kept:
+        config.mkdir()
+    with golden.open() as store:
+        found = [one for one in verify(store).findings if one.code == "config-missing"]
+    assert [one.path for one in found] == [str(config)]
+    assert "came through a broker" in found[0].meaning
 
 
 def test_a_store_without_the_folder_says_that_no_group_is_known(tmp_path: Path) -> None:
@@ -46,5 +63,7 @@ def test_info_says_that_a_store_that_was_not_closed_may_have_more_queues(
 ) -> None:
     crashed = unpack_kind("rocksdb-crash-5.5.0", tmp_path)
     more = "with files; rmqstore queues also counts those that only the log has so far"
-    assert dict(facts_of(store_info(crashed.path)))["queues"] == f"0 {more}"
-    assert dict(facts_of(store_info(golden("clean-5.5.0").path)))["queues"] == "17"
+    unseen = "not compared with the log"
+    assert dict(facts_of(store_info(crashed.path)))["queues"] == f"0 {more}; {unseen}"
+    clean = store_info(golden("clean-5.5.0").path)
+    assert dict(facts_of(clean))["queues"] == f"17; {unseen}"

@@ -437,3 +437,17 @@ def test_topics_in_a_database_are_not_those_of_topics_json(
     families = {"default": rows, "kvDataVersion": {b"kvDataVersionKey": counted}}
     write_database(Path(clean.path, "config", "topics"), families)
     assert ("queue-not-read" in found(clean)) is not declared
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_group_beyond_a_queue_that_lost_files_needs_a_rebuild_and_no_reset(
+    kept: int, clean: GoldenStore
+) -> None:
+    for file in sorted(Path(clean.path, "consumequeue/orders/2").iterdir())[kept:]:
+        file.unlink()
+    finding = found(clean)["consumer-ahead"]
+    assert (
+        f"g-slow has offset 133 in orders/2, which has offsets 0 to {100 * kept}" in finding.meaning
+    )
+    assert finding.advice.startswith("Rebuild the queues first: rmqstore rebuild")
+    assert "offsets resets" not in finding.advice

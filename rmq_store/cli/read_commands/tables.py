@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from rmq_store.text.progress import Progress
 
 if TYPE_CHECKING:
     from rmq_store.questions.lag_summary import LagQuestion
+    from rmq_store.store import MessageStore
 
 
 @click.command(cls=OnceCommand)
@@ -187,8 +189,7 @@ def print_named(
             require_topic(opened, topic)
         with reading(name, opened):
             found = TABLES[name].of(opened)
-            if name in _COUNTED:
-                warn_of_short_queues(opened)
+            lacks_some = name in _COUNTED and warn_of_short_queues(opened)
             of_topics = name == "topics"
             unread = of_topics and opened.view.topics_problem is not None
             absent = of_topics and not opened.view.has_topics_file
@@ -209,7 +210,7 @@ def print_named(
         say("there is no topics.json: perm is not known, nor topics without a queue", err=True)
     if unknown:
         say(f"not in topics.json, so that a broker refuses them: {', '.join(unknown)}", err=True)
-    if unread:
+    if unread or lacks_some:
         sys.exit(EXIT_FINDINGS)
 
 
@@ -232,18 +233,14 @@ def print_lag(
     """Print the lag that the question asks for, and what is wrong on stderr."""
     import pyarrow as pa
 
-    from rmq_store.config.consumer_offsets import CONSUMER_FILES, has_consumer_offsets
     from rmq_store.questions.answer_by_shares import ask
     from rmq_store.tables import TABLES
 
     with asked_store(wanted) as asked, Progress("lag", unit="offsets") as progress:
         found = ask(question, asked.source, asked.engine, progress=progress)
-        warn_of_short_queues(asked.store)
-        if not has_consumer_offsets(asked.store.path):
-            say(
-                f"there is no {CONSUMER_FILES[0]}: how far groups have consumed is not known",
-                err=True,
-            )
+        lacks_some = warn_of_short_queues(asked.store)
+        is_asked = bool(question.groups) or max_lag is not None
+        unknown = list(_unknown_lag(asked.store, is_asked=is_asked))
         rows = TABLES["groups"].of_rows(asked.store.broker_name, found.furthest_behind()[:top])
     if by_group:
         texts, numbers = (
@@ -259,8 +256,30 @@ def print_lag(
     else:
         print_table(rows, as_json, columns=_SHOWN["groups"], kept=_KEPT["groups"])
     say(found.summary(), err=True)
-    problems = list(found.problems(max_lag))
+    problems = [*unknown, *found.problems(max_lag)]
     for problem in problems:
         say(f"rmqstore: {problem}", err=True)
-    if problems:
+    if problems or lacks_some:
         sys.exit(EXIT_FINDINGS)
+
+
+def _unknown_lag(store: MessageStore, *, is_asked: bool) -> Iterator[str]:
+    """A sentence if there is no file of offsets, and there are groups or the lag `is_asked` for.
+
+    Without one that is only said: a store that never had a consumer has no such file.
+    """
+    from rmq_store.config.consumer_offsets import CONSUMER_FILES, has_consumer_offsets
+    from rmq_store.search.queue_selection import users_groups
+
+    if has_consumer_offsets(store.path):
+        return
+    absent = f"there is no {CONSUMER_FILES[0]}: how far groups have consumed is not known"
+    groups = users_groups(store)
+    if not groups and not is_asked:
+        say(absent, err=True)
+        return
+    there = f" ({', '.join(groups[:_NAMED])}{', ...' if len(groups) > _NAMED else ''})"
+    yield f"{absent}{there if groups else ''}. Look for the file in a copy or a replica"
+
+
+_NAMED = 3  # groups in a sentence

@@ -89,6 +89,7 @@ def usage(
         most = (top or _LARGEST) if by == _MESSAGE else 0
         question = UsageQuestion(ranges, most, finds_damage=True)
         found = ask(question, asked.source, asked.engine, progress=progress)
+        lacks_some = asked.store.view.has_losses
     if by == _MESSAGE:
         _print_largest(found, as_json)
     elif as_json:
@@ -97,6 +98,8 @@ def usage(
     else:
         _print_groups(found, by, top, whole=top is None and ranges is None)
     _conclude(found.damage)
+    if lacks_some:
+        sys.exit(EXIT_FINDINGS)
 
 
 def _asked_ranges(

@@ -53,6 +53,6 @@ def recover(
         click.echo(str(report))
         if not really and not report.untouched:
             click.echo("nothing was changed; --apply repairs the store", err=True)
-    lost = report.entries_after_log or report.short_queues
+    lost = report.entries_after_log or report.lacking
     if report.damage or report.intact_cut or lost or report.left_out:
         sys.exit(EXIT_FINDINGS)
