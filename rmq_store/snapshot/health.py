@@ -34,7 +34,7 @@ from rmq_store.errors import (
     StoreError,
     shown_path,
 )
-from rmq_store.format.array_types import Mask
+from rmq_store.format.array_types import Ints, Mask
 from rmq_store.format.byte_layout import CHECKPOINT_FILE
 from rmq_store.format.queue_entries import QUEUE_ENTRY, Entries, point_to_records
 from rmq_store.format.queues import QueueId, QueueSlice
@@ -149,6 +149,20 @@ class Health:
         yield from (self._unlisted(queue, found.ends[queue]) for queue in sorted(found.ends))
         yield from self._inside(found, parts, None if compare else covered)
         yield from self._damage(found)
+
+    def errors_at(self, places: Ints, parts: Sequence[QueueSlice]) -> Iterator[StoreError]:
+        """The errors of `errors` that are about the whole records at some log offsets."""
+        if not len(places):
+            return
+        found, chosen = self.records.search_at(places), {part.queue for part in parts}
+        for queue, lost in sorted(found.ends.items()):
+            if queue in chosen:
+                yield self._unlisted(queue, lost)
+        yield from self._inside(found, parts)
+        if chosen - self._states.keys():
+            near = (self.records.queues_named(at, at + 1) for at in places.tolist())
+            gone = set().union(*near) & chosen & self.lost_queues.keys() - self._states.keys()
+            yield from map(self._lost, sorted(gone))
 
     @Fact
     def short_queues(self) -> dict[QueueId, Missing]:
