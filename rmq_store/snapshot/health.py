@@ -118,8 +118,15 @@ class Health:
             self._say_unseen(first | last, found is not None or covered is not None)
         missing = near.ends
         if found is not None:
-            asked = first | last if covered is None else covered.queues
-            missing |= {queue: lost for queue, lost in found.ends.items() if queue in asked}
+            missing |= {
+                queue: lost
+                for queue, lost in found.ends.items()
+                if (
+                    self._reaches(queue, lost, first, last)
+                    if covered is None
+                    else queue in covered.queues
+                )
+            }
             yield from self._inside(found, parts, covered)
         yield from self._inside(near, parts)
         yield from (self._unlisted(queue, missing[queue]) for queue in sorted(missing))
@@ -156,7 +163,7 @@ class Health:
             return
         found, chosen = self.records.search_at(places), {part.queue for part in parts}
         for queue, lost in sorted(found.ends.items()):
-            if queue in chosen:
+            if self._reaches(queue, lost, *self._reached_ends(parts)):
                 yield self._unlisted(queue, lost)
         yield from self._inside(found, parts)
         if chosen - self._states.keys():
@@ -311,6 +318,16 @@ class Health:
         first = {part.queue for part in there if part.start <= states[part.queue].min_offset}
         last = {part.queue for part in there if part.stop >= states[part.queue].max_offset}
         return first, last
+
+    def _reaches(
+        self, queue: QueueId, lost: Missing, first: Collection[QueueId], last: Collection[QueueId]
+    ) -> bool:
+        """Whether a read that reaches the `first` and the `last` message of queues meets what is lost.
+
+        `lost` may begin before the first message and have some after the last one too.
+        """
+        is_before = lost.offset < self._states[queue].max_offset
+        return queue in last or (is_before and queue in first)
 
     def _range(self, covered: LogRange) -> tuple[int, int]:
         """A range of the log, from its first record at or after `start` to the one at or after `stop`."""
