@@ -171,6 +171,15 @@ class Health:
             gone = set().union(*near) & chosen & self.lost_queues.keys() - self._states.keys()
             yield from map(self._lost, sorted(gone))
 
+    def lost_start(self, queue: QueueId) -> StoreError | None:
+        """The error if messages before the first of a queue are lost; None if they may have expired."""
+        low, _ = self.view.limits(queue)
+        for error in self.errors([QueueSlice(queue, low, low)]):
+            entry = error.entry
+            if entry is not None and entry[:2] == queue and entry.queue_offset < low:
+                return error
+        return None
+
     @Fact
     def short_queues(self) -> dict[QueueId, Missing]:
         """What queues lack at their ends, as far as a read of all of them looks for it."""
