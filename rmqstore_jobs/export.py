@@ -40,7 +40,7 @@ from rmqstore_jobs.exporting.manifest import (
     without,
 )
 from rmqstore_jobs.exporting.wave_rows import ExportRead
-from rmqstore_jobs.running.failures import SALVAGE, is_damage, reason_of
+from rmqstore_jobs.running.failures import is_damage, mended, reason_of
 from rmqstore_jobs.running.job_command import (
     RANGES,
     SELECTION,
@@ -70,7 +70,7 @@ _MOST_NAMED = 5  # queues of earlier runs that a problem names
 _GO_ON = "Run the same command to continue"
 _IN_THE_WAY = (
     "The same command would fail again: export into a new folder with --mode DROPMALFORMED or "
-    f"PERMISSIVE, or from a salvaged store ({SALVAGE})"
+    "PERMISSIVE, or from"
 )
 
 
@@ -256,7 +256,8 @@ class _Export:
                     # An error of the read, or of Spark. Earlier waves are complete, and the answer
                     # has the reason.
                     reason = reason_of(error)
-                    self.stopped_by = f"{reason}. {_IN_THE_WAY if is_damage(reason) else _GO_ON}"
+                    way = f"{_IN_THE_WAY} {mended(reason)}" if is_damage(reason) else _GO_ON
+                    self.stopped_by = f"{reason}. {way}"
                     break
                 progress(wave.selected_bytes)
                 if should_stop():

@@ -296,7 +296,34 @@ def test_damage_that_stops_an_export_or_a_replay_is_not_to_be_tried_again(
     assert "to continue" not in reported
     for target in ("--to", "--to-parquet"):
         assert replay.main([*words, target, str(tmp_path / target)]) == EXIT_REFUSED
-        assert "rmqstore salvage" in " ".join(capsys.readouterr().out.split())
+        stopped = " ".join(capsys.readouterr().out.split())
+        assert "rmqstore salvage" in stopped
+        assert f"to start again, delete {tmp_path / target} and " in stopped
+
+
+def test_damage_of_queues_is_to_be_rebuilt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The log is whole, so that nothing is lost, and a rebuilt store keeps groups and offsets."""
+    store = unpack(NAME, tmp_path)
+    (Path(store.path) / "consumequeue/orders/0/00000000000000002000").unlink()
+    for target, job in (("a", main), ("b", replay.main)):
+        assert job([store.path, "--to", str(tmp_path / target)]) == EXIT_REFUSED
+        stopped = " ".join(capsys.readouterr().out.split())
+        assert "from a rebuilt store (`rmqstore rebuild`" in stopped
+        assert "salvage" not in stopped
+
+
+def test_offsets_that_are_lost_have_not_expired(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = unpack(NAME, tmp_path)
+    (Path(store.path) / "consumequeue/orders/0/00000000000000000000").unlink()
+    asked = [store.path, "--to", str(tmp_path / "out"), "--offsets", "orders:0=0..50"]
+    assert replay.main(asked) == EXIT_REFUSED
+    said = capsys.readouterr().err
+    assert "queue orders/0 starts after its messages" in said
+    assert "expired" not in said
 
 
 # --- what is refused ------------------------------------------------------------------------------
