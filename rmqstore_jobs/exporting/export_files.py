@@ -71,7 +71,7 @@ class _NotedDamage(DamageHandler):
             return
         queue, at = QueueId(entry.topic, entry.queue_id), entry.queue_offset
         if any(start <= at < stop for start, stop in self._ranges(queue)):
-            self.left_out[queue] += entry.messages
+            self.left_out[queue] += max(1, entry.messages)
 
 
 class FolderTarget:
