@@ -66,7 +66,8 @@ class MessageDataset(LazyDataset):
       and the log is short (256 MiB), the queues are read whole: a damaged index hides messages.
     - The filter is applied to every row that is read.
     - Damage raises the error of `read_slices` while rows are read, unless `on_damage` was given. Parts
-      that a filter excludes are not read, and their damage is not seen. Bodies are read, and held
+      that a filter excludes are not read, and their damage is not seen; what a queue lost at an end is
+      reported if the filter may match it. Bodies are read, and held
       against their CRC, only where a query names `body` or `rawBody`; `check_crc` decides otherwise.
 
     Rows have no promised order. Several threads may scan at a time: each scan opens the stores again.

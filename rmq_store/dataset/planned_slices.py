@@ -155,7 +155,11 @@ class SlicePlanner:
         Ranges without messages stay if one of their queue could match: of a queue that lost all, and at
         an end of a queue, so that what was lost there is asked for.
         """
-        return joined((*self._parts(ranges), *self._ends(ranges)))
+        queues = {part.queue: self._of_queue(part.queue) for part in ranges}
+        known = [reduce(and_, queues[part.queue] or [pc.scalar(True)]) for part in ranges]
+        numbers = possible(self.schema, self.wanted, known) if ranges else []
+        chosen = [ranges[number] for number in numbers]
+        return joined((*self._parts(chosen), *self._ends(chosen)))
 
     def is_about(self, error: StoreError) -> bool:
         """Whether a message that matches may be among those that an error is about.
@@ -203,25 +207,28 @@ class SlicePlanner:
 
     def _ends(self, ranges: Sequence[QueueSlice]) -> Iterator[QueueSlice]:
         """A range without messages for each end of a queue that `ranges` reach, where what was lost
-        could match."""
+        could match, as far as queue offsets say it."""
         ends, known = [], []
         view = self.store.ranges_for(self.compacted)
         for part in ranges:
             low, high = view.limits(part.queue)
             if part.start <= low < high:
                 ends.append(QueueSlice(part.queue, low, low))
-                known.append(self._beyond(part.queue, low, operator.lt))
+                known.append((part.queue, low, operator.lt))
             if part.stop >= high > low:
                 ends.append(QueueSlice(part.queue, high, high))
-                known.append(self._beyond(part.queue, high, operator.ge))
-        if ends:
-            yield from (ends[number] for number in possible(self.schema, self.wanted, known))
+                known.append((part.queue, high, operator.ge))
+        if "queueOffset" not in self.named:
+            yield from ends
+        elif ends:
+            true = [self._beyond(*end) for end in known]
+            yield from (ends[number] for number in possible(self.schema, self.wanted, true))
 
     def _parts(self, ranges: Sequence[QueueSlice]) -> list[QueueSlice]:
-        kept = self._possible(ranges, ())
+        kept = self._possible(ranges, ()) if "queueOffset" in self.named else ranges
         ordered = [name for name in _PROVEN if name in self.named]
         if not ordered and "queueOffset" not in self.named:
-            return kept
+            return list(kept)
         empty, parts = (
             [part for part in kept if not len(part)],
             [part for part in kept if len(part)],
