@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from importlib import import_module
 from itertools import chain
@@ -23,7 +23,7 @@ from rmq_store.config.locate import require_store
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.compacted_queue import CompactionFolders
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.errors import ReadOnlyStoreError
+from rmq_store.errors import ReadOnlyStoreError, StoreError
 from rmq_store.escaping import is_utf8, printable
 from rmq_store.files.remote.remote_store import Listing, Shadow, open_shadow
 from rmq_store.files.remote.uri_filesystem import is_uri
@@ -393,6 +393,16 @@ class MessageStore:
             first = compacted_batches(served, compacted, name, query, reader.report)
             batches = chain(first, batches)
         return pa.RecordBatchReader.from_batches(query.schema, batches)
+
+    def read_errors(
+        self, errors: Iterable[StoreError], **how: Unpack[ReadHow]
+    ) -> Iterator[pa.RecordBatch]:
+        """The answer of `read_slices` for messages that nothing leads to: their errors, as `on_damage`
+        wants them."""
+        reader = self._reader(Query.of(False, **how), ranges_of_slices(()))
+        for error in errors:
+            assert error.entry is not None
+            yield from reader.report(error, error.entry)
 
     def read_log(
         self,

@@ -40,7 +40,7 @@ from rmqstore_jobs.exporting.manifest import (
     without,
 )
 from rmqstore_jobs.exporting.wave_rows import ExportRead
-from rmqstore_jobs.running.failures import SALVAGE, is_damage, reason_of
+from rmqstore_jobs.running.failures import is_damage, mended, reason_of
 from rmqstore_jobs.running.job_command import (
     RANGES,
     SELECTION,
@@ -55,7 +55,7 @@ from rmqstore_jobs.running.queue_options import with_queue_options, with_queues
 from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import rare_option, source_options
 from rmqstore_jobs.running.store_selection import lost_from, pieces_in
-from spark_source.options.definitions import PERMISSIVE
+from spark_source.options.definitions import DROPMALFORMED, PERMISSIVE
 from spark_source.options.parse import parse_options
 from spark_source.options.secret import HidesSecrets, without_secrets
 from spark_source.planning.partitions import cut_into_slices
@@ -67,10 +67,11 @@ if TYPE_CHECKING:
     from rmqstore_jobs.exporting.delta import DeltaTarget
 
 DEFAULT_WAVE_BYTES = 8 << 30
+_MOST_NAMED = 5  # queues of earlier runs that a problem names
 _GO_ON = "Run the same command to continue"
 _IN_THE_WAY = (
     "The same command would fail again: export into a new folder with --mode DROPMALFORMED or "
-    f"PERMISSIVE, or from a salvaged store ({SALVAGE})"
+    "PERMISSIVE, or from"
 )
 
 
@@ -158,6 +159,7 @@ class _Export:
         finished = [part.slice for parts in done.values() for part in parts]
         self.left = replace(self.plan, ranges=tuple(without(self.plan.ranges, finished)))
         self._note_gaps(done)
+        self._note_left_out()
 
     # --- refusals --------------------------------------------------------------------------------
 
@@ -220,6 +222,27 @@ class _Export:
                     f"{low:,} expired before they were exported"
                 )
 
+    def _note_left_out(self) -> None:
+        """Note what earlier runs left out because of damage: no later one exports it.
+
+        A manifest of an earlier release does not say it, nor that of a run which was killed before
+        its wave was counted: then the numbers of messages do.
+        """
+        exported, asked = self.manifest.exported, self.plan.asked
+        noted = [words for one in exported.left_out for words in one.sentences()]
+        if self._counts_all and asked.mode == DROPMALFORMED and asked.fail_on_data_loss:
+            known = sum(some.count for one in exported.left_out for some in one.left_out)
+            missing = exported.selected - exported.rows - known
+            if missing > 0:
+                noted.append(f"{missing:,}, of queues that the manifest does not name")
+        if noted:
+            further = f"; {len(noted) - _MOST_NAMED:,} more in the manifest"
+            self.problems.append(
+                "messages that earlier runs could not export because of damage: "
+                f"{'; '.join(noted[:_MOST_NAMED])}{further if len(noted) > _MOST_NAMED else ''}. "
+                "No run adds them to this target, also not from a repaired store: export into a new one"
+            )
+
     # --- waves -----------------------------------------------------------------------------------
 
     def run(self, should_stop: Callable[[], bool]) -> Answer:
@@ -234,7 +257,8 @@ class _Export:
                     # An error of the read, or of Spark. Earlier waves are complete, and the answer
                     # has the reason.
                     reason = reason_of(error)
-                    self.stopped_by = f"{reason}. {_IN_THE_WAY if is_damage(reason) else _GO_ON}"
+                    way = f"{_IN_THE_WAY} {mended(reason)}" if is_damage(reason) else _GO_ON
+                    self.stopped_by = f"{reason}. {way}"
                     break
                 progress(wave.selected_bytes)
                 if should_stop():
@@ -276,6 +300,12 @@ class _Export:
                 for p in pieces
             ]
 
+    @property
+    def _counts_all(self) -> bool:
+        """Whether each queue offset of a range is a row, unless something is missing."""
+        asked = self.plan.asked
+        return asked.tags is None and asked.keys is None and asked.unwrap_batches
+
     def _compare(self, pieces: Sequence[QueueSlice], done: Wave, damaged: int) -> None:
         """Note messages that did not arrive, or arrived as a row about damage."""
         asked = self.plan.asked
@@ -284,7 +314,7 @@ class _Export:
                 self.problems.append(f"rows about damage (see their corruptRecord): {damaged:,}")
             return
         missing = 0
-        if asked.tags is None and asked.keys is None and asked.unwrap_batches:
+        if self._counts_all:
             selected = sum(map(len, pieces))
             missing = selected - done.rows
             if missing:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from rmq_store.errors import DataLossError
+from rmq_store.errors import CorruptQueueError, DataLossError
 from rmq_store.format.releases import dialect
 from rmqstore_jobs.replay_targets.dry_run import DryRun
 from rmqstore_jobs.replay_targets.grpc_client import require_client
@@ -52,11 +52,11 @@ def run(
 def look(spec: ReplaySpec) -> None:
     """Raise StoreError for a store or a selection that cannot be read.
 
-    Offsets may have expired: an interrupted replay then reads only what it has not replayed.
+    Offsets may have expired, or be lost: an interrupted replay then reads only what it has not replayed.
     """
     if spec.release is not None:
         dialect(spec.release)
-    with suppress(DataLossError):
+    with suppress(DataLossError, CorruptQueueError):
         pin(parse_options(source_options(with_fixed_times(spec))))
 
 

@@ -22,7 +22,7 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.damage_modes import PERMISSIVE, DamageMode, handler_of
 from rmq_store.reading.query import Query, ReadHow, number, several
 from rmq_store.search.log_partitions import joined, plan_partitions
-from rmq_store.search.plan_key_search import KeyPlan, plan_keys
+from rmq_store.search.plan_key_search import KeyPlan, errors_of_lost, plan_keys
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS, DamageInTime, Search, selected_slices
 from rmq_store.snapshot.log_slices import pieces_of
 from rmq_store.store import MessageStore
@@ -30,7 +30,7 @@ from rmq_store.store import MessageStore
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from rmq_store.reading.query import ReadManner
+    from rmq_store.reading.query import OnDamage, ReadManner
 
 LOG = logging.getLogger("rmqstore")
 _FRAGMENT_BYTES = 64 << 20
@@ -43,12 +43,13 @@ class StorePart:
     """What a scan reads of one store.
 
     `slices`: ranges of its queues. `words`: None, or words of which each row has one in KEYS or as
-    UNIQ_KEY, so that the index leads to the rows.
+    UNIQ_KEY, so that the index leads to the rows. `wanted`: the filter that the rows must match.
     """
 
     store: MessageStore
     slices: tuple[QueueSlice, ...]
     words: frozenset[str] | None = None
+    wanted: Any = None
 
 
 class MessageDataset(LazyDataset):
@@ -65,7 +66,8 @@ class MessageDataset(LazyDataset):
       and the log is short (256 MiB), the queues are read whole: a damaged index hides messages.
     - The filter is applied to every row that is read.
     - Damage raises the error of `read_slices` while rows are read, unless `on_damage` was given. Parts
-      that a filter excludes are not read, and their damage is not seen. Bodies are read, and held
+      that a filter excludes are not read, and their damage is not seen; what a queue lost at an end is
+      reported if the filter may match it. Bodies are read, and held
       against their CRC, only where a query names `body` or `rawBody`; `check_crc` decides otherwise.
 
     Rows have no promised order. Several threads may scan at a time: each scan opens the stores again.
@@ -125,9 +127,8 @@ class MessageDataset(LazyDataset):
             return [replace(part, slices=()) for part in self._parts]
         if wanted is None or _has_rows_about_damage(self._how):  # whose values are null
             return [replace(part, words=self._given) for part in self._parts]
-        named = named_columns([wanted], self._readable.names)
         words: frozenset[str] | None = self._given
-        for column in sorted(named & {"keys", "uniqKey"}):
+        for column in sorted(self._named(wanted) & {"keys", "uniqKey"}):
             words = words or self._words(wanted, column)
         if words is not None and not words:
             return [replace(part, slices=()) for part in self._parts]  # no value can match
@@ -135,12 +136,16 @@ class MessageDataset(LazyDataset):
         found = []
         for part, proven in zip(self._parts, self._proven, strict=True):
             with self._lock, part.store.again() as store:
-                compacted = _sees_compacted(self._how)
-                planner = SlicePlanner(store, self._readable, wanted, named, proven, compacted)
-                found.append(
-                    replace(part, slices=tuple(planner.narrowed(part.slices)), words=words)
-                )
+                slices = tuple(self._planner(store, wanted, proven).narrowed(part.slices))
+                found.append(replace(part, slices=slices, words=words, wanted=wanted))
         return found
+
+    def _named(self, wanted: Any) -> frozenset[str]:
+        return named_columns([wanted], self._readable.names)
+
+    def _planner(self, store: MessageStore, wanted: Any, proven: ProvenLimits) -> SlicePlanner:
+        named, compacted = self._named(wanted), _sees_compacted(self._how)
+        return SlicePlanner(store, self._readable, wanted, named, proven, compacted)
 
     def _words(self, wanted: Any, column: str) -> frozenset[str] | None:
         """Words of KEYS, or UNIQ_KEYs, of which each row that matches has one; None if unknown."""
@@ -191,14 +196,32 @@ class MessageDataset(LazyDataset):
             if encoded:
                 how["encoded"] = True
             how.setdefault("check_crc", not _BODIES.isdisjoint(columns))
-            if self._search.is_timed and not isinstance(how.get("on_damage"), str):
-                given: Any = how.get("on_damage")
-                how["on_damage"] = DamageInTime(store, self._search, given)
+            if not isinstance(how.get("on_damage"), str):
+                given = cast("OnDamage | None", how.get("on_damage"))
+                how["on_damage"] = self._taker(store, part, given)
             batches = _by_words(store, part, how) if part.words else None
             how["keys"] = part.words
             for batch in batches or store.read_slices(part.slices, **how):
                 if batch.num_rows:
                     yield batch
+
+    def _taker(
+        self, store: MessageStore, part: StorePart, given: OnDamage | None
+    ) -> OnDamage | None:
+        """What takes the errors of a read: those about messages that its filter may match."""
+        timed = DamageInTime(store, self._search, given) if self._search.is_timed else given
+        if part.wanted is None:
+            return timed
+        planner = self._planner(store, part.wanted, ProvenLimits())
+
+        def take(error: StoreError) -> None:
+            if not planner.is_about(error):
+                return
+            if timed is None:
+                raise error
+            timed(error)
+
+        return take
 
     def get_fragments(self, filter: Any = None) -> Iterator[MessageFragment]:
         """The parts of the log that have rows which match, each to be scanned by itself."""
@@ -277,7 +300,7 @@ def _by_words(
 ) -> Iterator[pa.RecordBatch] | None:
     """The rows of a part with one of its words, by the index; None if nearly every message has one."""
     assert part.words is not None
-    words, ranges = part.words, [one for one in part.slices if len(one)]
+    words, ranges = part.words, part.slices
     plan = plan_keys(store, ranges, words, compacted=_sees_compacted(how))
     return None if plan is None else _answered(store, ranges, words, plan, how)
 
@@ -298,12 +321,15 @@ def _answered(
         assert callable(given)
         given(error)
 
-    # The ends of queues are no concern of a key, which is looked up in the index and the log.
+    # Only what the index has of a key, and its queue has lost, is looked for.
     looked: ReadHow = {**how, "keys": words, "check_ends": False}
     if callable(given):
         looked["on_damage"] = note
     compacted = _sees_compacted(how)
     for batch in store.read_slices(_places(store, plan, compacted), **looked):
+        some = some or batch.num_rows > 0
+        yield batch
+    for batch in store.read_errors(errors_of_lost(store, ranges, words, plan), **looked):
         some = some or batch.num_rows > 0
         yield batch
     if some or not store.key_index().distrust_all():

@@ -166,7 +166,8 @@ class WantedEntries:
         if (entries.log_offset < before).any():
             back = entries.log_offset < np.maximum.accumulate(before)
             for row in np.flatnonzero(back).tolist():
-                entry = entries.listed_at(part.queue, row)
+                # Its neighbours may be the wrong ones: how many messages it hides is not known.
+                entry = entries.listed_at(part.queue, row)._replace(messages=0)
                 folder = self._view.folder(part.queue)
                 self._damaged(points_back(folder, entry, int(before[row])), entry)
             entries = entries.take(~back)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
+
+from rmq_store.errors import StoreError
+from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
+from rmq_store.index.items_of_messages import has_key
 from rmq_store.search.log_partitions import joined
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from rmq_store.store import MessageStore
@@ -27,13 +33,15 @@ class KeyPlan:
     keys.
 
     `hits` are single entries in log order. `gaps` are log ranges that no index file covers, for the
-    queues in `indexed`. `unindexed` are ranges of queues that are not in the index.
+    queues in `indexed`. `unindexed` are ranges of queues that are not in the index. `unlisted` are the
+    log offsets of index items to which no entry of the ranges leads.
     """
 
     hits: tuple[QueueSlice, ...]
     gaps: tuple[LogSlice, ...]
     indexed: tuple[QueueSlice, ...]
     unindexed: tuple[QueueSlice, ...]
+    unlisted: tuple[int, ...] = ()
 
     def beside_hits(self, offset_at_log: Callable[[QueueId, int], int]) -> list[QueueSlice]:
         """The ranges to scan: those in gaps of the index, and those of queues that are not in the
@@ -85,18 +93,52 @@ def plan_keys(
     said = _said_places(store, found) if by_request or looks > _MOST_LOOKS else {}
     start, end = store.log_range()
     hits: list[tuple[int, QueueSlice]] = []
+    unlisted: list[int] = []
     for topic, offsets in found.items():
         for offset in sorted(offsets):
             in_gap = any(low <= offset < high for low, high in gaps)
             if not in_gap and start <= offset < end:
                 parts = _entries_at(store, by_topic[topic], offset, said.get(offset))
                 hits += [(offset, one) for one in parts]
+                unlisted += [] if parts else [offset]
     return KeyPlan(
         tuple(one for _, one in sorted(hits)),
         tuple(LogSlice(low, high, high - low) for low, high in gaps) if served else (),
         tuple(served),
         tuple(others),
+        tuple(unlisted),
     )
+
+
+def errors_of_lost(
+    store: MessageStore, ranges: Sequence[QueueSlice], keys: Collection[str], plan: KeyPlan
+) -> Iterator[StoreError]:
+    """The errors about messages with one of `keys` that the queues of `ranges` have lost.
+
+    The index, or a part of the log that it does not cover, has them. Where that part is long, and of
+    queues that are not in the index, all that the ranges lack is reported: its keys are not known.
+    """
+    health = store.view.health
+    wanted = [(topic, key) for topic in {part.queue.topic for part in plan.indexed} for key in keys]
+    beside = store.key_index().look_up_short_gaps(wanted) if plan.gaps else {}
+    unknown = plan.unindexed if beside is not None else ranges
+    queues = {part.queue for part in unknown}
+    for error in health.errors(store.served.listed(unknown)) if unknown else ():
+        if error.entry is not None and QueueId(*error.entry[:2]) in queues:
+            yield error
+    if beside is not None:
+        places = sorted({*plan.unlisted, *chain.from_iterable(beside.values())})
+        having = [place for place in places if _has_key(store, place, keys)]
+        yield from health.errors_at(np.array(having, dtype=np.int64), ranges)
+
+
+def _has_key(store: MessageStore, log_offset: int, keys: Collection[str]) -> bool:
+    try:
+        record = store.log.record_at(log_offset)
+    except StoreError:
+        return False
+    topic = decode_utf8(record.topic)
+    return any(has_key(record, topic, key) for key in keys)
 
 
 def _said_places(

@@ -54,7 +54,8 @@ def covered_range(view: QueueView, parts: Iterable[QueueSlice]) -> LogRange | No
         return None
     states = view.snapshot.queues
     there = [part for part in parts if part.queue in states]
-    chosen = {part.queue: part for part in there}
+    # Of several parts of a queue one will do, and one that only stands for an end of it does not.
+    chosen = {part.queue: part for part in sorted(there, key=len)}
     queues = users_queues(view, {queue.topic for queue in chosen})
     others = len(states) - len(queues)
     if not chosen or len(chosen) < len(there) or others > _MOST_OTHERS:

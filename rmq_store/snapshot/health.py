@@ -34,7 +34,7 @@ from rmq_store.errors import (
     StoreError,
     shown_path,
 )
-from rmq_store.format.array_types import Mask
+from rmq_store.format.array_types import Ints, Mask
 from rmq_store.format.byte_layout import CHECKPOINT_FILE
 from rmq_store.format.queue_entries import QUEUE_ENTRY, Entries, point_to_records
 from rmq_store.format.queues import QueueId, QueueSlice
@@ -118,8 +118,15 @@ class Health:
             self._say_unseen(first | last, found is not None or covered is not None)
         missing = near.ends
         if found is not None:
-            asked = first | last if covered is None else covered.queues
-            missing |= {queue: lost for queue, lost in found.ends.items() if queue in asked}
+            missing |= {
+                queue: lost
+                for queue, lost in found.ends.items()
+                if (
+                    self._reaches(queue, lost, first, last)
+                    if covered is None
+                    else queue in covered.queues
+                )
+            }
             yield from self._inside(found, parts, covered)
         yield from self._inside(near, parts)
         yield from (self._unlisted(queue, missing[queue]) for queue in sorted(missing))
@@ -149,6 +156,29 @@ class Health:
         yield from (self._unlisted(queue, found.ends[queue]) for queue in sorted(found.ends))
         yield from self._inside(found, parts, None if compare else covered)
         yield from self._damage(found)
+
+    def errors_at(self, places: Ints, parts: Sequence[QueueSlice]) -> Iterator[StoreError]:
+        """The errors of `errors` that are about the whole records at some log offsets."""
+        if not len(places):
+            return
+        found, chosen = self.records.search_at(places), {part.queue for part in parts}
+        for queue, lost in sorted(found.ends.items()):
+            if self._reaches(queue, lost, *self._reached_ends(parts)):
+                yield self._unlisted(queue, lost)
+        yield from self._inside(found, parts)
+        if chosen - self._states.keys():
+            near = (self.records.queues_named(at, at + 1) for at in places.tolist())
+            gone = set().union(*near) & chosen & self.lost_queues.keys() - self._states.keys()
+            yield from map(self._lost, sorted(gone))
+
+    def lost_start(self, queue: QueueId) -> StoreError | None:
+        """The error if messages before the first of a queue are lost; None if they may have expired."""
+        low, _ = self.view.limits(queue)
+        for error in self.errors([QueueSlice(queue, low, low)]):
+            entry = error.entry
+            if entry is not None and entry[:2] == queue and entry.queue_offset < low:
+                return error
+        return None
 
     @Fact
     def short_queues(self) -> dict[QueueId, Missing]:
@@ -306,6 +336,16 @@ class Health:
         first = {part.queue for part in there if part.start <= states[part.queue].min_offset}
         last = {part.queue for part in there if part.stop >= states[part.queue].max_offset}
         return first, last
+
+    def _reaches(
+        self, queue: QueueId, lost: Missing, first: Collection[QueueId], last: Collection[QueueId]
+    ) -> bool:
+        """Whether a read that reaches the `first` and the `last` message of queues meets what is lost.
+
+        `lost` may begin before the first message and have some after the last one too.
+        """
+        is_before = lost.offset < self._states[queue].max_offset
+        return queue in last or (is_before and queue in first)
 
     def _range(self, covered: LogRange) -> tuple[int, int]:
         """A range of the log, from its first record at or after `start` to the one at or after `stop`."""

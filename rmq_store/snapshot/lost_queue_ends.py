@@ -102,7 +102,7 @@ class LostQueueEnds:
         self, first: set[QueueId], last: set[QueueId], *, all_seen: bool
     ) -> dict[QueueId, Missing]:
         missing: dict[QueueId, Missing] = {}
-        if any(self._starts_late(queue) for queue in first):
+        if any(self.starts_late(queue) for queue in first):
             missing |= {queue: lost for queue, lost in self._at_start.items() if queue in first}
         if last and self.is_closed:
             missing |= {queue: lost for queue, lost in self._at_end.ends.items() if queue in last}
@@ -130,7 +130,7 @@ class LostQueueEnds:
             return False
         return log_offset in self._view.entries(queue, offset, offset + 1).log_offset.tolist()
 
-    def _starts_late(self, queue: QueueId) -> bool:
+    def starts_late(self, queue: QueueId) -> bool:
         """Whether all files before the queue's first are gone, and none of its records has expired."""
         state = self._states[queue]
         return not state.batch and 0 < state.file_start == state.min_offset < state.file_stop

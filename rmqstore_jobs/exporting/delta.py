@@ -25,7 +25,14 @@ from rmq_store.files.journal import JournalError
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmqstore_jobs.exporting.delta_log import Commit, commits, latest_version
 from rmqstore_jobs.exporting.export_files import summed_file
-from rmqstore_jobs.exporting.manifest import ExportedFile, Manifest, Wave, from_json, to_json
+from rmqstore_jobs.exporting.manifest import (
+    ExportedFile,
+    LeftOut,
+    Manifest,
+    Wave,
+    from_json,
+    to_json,
+)
 from rmqstore_jobs.exporting.wave_rows import DAY, TOPIC, ExportRead
 from rmqstore_jobs.running.job_command import RANGES
 from rmqstore_jobs.running.spark_engine import submitted
@@ -149,7 +156,11 @@ class DeltaTarget:
                 reason=f"an interrupted export added wave {wave.number} meanwhile",
                 advice="Nothing is lost or duplicated; run this again",
             )
-        return done, self._damaged(read, done)
+        damaged = self._damaged(read, done)
+        if damaged:
+            done = replace(done, left_out=(LeftOut(damaged),))
+            self.manifest.note_left_out(done)
+        return done, damaged
 
     def _damaged(self, read: ExportRead, done: Wave) -> int:
         """The number of damaged messages of a wave: of the files, or else of a second read."""

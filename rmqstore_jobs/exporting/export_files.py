@@ -15,13 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store import MessageStore
+from rmq_store.errors import StoreError
+from rmq_store.format.queues import QueueId
 from rmq_store.questions.answer_by_shares import OnProgress, ask
+from rmq_store.reading.slice_reader import ranges_of_slices
 from rmqstore_jobs.exporting.file_writers import FileWriter, OpenWriter, writer_of
-from rmqstore_jobs.exporting.manifest import ExportedFile, Manifest, Wave
+from rmqstore_jobs.exporting.manifest import ExportedFile, LeftOut, Manifest, Wave
 from rmqstore_jobs.exporting.wave_rows import DAY, TOPIC, ExportRead
 from rmqstore_jobs.running.provenance import sum_of
 from rmqstore_jobs.running.spark_engine import engine_of
 from spark_source.planning.partitions import Share
+from spark_source.planning.pinned_plan import ReadPlan
 from spark_source.task_damage import DamageHandler
 
 if TYPE_CHECKING:
@@ -38,10 +42,36 @@ Group = tuple[str | None, date | None]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written of some shares: the files, and the number of damaged messages."""
+    """What was written of some shares: the files, the number of errors, and the messages of each queue
+    that are damaged; of None, places where it is unknown which queues had them."""
 
     files: tuple[ExportedFile, ...]
     damaged: int
+    left_out: Counter[QueueId | None]
+
+
+class _NotedDamage(DamageHandler):
+    """Notes too what is left out of some ranges.
+
+    What a queue lacks at its ends is in no range: a later run exports it from the repaired store.
+    """
+
+    def __init__(self, store: MessageStore, plan: ReadPlan) -> None:
+        super().__init__(store, plan.asked)
+        self._ranges = ranges_of_slices(plan.ranges)
+        self.left_out: Counter[QueueId | None] = Counter()
+
+    def __call__(self, error: StoreError) -> None:
+        before, entry = self.damaged, error.entry
+        super().__call__(error)
+        if self.damaged == before:
+            return
+        if entry is None:
+            self.left_out[None] += 1
+            return
+        queue, at = QueueId(entry.topic, entry.queue_id), entry.queue_offset
+        if any(start <= at < stop for start, stop in self._ranges(queue)):
+            self.left_out[queue] += max(1, entry.messages)
 
 
 class FolderTarget:
@@ -65,7 +95,11 @@ class FolderTarget:
         )
         written = ask(question, read.plan.store, engine_of(self.spark))
         rows = sum(file.rows for file in written.files)
-        done = replace(wave, rows=rows, files=written.files)
+        left_out = tuple(
+            LeftOut(count) if queue is None else LeftOut(count, *queue)
+            for queue, count in sorted(written.left_out.items(), key=str)
+        )
+        done = replace(wave, rows=rows, files=written.files, left_out=left_out)
         self.manifest.commit(done)
         return done, written.damaged
 
@@ -87,12 +121,12 @@ class WaveFiles:
     def work(self, store: MessageStore, share: tuple[int, Share], progress: OnProgress) -> Written:
         """Write the files of a share. Raises what the read raises, and OSError."""
         number, part = share
-        damage = DamageHandler(store, self.read.plan.asked)
+        damage = _NotedDamage(store, self.read.plan)
         name = f"{self.number:06d}-{number:05d}.{self.format}"
         files = _Files(Path(self.staging), name, writer_of(self.format, self.charset))
         for batch in self.read.batches(store, part, damage):
             files.add(batch)
-        return Written(tuple(files.close()), damage.damaged)
+        return Written(tuple(files.close()), damage.damaged, damage.left_out)
 
     def weight(self, share: tuple[int, Share]) -> int:
         """The selected bytes of a slice of the log."""
@@ -102,7 +136,8 @@ class WaveFiles:
     def merge(self, store: MessageStore, parts: Sequence[Written]) -> Written:
         """The files of all shares."""
         files = tuple(file for part in parts for file in part.files)
-        return Written(files, sum(part.damaged for part in parts))
+        left_out = sum((part.left_out for part in parts), Counter[QueueId | None]())
+        return Written(files, sum(part.damaged for part in parts), left_out)
 
 
 class _Files:

@@ -72,6 +72,18 @@ class ExportedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Messages of a queue inside of a wave's ranges that are not in its files, or only as damage.
+
+    Without a queue it is unknown which one had them, and `count` is the number of damaged places.
+    """
+
+    count: int
+    topic: str | None = None
+    queue_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Wave:
     """What one wave put into the target."""
 
@@ -89,6 +101,23 @@ class Wave:
     written: str  # ISO 8601
     table: str = PARQUET
     delta_version: int | None = None  # version of the Delta table with this wave
+    left_out: tuple[LeftOut, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutOf:
+    """What a wave left out, the wave's broker, and when it was written."""
+
+    wave: int
+    broker_name: str
+    written: str
+    left_out: tuple[LeftOut, ...]
+
+    def sentences(self) -> Iterator[str]:
+        """A few words for each queue."""
+        for one in self.left_out:
+            queue = f" of {one.topic}/{one.queue_id}" if one.topic is not None else ""
+            yield f"{one.count:,}{queue} of broker {self.broker_name!r} in wave {self.wave} of {self.written}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +140,24 @@ class Exported:
     rows: int = 0
     bytes: int = 0
     ranges: Mapping[str, tuple[ExportedRange, ...]] = field(default_factory=dict)  # by broker
+    left_out: tuple[LeftOutOf, ...] = ()
+
+    @property
+    def selected(self) -> int:
+        """The number of queue offsets in the ranges."""
+        return sum(len(part.slice) for of_broker in self.ranges.values() for part in of_broker)
+
+    def with_left_out(self, wave: Wave) -> Exported:
+        """The sum with what a wave of it left out."""
+        if not wave.left_out:
+            return self
+        noted = LeftOutOf(wave.number, wave.broker_name, wave.written, wave.left_out)
+        return replace(self, left_out=(*self.left_out, noted))
 
     def plus(self, wave: Wave) -> Exported:
         """The sum with the next wave."""
         before = self.ranges.get(wave.broker_name, ())
-        return replace(
+        found = replace(
             self,
             number=wave.number,
             asked=wave.asked,
@@ -126,6 +168,7 @@ class Exported:
             bytes=self.bytes + sum(file.size for file in wave.files),
             ranges={**self.ranges, wave.broker_name: tuple(joined([*before, *wave.ranges]))},
         )
+        return found.with_left_out(wave)
 
 
 class Manifest(Journal[WaveBegun, Exported]):
@@ -225,6 +268,12 @@ class Manifest(Journal[WaveBegun, Exported]):
             self._move(wave)
         self.save(None, self.exported.plus(wave))
         shutil.rmtree(self.target / STAGING, ignore_errors=True)
+
+    def note_left_out(self, wave: Wave) -> None:
+        """Add to the last wave what it left out, where that is known after it was committed."""
+        if wave.left_out:
+            write_entry(_wave_file(self.folder, wave.number), _WAVE, asdict(wave))
+            self.save(self.begun, self.exported.with_left_out(wave))
 
     def _move(self, wave: Wave) -> None:
         """Move the files not moved yet. A missing file is an error."""

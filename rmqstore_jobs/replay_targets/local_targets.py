@@ -38,7 +38,7 @@ from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_question import REFUSED_BY_STORE, Handled
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.replaying.report import ReplayReport, TargetRange
-from rmqstore_jobs.running.failures import failure
+from rmqstore_jobs.running.failures import failure, is_damage
 from spark_source.writing.target.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class LocalReplay(ReplayCall):
             return next(reading, None)
         except Exception as error:
             # After any failure the target is closed cleanly, and the report has the reason.
-            self.stopped_by = f"reading failed: {failure(error)}"
+            self.stopped_by = f"reading failed: {self._failure(error)}"
             return None
 
     def _declare_batch_topics(self, target: StoreWriter) -> None:
@@ -213,7 +213,7 @@ class LocalReplay(ReplayCall):
             counts = write_parquet(self.spark, self.spec, self.read, path)
         except Exception as error:
             # As above: the report has the reason, and the same command continues.
-            self.stopped_by = f"writing Parquet failed: {failure(error)}"
+            self.stopped_by = f"writing Parquet failed: {self._failure(error)}"
             return
         written = counts.pop(PARQUET)
         if self.spec.to_store is None:
@@ -221,6 +221,13 @@ class LocalReplay(ReplayCall):
             self.counts[MATCHED] = written
         self.counts[PARQUET] = written
         self._record(parquet_done=True)
+
+    def _failure(self, error: Exception) -> str:
+        """Why it ended early. After damage, also how to get rid of what it has made."""
+        reason = failure(error)
+        if not is_damage(reason):
+            return reason
+        return f"{reason}; {self.journal.how_to_start_again(self.current)}"
 
     # --- result ----------------------------------------------------------------------------------
 

@@ -10,7 +10,11 @@ from rmq_store.files.journal import JournalError
 _DAMAGE = re.compile(
     r"\[RMQSTORE_(CORRUPT_[A-Z]+|MISSING_FILE|BODY)\]|the end of the log is lost: "
 )
-SALVAGE = "`rmqstore salvage` copies the intact messages into a new store"
+_OF_QUEUES = re.compile(r"\[RMQSTORE_CORRUPT_QUEUE\]|\[RMQSTORE_MISSING_FILE\] .*?consumequeue/")
+_REBUILT = (
+    "a rebuilt store (`rmqstore rebuild` makes queues from the log, and keeps groups and offsets)"
+)
+_SALVAGED = "a salvaged store (`rmqstore salvage` copies the intact messages into a new store)"
 
 
 class AlreadyDoneError(JournalError):
@@ -22,6 +26,11 @@ class AlreadyDoneError(JournalError):
 def is_damage(reason: str) -> bool:
     """Whether the reason is damage of a store, so that the same command would fail again."""
     return _DAMAGE.search(reason) is not None
+
+
+def mended(reason: str) -> str:
+    """The store that a job can read where damage stopped it: of queues, their log may be whole."""
+    return _REBUILT if _OF_QUEUES.search(reason) else _SALVAGED
 
 
 def is_from_spark(error: Exception) -> bool:
@@ -46,5 +55,5 @@ def failure(error: Exception) -> str:
     reason = reason_of(error)
     if not is_damage(reason):
         return reason
-    again = "The same command would fail again: replay from a salvaged store into a new target"
-    return f"{reason}. {again} ({SALVAGE})"
+    again = "The same command would fail again: replay into a new target, from"
+    return f"{reason}. {again} {mended(reason)}"

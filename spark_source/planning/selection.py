@@ -272,6 +272,9 @@ def _bound(
     if not asked.fail_on_data_loss:
         LOG.warning("%s is not in %s to %s; the remaining messages are read", what, *limits)
         return Bound(offset=offset)
+    lost = store.view.health.lost_start(queue) if offset < limits[0] else None
+    if lost is not None:
+        raise lost
     kind = DataLossError if offset < limits[0] else InvalidArgumentError
     raise kind(
         store.path,

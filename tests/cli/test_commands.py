@@ -16,7 +16,16 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.cli.main import COMMANDS
 from tests.support.golden import GoldenStore, in_a_queue, unpack, user_topic
-from tests.support.running.commands import COMMAND, Golden, complaint, in_ms, objects, run, sent_to
+from tests.support.running.commands import (
+    COMMAND,
+    Golden,
+    call,
+    complaint,
+    in_ms,
+    objects,
+    run,
+    sent_to,
+)
 
 
 def test_every_command_lists_its_options() -> None:
@@ -128,6 +137,23 @@ def test_cat_says_which_messages_of_an_offset_have_expired(golden: Golden) -> No
     words = ("--topic", queue["topic"], "--queue", str(queue["queueId"]), "--offset", "0")
     said = complaint("cat", store.path, *words, expect=0)
     assert f"the messages of offsets 0 to {queue['minOffset'] - 1} have expired" in said
+
+
+def test_cat_says_which_messages_of_an_offset_are_lost(tmp_path: Path) -> None:
+    """The log has them, so they have not expired. The limit ends the read before its end."""
+    store = unpack("clean-5.5.0", tmp_path)
+    (Path(store.path) / "consumequeue/orders/0/00000000000000000000").unlink()
+    words = ("cat", store.path, "--topic", "orders", "--queue", "0", "--columns", "queueOffset")
+    some = (*words, "--offset", "20", "--limit", "2")
+    assert "queue orders/0 starts after its messages" in complaint(*some, expect=2)
+    skipping = call(*some, "--skip-damaged")
+    assert skipping.stdout.split() == ["100", "101"]
+    assert skipping.returncode == 1
+    assert "expired" not in skipping.stderr
+    every = call(*words, "--offset", "20", "--skip-damaged")
+    assert every.stderr.count("starts after its messages") == 1
+    assert "could not be read" not in every.stderr  # said of several errors
+    assert call(*words, "--offset", "100", "--limit", "2").returncode == 0
 
 
 def test_cat_takes_queue_time_tag_and_limit(store: GoldenStore) -> None:

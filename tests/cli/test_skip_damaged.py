@@ -75,6 +75,22 @@ def test_a_table_of_files_has_no_damaged_messages_to_leave_out(tmp_path: Path) -
     )
 
 
+def test_entries_alone_do_not_say_how_many_messages_are_hidden(tmp_path: Path) -> None:
+    """The first files of two queues are exchanged: only their records say that 200 entries are wrong."""
+    store = unpack("clean-5.5.0", tmp_path)
+    one, other = (
+        Path(store.path, f"consumequeue/orders/{queue}/00000000000000000000") for queue in (0, 1)
+    )
+    contents = one.read_bytes(), other.read_bytes()
+    other.write_bytes(contents[0])
+    one.write_bytes(contents[1])
+    words = ("cat", store.path, "--topic", "orders", "--skip-damaged", "--columns")
+    by_entries = call(*words, "queueOffset").stderr.splitlines()[-1]
+    assert by_entries.endswith(" places could not be read; see `verify`")
+    by_records = call(*words, "queueOffset,keys").stderr.splitlines()[-1]
+    assert by_records == "rmqstore: 200 messages could not be read; see `verify`"
+
+
 @pytest.mark.parametrize(
     ("gone", "printed", "said"),
     [

@@ -94,7 +94,7 @@ def cat(
         if search.is_timed:
             on_damage = DamageInTime(opened, search, on_damage)
         if offset is not None:
-            _check_offset(opened, search, offset)
+            on_damage = _check_offset(opened, search, offset, on_damage)
             slices = [QueueSlice(s.queue, max(s.start, offset), s.stop) for s in slices]
         needed = list(dict.fromkeys([*read, *(["storeTimestamp"] if search.is_timed else [])]))
         batches = opened.read_slices(
@@ -114,10 +114,13 @@ def cat(
     damage.conclude()
 
 
-def _check_offset(store: MessageStore, search: Search, offset: int) -> None:
+def _check_offset(
+    store: MessageStore, search: Search, offset: int, on_damage: OnDamage | None
+) -> OnDamage | None:
     """Raise for an offset that no selected queue has reached; warn where it has expired.
 
-    A compacted queue may begin at any offset: there the broker gives the next message.
+    Where it is lost, that is reported now: a limit may end the read before. Returns what takes the
+    other errors. A compacted queue may begin at any offset: there the broker gives the next message.
     """
     (topic,) = search.topics or ()
     view, chosen = store.ranges_for(search.compacted), search.queue_ids
@@ -132,11 +135,23 @@ def _check_offset(store: MessageStore, search: Search, offset: int) -> None:
             ),
             advice="The last number of each queue is the offset of its next message",
         )
+    known = []
     for queue, (low, _) in ends.items():
         is_whole = not search.compacted or store.served.compacted(queue) is None
-        if offset < low and is_whole:
+        if offset >= low or not is_whole:
+            continue
+        lost = store.view.health.lost_start(queue)
+        if lost is None:
             say(
                 f"rmqstore: queue {topic}/{queue.queue_id} begins at {low}: the messages of offsets "
                 f"{offset} to {low - 1} have expired",
                 err=True,
             )
+        elif on_damage is None:
+            raise lost
+        else:
+            on_damage(lost)
+            known.append(lost.entry)
+    if on_damage is None or not known:
+        return on_damage
+    return lambda error: None if error.entry in known else on_damage(error)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,54 @@ def test_damage_that_is_left_out_is_a_problem(
     assert all("RMQSTORE_" in row["corruptRecord"] for row in about)
 
 
+@pytest.mark.parametrize("mode", ["DROPMALFORMED", "PERMISSIVE"])
+@pytest.mark.parametrize("lost", ["consumequeue/orders/0/00000000000000002000", None])
+def test_later_runs_say_what_an_earlier_one_left_out(
+    tmp_path: Path, mode: str, lost: str | None
+) -> None:
+    """The store may have been repaired since: its messages do not come into the target."""
+    store, sound = damaged(tmp_path), unpack(NAME, tmp_path / "sound")
+    if lost is not None:
+        shutil.rmtree(store.path)
+        shutil.copytree(sound.path, store.path)
+        (Path(store.path) / lost).unlink()
+    asked = spec(store, tmp_path / "out", mode=mode)
+    assert not run(None, asked).ok
+    count, queue = (1, "payments/") if lost is None else (100, "orders/0")
+    for path in (store.path, sound.path):
+        again = run(None, replace(asked, store=path))
+        assert not again.ok
+        assert again.numbers["messages added"] == 0
+        (problem,) = again.problems
+        assert f"because of damage: {count} of {queue}" in problem
+        assert "in wave " in problem
+        assert "export into a new one" in problem
+
+
+def test_a_manifest_without_what_was_left_out(tmp_path: Path) -> None:
+    """An earlier release did not note it, but its ranges and rows say it."""
+    store = damaged(tmp_path)
+    asked = spec(store, tmp_path / "out", mode="DROPMALFORMED")
+    run(None, asked)
+    for file in (tmp_path / "out/_manifest").iterdir():
+        content = json.loads(file.read_text("utf-8"))
+        for part in (content, *(content.get("done") or ())):
+            part.pop("left_out", None)
+        file.write_text(json.dumps(content), "utf-8")
+    (problem,) = run(None, asked).problems
+    assert "because of damage: 1, of queues that the manifest does not name" in problem
+
+
+def test_what_a_queue_lost_at_its_end_is_exported_later(tmp_path: Path) -> None:
+    store, sound = unpack(NAME, tmp_path), unpack(NAME, tmp_path / "sound")
+    (Path(store.path) / "consumequeue/orders/0/00000000000000004000").unlink()
+    asked = spec(store, tmp_path / "out", mode="DROPMALFORMED")
+    assert not run(None, asked).ok
+    later = run(None, replace(asked, store=sound.path))
+    assert later.ok, later.problems
+    assert later.numbers["messages added"] == 49
+
+
 @ON_BOTH
 def test_damage_that_stops_an_export_or_a_replay_is_not_to_be_tried_again(
     engine: SparkSession | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -247,7 +296,34 @@ def test_damage_that_stops_an_export_or_a_replay_is_not_to_be_tried_again(
     assert "to continue" not in reported
     for target in ("--to", "--to-parquet"):
         assert replay.main([*words, target, str(tmp_path / target)]) == EXIT_REFUSED
-        assert "rmqstore salvage" in " ".join(capsys.readouterr().out.split())
+        stopped = " ".join(capsys.readouterr().out.split())
+        assert "rmqstore salvage" in stopped
+        assert f"to start again, delete {tmp_path / target} and " in stopped
+
+
+def test_damage_of_queues_is_to_be_rebuilt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The log is whole, so that nothing is lost, and a rebuilt store keeps groups and offsets."""
+    store = unpack(NAME, tmp_path)
+    (Path(store.path) / "consumequeue/orders/0/00000000000000002000").unlink()
+    for target, job in (("a", main), ("b", replay.main)):
+        assert job([store.path, "--to", str(tmp_path / target)]) == EXIT_REFUSED
+        stopped = " ".join(capsys.readouterr().out.split())
+        assert "from a rebuilt store (`rmqstore rebuild`" in stopped
+        assert "salvage" not in stopped
+
+
+def test_offsets_that_are_lost_have_not_expired(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = unpack(NAME, tmp_path)
+    (Path(store.path) / "consumequeue/orders/0/00000000000000000000").unlink()
+    asked = [store.path, "--to", str(tmp_path / "out"), "--offsets", "orders:0=0..50"]
+    assert replay.main(asked) == EXIT_REFUSED
+    said = capsys.readouterr().err
+    assert "queue orders/0 starts after its messages" in said
+    assert "expired" not in said
 
 
 # --- what is refused ------------------------------------------------------------------------------

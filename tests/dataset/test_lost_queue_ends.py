@@ -1,0 +1,143 @@
+"""A filter does not hide what a queue has lost at its ends, and has no error where it excludes that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.arrow.column_definitions import TIMESTAMP
+from rmq_store.errors import CorruptQueueError, StoreError
+from tests.support.golden import unpack
+from tests.support.running.commands import call
+
+late, early = 1_795_253_030_200, 1_795_253_027_500  # ms
+
+
+Injure = Callable[[Path], None]
+Hurt = Callable[[Injure], MessageStore]
+
+
+def without_last(store: Path) -> None:
+    (store / "consumequeue/orders/0/00000000000000004000").unlink()
+
+
+def with_zeros(store: Path) -> None:
+    file = store / "consumequeue/orders/0/00000000000000004000"
+    content = file.read_bytes()
+    file.write_bytes(content[:600] + bytes(len(content) - 600))
+
+
+def without_first(store: Path) -> None:
+    (store / "consumequeue/orders/0/00000000000000000000").unlink()
+
+
+def with_short_batches(store: Path) -> None:
+    for file in (store / "batchconsumequeue/inner/0").iterdir():
+        file.write_bytes(file.read_bytes()[:1000])
+
+
+def without_queue(store: Path) -> None:
+    for file in (store / "consumequeue/orders/0").iterdir():
+        file.unlink()
+
+
+def time(ms: int) -> pa.Scalar:
+    return pa.scalar(ms, pa.int64()).cast(TIMESTAMP)
+
+
+topic, queue_id, offset = pc.field("topic"), pc.field("queueId"), pc.field("queueOffset")
+place, stored, keys = pc.field("commitLogOffset"), pc.field("storeTimestamp"), pc.field("keys")
+
+
+@pytest.fixture
+def hurt(tmp_path: Path) -> Hurt:
+    def made(injure: Injure) -> MessageStore:
+        path = unpack("clean-5.5.0", tmp_path).path
+        injure(Path(path))
+        return MessageStore.open(path)
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("injure", "wanted"),
+    [
+        (without_last, keys == "ORDER_1416"),
+        (with_zeros, keys == "ORDER_1416"),
+        (without_queue, keys == "ORDER_1416"),
+        (without_last, (queue_id == 0) & (offset >= 210)),
+        (without_last, place >= 800_000),
+        (without_last, (topic == "orders") & (stored >= time(late))),
+        (without_first, (topic == "orders") & (offset < 50)),
+        (without_first, place < 30_000),
+        (without_first, (topic == "orders") & (stored < time(early))),
+        (with_short_batches, (topic == "inner") & (offset >= 150)),
+    ],
+)
+@pytest.mark.parametrize("columns", [["queueOffset"], ["body"]])
+def test_a_filter_that_lost_messages_match(
+    hurt: Hurt, injure: Injure, wanted: pc.Expression, columns: list[str]
+) -> None:
+    with hurt(injure) as store:
+        with pytest.raises(CorruptQueueError, match=r"queue (orders|inner)/0 "):
+            store.messages().to_table(columns, wanted)
+        errors: list[StoreError] = []
+        store.messages(on_damage=errors.append).to_table(columns, wanted)
+        assert errors
+
+
+@pytest.mark.parametrize(
+    ("injure", "wanted", "count"),
+    [
+        (without_last, (topic == "orders") & (offset < 50), 200),
+        (without_last, (topic == "orders") & (queue_id == 1), 257),
+        (without_last, topic == "inner", None),
+        (without_last, keys == "ORDER_1", None),
+        (without_last, place < 30_000, 51),
+        (without_last, (topic == "orders") & (stored < time(early)), 80),
+        (without_first, (topic == "orders") & (offset >= 110), None),
+        (without_first, keys == "ORDER_1416", 1),
+        (without_first, place >= 800_000, 378),
+        (without_first, (topic == "orders") & (stored >= time(late)), 202),
+        (with_short_batches, (topic == "inner") & (offset < 20), 20),
+    ],
+)
+def test_a_filter_that_excludes_what_is_lost(
+    tmp_path: Path, hurt: Hurt, injure: Injure, wanted: pc.Expression, count: int | None
+) -> None:
+    with hurt(injure) as store:
+        rows = store.messages(unwrap_batches=True).count_rows(wanted)
+    with MessageStore.open(unpack("clean-5.5.0", tmp_path / "sound").path) as sound:
+        assert rows == sound.messages(unwrap_batches=True).count_rows(wanted)
+    assert count in (None, rows)
+
+
+def test_times_of_the_dataset(hurt: Hurt) -> None:
+    with hurt(without_last) as store:
+        with pytest.raises(CorruptQueueError):
+            store.messages("orders", since=late).count_rows()
+        assert store.messages("orders", until=early).count_rows() == 80
+
+
+def test_fragments_report_it_once(hurt: Hurt) -> None:
+    errors: list[StoreError] = []
+    with hurt(without_last) as store:
+        dataset = store.messages(on_damage=errors.append)
+        for one in dataset.get_fragments((topic == "orders") & (offset >= 210)):
+            one.count_rows()
+    assert len(errors) == 1
+
+
+def test_a_key_by_sql(hurt: Hurt) -> None:
+    with hurt(without_last) as store:
+        query = ("sql", str(store.path), "select queueOffset from messages", "--key", "ORDER_1416")
+        strict, skipping = call(*query), call(*query, "--skip-damaged")
+    assert strict.returncode == 2
+    assert "queue orders/0 ends before its messages" in strict.stderr
+    assert skipping.returncode == 1
+    assert "queue offset 248" in skipping.stderr
