@@ -53,13 +53,13 @@ def options(command: click.Command) -> str:
     """A table of the command's own options, and the names of those that other pages explain."""
     rows, shared, others = [], [], []
     for option in command.params:
-        if not isinstance(option, click.Option):
+        if not isinstance(option, click.Option) or option.hidden:
             continue
         if isinstance(option, SourceOption):
             others.append(f"`{option.opts[0]}`")
         elif option.opts[0] in SHARED:
             shared.append(f"`{option.opts[0]}`")
-        elif "--help" not in option.opts and not option.hidden:
+        elif "--help" not in option.opts:
             rows.append(_row(option))
     reported = _HEADER + "".join(rows) + "\n" if rows else ""
     if shared:
