@@ -192,7 +192,9 @@ class Health:
 
     def short_queue_errors(self) -> Iterator[StoreError]:
         """An error for each of the `short_queues`, for what counts entries and reads no message."""
-        yield from (self._unlisted(queue, lost) for queue, lost in self.short_queues.items())
+        for queue, lost in self.short_queues.items():
+            if queue not in self.lost_queues:  # those have a warning of their own
+                yield self._unlisted(queue, lost)
 
     def queue_holes(self) -> Iterator[StoreError]:
         """An error for each range of queue offsets between others that no file holds."""

@@ -112,6 +112,16 @@ def test_a_queue_without_its_first_or_last_file_is_named_by_commands_that_count_
     assert row["status"] == "LOST_ENTRIES"
 
 
+def test_a_queue_that_lost_all_entries_has_one_warning(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    for path in Path(golden.path, "consumequeue/orders/2").iterdir():
+        path.unlink()
+    for command in ("topics", "queues", "lag", "recover"):
+        said = call(command, golden.path).both
+        assert said.count("queue orders/2 has no entry, although the log has at least 223") == 1
+        assert "queue orders/2 ends before" not in said
+
+
 def test_entries_that_lead_into_a_missing_file_are_no_rows(tmp_path: Path) -> None:
     golden = unpack("clean-5.5.0", tmp_path)
     start, stop = hurt_middle(golden, "missing")
