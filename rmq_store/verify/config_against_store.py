@@ -190,7 +190,7 @@ def _taken_by_broker(store: MessageStore) -> int | None:
         (q, at)
         for q, state in states
         if q.topic.startswith(RETRY_PREFIX) or not is_system_topic(q.topic)
-        for at in (state.max_offset - 1, state.min_offset)  # one may be of a batch, without properties
+        for at in (state.max_offset - 1, state.min_offset)  # one may be of a batch
         if state.min_offset < state.max_offset
     )
     for queue, at in islice(own, _MESSAGES_LOOKED_AT):
@@ -265,8 +265,8 @@ def _advice_on(store: MessageStore, queue: QueueId) -> str:
     health = store.view.health
     if queue in health.lost_queues or queue in health.short_queues:
         return (
-            "Rebuild the queues first: rmqstore rebuild. The log has messages of this queue, or had some, "
-            "that it does not list: with them the offset may be right, and a reset does harm"
+            "Rebuild the queues first: rmqstore rebuild STORE --to NEW. The log has messages of this queue, "
+            "or had some, that it does not list: with them the offset may be right, and a reset does harm"
         )
     return "rmqstore offsets resets a group while the broker is down"
 

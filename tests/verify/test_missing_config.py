@@ -45,7 +45,8 @@ def test_a_store_of_a_broker_without_any_configuration_is_named(
 
 
 def test_batches_at_the_ends_of_queues_do_not_hide_the_broker(tmp_path: Path) -> None:
-    golden = unpack("crc-5.5.0", tmp_path)  # the last messages of each queue of orders are of batches
+    golden = unpack("crc-5.5.0", tmp_path)
+    # The last message of each queue of orders is of a batch.
     for name in ("config", "consumequeue/payments"):
         shutil.rmtree(Path(golden.path, name))
     with golden.open() as store:
