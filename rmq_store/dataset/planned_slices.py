@@ -194,6 +194,9 @@ class SlicePlanner:
         found = self._of_queue(queue)
         if "queueOffset" in self.named:
             found.append(compare(pc.field("queueOffset"), end))
+        if "commitLogOffset" in self.named and not self._is_compacted(queue):
+            start = pa.scalar(self.store.snapshot().log_start, pa.int64())
+            found.append(pc.field("commitLogOffset") >= start)  # what has expired is not lost
         time = self.store.log.store_time_at(place) if place >= 0 else None
         if time is not None and not self._is_compacted(queue):
             compare = operator.le if compare is operator.lt else compare

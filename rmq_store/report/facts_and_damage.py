@@ -115,7 +115,7 @@ def damage(inquiry: Inquiry) -> Section:
         *progress_findings(inquiry.store),
         *_index_beyond(inquiry.store),
     ]
-    warnings = [Remark(Severity.ERROR, what, inquiry.command("verify")) for what in _lost(inquiry)]
+    warnings = list(_lost(inquiry))
     nothing = "Nothing was found in what was looked at." if not found and not warnings else ""
     return replace(
         section,
@@ -149,10 +149,16 @@ def _index_beyond(store: MessageStore) -> Iterator[Finding]:
             )
 
 
-def _lost(inquiry: Inquiry) -> Iterator[str]:
-    """The store's warnings, but for those that `info` has given already."""
-    view = inquiry.store.view
-    yield from map(spoken, (*view.losses(listed=False), *view.notes()))
+def _lost(inquiry: Inquiry) -> Iterator[Remark]:
+    """The store's warnings, but for those that `info` has given already.
+
+    Only losses are errors: what follows the log's end was perhaps written while the store was copied.
+    """
+    view, look = inquiry.store.view, inquiry.command("verify")
+    for what in view.losses(listed=False):
+        yield Remark(Severity.ERROR, spoken(what), look)
+    for what in view.notes():
+        yield Remark(Severity.WARNING, spoken(what), look)
 
 
 def _remark(inquiry: Inquiry, finding: Finding) -> Remark:

@@ -181,20 +181,19 @@ def _missing(store: MessageStore, name: str | None, proof: str, effect: str) -> 
 
 
 def _taken_by_broker(store: MessageStore) -> int | None:
-    """The log offset of a message with a property that only a broker sets, among the last ones of queues.
+    """The log offset of a message with a property that only a broker sets, at the ends of queues.
 
     A log may also be written by the broker's store alone, without configuration.
     """
     states = store.snapshot().queues.items()
-    filled = (
-        (q, state.max_offset - 1) for q, state in states if state.min_offset < state.max_offset
-    )
     own = (
         (q, at)
-        for q, at in filled
+        for q, state in states
         if q.topic.startswith(RETRY_PREFIX) or not is_system_topic(q.topic)
+        for at in (state.max_offset - 1, state.min_offset)  # one may be of a batch
+        if state.min_offset < state.max_offset
     )
-    for queue, at in islice(own, _QUEUES_LOOKED_AT):
+    for queue, at in islice(own, _MESSAGES_LOOKED_AT):
         with suppress(StoreError):
             place = store.view.log_offset_of(queue, at)
             found = decode_properties(store.log.record_at(place).properties)
@@ -203,7 +202,7 @@ def _taken_by_broker(store: MessageStore) -> int | None:
     return None
 
 
-_QUEUES_LOOKED_AT = 64
+_MESSAGES_LOOKED_AT = 128
 # SendMessageProcessor since 4.4.0, and what consumers sent back.
 _OF_BROKER = {"CLUSTER", "ORIGIN_MESSAGE_ID"}
 
@@ -266,8 +265,8 @@ def _advice_on(store: MessageStore, queue: QueueId) -> str:
     health = store.view.health
     if queue in health.lost_queues or queue in health.short_queues:
         return (
-            "Rebuild the queues first: rmqstore rebuild. The log has messages of this queue, or had some, "
-            "that it does not list: with them the offset may be right, and a reset does harm"
+            "Rebuild the queues first: rmqstore rebuild STORE --to NEW. The log has messages of this queue, "
+            "or had some, that it does not list: with them the offset may be right, and a reset does harm"
         )
     return "rmqstore offsets resets a group while the broker is down"
 

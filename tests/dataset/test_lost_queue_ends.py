@@ -117,6 +117,18 @@ def test_a_filter_that_excludes_what_is_lost(
     assert count in (None, rows)
 
 
+def test_a_place_before_the_log_excludes_what_is_lost(hurt: Hurt) -> None:
+    def injure(store: Path) -> None:
+        without_first(store)
+        (store / "commitlog/00000000000000000000").unlink()
+
+    with hurt(injure) as opened:
+        assert opened.log_range()[0] == 262_144
+        assert opened.messages().count_rows(place < 30_000) == 0
+        with pytest.raises(CorruptQueueError):
+            opened.messages().count_rows(place < 300_000)
+
+
 def test_times_of_the_dataset(hurt: Hurt) -> None:
     with hurt(without_last) as store:
         with pytest.raises(CorruptQueueError):

@@ -299,3 +299,13 @@ def test_a_lag_that_is_not_known_is_no_number(tmp_path: Path, report: MakePage) 
     row = page.rows("lag-by-group")[0]
     assert (row["group"], row["messages"], row["queues that lost messages"]) == ("g-slow", "", "1")
     assert any("the lag in 1 queue is not known" in text for text in page.remarks)
+
+
+@pytest.mark.usefixtures("_no_plots")
+def test_entries_after_the_log_of_a_copied_store_are_no_error(
+    tmp_path: Path, report: MakePage
+) -> None:
+    page = report(unpack("hot-5.5.0", tmp_path).path)
+    assert page.done.returncode == 0
+    assert "0 errors, 2 warnings" in page.done.stdout
+    assert any("lacks the messages of 1 entry in 1 queue" in text for text in page.remarks)

@@ -44,6 +44,15 @@ def test_a_store_of_a_broker_without_any_configuration_is_named(
     assert "came through a broker" in found[0].meaning
 
 
+def test_batches_at_the_ends_of_queues_do_not_hide_the_broker(tmp_path: Path) -> None:
+    golden = unpack("crc-5.5.0", tmp_path)
+    # The last message of each queue of orders is of a batch.
+    for name in ("config", "consumequeue/payments"):
+        shutil.rmtree(Path(golden.path, name))
+    with golden.open() as store:
+        assert "config-missing" in {one.code for one in verify(store).findings}
+
+
 def test_a_store_without_the_folder_says_that_no_group_is_known(tmp_path: Path) -> None:
     golden = unpack("clean-5.5.0", tmp_path)
     shutil.rmtree(Path(golden.path, "config"))
