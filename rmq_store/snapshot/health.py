@@ -489,6 +489,7 @@ class Health:
         if snapshot.part or not 0 < count <= self._most_listed:
             return None
         try:
+            self.view.fetch_ahead(everything)
             (listed,) = self._listed(everything)
         except StoreError:
             return None  # a damaged queue; who reads it reports that

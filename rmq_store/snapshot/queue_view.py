@@ -227,6 +227,8 @@ class QueueView:
         """Messages that are lost or cannot be read: parts of the log and of queues without files, the log's
         lost end, lost queues. `listed`: with the missing files, which `info` names too."""
         for start, stop in self._open_log().chain.holes if listed else ():
+            if start > self.snapshot.log_end:
+                continue  # between files that were made ahead
             yield (
                 f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "
                 "missing, empty or cut. rmqstore verify shows what is lost"

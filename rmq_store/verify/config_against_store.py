@@ -145,7 +145,7 @@ def config_findings(store: MessageStore) -> Iterator[Finding]:
 
 def _missing_files(store: MessageStore, names: Collection[str]) -> Iterator[Finding]:
     """Findings for files that the broker had, by others of its files, and that are gone with their .bak."""
-    taken = None if names else _taken_by_broker(store)
+    taken = None if names else taken_by_broker(store)
     if taken is not None:
         proof = f"the message at log offset {taken} came through a broker, which had some"
         effect = f"{_NO_TOPICS}, and each group starts like a new one"
@@ -180,7 +180,7 @@ def _missing(store: MessageStore, name: str | None, proof: str, effect: str) -> 
     )
 
 
-def _taken_by_broker(store: MessageStore) -> int | None:
+def taken_by_broker(store: MessageStore) -> int | None:
     """The log offset of a message with a property that only a broker sets, at the ends of queues.
 
     A log may also be written by the broker's store alone, without configuration.

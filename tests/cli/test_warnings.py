@@ -112,6 +112,22 @@ def test_a_queue_without_its_first_or_last_file_is_named_by_commands_that_count_
     assert row["status"] == "LOST_ENTRIES"
 
 
+def test_a_hole_after_the_end_of_the_log_loses_nothing(tmp_path: Path) -> None:
+    golden = unpack("crash-5.5.0", tmp_path)
+    last = log_files(golden)[-1]
+    assert not last.read_bytes().strip(b"\0"), "made ahead"
+    last.rename(last.with_name(f"{int(last.name) + 2 * last.stat().st_size:020}"))
+    for command in ("topics", "queues", "usage"):
+        done = call(command, golden.path)
+        assert (done.returncode, "is in no file" in done.stderr) == (0, False)
+
+
+@pytest.mark.parametrize("name", ["direct-5.5.0", "expired-5.5.0"])
+def test_a_store_that_no_broker_made_lacks_no_offsets(name: str, golden: Golden) -> None:
+    done = call("lag", golden(name).path)
+    assert (done.returncode, "there is no consumerOffset.json" in done.stderr) == (0, True)
+
+
 def test_a_queue_that_lost_all_entries_has_one_warning(tmp_path: Path) -> None:
     golden = unpack("clean-5.5.0", tmp_path)
     for path in Path(golden.path, "consumequeue/orders/2").iterdir():

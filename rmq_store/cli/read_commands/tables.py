@@ -266,15 +266,17 @@ def print_lag(
 def _unknown_lag(store: MessageStore, *, is_asked: bool) -> Iterator[str]:
     """A sentence if there is no file of offsets, and there are groups or the lag `is_asked` for.
 
-    Without one that is only said: a store that never had a consumer has no such file.
+    Else that is only said: a store that never had a consumer has no such file, nor one that no broker made.
     """
     from rmq_store.config.consumer_offsets import CONSUMER_FILES, has_consumer_offsets
     from rmq_store.search.queue_selection import users_groups
+    from rmq_store.verify.config_against_store import taken_by_broker
 
     if has_consumer_offsets(store.path):
         return
     absent = f"there is no {CONSUMER_FILES[0]}: how far groups have consumed is not known"
-    groups = users_groups(store)
+    of_broker = store.view.has_topics_file or taken_by_broker(store) is not None
+    groups = users_groups(store) if of_broker else []
     if not groups and not is_asked:
         say(absent, err=True)
         return
