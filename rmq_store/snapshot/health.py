@@ -47,7 +47,7 @@ from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import Fact, StoreSnapshot
 from rmq_store.snapshot.uncovered_bytes import Places, SeenPlaces, missing_in
 from rmq_store.snapshot.unlisted_records import Missing, MissingRecords, Unlisted, UnlistedRecords
-from rmq_store.text.sizes import size
+from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import shown_time
 
 if TYPE_CHECKING:
@@ -540,9 +540,9 @@ class Health:
         return self._error(
             queue,
             missing,
-            f"queue {queue.topic}/{queue.queue_id} {end} its messages: at least {missing.count} whole "
-            f"records of it are in the log and not in the queue; the first has queue offset "
-            f"{missing.offset} and log offset {missing.log_offset}",
+            f"queue {queue.topic}/{queue.queue_id} {end} its messages: the log has at least "
+            f"{counted(missing.count, 'whole record')} of it that the queue does not list; the first has "
+            f"queue offset {missing.offset} and log offset {missing.log_offset}",
         )
 
     def _lost(self, queue: QueueId) -> StoreError:

@@ -13,6 +13,7 @@ from rmq_store.consumequeue.entry_of_record import DispatchRequests
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.covered_range import light_queues
 from rmq_store.snapshot.undispatched_records import guess_record
+from rmq_store.text.sizes import counted
 
 if TYPE_CHECKING:
     from rmq_store.snapshot.health import Health
@@ -74,7 +75,7 @@ def lost_queues(health: Health) -> dict[QueueId, LostQueue]:
         known = {q: rows for q, rows in near.by_queue() if q in empty or has_no_files(q)}
         begin = _where_topics_begin(health, {queue.topic for queue in known})
         for queue, rows in known.items():
-            proof = f"the log has at least {len(rows)} records of it"
+            proof = f"the log has at least {counted(len(rows), 'record')} of it"
             if begin.get(queue.topic, -1) > int(near.log_offset[rows].max()):
                 proof = f"{proof}, perhaps of an earlier topic of this name"
                 lost[queue] = LostQueue(queue in states, proof)

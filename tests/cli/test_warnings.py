@@ -99,7 +99,8 @@ def test_a_queue_without_its_first_or_last_file_is_named_by_commands_that_count_
         done = call(command, golden.path)
         said = done.stdout if command == "recover" else done.stderr
         assert (
-            said.count(f"queue orders/0 {words} its messages: at least {count} whole records") == 1
+            said.count(f"queue orders/0 {words} its messages: the log has at least {count} whole")
+            == 1
         )
         assert done.returncode == 1
         assert "expired" not in done.both

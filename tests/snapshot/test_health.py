@@ -166,7 +166,7 @@ def test_a_queue_whose_last_entries_are_zeros_is_reported(lost: int | str, tmp_p
         _, met = met_by(store)
         assert [error.entry and error.entry[:3] for error in met] == [(*ORDERS, count - gone)]
         assert isinstance(met[0], CorruptQueueError)
-        assert f"at least {gone} whole records" in str(met[0])
+        assert f"the log has at least {gone} whole record" in str(met[0])
         with pytest.raises(CorruptQueueError):
             list(store.read_batches("orders"))
         assert list(store.read_batches("orders", queue_ids=[1])), "its queue is sound"
