@@ -18,6 +18,7 @@ from rmq_store.files.journal import refuse_uri
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import dialect
 from rmq_store.text.times import NotATimeError, RelativeTime, Time, fixed_time, iso_time, parse_time
+from rmqstore_jobs.running.queue_options import refuse_topics_beside
 from spark_source.options.value_parsers import EARLIEST
 
 DEFAULT_PATIENCE = 120.0
@@ -162,10 +163,7 @@ def _check_selection(spec: ReplaySpec) -> None:
                 "In --offsets TOPIC:ID=FROM..BEFORE, FROM must be smaller",
                 found=f"{start}..{stop}",
             )
-    if spec.topics and (spec.queues or spec.offsets):
-        raise _invalid(
-            "topics and single queues exclude each other", "Name every queue, or only topics"
-        )
+    refuse_topics_beside(spec.topics, (*spec.queues, *spec.offsets))
 
 
 def _invalid(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
-from rmqstore_jobs.running.source_options import rare_option
+from rmqstore_jobs.running.source_options import rare_option, word_of
 from rmqstore_jobs.running.store_selection import assign_json, offsets_json
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -46,9 +46,27 @@ def with_queues(given: Mapping[str, Any]) -> dict[str, Any]:
     topics = tuple(given["topic"].split(",")) if given["topic"] else ()
     queues, topics = queues_of(given["queues"], topics)
     options = options_of_queues(queues, offsets_of(given["offsets"]))
+    refuse_topics_beside(topics, options)
+    for name in options:
+        if given[name] is not None:
+            raise InvalidArgumentError(
+                None,
+                reason=f"{word_of(name)} selects queues or offsets that --queue and --offsets select too",
+                advice=f"Give either {word_of(name)}, or --queue and --offsets",
+            )
     if options:
-        rest |= {**options, "topic": ",".join(topics) or None}
+        rest |= {**options, "topic": None}
     return rest
+
+
+def refuse_topics_beside(topics: Collection[str], queues: Collection[object]) -> None:
+    """Raise InvalidArgumentError for topics and single queues."""
+    if topics and queues:
+        raise InvalidArgumentError(
+            None,
+            reason="topics and single queues exclude each other",
+            advice="Name every queue, or only topics",
+        )
 
 
 def options_of_queues(

@@ -164,3 +164,22 @@ def test_an_export_takes_queues_and_offsets_as_a_replay_does(
     rows = pq.read_table(target, columns=["queueId", "queueOffset"]).to_pylist()
     assert sorted(row["queueOffset"] for row in rows) == list(offsets)
     assert {row["queueId"] for row in rows} == {queue}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--queue", "orders:0", "--topic", "payments"), "topics and single queues exclude"),
+        (("--queue", "orders:0", "--assign", '{"orders": [1]}'), "--assign selects queues or"),
+        (
+            ("--offsets", "orders:0=3..9", "--starting-offsets", '{"orders": {"0": 5}}'),
+            "Give either --starting-offsets, or --queue and --offsets",
+        ),
+    ],
+)
+def test_an_export_refuses_to_select_queues_in_two_ways(
+    words: tuple[str, ...], said: str, golden: Golden, tmp_path: Path
+) -> None:
+    done = call("export", golden("clean-5.5.0").path, "--to", str(tmp_path / "out"), *words)
+    assert (done.returncode, said in done.stderr) == (2, True), done.both
+    assert not (tmp_path / "out").exists()
