@@ -38,29 +38,27 @@ _RARE = ("brokerConf", "brokerName")
 _TEXTS: Mapping[str, str] = {
     "subscribePattern": "Topics whose whole name matches a regular expression; system topics only with "
     "--system.",
-    "columns": "Columns to read, separated by commas (default: all but those on request).",
+    "columns": "Columns to read, separated by commas.",
     "failOnDataLoss": "Whether the command fails if selected messages have expired; else it warns, and "
-    "takes the remaining ones (default: it fails).",
+    "takes the remaining ones.",
     "splitBy": "log: partitions are slices of the log, which is read once; queue: each queue stays in one "
-    "partition, in order (default: log).",
+    "partition, in order.",
     "minPartitions": "Minimum number of partitions, if there are as many messages (with --split-by queue: "
-    "queues) (default: 1).",
+    "queues).",
     "maxRecordsPerPartition": "Maximum number of queue entries in a partition.",
-    "maxBytesPerPartition": "Approximate bytes of messages in a partition; a number, or with k, m, g "
-    "(default: 128m).",
-    "verifyQueue": "Check every queue entry against its record, and compare the whole log with the queues "
-    "(default: no).",
+    "maxBytesPerPartition": "Approximate bytes of messages in a partition; a number, or with k, m, g.",
+    "verifyQueue": "Check every queue entry against its record, and compare the whole log with the queues.",
     "mode": "On damage: FAILFAST stops, PERMISSIVE writes a row about it with the column corruptRecord, "
-    "DROPMALFORMED leaves the message out and counts it (default: FAILFAST).",
-    "maxBodyBytes": "A body that decompresses to more than this is damage (default: 256m).",
-    "unwrapBatches": "A row for each message of an inner batch, or one for the stored record (default: for "
-    "each message).",
+    "DROPMALFORMED leaves the message out and counts it.",
+    "maxBodyBytes": "A body that decompresses to more than this is damage.",
+    "unwrapBatches": "A row for each message of an inner batch, or one for the stored record.",
     "storageOptions": "For a store such as s3://bucket/store: arguments for its class in pyarrow.fs, as "
-    'JSON: {"region": "eu-central-1"}; never shown (default: the environment).',
+    'JSON: {"region": "eu-central-1"}; never shown.',
 }
-"""What options of the source mean to a command. Of others, a command takes what it takes from spark-submit
-without showing it: it has other words for them."""
+"""What options of the source mean to a command, but for their defaults. It takes the others too, and does not
+show them, because it has other words for them."""
 
+_YES_OR_NO = {"true": "yes", "false": "no"}
 _METAVARS = {
     "topic": "TOPIC",
     "tags": "TAG",
@@ -102,8 +100,12 @@ class SourceOption(RareOption):
 
 def _option(known: Option) -> Callable[[_F], _F]:
     word = word_of(known.name)
-    own = WORDS.get(known.name)
-    text = _TEXTS.get(known.name) if own is None else own[1]
+    own, text = WORDS.get(known.name), _TEXTS.get(known.name)
+    if own is not None:
+        text = own[1]
+    elif text is not None:
+        default = _YES_OR_NO.get(known.default, known.default or "none")
+        text = f"{text.removesuffix('.')} (default: {default})."
     how: dict[str, Any] = {
         "metavar": _METAVARS.get(known.name, "TEXT"),
         "help": text,
