@@ -6,6 +6,7 @@ import re
 
 import click
 
+_OF_ANOTHER = "rmqstore cat --skip-damaged leaves it out"
 _SHELL = {
     "Read with source=commitlog, or rebuild": "Rebuild",
     "Read with source=commitlog to get the message, or rebuild": "Rebuild",
@@ -27,7 +28,7 @@ _SHELL = {
     "compacted=False (Spark: compacted=false, cat and sql: --history)": "--history of cat and sql",
     "Spark with source=commitlog and mode=PERMISSIVE, MessageStore.open(path, queues=False)"
     ".read_log(), rmqstore salvage": "rmqstore salvage",
-    "Read with on_damage to skip it": "rmqstore cat --skip-damaged leaves it out",  # or what `_OWN` has
+    "Read with on_damage to skip it": _OF_ANOTHER,  # or what `_OWN` has
     "Read with verifyQueue=true to find out": "rmqstore verify finds out",
     "Read with verifyQueue to check the entries against their records": "rmqstore verify compares all "
     "entries with their records",
@@ -47,7 +48,6 @@ _SHELL = {
 _PHRASE = re.compile("|".join(map(re.escape, _SHELL)))
 
 
-_OF_ANOTHER = "rmqstore cat --skip-damaged leaves it out"
 _OWN = {
     "--skip-damaged": "--skip-damaged leaves it out",
     "--mode": "--mode DROPMALFORMED leaves it out",

@@ -162,8 +162,9 @@ class Health:
         if not len(places):
             return
         found, chosen = self.records.search_at(places), {part.queue for part in parts}
+        first, last = self._reached_ends(parts)
         for queue, lost in sorted(found.ends.items()):
-            if self._reaches(queue, lost, *self._reached_ends(parts)):
+            if self._reaches(queue, lost, first, last):
                 yield self._unlisted(queue, lost)
         yield from self._inside(found, parts)
         if chosen - self._states.keys():

@@ -95,7 +95,8 @@ def lag(
 
     The row that is furthest behind comes first. The offsets come from the broker's offset file, which
     misses what was consumed since the broker wrote it; --json prints the file's age. Exit code 1 if a
-    group lost messages, does not get some, has an offset behind them, or is more than --max-lag behind.
+    group lost messages, does not get some, has an offset behind them, or is more than --max-lag behind,
+    if the store lacks messages of any group, and if the offsets are gone.
     """
     from rmq_store.questions.lag_summary import LagQuestion
 
