@@ -36,7 +36,7 @@ from rmq_store.errors import (
 )
 from rmq_store.format.array_types import Ints, Mask
 from rmq_store.format.byte_layout import CHECKPOINT_FILE
-from rmq_store.format.queue_entries import QUEUE_ENTRY, Entries, point_to_records
+from rmq_store.format.queue_entries import Entries, point_to_records
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.snapshot.covered_range import LogRange, light_queues, users_queues
@@ -54,13 +54,6 @@ if TYPE_CHECKING:
     from rmq_store.snapshot.queue_view import QueueView
 
 LOG = logging.getLogger("rmqstore")
-
-MOST_LISTED = 250_000
-"""Entries of all queues, up to which a read that reaches a queue's end compares them with the whole log.
-
-Their places and sizes say which bytes no queue lists, and only these are looked at: 10 to 20 ms for so
-many, once a snapshot. In a larger store it would take longer than many a read.
-"""
 
 _SAID: set[Path] = set()  # stores of which was said what reads do not compare
 _LOST_END_SAID: set[Path] = set()  # stores of which was said what follows the end of their log
@@ -188,7 +181,7 @@ class Health:
             return {}
         found, every = self._in_whole_log, set(self._states)
         whole = None if found is None else LogRange(None, None, frozenset(every))
-        near = self.ends.near(every, every, whole, all_seen=found is not None, sound=True)
+        near = self.ends.near(every, every, whole, all_seen=found is not None, sound=False)
         return near.ends | (found.ends if found is not None else {})
 
     def short_queue_errors(self) -> Iterator[StoreError]:
@@ -218,7 +211,7 @@ class Health:
 
     def is_quick(self, covered: LogRange, parts: Sequence[QueueSlice]) -> bool:
         """Whether `errors` takes milliseconds to look at a range of which `parts` are all messages."""
-        return sum(map(len, self._parts_in(covered, parts))) <= self._most_listed
+        return sum(map(len, self._parts_in(covered, parts))) <= self.records.most_listed
 
     def _found(
         self,
@@ -252,7 +245,7 @@ class Health:
         """
         inside = self._parts_in(covered, parts)
         beside, known = inside[len(parts) :], None if seen is None else seen.places()
-        if known is None or sum(map(len, beside)) > self._most_listed:
+        if known is None or sum(map(len, beside)) > self.records.most_listed:
             listed = self._listed(inside)
         else:  # the entries need not be read again
             listed = iter([Places.concat([known, *self._listed(beside)]).by_log_offset()])
@@ -272,7 +265,7 @@ class Health:
     def _listed(self, parts: Sequence[QueueSlice]) -> Iterator[Places]:
         """The entries that lead to a record, sorted by log offset."""
         some, entries_of = [part for part in parts if part.start < part.stop], self.view.entries
-        if sum(part.stop - part.start for part in some) > self._most_listed:
+        if sum(part.stop - part.start for part in some) > self.records.most_listed:
             for span in spans_of_log(
                 some,
                 entries_of,
@@ -293,10 +286,6 @@ class Health:
     @property
     def _states(self) -> Mapping[QueueId, QueueState]:
         return self.snapshot.queues
-
-    @property
-    def _most_listed(self) -> int:
-        return min(MOST_LISTED, self.log.chain.cost.spare // QUEUE_ENTRY.itemsize)
 
     def _is_all(self, covered: LogRange | None) -> bool:
         """Whether a range covers all of the log."""
@@ -484,16 +473,9 @@ class Health:
     @cached_property
     def whole_log(self) -> MissingRecords | None:
         """As `_in_whole_log`, with the records of queues without messages."""
-        snapshot, states = self.snapshot, self._states
-        everything = self._parts_in(LogRange(None, None, frozenset()), ())
-        count = sum(part.stop - part.start for part in everything)
-        if snapshot.part or not 0 < count <= self._most_listed:
+        snapshot, listed = self.snapshot, self.records.all_listed
+        if listed is None:
             return None
-        try:
-            self.view.fetch_ahead(everything)
-            (listed,) = self._listed(everything)
-        except StoreError:
-            return None  # a damaged queue; who reads it reports that
         listed = listed.take(listed.log_offset >= snapshot.log_start)
         holes = sum(stop - start for start, stop in self.log.chain.holes)
         there = snapshot.log_end - snapshot.log_start - holes
@@ -501,7 +483,7 @@ class Health:
         if there - int(listed.size.sum()) - frames > _MOST_UNLISTED:
             return None
         return missing_in(
-            self.records, [listed], states.keys(), snapshot.log_start, snapshot.log_end
+            self.records, [listed], self._states.keys(), snapshot.log_start, snapshot.log_end
         )
 
     @Fact

@@ -26,13 +26,27 @@ from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.errors import ListedAt, MissingFileError, StoreError
 from rmq_store.format.array_types import Ints, Mask
 from rmq_store.format.byte_layout import RECORD_HEAD
-from rmq_store.format.queue_entries import QUEUE_ENTRY, Entries, no_entries
-from rmq_store.format.queues import QueueId
+from rmq_store.format.queue_entries import (
+    QUEUE_ENTRY,
+    Entries,
+    ListedEntries,
+    Queues,
+    concat_entries,
+    no_entries,
+)
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Gap
 from rmq_store.snapshot.queue_range import QueueState
 
 if TYPE_CHECKING:
     from rmq_store.snapshot.queue_view import QueueView
+
+MOST_LISTED = 250_000
+"""Entries of all queues, up to which a read that reaches a queue's end compares them with the whole log.
+
+Their places and sizes say which bytes no queue lists, and only these are looked at: 10 to 20 ms for so
+many, once a snapshot. In a larger store it would take longer than many a read.
+"""
 
 _DAMAGE = (Gap.DAMAGED, Gap.TORN, Gap.STALE)
 MOST_NAMED = 10_000  # records inside of queues that are reported one by one
@@ -132,6 +146,28 @@ class UnlistedRecords:
         self._view, self._snapshot = view, view.snapshot
         self._listings: dict[QueueId, ListedPlaces] = {}
 
+    @property
+    def most_listed(self) -> int:
+        """MOST_LISTED, or fewer where entries cost requests."""
+        return min(MOST_LISTED, self._log.chain.cost.spare // QUEUE_ENTRY.itemsize)
+
+    @cached_property
+    def all_listed(self) -> ListedEntries | None:
+        """All entries that lead into the log, in log order; None if they are many, or a queue is damaged."""
+        states, end = self._snapshot.queues, self._snapshot.log_end
+        slices = [QueueSlice(q, one.min_offset, one.max_offset) for q, one in states.items()]
+        if self._snapshot.part or not 0 < sum(map(len, slices)) <= self.most_listed:
+            return None
+        try:
+            self._view.fetch_ahead(slices)
+            found = [self._view.entries(one.queue, one.start, one.stop) for one in slices]
+        except StoreError:
+            return None  # who reads the damaged queue reports it
+        number = np.repeat(np.arange(len(found)), [len(one) for one in found])
+        listed = concat_entries(found).extended(ListedEntries, queues=Queues(states), queue=number)
+        listed = listed.take(listed.points_to_record & (listed.log_offset <= end - listed.size))
+        return listed.take(np.argsort(listed.log_offset, kind="stable"))
+
     def search(self, queues: Collection[QueueId], start: int, stop: int) -> MissingRecords:
         """What the log has in [start, stop) for `queues`, and they do not list."""
         missing = MissingRecords()
@@ -186,14 +222,16 @@ class UnlistedRecords:
     def _note_missing(
         self, queues: Collection[QueueId], requests: DispatchRequests, missing: MissingRecords
     ) -> None:
-        states = self._snapshot.queues
         asked = np.array([queue in queues for queue in requests.queues], dtype=bool)
+        rows = np.flatnonzero(asked[requests.queue] & ~self._is_listed(requests))
+        if not len(rows):
+            return
+        states = self._snapshot.queues
         there = [states[q] if q in queues else _NO_STATE for q in requests.queues]
         low = np.array([state.min_offset for state in there], dtype=np.int64)
         high = np.array([state.max_offset for state in there], dtype=np.int64)
         outside = requests.offset < low[requests.queue]
         outside |= requests.offset >= high[requests.queue]
-        rows = np.flatnonzero(asked[requests.queue])
         for queue, mine in requests.by_queue(rows):
             before_or_after = outside[mine]
             lost = mine[before_or_after]
@@ -202,6 +240,24 @@ class UnlistedRecords:
             if len(lost):
                 missing.ends[queue] = _added(missing.ends.get(queue), requests, lost)
             missing.add_inside(self._inside(queue, requests, mine[~before_or_after]))
+
+    def _is_listed(self, requests: DispatchRequests) -> Mask:
+        """Mask of the records that their queue lists, of those that no other lists; where that is known."""
+        listed = self.all_listed
+        if listed is None or not len(listed):
+            return np.zeros(len(requests), dtype=bool)
+        number = self._number_of_listed
+        queue = np.array([number.get(one, -1) for one in requests.queues], dtype=np.int64)
+        at = np.searchsorted(listed.log_offset, requests.log_offset)
+        at = np.minimum(at, len(listed) - 1)
+        same: Mask = listed.log_offset[at] == requests.log_offset
+        same &= listed.queue[at] == queue[requests.queue]
+        same &= (listed.offset[at] == requests.offset) & (listed.size[at] == requests.size)
+        return same
+
+    @cached_property
+    def _number_of_listed(self) -> dict[QueueId, int]:
+        return {queue: number for number, queue in enumerate(self._snapshot.queues)}
 
     def _inside(self, queue: QueueId, requests: DispatchRequests, rows: Ints) -> Iterator[Unlisted]:
         """The rows that the queue lists nowhere, although it has others in their place.
@@ -385,19 +441,18 @@ class UnlistedRecords:
         return lost
 
     def last_listed(self, queue: QueueId) -> int:
-        """The log offset of the last entry that points to a record; -1 without one."""
+        """The log offset of the last entry that leads to a record of the queue; -1 without one."""
         stop = self._snapshot.queues[queue].max_offset
         places = self._listed_at(queue, max(0, stop - _ENTRIES_TRIED), stop)
         return int(places[-1]) if len(places) else -1
 
     def _listed_at(self, queue: QueueId, start: int, stop: int) -> Ints:
-        """The log offsets of the records that entries of a range point to."""
+        """The log offsets of the queue's records that entries of a range lead to."""
         state = self._snapshot.queues[queue]
         entries = self._view.entries(
             queue, max(start, state.min_offset), min(stop, state.max_offset)
         )
-        whole = self._log.whole_records(entries.log_offset, entries.size)
-        return entries.log_offset[whole]
+        return entries.log_offset[self._own_offsets(queue, entries) >= 0]
 
 
 def _added(known: Missing | None, requests: DispatchRequests, rows: Ints) -> Missing:

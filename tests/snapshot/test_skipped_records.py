@@ -10,7 +10,7 @@ import pytest
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.recovery.recover_store import recover
-from rmq_store.snapshot import health
+from rmq_store.snapshot import unlisted_records
 from rmq_store.snapshot.uncovered_bytes import missing_in
 from rmq_store.verify.findings import Severity
 from rmq_store.verify.verify_store import verify
@@ -83,7 +83,7 @@ def test_a_read_of_one_topic_of_a_large_store_looks_at_the_ends_alone_and_verify
     golden, skipped = twice(tmp_path, 11)
     with golden.open() as store:
         entries = sum(store.max_offset(*q) - store.min_offset(*q) for q in store.queues())
-    monkeypatch.setattr(health, "MOST_LISTED", entries - 1)
+    monkeypatch.setattr(unlisted_records, "MOST_LISTED", entries - 1)
     with golden.open() as store:
         slices = store.view.ranges_of(["orders"])
         assert sum(batch.num_rows for batch in store.read_slices(slices)) == sum(map(len, slices))

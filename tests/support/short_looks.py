@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq_store.snapshot import health, lost_queue_ends
+from rmq_store.snapshot import health, lost_queue_ends, unlisted_records
 
 
 def look_at(
@@ -14,4 +14,4 @@ def look_at(
     for module in (health, lost_queue_ends):
         monkeypatch.setattr(module, "LOOKED_AT", log_bytes)
     if most_listed is not None:
-        monkeypatch.setattr(health, "MOST_LISTED", most_listed)
+        monkeypatch.setattr(unlisted_records, "MOST_LISTED", most_listed)
