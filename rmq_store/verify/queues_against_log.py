@@ -256,7 +256,7 @@ def _compare(
         (gone & compared.taken & ~zero, _TAKEN),
         (gone & compared.taken & zero, _FIRST),
         (gone & compared.reused, _AGAIN),
-        (gone & ~compared.taken & ~compared.reused, _MISSING),
+        (compared.lost, _MISSING),
     ):
         if those.any():
             run = _run_of(found, rows[those], np.abs(shift[those]))
