@@ -70,7 +70,9 @@ def test_what_counts_entries_of_a_large_store_says_what_it_did_not_compare(
     path = unpack(NAME, tmp_path).path
     zero_entries(Path(path, "consumequeue/orders/0/00000000000000000000"), 50, 5)
     said = complaint("queues", path, expect=0)
-    assert "a message there that its queue has lost is not reported. rmqstore verify compares" in said
+    assert (
+        "a message there that its queue has lost is not reported. rmqstore verify compares" in said
+    )
 
 
 @pytest.mark.parametrize(("name", "behind"), [("786432", 5), ("524288", 4)])
