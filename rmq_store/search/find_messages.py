@@ -122,10 +122,7 @@ def find_shares(
 
 
 def _tell_lost(
-    store: MessageStore,
-    search: Search,
-    ranges: Sequence[QueueSlice],
-    on_damage: OnDamage | None,
+    store: MessageStore, search: Search, ranges: Sequence[QueueSlice], on_damage: OnDamage | None
 ) -> None:
     """Report what the queues of some ranges have lost: no look-up of a key finds that."""
     in_time = DamageInTime(store, search, on_damage) if search.is_timed else None
