@@ -30,12 +30,12 @@ from rmq_store.format.crc import crc32
 from rmq_store.format.encode_record import crc_item
 from rmq_store.format.record import Gap
 from rmq_store.format.sys_flag import SysFlag
-from rmq_store.format.topics import HALF_TOPIC, ROCKSDB_HALF_TOPIC
+from rmq_store.format.topics import OP_TOPICS
 from rmq_store.writing.encoded_records import set_fields
 
 _DAMAGE_KEPT = 4096  # bytes of a damaged range that stand for it
 _LOST = (Gap.DAMAGED, Gap.MISSING)
-_HALVES = pa.array([HALF_TOPIC, ROCKSDB_HALF_TOPIC])
+_HALVES = pa.array(list(OP_TOPICS))
 
 
 def write_plain_log(

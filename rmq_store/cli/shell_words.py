@@ -53,6 +53,7 @@ _OWN = {
     "--mode": "--mode DROPMALFORMED leaves it out",
 }
 _ON_LOSS = "--no-fail-on-data-loss"
+_VERIFY_TOO = "--verify-queue and rmqstore verify compare all"
 _ABOUT_LOSS = re.compile(rf"(?:; |, or give ){_ON_LOSS}[^;.]*")
 
 
@@ -63,6 +64,8 @@ def in_shell_words(text: str, command: click.Command | None = None) -> str:
     """
     text = _PHRASE.sub(lambda found: _SHELL[found[0]], text)
     options = _options_of(command)
+    if "--verify-queue" not in options:
+        text = text.replace(_VERIFY_TOO, "rmqstore verify compares all")
     own = next((words for option, words in _OWN.items() if option in options), _OF_ANOTHER)
     return (text if _ON_LOSS in options else _ABOUT_LOSS.sub("", text)).replace(_OF_ANOTHER, own)
 

@@ -11,16 +11,7 @@ from itertools import count
 from typing import Any
 
 from rmq_store.config.consumer_offsets import read_delay_offsets
-from rmq_store.format.topics import (
-    DLQ_PREFIX,
-    HALF_TOPIC,
-    OP_TOPIC,
-    RETRY_PREFIX,
-    ROCKSDB_HALF_TOPIC,
-    ROCKSDB_OP_TOPIC,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-)
+from rmq_store.format.topics import DLQ_PREFIX, OP_TOPICS, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.dead_letters import DeadLettersQuestion
 from rmq_store.report.report_scope import Inquiry
@@ -116,8 +107,7 @@ def transactions(inquiry: Inquiry) -> Section:
     """Transactions that are open, the oldest first."""
     more = inquiry.command("transactions", "--state", OPEN)
     section = Section("transactions", "Transactions", commands=[more])
-    topics = (HALF_TOPIC, OP_TOPIC, ROCKSDB_HALF_TOPIC, ROCKSDB_OP_TOPIC)
-    if too_many := _too_many(inquiry, inquiry.held(topics), more):
+    if too_many := _too_many(inquiry, inquiry.held((*OP_TOPICS, *OP_TOPICS.values())), more):
         return _left_out(section, too_many)
     rows, states, _ = _sorted_rows(
         inquiry, "transactions", _by_age, lambda row: row["state"] == OPEN

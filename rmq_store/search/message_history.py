@@ -25,17 +25,17 @@ from rmq_store.format.retry_topics import (
     retry_of,
 )
 from rmq_store.format.sys_flag import SysFlag
-from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from rmq_store.format.topics import (
+    DLQ_PREFIX,
+    GIVEN_UP_TOPIC,
+    OP_TOPICS,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
 from rmq_store.store import MessageStore
 from rmq_store.text.times import shown_time
 
-# TransactionalMessageUtil, TopicValidator
-HALF_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC")
-OP_TOPICS = {
-    "RMQ_SYS_TRANS_HALF_TOPIC": "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC": "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-}
-GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 UNREADABLE = "ended, and a record that may be its commit cannot be read"
 AS_FAR_AS_READ = ", as far as its records can be read"
 
@@ -184,7 +184,7 @@ def _meaning(message: TracedRecord, known: Callable[[], KnownNames]) -> tuple[st
     """The kind of a record, and its details."""
     properties = message.properties
     real = properties.get("REAL_TOPIC")
-    if message.topic in HALF_TOPICS:
+    if message.topic in OP_TOPICS:
         checks = properties.get("TRANSACTION_CHECK_TIMES")
         return "prepared", f"for {real}" + (f", checked {checks} times" if checks else "")
     if message.topic == SCHEDULE_TOPIC:
@@ -216,7 +216,7 @@ def _transaction(
 ) -> tuple[str | None, tuple[StoreError, ...]]:
     """committed, rolled back, given up, undecided or UNREADABLE, with the errors of unreadable
     places; None if there is no transaction. `kinds`: those of the records."""
-    halves = [message for message in messages if message.topic in HALF_TOPICS]
+    halves = [message for message in messages if message.topic in OP_TOPICS]
     if "committed" in kinds:
         return "committed", ()
     if not halves:

@@ -118,18 +118,21 @@ def errors_of_lost(
     The index, or a part of the log that it does not cover, has them. Where that part is long, and of
     queues that are not in the index, all that the ranges lack is reported: its keys are not known.
     """
-    health = store.view.health
     wanted = [(topic, key) for topic in {part.queue.topic for part in plan.indexed} for key in keys]
     beside = store.key_index().look_up_short_gaps(wanted) if plan.gaps else {}
-    unknown = plan.unindexed if beside is not None else ranges
-    queues = {part.queue for part in unknown}
-    for error in health.errors(store.served.listed(unknown)) if unknown else ():
-        if error.entry is not None and QueueId(*error.entry[:2]) in queues:
-            yield error
+    yield from errors_of_ranges(store, plan.unindexed if beside is not None else ranges)
     if beside is not None:
         places = sorted({*plan.unlisted, *chain.from_iterable(beside.values())})
         having = [place for place in places if _has_key(store, place, keys)]
-        yield from health.errors_at(np.array(having, dtype=np.int64), ranges)
+        yield from store.view.health.errors_at(np.array(having, dtype=np.int64), ranges)
+
+
+def errors_of_ranges(store: MessageStore, ranges: Sequence[QueueSlice]) -> Iterator[StoreError]:
+    """The errors about all messages that the queues of `ranges` have lost: their keys are not known."""
+    queues = {part.queue for part in ranges}
+    for error in store.view.health.errors(store.served.listed(ranges)) if ranges else ():
+        if error.entry is not None and QueueId(*error.entry[:2]) in queues:
+            yield error
 
 
 def _has_key(store: MessageStore, log_offset: int, keys: Collection[str]) -> bool:

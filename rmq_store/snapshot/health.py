@@ -108,7 +108,8 @@ class Health:
         near = MissingRecords()
         if not compare:
             near = self.ends.near(first, last, covered, all_seen=all_seen, sound=sound)
-            self._say_unseen(first | last, found is not None or covered is not None)
+            is_seen = found is not None or covered is not None
+            self._say_unseen(first | last, whole_log=is_seen)
         missing = near.ends
         if found is not None:
             missing |= {
@@ -185,10 +186,27 @@ class Health:
         return near.ends | (found.ends if found is not None else {})
 
     def short_queue_errors(self) -> Iterator[StoreError]:
-        """An error for each of the `short_queues`, for what counts entries and reads no message."""
+        """An error for each of the `short_queues` and of the `holed_queues`, for what counts entries and
+        reads no message."""
         for queue, lost in self.short_queues.items():
             if queue not in self.lost_queues:  # those have a warning of their own
                 yield self._unlisted(queue, lost)
+        for queue, lost in self.holed_queues.items():
+            yield self._damaged_inside(queue, lost)
+        self._say_unseen(set(self._states), whole_log=self._in_whole_log is not None)
+
+    @cached_property
+    def holed_queues(self) -> dict[QueueId, Missing]:
+        """What queues lack between their ends, in files that are there, if the whole log was looked at."""
+        found = self._in_whole_log
+        return {
+            queue: lost
+            for queue, lost in ({} if found is None else found.between).items()
+            if not any(
+                start <= lost.offset and lost.stop <= stop
+                for start, stop in self.view.offsets_without_entry(queue)
+            )
+        }
 
     def queue_holes(self) -> Iterator[StoreError]:
         """An error for each range of queue offsets between others that no file holds."""
@@ -292,7 +310,7 @@ class Health:
         start, end = self.snapshot.log_start, self.snapshot.log_end
         return covered is not None and covered.covers(start) and covered.covers(max(start, end - 1))
 
-    def _say_unseen(self, queues: set[QueueId], whole_log: bool) -> None:
+    def _say_unseen(self, queues: set[QueueId], *, whole_log: bool) -> None:
         """Say once of a store that only the ends of its log are compared with some of these queues.
 
         `whole_log`: all of it is, but for light queues, whose records other queues list.
@@ -526,6 +544,16 @@ class Health:
             f"queue {queue.topic}/{queue.queue_id} {end} its messages: the log has at least "
             f"{counted(missing.count, 'whole record')} of it that the queue does not list; the first has "
             f"queue offset {missing.offset} and log offset {missing.log_offset}",
+        )
+
+    def _damaged_inside(self, queue: QueueId, missing: Missing) -> StoreError:
+        records = counted(missing.count, "whole record")
+        return self._error(
+            queue,
+            missing,
+            f"queue {queue.topic}/{queue.queue_id} does not list {records} that the log has of it, at queue "
+            f"offsets from {missing.offset} to {missing.stop - 1}; the first has log offset "
+            f"{missing.log_offset}",
         )
 
     def _lost(self, queue: QueueId) -> StoreError:

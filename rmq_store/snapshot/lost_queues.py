@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from rmq_store.config.topics_json import queue_count
 from rmq_store.consumequeue.entry_of_record import DispatchRequests
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.covered_range import light_queues
@@ -53,9 +52,8 @@ def lost_queues(health: Health) -> dict[QueueId, LostQueue]:
     also be left from messages that expired.
     """
     states = health.snapshot.queues
-    declared = health.view.declared_topics
     # Not every declared queue is looked at: a file may declare 2^31 of a topic.
-    counts_said = {topic: queue_count(settings) for topic, settings in declared.items()}
+    counts_said = health.view.queue_counts
     there = Counter(q.topic for q in states if q.queue_id < counts_said.get(q.topic, 0))
     # Where nobody closed the store, its last records are in no queue yet, and count as entries.
     empty = {queue for queue, state in states.items() if state.min_offset >= state.max_offset}

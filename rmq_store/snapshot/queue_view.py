@@ -45,7 +45,13 @@ from rmq_store.format.queue_entries import (
 )
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.format.retry_topics import KnownNames
-from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, is_system_topic
+from rmq_store.format.topics import (
+    DLQ_PREFIX,
+    OP_TOPICS,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    is_system_topic,
+)
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.snapshot.health import Health
 from rmq_store.snapshot.queue_range import QueueState
@@ -103,6 +109,15 @@ class QueueView:
     def declared_topics(self) -> dict[str, dict[str, Any]]:
         """topics.json, read once: topic -> its settings; {} if it is damaged. Raises AccessError."""
         return self._folders.declared[0]
+
+    @cached_property
+    def queue_counts(self) -> dict[str, int]:
+        """How many queues topics.json gives a topic. Raises AccessError.
+
+        Brokers of 4.9 write op messages without such an entry, to the queues of the half messages.
+        """
+        said = {topic: queue_count(settings) for topic, settings in self.declared_topics.items()}
+        return {op: said[half] for half, op in OP_TOPICS.items() if half in said} | said
 
     @property
     def topics_problem(self) -> StoreError | None:
@@ -285,9 +300,8 @@ class QueueView:
         """The queues that a read of `topics` takes: those with files, and lost ones (`lost_queues`)."""
         there = [queue for topic in topics for queue in self.queues_of(topic)]
         counts = Counter(queue.topic for queue in there)
-        declared = self.declared_topics
-        # Only a queue that topics.json declares can be lost, and to find that out takes a look at the log.
-        if all(queue_count(declared.get(topic)) <= counts[topic] for topic in topics):
+        # Only a queue of these can be lost, and to find that out takes a look at the log.
+        if all(self.queue_counts.get(topic, 0) <= counts[topic] for topic in topics):
             return there
         lost = self.lost_queues(begin, end)
         return sorted({*there, *(queue for queue in lost if queue.topic in topics)})
@@ -330,7 +344,7 @@ class QueueView:
         unknown = sorted(set(queue_ids) - there)
         if not there or not unknown:
             return  # who names a topic reports an unknown one
-        count = queue_count(self.declared_topics.get(topic))
+        count = self.queue_counts.get(topic, 0)
         unknown = [queue_id for queue_id in unknown if not 0 <= queue_id < count]
         if unknown:
             raise UnknownQueueError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -65,6 +65,7 @@ class Missing:
     offset: int  # queue offset
     log_offset: int
     size: int
+    stop: int = 0  # queue offset after the last of them
 
 
 class Unlisted(NamedTuple):
@@ -81,12 +82,14 @@ class Unlisted(NamedTuple):
 class MissingRecords:
     """What ranges of the log have and queues lack: at their `ends`, and `inside` of them.
 
+    `between`: by queue, those inside that no broker skips, also where a damaged entry stands for them.
     `further`: the number of more records inside of a queue, where there are too many to name. `damage`:
     the start and the length of damaged bytes that no entry lists, and the reason. `queueless`: records of
     queues without messages, of bytes that no entry lists.
     """
 
     ends: dict[QueueId, Missing] = field(default_factory=dict)
+    between: dict[QueueId, Missing] = field(default_factory=dict)
     inside: list[Unlisted] = field(default_factory=list)
     further: Counter[QueueId] = field(default_factory=Counter)
     damage: list[tuple[int, int, str]] = field(default_factory=list)
@@ -117,6 +120,12 @@ class Compared:
     reused: Mask  # that entry leads to a later record with that queueOffset: a topic created again
     displaced: Mask
     tags_code: Ints  # of that entry
+
+    @property
+    def lost(self) -> Mask:
+        """Those that a broker would list, and the queue does nowhere."""
+        found: Mask = ~self.listed & (self.place < 0) & ~self.taken & ~self.reused
+        return found
 
 
 class ListedPlaces(NamedTuple):
@@ -239,7 +248,7 @@ class UnlistedRecords:
                 lost = self._lost(queue, requests, lost)
             if len(lost):
                 missing.ends[queue] = _added(missing.ends.get(queue), requests, lost)
-            missing.add_inside(self._inside(queue, requests, mine[~before_or_after]))
+            missing.add_inside(self._inside(queue, requests, mine[~before_or_after], missing))
 
     def _is_listed(self, requests: DispatchRequests) -> Mask:
         """Mask of the records that their queue lists, of those that no other lists; where that is known."""
@@ -259,10 +268,13 @@ class UnlistedRecords:
     def _number_of_listed(self) -> dict[QueueId, int]:
         return {queue: number for number, queue in enumerate(self._snapshot.queues)}
 
-    def _inside(self, queue: QueueId, requests: DispatchRequests, rows: Ints) -> Iterator[Unlisted]:
+    def _inside(
+        self, queue: QueueId, requests: DispatchRequests, rows: Ints, missing: MissingRecords
+    ) -> Iterator[Unlisted]:
         """The rows that the queue lists nowhere, although it has others in their place.
 
-        An entry that leads to no record of the queue is damage that its reader reports.
+        An entry that leads to no record of the queue is damage that its reader reports; it is noted as
+        `between` for who reads no entry.
         """
         rows = rows[np.argsort(requests.offset[rows], kind="stable")]
         for part in np.split(rows, np.flatnonzero(np.diff(requests.offset[rows]) > _FAR) + 1):
@@ -271,6 +283,9 @@ class UnlistedRecords:
             start = int(requests.offset[part[0]])
             stop = int(requests.offset[part[-1]] + requests.count[part[-1]])
             found = self.compare(queue, requests, part, self._view.entries(queue, start, stop))
+            lost = part[found.lost]
+            if len(lost):
+                missing.between[queue] = _added(missing.between.get(queue), requests, lost)
             gone = np.flatnonzero((found.taken | found.displaced) & (found.place < 0))
             for row, skipped in zip(part[gone].tolist(), found.taken[gone].tolist(), strict=True):
                 yield Unlisted(requests.listed_at(queue, row), skipped)
@@ -459,7 +474,9 @@ def _added(known: Missing | None, requests: DispatchRequests, rows: Ints) -> Mis
     """Those known, and the ones of some more rows; the first has the lowest queue offset."""
     first = rows[int(np.argmin(requests.offset[rows]))]
     offset, log_offset = int(requests.offset[first]), int(requests.log_offset[first])
-    if known is not None and known.offset <= offset:
-        return Missing(known.count + len(rows), known.offset, known.log_offset, known.size)
-    count = len(rows) + (0 if known is None else known.count)
-    return Missing(count, offset, log_offset, int(requests.size[first]))
+    count, stop = len(rows), int((requests.offset[rows] + requests.count[rows]).max())
+    if known is not None:
+        count, stop = count + known.count, max(stop, known.stop)
+        if known.offset <= offset:
+            return replace(known, count=count, stop=stop)
+    return Missing(count, offset, log_offset, int(requests.size[first]), stop)

@@ -17,15 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.format.array_types import Ints
-from rmq_store.format.topics import (
-    GIVEN_UP_TOPIC,
-    HALF_TOPIC,
-    OP_TOPIC,
-    ROCKSDB_HALF_TOPIC,
-    ROCKSDB_OP_TOPIC,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-)
+from rmq_store.format.topics import GIVEN_UP_TOPIC, OP_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.copies_by_uniq_key import Copy, copies_with
@@ -55,7 +47,7 @@ def transactions(store: MessageStore, on_damage: OnDamage | None = None) -> Iter
     Raises the errors of `read_slices` for damage.
     """
     newest = newest_time(store)
-    for half, op in ((HALF_TOPIC, OP_TOPIC), (ROCKSDB_HALF_TOPIC, ROCKSDB_OP_TOPIC)):
+    for half, op in OP_TOPICS.items():
         ended = _Ended.of(store, op, on_damage)
         rows = iter(_with_later_halves(store, half, ended, on_damage))
         while some := list(islice(rows, _LOOKED_UP)):

@@ -69,14 +69,15 @@ def _has_lost(store: MessageStore, queue: QueueId) -> bool:
 
 
 def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int) -> Row:
-    low, high = store.min_offset(*queue), store.max_offset(*queue)
+    health, (low, high) = store.view.health, store.view.limits(queue)
     status = "BELOW_MIN" if offset < low else ABOVE_MAX if offset > high else "OK"
     if status == "OK" and offset < high and not store.view.is_read(queue):
         status = NOT_READ
     start = min(max(offset, low), high)
-    short, has_hole = store.view.health.short_queues.get(queue), False
+    short, inside = health.short_queues.get(queue), health.holed_queues.get(queue)
+    has_hole = inside is not None and start < inside.stop
     if start < high:
-        has_hole = any(_within(start, high, store.view.offsets_without_entry(queue)))
+        has_hole |= any(_within(start, high, store.view.offsets_without_entry(queue)))
         if any(_within(start, high, store.view.offsets_without_log(queue))):
             status = LOST_RECORDS
     if has_hole or (short is not None and (offset < low or short.offset >= high)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -256,7 +256,7 @@ def _compare(
         (gone & compared.taken & ~zero, _TAKEN),
         (gone & compared.taken & zero, _FIRST),
         (gone & compared.reused, _AGAIN),
-        (gone & ~compared.taken & ~compared.reused, _MISSING),
+        (compared.lost, _MISSING),
     ):
         if those.any():
             run = _run_of(found, rows[those], np.abs(shift[those]))
@@ -429,21 +429,17 @@ def waiting_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding
         )
 
 
-def queueless_findings(
-    store: MessageStore, tally: QueueTally, declared: Collection[str]
-) -> Iterator[Finding]:
-    """Findings for records whose queue has no files. The queue is lost if the topic is still
-    `declared`, else it was deleted."""
+def queueless_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
+    """Findings for records whose queue has no files. The queue is lost if its topic is still there, else
+    it was deleted."""
     for queue, count in sorted(tally.queueless.items()):
-        lost = queue.topic in declared
+        lost = queue.topic in store.view.queue_counts
         yield Finding(
             Severity.ERROR if lost else Severity.NOTE,
             "queue-missing" if lost else "queue-deleted",
             queue_folder(store, queue),
             f"{counted(count, 'record')} of queue {queue.topic}/{queue.queue_id} in the log, but the queue "
-            + (
-                "has no files, though its topic is configured" if lost else "is gone with its topic"
-            ),
+            + ("has no files, though its topic is there" if lost else "is gone with its topic"),
             _REBUILD if lost else "Normal after a topic was deleted; a rebuild brings them back",
             count=count,
         )

@@ -453,9 +453,8 @@ _PAGE_REST_ADVICE = (
 def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     """The report of a store whose whole log was checked. Adds the checks outside the log."""
     findings = whole.findings
-    declared = store.view.declared_topics
     findings.add_all(waiting_findings(store, whole.tally))
-    findings.add_all(queueless_findings(store, whole.tally, declared))
+    findings.add_all(queueless_findings(store, whole.tally))
     findings.add_all(unlisted_findings(store, whole.tally))
     findings.add_all(check_entries(store, whole.tally, whole.damage))
     findings.add_all(order_findings(store, whole.entries))

@@ -9,7 +9,8 @@ import pytest
 
 from rmq_store.tables import TABLES
 from tests.support.golden import unpack
-from tests.support.running.commands import call, complaint, objects
+from tests.support.running.commands import call, complaint, objects, run
+from tests.support.short_looks import look_at
 
 NAME = "clean-5.5.0"
 
@@ -29,6 +30,49 @@ def test_a_queue_without_a_middle_file_has_lost_entries(is_cut: bool, tmp_path: 
     )
     assert [row["status"] for row in rows].count("OK") == 3
     assert "rmqstore rebuild lists them" in call("lag", path).stderr
+
+
+def zero_entries(file: Path, first: int, count: int) -> None:
+    """Lose entries of a queue file: a page of it never reached the disk."""
+    file.chmod(0o644)
+    with file.open("r+b") as queue:
+        queue.seek(first * 20)
+        queue.write(bytes(count * 20))
+
+
+@pytest.mark.parametrize(("group", "status"), [("g-slow", "LOST_ENTRIES"), ("g-retry", "OK")])
+def test_what_counts_entries_names_zeros_between_them(
+    group: str, status: str, tmp_path: Path
+) -> None:
+    path = unpack(NAME, tmp_path).path
+    zero_entries(Path(path, "consumequeue/orders/0/00000000000000000000"), 50, 5)
+    for command in ("topics", "queues", "lag", "recover"):
+        said = call(command, path)
+        assert said.returncode == 1
+        assert said.both.count("queue orders/0 does not list 5 whole records that the log has") == 1
+        assert "at queue offsets from 50 to 54; the first has log offset" in said.both
+    rows = objects("lag", path, "--group", group, expect=1)
+    assert {row["queueId"]: row["status"] for row in rows}[0] == status
+    assert run("info", path).count("; not compared with the log") == 1
+
+
+def test_zeros_that_a_group_has_passed_do_not_spoil_its_lag(tmp_path: Path) -> None:
+    path = unpack(NAME, tmp_path).path
+    zero_entries(Path(path, "consumequeue/orders/0/00000000000000000000"), 40, 5)
+    rows = objects("lag", path, "--group", "g-slow", expect=1)
+    assert {row["status"] for row in rows} == {"OK"}
+
+
+def test_what_counts_entries_of_a_large_store_says_what_it_did_not_compare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_at(monkeypatch, 4096, 0)
+    path = unpack(NAME, tmp_path).path
+    zero_entries(Path(path, "consumequeue/orders/0/00000000000000000000"), 50, 5)
+    said = complaint("queues", path, expect=0)
+    assert (
+        "a message there that its queue has lost is not reported. rmqstore verify compares" in said
+    )
 
 
 @pytest.mark.parametrize(("name", "behind"), [("786432", 5), ("524288", 4)])

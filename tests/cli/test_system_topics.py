@@ -12,7 +12,7 @@ import pytest
 
 from rmq_store.tables import TABLES
 from tests.support.golden import GoldenStore, unpack
-from tests.support.running.commands import call
+from tests.support.running.commands import call, run
 
 Golden = Callable[[str], GoldenStore]
 
@@ -125,6 +125,17 @@ def test_a_lost_queue_of_the_broker_ends_its_command(
     assert f"rmqstore: left out: [RMQSTORE_CORRUPT_QUEUE] {path}" in skipping.stderr
     if records > 30:  # in several queues
         assert f"at least {records} messages could not be read" in skipping.stderr
+
+
+@pytest.mark.parametrize(("release", "records"), [("4.9.7", 20), ("5.3.3", 1)])
+def test_lost_op_messages_do_not_leave_transactions_open(
+    release: str, records: int, tmp_path: Path
+) -> None:
+    """A broker of 4.9 has no entry of their topic in topics.json."""
+    path = unpack(f"clean-{release}", tmp_path).path
+    shutil.rmtree(Path(path, "consumequeue/RMQ_SYS_TRANS_OP_HALF_TOPIC"))
+    said = run("transactions", path, expect=2)
+    assert f"TRANS_OP_HALF_TOPIC/0 has no files, although the log has at least {records}" in said
 
 
 def test_a_transaction_of_a_topic_that_lost_a_queue_is_not_rolled_back(tmp_path: Path) -> None:
