@@ -94,7 +94,7 @@ class SliceReader:
         """
         return self._in_mode(self._batches_of_slices(slices, slices if listed is None else listed))
 
-    def report(self, error: StoreError, entry: ListedAt) -> Iterator[pa.RecordBatch]:
+    def report(self, error: StoreError, entry: ListedAt | None) -> Iterator[pa.RecordBatch]:
         """The answer for messages that cannot be read at all: the error, as the query wants it."""
 
         def batches() -> Iterator[pa.RecordBatch]:

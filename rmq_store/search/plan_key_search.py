@@ -34,7 +34,8 @@ class KeyPlan:
 
     `hits` are single entries in log order. `gaps` are log ranges that no index file covers, for the
     queues in `indexed`. `unindexed` are ranges of queues that are not in the index. `unlisted` are the
-    log offsets of index items to which no entry of the ranges leads.
+    log offsets of index items to which no entry of the ranges leads, `after_log` those that lead after the
+    log's end.
     """
 
     hits: tuple[QueueSlice, ...]
@@ -42,6 +43,7 @@ class KeyPlan:
     indexed: tuple[QueueSlice, ...]
     unindexed: tuple[QueueSlice, ...]
     unlisted: tuple[int, ...] = ()
+    after_log: tuple[int, ...] = ()
 
     def beside_hits(self, offset_at_log: Callable[[QueueId, int], int]) -> list[QueueSlice]:
         """The ranges to scan: those in gaps of the index, and those of queues that are not in the
@@ -107,6 +109,7 @@ def plan_keys(
         tuple(served),
         tuple(others),
         tuple(unlisted),
+        tuple(sorted({at for offsets in found.values() for at in offsets if at >= end})),
     )
 
 
@@ -118,6 +121,8 @@ def errors_of_lost(
     The index, or a part of the log that it does not cover, has them. Where that part is long, and of
     queues that are not in the index, all that the ranges lack is reported: its keys are not known.
     """
+    if plan.after_log:
+        yield from store.view.health.errors_after_log(plan.after_log)
     wanted = [(topic, key) for topic in {part.queue.topic for part in plan.indexed} for key in keys]
     beside = store.key_index().look_up_short_gaps(wanted) if plan.gaps else {}
     yield from errors_of_ranges(store, plan.unindexed if beside is not None else ranges)

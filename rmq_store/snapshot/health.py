@@ -166,6 +166,27 @@ class Health:
             gone = set().union(*near) & chosen & self.lost_queues.keys() - self._states.keys()
             yield from map(self._lost, sorted(gone))
 
+    def errors_after_log(self, items: Sequence[int]) -> Iterator[StoreError]:
+        """The error if items of the index lead to these log offsets after the log's end.
+
+        Of a store that was not closed it is a warning: a crash lost the records, or a broker just wrote them.
+        """
+        count, first, end = counted(len(items), "message"), items[0], self.snapshot.log_end
+        if self.ends.is_closed:
+            yield DataLossError(
+                self.log.path_at(end),
+                offset=LogOffset(end),
+                reason=f"the index lists {count}, the first at log offset {first}, after the log's end",
+                advice=self._where_the_end_may_be,
+            )
+            return
+        LOG.warning(
+            "%s: the index lists %s after the log's end (%d), the first at log offset %d: a crash lost the "
+            "end, or a broker just wrote it",
+            shown_path(os.fspath(self._root)),
+            *(count, end, first),
+        )
+
     def lost_start(self, queue: QueueId) -> StoreError | None:
         """The error if messages before the first of a queue are lost; None if they may have expired."""
         low, _ = self.view.limits(queue)
@@ -407,9 +428,15 @@ class Health:
             + (", and queues list messages after it" if proven else ""),
             expected=f"a record stored at {shown_time(flushed)}",
             actual="no record" if last is None else f"the last one stored at {shown_time(stored)}",
-            advice="Look for the rest in a replica or a copy"
+            advice=self._where_the_end_may_be
             + ("" if proven else "; if a clock was set back, move the checkpoint away"),
         )
+
+    @cached_property
+    def _where_the_end_may_be(self) -> str:
+        """Advice about a lost end of the log."""
+        misnamed = [f"{file}. {file.advice}" for file in misnamed_files(self.log)]
+        return misnamed[0] if misnamed else "Look for the rest in a replica or a copy"
 
     @Fact
     def entries_after_log(self) -> dict[QueueId, int]:
@@ -491,10 +518,10 @@ class Health:
     @cached_property
     def whole_log(self) -> MissingRecords | None:
         """As `_in_whole_log`, with the records of queues without messages."""
-        snapshot, listed = self.snapshot, self.records.all_listed
-        if listed is None:
+        snapshot, known = self.snapshot, self.records.all_listed
+        if known is None:
             return None
-        listed = listed.take(listed.log_offset >= snapshot.log_start)
+        listed = Places.of(known.take(known.log_offset >= snapshot.log_start))
         holes = sum(stop - start for start, stop in self.log.chain.holes)
         there = snapshot.log_end - snapshot.log_start - holes
         frames = int((listed.log_offset - self.log.fronts(listed.log_offset)).sum())

@@ -11,7 +11,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import TIMESTAMP
-from rmq_store.errors import CorruptQueueError, StoreError
+from rmq_store.errors import CorruptQueueError, DataLossError, StoreError
 from tests.support.golden import unpack
 from tests.support.running.commands import call
 
@@ -44,6 +44,25 @@ def with_short_batches(store: Path) -> None:
 def without_queue(store: Path) -> None:
     for file in (store / "consumequeue/orders/0").iterdir():
         file.unlink()
+
+
+def without_end_of_log(store: Path) -> None:
+    (store / "commitlog/00000000000000786432").unlink()
+
+
+def with_exchanged_log_files(store: Path) -> None:
+    exchange(store / "commitlog/00000000000000000000", store / "commitlog/00000000000000262144")
+
+
+def with_exchanged_queue_files(store: Path) -> None:
+    queues = store / "consumequeue"
+    exchange(*(queues / name / "0" for name in ("orders", "RMQ_SYS_TRANS_HALF_TOPIC")))
+
+
+def exchange(one: Path, other: Path) -> None:
+    one.rename(one.with_name("x"))
+    other.rename(one)
+    one.with_name("x").rename(other)
 
 
 def time(ms: int) -> pa.Scalar:
@@ -153,3 +172,39 @@ def test_a_key_by_sql(hurt: Hurt) -> None:
     assert "queue orders/0 ends before its messages" in strict.stderr
     assert skipping.returncode == 1
     assert "queue offset 248" in skipping.stderr
+
+
+def test_a_key_that_the_index_lists_after_the_end_of_the_log(hurt: Hurt) -> None:
+    with hurt(without_end_of_log) as store, pytest.raises(DataLossError) as lost:
+        store.messages("orders").count_rows(keys == "ORDER_1416")
+    assert "the index lists 1 message, the first at log offset" in str(lost.value)
+    assert "Look for the rest in a replica or a copy" in str(lost.value)
+
+
+def test_a_key_of_a_log_whose_files_were_exchanged(tmp_path: Path) -> None:
+    path = Path(unpack("proxy-5.5.0", tmp_path).path)
+    with_exchanged_log_files(path)
+    with MessageStore.open(path) as store, pytest.raises(DataLossError) as lost:
+        store.messages().count_rows(keys == "k258")
+    assert "it is the file 00000000000000262144. Give it that name" in str(lost.value)
+
+
+def test_a_key_that_a_crash_may_have_lost_is_a_warning(
+    hurt: Hurt, caplog: pytest.LogCaptureFixture
+) -> None:
+    def injure(store: Path) -> None:
+        without_end_of_log(store)
+        (store / "abort").touch()
+
+    with hurt(injure) as store:
+        assert not store.messages("orders").count_rows(keys == "ORDER_1416")
+    assert "a crash lost the end, or a broker just wrote it" in caplog.text
+
+
+def test_columns_of_queues_whose_files_were_exchanged(hurt: Hurt) -> None:
+    with hurt(with_exchanged_queue_files) as store:
+        with pytest.raises(CorruptQueueError, match="queue orders/0 ends before its messages"):
+            store.messages().to_table(["topic", "queueOffset"])
+        counted = call("topics", str(store.path))
+    assert counted.returncode == 1
+    assert "warning: queue orders/0 ends before its messages" in counted.stderr
