@@ -47,6 +47,7 @@ from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.format.retry_topics import KnownNames
 from rmq_store.format.topics import (
     DLQ_PREFIX,
+    LMQ_PREFIX,
     OP_TOPICS,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
@@ -93,7 +94,10 @@ class QueueView:
 
     def topics(self) -> list[str]:
         """Sorted names of all topics that have a queue, or a lost one."""
-        return sorted({queue.topic for queue in (*self.snapshot.queues, *self.lost_queues())})
+        found = set(self._by_topic)
+        if not self.queue_counts.keys() <= found:  # else no topic has lost queues alone
+            found |= {queue.topic for queue in self.lost_queues()}
+        return sorted(found)
 
     def lost_queues(self, begin: int | None = None, end: int | None = None) -> set[QueueId]:
         """Queues without files of which the log has messages, maybe stored in [begin, end) (ms).
@@ -118,6 +122,16 @@ class QueueView:
         """
         said = {topic: queue_count(settings) for topic, settings in self.declared_topics.items()}
         return {op: said[half] for half, op in OP_TOPICS.items() if half in said} | said
+
+    @cached_property
+    def undeclared_topics(self) -> set[str]:
+        """Topics with queues, of which topics.json does not say how many. Raises AccessError.
+
+        A store that was copied without its configuration has them, and brokers do not declare all topics of
+        their own. Light queues need no topic.
+        """
+        named = {topic for topic in self._by_topic if not topic.startswith(LMQ_PREFIX)}
+        return named - self.queue_counts.keys()
 
     @property
     def topics_problem(self) -> StoreError | None:
@@ -301,7 +315,9 @@ class QueueView:
         there = [queue for topic in topics for queue in self.queues_of(topic)]
         counts = Counter(queue.topic for queue in there)
         # Only a queue of these can be lost, and to find that out takes a look at the log.
-        if all(self.queue_counts.get(topic, 0) <= counts[topic] for topic in topics):
+        if self.undeclared_topics.isdisjoint(topics) and all(
+            self.queue_counts.get(topic, 0) <= counts[topic] for topic in topics
+        ):
             return there
         lost = self.lost_queues(begin, end)
         return sorted({*there, *(queue for queue in lost if queue.topic in topics)})

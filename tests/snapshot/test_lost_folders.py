@@ -9,7 +9,7 @@ import pytest
 
 from rmq_store.errors import CorruptQueueError, StoreError
 from tests.support.golden import GoldenStore, unpack
-from tests.support.running.commands import call, run
+from tests.support.running.commands import call, complaint, run
 
 NAME, TOPIC = "clean-5.5.0", "orders"
 
@@ -39,6 +39,15 @@ def test_a_read_of_the_queue_fails(
     assert len(met) == len(gone) > 0
     users = [queue for queue in left if queue.topic == TOPIC or not topics]
     assert rows.num_rows >= sum(len(golden.by_queue[q]) for q in users if q.topic == TOPIC)
+
+
+def test_a_queue_of_a_topic_that_no_configuration_declares(tmp_path: Path) -> None:
+    golden = unpack("expired-5.5.0", tmp_path)
+    shutil.rmtree(Path(golden.path, "consumequeue", "SCHEDULE_TOPIC_XXXX", "8"))
+    with golden.open() as store, pytest.raises(CorruptQueueError, match="SCHEDULE_TOPIC_XXXX/8"):
+        store.read_batches(include_system_topics=True).read_all()
+    assert "SCHEDULE_TOPIC_XXXX/8 has no files" in complaint("scheduled", golden.path, expect=2)
+    assert "though its topic is there" in run("verify", golden.path, expect=1)
 
 
 def test_a_read_of_other_topics_does_not(tmp_path: Path) -> None:
