@@ -25,8 +25,16 @@ from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, list_segments
 from rmq_store.files.source import Sources
 from rmq_store.format.array_types import Bytes, Ints, Mask
-from rmq_store.format.byte_layout import BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
+from rmq_store.format.byte_layout import (
+    BLANK_SIZE,
+    HEAD_SIZE,
+    MAGIC_BLANK,
+    MIN_RECORD_SIZE,
+    Property,
+)
 from rmq_store.format.dledger import ENTRY_HEAD_SIZE, EntryHead
+from rmq_store.format.properties import decode_utf8
+from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap, Record, decode_record
 
 _SIZE_FIELD = 4
@@ -54,6 +62,19 @@ def _require_whole(decoded: Record | Gap, segment: SegmentFile, offset: int) -> 
             actual=f"{segment.base + segment.size - offset} bytes",
             advice="The file was truncated or copied in part; the whole file holds the rest",
         )
+
+
+def _may_be_of(queue: QueueId, headers: Headers) -> bool:
+    """Whether a queue can list the first of some records: one of its own, or one of several queues."""
+
+    def stored(at: Ints, length: Ints) -> bytes:
+        return headers.window[int(at[0]) : int(at[0] + length[0])].tobytes()
+
+    topic = decode_utf8(stored(headers.topic_at, headers.topic_length))
+    if int(headers.queue_id[0]) == queue.queue_id and topic == queue.topic:
+        return True
+    properties = stored(headers.properties_at, headers.properties_length)
+    return Property.INNER_MULTI_DISPATCH.encode() in properties
 
 
 class CommitLog:
@@ -257,15 +278,19 @@ class CommitLog:
                     if whole.any():
                         yield rows[whole], headers.take(np.flatnonzero(whole))
 
-    def store_time_at(self, offset: int, size: int | None = None) -> int | None:
+    def store_time_at(
+        self, offset: int, size: int | None = None, queue: QueueId | None = None
+    ) -> int | None:
         """The storeTimestamp (ms) of the whole record of `size` bytes at `offset`; None without one.
 
-        The CRC is not checked.
+        None too if the record is of another queue than `queue`, if that is given. The CRC is not checked.
         """
-        headers = self._headers_at(offset, size)
+        headers = self._headers_at(offset, size, queue)
         return None if headers is None else int(headers.store_timestamp[0])
 
-    def _headers_at(self, offset: int, size: int | None) -> Headers | None:
+    def _headers_at(
+        self, offset: int, size: int | None, queue: QueueId | None = None
+    ) -> Headers | None:
         segment = self.chain.segment_at(offset)
         if segment is None or offset < 0:
             return None
@@ -273,6 +298,7 @@ class CommitLog:
             headers = Headers(window.bytes, _FIRST, offset)
             total = int(headers.total[0])
             whole = bool(headers.valid[0]) and offset + total <= segment.base + segment.size
+            whole = whole and (queue is None or _may_be_of(queue, headers))
         return headers if whole and (size is None or total == size) else None
 
     def run_in(self, window: Window, segment: SegmentFile, at: int, upto: int) -> RecordRun:

@@ -686,7 +686,7 @@ class QueueView:
         return int(entries.offset[min(found, len(entries) - 1)])
 
     def store_time(self, queue: QueueId, offset: int) -> int | None:
-        """The store time (ms) of the message at a queue offset; None if the entry points to no record.
+        """The store time (ms) of the message at a queue offset; None if the entry leads to no record of it.
 
         The CRC is not checked.
         """
@@ -694,4 +694,4 @@ class QueueView:
         if not len(entries) or not entries.points_to_record[0]:
             return None
         where, size = int(entries.log_offset[0]), int(entries.size[0])
-        return self._open_log().store_time_at(where, size)
+        return self._open_log().store_time_at(where, size, queue)

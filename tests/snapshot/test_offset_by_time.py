@@ -123,3 +123,22 @@ def test_the_time_of_a_reset_is_not_misled(tmp_path: Path) -> None:
     wanted = next(r["queueOffset"] for r in truth if r["storeTimestamp"] >= early["storeTimestamp"])
     with store.open() as opened:
         assert opened.offset_by_time(*QUEUE, early["storeTimestamp"]) == wanted
+
+
+def test_a_file_of_another_queue_in_the_middle_hides_no_message(tmp_path: Path) -> None:
+    """Its entries lead to records of other times."""
+    store = unpack("clean-5.3.3", tmp_path)
+    queues = Path(store.path, "consumequeue")
+    ours = queues / "payments/0/00000000000000002000"
+    ours.write_bytes((queues / "SCHEDULE_TOPIC_XXXX/2/00000000000000000000").read_bytes())
+    own = store.by_queue[QueueId("payments", 0)]
+    until = own[140]["storeTimestamp"]
+    search = Search(topics=["payments"], queue_ids=[0], end=until)
+    reported: list[StoreError] = []
+    with store.open() as opened:
+        with pytest.raises(StoreError, match="payments/0"):
+            list(find(opened, search, ["queueOffset"]))
+        batches = list(find(opened, search, ["queueOffset"], reported.append))
+    found = [offset for batch in batches for offset in batch.column(0).to_pylist()]
+    assert found == [r["queueOffset"] for r in own[:100] if r["storeTimestamp"] < until]
+    assert reported
