@@ -55,8 +55,6 @@ def lost_queues(health: Health) -> dict[QueueId, LostQueue]:
     states = health.snapshot.queues
     # Not every declared queue is looked at: a file may declare 2^31 of a topic.
     counts_said, undeclared = health.view.queue_counts, health.view.undeclared_topics
-    if undeclared and health.records.all_listed is None:
-        undeclared = set()  # to look for their queues takes long
     there = Counter(q.topic for q in states if q.queue_id < counts_said.get(q.topic, 0))
     # Where nobody closed the store, its last records are in no queue yet, and count as entries.
     empty = {queue for queue, state in states.items() if state.min_offset >= state.max_offset}
