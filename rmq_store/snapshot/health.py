@@ -12,7 +12,6 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +57,6 @@ LOG = logging.getLogger("rmqstore")
 _SAID: set[Path] = set()  # stores of which was said what reads do not compare
 _LOST_END_SAID: set[Path] = set()  # stores of which was said what follows the end of their log
 _MOST_UNLISTED = 16 << 20  # bytes in no entry, as of a deleted topic, that are looked at for that
-_MOST_DAMAGE = 10  # damaged ranges compared with the entries
 _ROWS = 1 << 16  # entries looked at together
 _SKIPPED = "Read with source=commitlog to get the message; rebuild skips it, as a broker does"
 _REBUILD = "Read with source=commitlog, or rebuild the queues: rmqstore rebuild STORE --to NEW"
@@ -540,10 +538,7 @@ class Health:
         errors: list[StoreError] = []
         if self.snapshot.part:
             return errors
-        pieces = self.records.pieces(*self.ends.last_bytes)
-        extents = (piece for piece in pieces if not isinstance(piece, SoundRun))
-        damage = (extent for extent in extents if self.records.is_damage(extent))
-        for extent in islice(damage, _MOST_DAMAGE):
+        for extent in self.ends.at_end.gaps:
             stop = min(extent.stop, self.snapshot.log_end)
             listed = 0
             for queue in self._states:

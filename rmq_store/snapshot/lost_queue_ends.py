@@ -89,10 +89,10 @@ class LostQueueEnds:
                 or not (covered.alone or covered.covers(lost.log_offset))
             }
         if last and (light or not all_seen):
-            near.further = self._at_end.further
+            near.further = self.at_end.further
             near.inside = [
                 one
-                for one in self._at_end.inside
+                for one in self.at_end.inside
                 if one.at.topic.startswith(LMQ_PREFIX)
                 or not (all_seen or (covered and covered.covers(one.at.log_offset)))
             ]
@@ -105,7 +105,7 @@ class LostQueueEnds:
         if any(self.starts_late(queue) for queue in first):
             missing |= {queue: lost for queue, lost in self._at_start.items() if queue in first}
         if last and self.is_closed:
-            missing |= {queue: lost for queue, lost in self._at_end.ends.items() if queue in last}
+            missing |= {queue: lost for queue, lost in self.at_end.ends.items() if queue in last}
         if last - missing.keys() and self.is_closed and not all_seen:
             listed = self._at_items.items()
             missing |= {q: lost for q, lost in listed if q in last and q not in missing}
@@ -142,7 +142,8 @@ class LostQueueEnds:
         return self._records.search(self.snapshot.queues.keys(), start, near).ends
 
     @Fact
-    def _at_end(self) -> MissingRecords:
+    def at_end(self) -> MissingRecords:
+        """What the last bytes of the log have, and queues lack."""
         return self._records.search(self.snapshot.queues.keys(), *self.last_bytes)
 
     @cached_property

@@ -49,6 +49,7 @@ many, once a snapshot. In a larger store it would take longer than many a read.
 """
 
 _DAMAGE = (Gap.DAMAGED, Gap.TORN, Gap.STALE)
+_MOST_GAPS = 10  # damaged ranges that are compared with what queues list there
 MOST_NAMED = 10_000  # records inside of queues that are reported one by one
 _ID = 0xFFFFFFFF  # the bits of a queueId
 _FAR = 4096  # queue offsets; records further apart are looked up separately
@@ -84,7 +85,8 @@ class MissingRecords:
 
     `between`: by queue, those inside that no broker skips, also where a damaged entry stands for them.
     `further`: the number of more records inside of a queue, where there are too many to name. `damage`:
-    the start and the length of damaged bytes that no entry lists, and the reason. `queueless`: records of
+    the start and the length of damaged bytes that no entry lists, and the reason. `gaps`: the first damage
+    of a range that was searched for what its queues lack, whatever they list there. `queueless`: records of
     queues without messages, of bytes that no entry lists.
     """
 
@@ -93,6 +95,7 @@ class MissingRecords:
     inside: list[Unlisted] = field(default_factory=list)
     further: Counter[QueueId] = field(default_factory=Counter)
     damage: list[tuple[int, int, str]] = field(default_factory=list)
+    gaps: list[Extent] = field(default_factory=list)
     queueless: list[DispatchRequests] = field(default_factory=list)
 
     def add_inside(self, unlisted: Iterable[Unlisted]) -> None:
@@ -180,8 +183,11 @@ class UnlistedRecords:
     def search(self, queues: Collection[QueueId], start: int, stop: int) -> MissingRecords:
         """What the log has in [start, stop) for `queues`, and they do not list."""
         missing = MissingRecords()
-        for requests in self.requests(start, stop):
-            self._note_missing(queues, requests, missing)
+        for piece in self.pieces(start, stop):
+            if isinstance(piece, SoundRun):
+                self._note_missing(queues, self._request_of(piece.headers), missing)
+            elif len(missing.gaps) < _MOST_GAPS and self.is_damage(piece):
+                missing.gaps.append(piece)
         return missing
 
     def search_at(self, places: Ints) -> MissingRecords:
