@@ -406,7 +406,7 @@ class Health:
         stored = 0 if last is None else self.log.store_time_at(last)
         if stored is None or not self.ends.is_closed or (last is None and self.log.chain.segments):
             return None
-        flushed = Checkpoint.read_or_zero(self._root / CHECKPOINT_FILE).physic_msg_timestamp
+        flushed = Checkpoint.read_or_zero(self._root / CHECKPOINT_FILE).newest_timestamp
         if flushed <= stored or flushed <= self._newest_near_end:
             return None
         # A clock that was set back leaves no entry without a record.

@@ -47,6 +47,7 @@ from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.format.retry_topics import KnownNames
 from rmq_store.format.topics import (
     DLQ_PREFIX,
+    LMQ_PREFIX,
     OP_TOPICS,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
@@ -65,6 +66,7 @@ _FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read
 _MOST_KEPT = 250_000  # entries of short queues, 40 bytes each
 _MOST_OF_A_QUEUE = 1000  # a longer one is read again at little cost
 _NAMED = 3  # queues in a warning
+_ANY_NUMBER = 1 << 31  # of queues
 _MOST_AHEAD = 512  # queue ranges, so that the first ones are still cached when they are read
 
 
@@ -93,7 +95,11 @@ class QueueView:
 
     def topics(self) -> list[str]:
         """Sorted names of all topics that have a queue, or a lost one."""
-        return sorted({queue.topic for queue in (*self.snapshot.queues, *self.lost_queues())})
+        there = {queue.topic for queue in self.snapshot.queues}
+        # Only a topic that topics.json has can have lost all its queues.
+        if self.queue_counts.keys() - there:
+            there |= {queue.topic for queue in self.lost_queues()}
+        return sorted(there)
 
     def lost_queues(self, begin: int | None = None, end: int | None = None) -> set[QueueId]:
         """Queues without files of which the log has messages, maybe stored in [begin, end) (ms).
@@ -118,6 +124,13 @@ class QueueView:
         """
         said = {topic: queue_count(settings) for topic, settings in self.declared_topics.items()}
         return {op: said[half] for half, op in OP_TOPICS.items() if half in said} | said
+
+    def most_queues(self, topic: str) -> int:
+        """How many queues a topic may have. Where topics.json does not say it, a topic that has some may
+        have any: a broker deletes all of a topic. Raises AccessError."""
+        may_have_any = not self._lists_all_topics and not topic.startswith(LMQ_PREFIX)
+        others = _ANY_NUMBER if may_have_any and self.queues_of(topic) else 0
+        return self.queue_counts.get(topic, others)
 
     @property
     def topics_problem(self) -> StoreError | None:
@@ -301,7 +314,7 @@ class QueueView:
         there = [queue for topic in topics for queue in self.queues_of(topic)]
         counts = Counter(queue.topic for queue in there)
         # Only a queue of these can be lost, and to find that out takes a look at the log.
-        if all(self.queue_counts.get(topic, 0) <= counts[topic] for topic in topics):
+        if all(self.most_queues(topic) <= counts[topic] for topic in topics):
             return there
         lost = self.lost_queues(begin, end)
         return sorted({*there, *(queue for queue in lost if queue.topic in topics)})
@@ -346,6 +359,8 @@ class QueueView:
             return  # who names a topic reports an unknown one
         count = self.queue_counts.get(topic, 0)
         unknown = [queue_id for queue_id in unknown if not 0 <= queue_id < count]
+        lost = self.health.lost_queues if unknown else {}
+        unknown = [queue_id for queue_id in unknown if QueueId(topic, queue_id) not in lost]
         if unknown:
             raise UnknownQueueError(
                 self._root,
