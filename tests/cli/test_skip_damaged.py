@@ -114,3 +114,31 @@ def test_messages_are_counted_not_places(
     done = call(command, store.path, "--topic", "orders", "--skip-damaged")
     assert (done.returncode, len(done.stdout.splitlines())) == (1, printed)
     assert done.stderr.splitlines()[-1] == f"rmqstore: {said} could not be read; see `verify`"
+
+
+@pytest.mark.parametrize("columns", ["queueId,queueOffset", "queueId,queueOffset,body"])
+@pytest.mark.parametrize("words", [(), ("--queue", "0")])
+def test_the_messages_before_damage_are_printed(
+    words: tuple[str, ...], columns: str, tmp_path: Path
+) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    asked = ("cat", golden.path, "--topic", "orders", "--columns", columns, *words)
+    every = call(*asked).stdout.splitlines()
+    rows = {tuple(line.split("\t")[:2]): row for row, line in enumerate(every)}
+    # An entry without a record has no place in the log: it is before the next one of its queue.
+    file = Path(golden.path, "consumequeue/orders/0", "0" * 20)
+    file.chmod(0o644)
+    with file.open("r+b") as entries:
+        entries.seek(1000)
+        entries.write(bytes(20))
+    assert call(*asked)[:2] == (
+        2,
+        "\n".join(_without(every, "0\t50")[: rows["0", "51"] - 1]) + "\n",
+    )
+    if "body" in columns:
+        hurt(golden, QueueId("orders", 0), 20)
+        assert call(*asked)[:2] == (2, "\n".join(every[: rows["0", "20"]]) + "\n")
+
+
+def _without(lines: list[str], start: str) -> list[str]:
+    return [line for line in lines if not line.startswith(start)]
