@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -226,12 +227,12 @@ class QueueView:
         yield from self.losses()
         yield from self.notes()
 
-    def notes(self) -> Iterator[str]:
-        """What may be lost, or is elsewhere."""
-        doubled = doubled_names(self._open_log())
+    def notes(self, *, listed: bool = True) -> Iterator[str]:
+        """What may be lost, or is elsewhere. `listed`: with the files of the log that `info` names too."""
+        doubled = doubled_names(self._open_log()) if listed else None
         if doubled is not None:
             yield f"{doubled}. rmqstore verify compares them"
-        yield from self.health.lines_of_lost_end()
+        yield from islice(self.health.lines_of_lost_end(), None if listed else 1)
         yield from self._tiered()
         unread = self.unread_database
         tails = [state.tail for state in self.snapshot.queues.values() if state.tail is not None]
