@@ -140,5 +140,31 @@ def test_the_messages_before_damage_are_printed(
         assert call(*asked)[:2] == (2, "\n".join(every[: rows["0", "20"]]) + "\n")
 
 
+def test_tail_goes_on_past_damage(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    words = (
+        "tail",
+        golden.path,
+        "--topic",
+        "orders",
+        "-n",
+        "3",
+        "--columns",
+        "queueId,queueOffset",
+    )
+    every = call(*words).stdout.splitlines()
+    row = len(golden.by_queue[QueueId("orders", 0)]) - 2
+    hurt(golden, QueueId("orders", 0), row)
+    words = (*words[:-1], "queueId,queueOffset,body")
+    stopped = call(*words)
+    assert stopped.returncode == 2
+    assert "stopped at a damaged message; --skip-damaged leaves it out" in stopped.stderr
+    done = call(*words, "--skip-damaged")
+    assert done.returncode == 1
+    printed = ["\t".join(line.split("\t")[:2]) for line in done.stdout.splitlines()]
+    assert printed == _without(every, f"0\t{row}")
+    assert "rmqstore: left out: " in done.stderr
+
+
 def _without(lines: list[str], start: str) -> list[str]:
     return [line for line in lines if not line.startswith(start)]
