@@ -256,11 +256,7 @@ def _damage(root: Path, log: CommitLog, end: LogEnd) -> Iterator[str]:
     for start, stop in end.damaged:
         yield f"log offset {start} to {stop} is not a record, and records follow"
     checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
-    flushed = max(
-        checkpoint.physic_msg_timestamp,
-        checkpoint.logics_msg_timestamp,
-        checkpoint.index_msg_timestamp,
-    )
+    flushed = checkpoint.newest_timestamp
     closed = not (root / ABORT_FILE).exists()
     if flushed > 0 and end.last is None:
         yield "the log has no record, and the checkpoint knows of messages: the log is lost"

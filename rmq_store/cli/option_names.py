@@ -31,8 +31,40 @@ LOG = "Copy the log, or hard-link its full files and copy the last; links need o
 _OFTEN_LEFT_OUT = ("target", "to_store", "topic", "topics", "keys", "group", "groups", "report")
 
 
+def _show_all(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        ctx.meta[ALL_OPTIONS] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+ALL_OPTIONS = f"{__name__}.all"  # in the meta of a context whose help lists all options
+
+
+def help_all(*, hidden: bool) -> click.Option:
+    """The option --help-all. `hidden`: --help lists as much."""
+    return click.Option(
+        ["--help-all"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_show_all,
+        hidden=hidden,
+        help="Show all options, and exit.",
+    )
+
+
 class OnceCommand(click.Command):
     """A command that refuses an option that is given twice and counts once: click takes the last."""
+
+    @property
+    def has_rare_options(self) -> bool:
+        """Whether --help-all lists more than --help does."""
+        return False
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The parameters, with --help-all, which scripts and habits give to any command."""
+        return [*super().get_params(ctx), help_all(hidden=not self.has_rare_options)]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words of a command line. Raises click's errors."""

@@ -1,9 +1,10 @@
-"""Entries that lead after the end of the log: their messages are not in it."""
+"""Entries that lead after the end of the log, or into damage: their messages are not in it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from rmq_store.commitlog.check_crcs import wrong_crc_rows
@@ -36,6 +37,20 @@ def entries_after(
     return {queue: count for queue, count in found.items() if count}
 
 
+def entries_inside(
+    folders: QueueFolders, ranges: Collection[tuple[int, int]]
+) -> dict[QueueId, int]:
+    """How many units of each queue lead into ranges of the log, or to a record that reaches into one."""
+    found: Counter[QueueId] = Counter()
+    for queue, batch in folders.listed().items() if ranges else ():
+        files = folders.files(queue, batch=batch)
+        first, stop = files.first_unit, files.find_stop()
+        for begin, end in ranges:
+            low, high = files.stop_before_log(begin, stop), files.find_unit_at_log(end, first, stop)
+            found[queue] += max(0, high - low)
+    return dict(+found)
+
+
 def _leading_nowhere(log: CommitLog, entries: Entries) -> int:
     """How many entries lead to no intact record."""
     intact = 0
@@ -46,15 +61,20 @@ def _leading_nowhere(log: CommitLog, entries: Entries) -> int:
 
 def line_of_lost_end(after_log: Mapping[QueueId, int], log_end: int) -> str:
     """A sentence about entries that lead after the end of the log, and to no record, by queue."""
-    most = sorted(after_log.items(), key=lambda item: -item[1])[:_NAMED]
-    named = ", ".join(f"{queue.topic}/{queue.queue_id}: {count}" for queue, count in most)
-    more = ", ..." if len(after_log) > _NAMED else ""
-    return printable(
-        f"the log, which ends at log offset {log_end}, lacks the messages of "
-        f"{counted(sum(after_log.values()), 'entry')} in {counted(len(after_log), 'queue')} "
-        f"({named}{more}). Unless a crash lost them, or a broker wrote while the store was copied, look in a "
-        "copy or a replica for the file of the log that is missing, cut or damaged"
+    return (
+        f"the log, which ends at log offset {log_end}, lacks the messages of {entries_by_queue(after_log)}. "
+        "Unless a crash lost them, or a broker wrote while the store was copied, look in a copy or a replica "
+        "for the file of the log that is missing, cut or damaged"
     )
+
+
+def entries_by_queue(counts: Mapping[QueueId, int]) -> str:
+    """A phrase about the numbers of entries of some queues, the largest first."""
+    most = sorted(counts.items(), key=lambda item: -item[1])[:_NAMED]
+    named = ", ".join(f"{queue.topic}/{queue.queue_id}: {count}" for queue, count in most)
+    more = ", ..." if len(counts) > _NAMED else ""
+    entries, queues = counted(sum(counts.values()), "entry"), counted(len(counts), "queue")
+    return printable(f"{entries} in {queues} ({named}{more})")
 
 
 class EntriesAfterCopy:

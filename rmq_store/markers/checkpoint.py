@@ -29,6 +29,11 @@ class Checkpoint:
     confirm_phy_offset: int = 0
     logics_physical_offset: int = 0
 
+    @property
+    def newest_timestamp(self) -> int:
+        """Up to when messages were on the disk, by the latest of the three times."""
+        return max(self.physic_msg_timestamp, self.logics_msg_timestamp, self.index_msg_timestamp)
+
     @classmethod
     def decode(cls, raw: bytes, path: str | None = None) -> Checkpoint:
         """The checkpoint from the bytes of the file: 4096, of which 40 or 48 are used.

@@ -57,6 +57,7 @@ class SliceReader:
         self._found: list[
             StoreError
         ] = []  # to be reported once it is certain that all bytes were there
+        self._first: StoreError | None = None  # of those that end the read
         self.log = log
         self.log_end = log_end
         self.query = query
@@ -154,17 +155,20 @@ class SliceReader:
     def _sound_batches(self, pieces: Iterable[ListedEntries]) -> Iterator[pa.RecordBatch]:
         rows_next = self.query.first_batch_rows or self.query.batch_rows
         reported = 0
-        for rows in pieces:
-            at = 0
+        for piece in pieces:
+            rows, at, known = self._before_damage(piece), 0, len(self._found)
             while at < len(rows):
                 upto = self._batch_end(rows, at, rows_next)
                 for batch in self._batches(rows.take(slice(at, upto))):
-                    self._report()
+                    self._pass_on()
                     if batch.num_rows or self._damages != reported:
                         rows_next = self.query.batch_rows
                         reported = self._damages
                         yield batch.select(self._asked) if self._hides_place else batch
                 at = upto
+                if len(self._found) > known:  # of this batch, whatever is known of later ones
+                    self._report()
+            self._report()
         self._report()
 
     def _batch_end(self, rows: ListedEntries, at: int, most: int) -> int:
@@ -203,6 +207,9 @@ class SliceReader:
     ) -> Iterator[pa.RecordBatch]:
         """The batches of rows whose records are in the bytes of the log from offset `first` on."""
         rows, headers, stored = self._check.sound_rows(window, first, rows)
+        before = self._before_damage(rows)
+        if len(before) < len(rows):
+            rows, headers, stored = before, headers.take(slice(len(before))), None
         inner = np.zeros(len(rows), dtype=bool)
         if self.query.unwrap_batches:
             inner |= (headers.sys_flag & SysFlag.INNER_BATCH) != 0
@@ -293,18 +300,55 @@ class SliceReader:
     def _damaged(self, error: StoreError, entry: ListedAt | None) -> None:
         error = (None if self._lost is None else self._lost()) or error
         error.entry = entry
-        if self.query.on_damage is None:
-            raise error
         self._damages += 1
         self._found.append(error)
+        if self.query.on_damage is None and len(self._found) > _MOST_BEFORE_RAISED:
+            raise self._found[0]
 
-    def _report(self) -> None:
-        found, self._found = self._found, []
-        for error in found:
-            if self.query.on_damage is not None:
+    def _before_damage(self, rows: ListedEntries) -> ListedEntries:
+        """The rows before the message whose error ends the read; all without one."""
+        if self.query.on_damage is not None or not self._found or not len(rows):
+            return rows
+        place = len(rows)
+        for error, behind in self._places_of_damage(rows):
+            at = int(behind.argmax()) if behind.any() else len(rows)
+            if self._first is None or at < place:
+                place, self._first = at, error
+        return rows.take(slice(place))
+
+    def _places_of_damage(self, rows: ListedEntries) -> Iterator[tuple[StoreError, Mask]]:
+        """Errors, and which rows are at or after the message of each: the first by the place in the log,
+        and the first of each queue, for entries that lead nowhere."""
+        known = [(error.entry, error) for error in self._found if error.entry is not None]
+        there = [(entry.log_offset, error) for entry, error in known if entry.size > 0]
+        if there:
+            at, error = min(there, key=lambda one: one[0])
+            yield error, rows.log_offset >= at
+        firsts: dict[QueueId, tuple[int, StoreError]] = {}
+        for entry, error in known:
+            queue = QueueId(entry.topic, entry.queue_id)
+            if queue not in firsts or entry.queue_offset < firsts[queue][0]:
+                firsts[queue] = entry.queue_offset, error
+        for number, queue in enumerate(rows.queues):
+            if queue in firsts:
+                at, error = firsts[queue]
+                yield error, (rows.queue == number) & (rows.offset > at)
+
+    def _pass_on(self) -> None:
+        """Hand the errors to who takes them, before the batch that lacks their messages."""
+        if self.query.on_damage is not None:
+            found, self._found = self._found, []
+            for error in found:
                 self.query.on_damage(error)
 
+    def _report(self) -> None:
+        """As `_pass_on`; raise the first error if nothing takes them, after the batch of those before."""
+        self._pass_on()
+        if self._found:
+            raise self._first or self._found[0]
 
+
+_MOST_BEFORE_RAISED = 1000  # errors; with fewer the read first gives the messages before them
 _PLACE = "commitLogOffset"
 _BODIES = frozenset(("body", "rawBody"))
 

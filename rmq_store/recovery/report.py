@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rmq_store.consumequeue.entries_after_log import line_of_lost_end
+from rmq_store.consumequeue.entries_after_log import entries_by_queue, line_of_lost_end
 from rmq_store.errors import spoken
 from rmq_store.escaping import json_text, printable
 from rmq_store.files.changes import Change
@@ -77,11 +77,11 @@ class RecoveryReport:
     records behind the log's new end, which are cut or hidden with the damage before them. `older_cut`: those
     that are older than the records before them, and what follows these, as a log that was cut leaves them.
     `entries_after_log`: of each queue, entries that lead after the log's end, and to no intact record.
-    `lacking`: a sentence for each thing that a store left `untouched` lacks: messages at an end of a queue,
-    files of a queue or of the log. `left_out`: records that no broker lists, because earlier records have
-    their queue offsets. `queues`: min and max offset of each. `untouched`: the store was closed cleanly and
-    its log and queues end together, so nothing else was checked and nothing was changed. `applied`: false
-    for a plan, which says what a recovery would do.
+    `entries_in_damage`: those that lead into `damage`. `lacking`: a sentence for each thing that a store left
+    `untouched` lacks: messages at an end of a queue, files of a queue or of the log. `left_out`: records that
+    no broker lists, because earlier records have their queue offsets. `queues`: min and max offset of each.
+    `untouched`: the store was closed cleanly and its log and queues end together, so nothing else was checked
+    and nothing was changed. `applied`: false for a plan, which says what a recovery would do.
     """
 
     path: str
@@ -102,6 +102,7 @@ class RecoveryReport:
     intact_cut: int = 0
     older_cut: int = 0
     entries_after_log: dict[QueueId, int] = field(default_factory=dict)
+    entries_in_damage: dict[QueueId, int] = field(default_factory=dict)
     lacking: list[str] = field(default_factory=list)
     left_out: dict[QueueId, LeftOut] = field(default_factory=dict)
     queues: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
@@ -169,7 +170,7 @@ class RecoveryReport:
             for name in self.__dataclass_fields__
             if name
             not in (
-                *("files", "left_out", "queues", "entries_after_log"),
+                *("files", "left_out", "queues", "entries_after_log", "entries_in_damage"),
                 *("delayed_rebuilt", "batch_topics", "inner_batches", "snapshot"),
             )
         }
@@ -181,9 +182,9 @@ class RecoveryReport:
             {"topic": queue.topic, "queue_id": queue.queue_id, **asdict(left)}
             for queue, left in self.left_out.items()
         ]
-        found["entries_after_log"] = {
-            f"{queue.topic}@{queue.queue_id}": n for queue, n in self.entries_after_log.items()
-        }
+        for name in ("entries_after_log", "entries_in_damage"):
+            counts: dict[QueueId, int] = getattr(self, name)
+            found[name] = {f"{q.topic}@{q.queue_id}": count for q, count in counts.items()}
         found["queues"] = {
             f"{queue.topic}@{queue.queue_id}": list(ends) for queue, ends in self.queues.items()
         }
@@ -213,6 +214,10 @@ class RecoveryReport:
         lines += [f"  {line}" for line in self.lines_of_left_out()]
         lines += [f"  {self.line_of_default_delays()}"] if self.default_delays else []
         lines += [f"  damage left unchanged: {start} to {stop}" for start, stop in self.damage]
+        if self.entries_in_damage:
+            lines.append(
+                f"  lost in it: the messages of {entries_by_queue(self.entries_in_damage)}"
+            )
         lines += [
             f"  {file.what}: {printable(file.path)} ({file.bytes} bytes)" for file in self.files
         ]

@@ -14,7 +14,7 @@ from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import declared_batch_topics
-from rmq_store.consumequeue.entries_after_log import entries_after
+from rmq_store.consumequeue.entries_after_log import entries_after, entries_inside
 from rmq_store.consumequeue.entry_of_record import entries_to_write
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import InvalidArgumentError, LogOffset, UnrecoverableStoreError, spoken
@@ -169,6 +169,7 @@ class StrictRecovery:
         report.scanned_from, report.records = start, first.records
         report.damage = [*(hole for hole in log.chain.holes if hole[1] <= start), *first.damage]
         report.log_start, report.log_end = log.start, end
+        report.entries_in_damage = entries_inside(self._folders, report.damage)
         if self._until is None:
             stops = self._folders.stops()
             report.entries_after_log = entries_after(self._folders, log, end, stops)

@@ -157,7 +157,7 @@ def _lost(inquiry: Inquiry) -> Iterator[Remark]:
     view, look = inquiry.store.view, inquiry.command("verify")
     for what in view.losses(listed=False):
         yield Remark(Severity.ERROR, spoken(what), look)
-    for what in view.notes():
+    for what in view.notes(listed=False):
         yield Remark(Severity.WARNING, spoken(what), look)
 
 

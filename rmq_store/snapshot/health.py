@@ -205,13 +205,14 @@ class Health:
         return near.ends | (found.ends if found is not None else {})
 
     def short_queue_errors(self) -> Iterator[StoreError]:
-        """An error for each of the `short_queues` and of the `holed_queues`, for what counts entries and
-        reads no message."""
+        """An error for each of the `short_queues`, of the `holed_queues` and for damage that is not all
+        listed, for what counts entries and reads no message."""
         for queue, lost in self.short_queues.items():
             if queue not in self.lost_queues:  # those have a warning of their own
                 yield self._unlisted(queue, lost)
         for queue, lost in self.holed_queues.items():
             yield self._damaged_inside(queue, lost)
+        yield from self._damage_seen()
         self._say_unseen(set(self._states), whole_log=self._in_whole_log is not None)
 
     @cached_property
@@ -413,7 +414,7 @@ class Health:
         stored = 0 if last is None else self.log.store_time_at(last)
         if stored is None or not self.ends.is_closed or (last is None and self.log.chain.segments):
             return None
-        flushed = Checkpoint.read_or_zero(self._root / CHECKPOINT_FILE).physic_msg_timestamp
+        flushed = Checkpoint.read_or_zero(self._root / CHECKPOINT_FILE).newest_timestamp
         if flushed <= stored or flushed <= self._newest_near_end:
             return None
         # A clock that was set back leaves no entry without a record.
@@ -614,6 +615,18 @@ class Health:
 
     def _damage(self, found: MissingRecords) -> Iterator[StoreError]:
         yield from (self._damaged(*damage) for damage in found.damage)
+
+    def _damage_seen(self) -> Iterator[StoreError]:
+        """The errors of damage that was met in a look at what no queue lists: maybe at a part of it."""
+        damage = [] if self._in_whole_log is None else self._in_whole_log.damage
+        for place, _, why in damage:
+            if not any(start <= place < stop for start, stop in self.log.chain.holes):
+                yield CorruptRecordError(
+                    self.log.path_at(place),
+                    offset=LogOffset(place),
+                    reason=f"the log is damaged at log offset {place} ({why}), and messages there are lost",
+                    advice="rmqstore verify shows how far, and of which queues",
+                )
 
     def _damaged(self, start: int, length: int, why: str) -> StoreError:
         return CorruptRecordError(

@@ -54,23 +54,21 @@ def lost_queues(health: Health) -> dict[QueueId, LostQueue]:
     """
     states = health.snapshot.queues
     # Not every declared queue is looked at: a file may declare 2^31 of a topic.
-    counts_said, undeclared = health.view.queue_counts, health.view.undeclared_topics
-    there = Counter(q.topic for q in states if q.queue_id < counts_said.get(q.topic, 0))
+    topics = {*health.view.queue_counts, *(queue.topic for queue in states)}
+    most = {topic: health.view.most_queues(topic) for topic in topics}
+    there = Counter(q.topic for q in states if q.queue_id < most[q.topic])
     # Where nobody closed the store, its last records are in no queue yet, and count as entries.
     empty = {queue for queue, state in states.items() if state.min_offset >= state.max_offset}
 
     def has_no_files(queue: QueueId) -> bool:
-        declared = 0 <= queue.queue_id < counts_said.get(queue.topic, 0)
-        return queue not in states and (declared or queue.topic in undeclared)
+        return queue not in states and 0 <= queue.queue_id < most.get(queue.topic, 0)
 
     lost = {
         queue: LostQueue(False, f"a consumer is at queue offset {reached}")
         for queue, reached in health.ends.reached.items()
         if reached > 0 and has_no_files(queue)
     }
-    is_short = (
-        empty or undeclared or any(said > there[topic] for topic, said in counts_said.items())
-    )
+    is_short = empty or any(count > there[topic] for topic, count in most.items())
     found = list(_queueless(health, lambda q: q in empty or has_no_files(q))) if is_short else []
     if found:
         near = DispatchRequests.concat(found)

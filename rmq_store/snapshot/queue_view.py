@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,7 @@ _FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read
 _MOST_KEPT = 250_000  # entries of short queues, 40 bytes each
 _MOST_OF_A_QUEUE = 1000  # a longer one is read again at little cost
 _NAMED = 3  # queues in a warning
+_ANY_NUMBER = 1 << 31  # of queues
 _MOST_AHEAD = 512  # queue ranges, so that the first ones are still cached when they are read
 
 
@@ -94,10 +96,11 @@ class QueueView:
 
     def topics(self) -> list[str]:
         """Sorted names of all topics that have a queue, or a lost one."""
-        found = set(self._by_topic)
-        if not self.queue_counts.keys() <= found:  # else no topic has lost queues alone
-            found |= {queue.topic for queue in self.lost_queues()}
-        return sorted(found)
+        there = {queue.topic for queue in self.snapshot.queues}
+        # Only a topic that topics.json has can have lost all its queues.
+        if self.queue_counts.keys() - there:
+            there |= {queue.topic for queue in self.lost_queues()}
+        return sorted(there)
 
     def lost_queues(self, begin: int | None = None, end: int | None = None) -> set[QueueId]:
         """Queues without files of which the log has messages, maybe stored in [begin, end) (ms).
@@ -123,15 +126,14 @@ class QueueView:
         said = {topic: queue_count(settings) for topic, settings in self.declared_topics.items()}
         return {op: said[half] for half, op in OP_TOPICS.items() if half in said} | said
 
-    @cached_property
-    def undeclared_topics(self) -> set[str]:
-        """Topics with queues, of which topics.json does not say how many. Raises AccessError.
+    def most_queues(self, topic: str) -> int:
+        """How many queues a topic may have. Raises AccessError.
 
-        A store that was copied without its configuration has them, and brokers do not declare all topics of
-        their own. Light queues need no topic.
+        Where topics.json does not say it, a topic that has some may have any: a broker deletes all of a
+        topic, and does not declare all topics of its own. A light queue is the only one of its topic.
         """
-        named = {topic for topic in self._by_topic if not topic.startswith(LMQ_PREFIX)}
-        return named - self.queue_counts.keys()
+        has_others = bool(self.queues_of(topic)) and not topic.startswith(LMQ_PREFIX)
+        return self.queue_counts.get(topic, _ANY_NUMBER if has_others else 0)
 
     @property
     def topics_problem(self) -> StoreError | None:
@@ -227,12 +229,12 @@ class QueueView:
         yield from self.losses()
         yield from self.notes()
 
-    def notes(self) -> Iterator[str]:
-        """What may be lost, or is elsewhere."""
-        doubled = doubled_names(self._open_log())
+    def notes(self, *, listed: bool = True) -> Iterator[str]:
+        """What may be lost, or is elsewhere. `listed`: with the files of the log that `info` names too."""
+        doubled = doubled_names(self._open_log()) if listed else None
         if doubled is not None:
             yield f"{doubled}. rmqstore verify compares them"
-        yield from self.health.lines_of_lost_end()
+        yield from islice(self.health.lines_of_lost_end(), None if listed else 1)
         yield from self._tiered()
         unread = self.unread_database
         tails = [state.tail for state in self.snapshot.queues.values() if state.tail is not None]
@@ -315,9 +317,7 @@ class QueueView:
         there = [queue for topic in topics for queue in self.queues_of(topic)]
         counts = Counter(queue.topic for queue in there)
         # Only a queue of these can be lost, and to find that out takes a look at the log.
-        if self.undeclared_topics.isdisjoint(topics) and all(
-            self.queue_counts.get(topic, 0) <= counts[topic] for topic in topics
-        ):
+        if all(self.most_queues(topic) <= counts[topic] for topic in topics):
             return there
         lost = self.lost_queues(begin, end)
         return sorted({*there, *(queue for queue in lost if queue.topic in topics)})
@@ -362,6 +362,8 @@ class QueueView:
             return  # who names a topic reports an unknown one
         count = self.queue_counts.get(topic, 0)
         unknown = [queue_id for queue_id in unknown if not 0 <= queue_id < count]
+        lost = self.health.lost_queues if unknown else {}
+        unknown = [queue_id for queue_id in unknown if QueueId(topic, queue_id) not in lost]
         if unknown:
             raise UnknownQueueError(
                 self._root,

@@ -94,11 +94,7 @@ def checkpoint_findings(
             _LOST_END,
         )
         return
-    newest = max(
-        checkpoint.physic_msg_timestamp,
-        checkpoint.logics_msg_timestamp,
-        checkpoint.index_msg_timestamp,
-    )
+    newest = checkpoint.newest_timestamp
     # If there are log files, their messages may have expired. If there are none, the log is lost.
     gone = not records and not store.log.chain.segments
     if newest > last_timestamp and (records or gone):

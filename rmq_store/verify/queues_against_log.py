@@ -414,17 +414,24 @@ def _around(damage: Sequence[tuple[int, int]], log_offset: int) -> tuple[int, in
     return damage[at] if at >= 0 and log_offset < damage[at][1] else None
 
 
+_WAITS = "Normal after a crash and in a copy of a running store"
+
+
 def waiting_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
-    """Findings for records that a queue does not list yet. The broker lists them when it starts."""
+    """Findings for records that a queue does not list yet. The broker lists them when it starts.
+
+    A broker that stops removes the file `abort` only after it has listed all.
+    """
+    is_lost = store.view.health.ends.is_closed
     for queue, count in sorted(tally.waiting.items()):
         yield Finding(
-            Severity.NOTE,
+            Severity.WARNING if is_lost else Severity.NOTE,
             "not-dispatched",
             queue_folder(store, queue),
             f"{counted(count, 'record')} of queue {queue.topic}/{queue.queue_id}, from log offset "
             f"{tally.first_waiting[queue]} on, being in the log but not yet in the queue",
-            "Normal after a crash and in a copy of a running store; the broker lists them when it "
-            "starts, and readers of rmq_store find them in the log",
+            ("The store was closed, so files of queues are lost" if is_lost else _WAITS)
+            + "; the broker lists them when it starts, and readers of rmq_store find them in the log",
             count=count,
         )
 
@@ -433,7 +440,7 @@ def queueless_findings(store: MessageStore, tally: QueueTally) -> Iterator[Findi
     """Findings for records whose queue has no files. The queue is lost if its topic is still there, else
     it was deleted."""
     for queue, count in sorted(tally.queueless.items()):
-        lost = queue.topic in (store.view.queue_counts.keys() | store.view.undeclared_topics)
+        lost = store.view.most_queues(queue.topic) > 0
         yield Finding(
             Severity.ERROR if lost else Severity.NOTE,
             "queue-missing" if lost else "queue-deleted",

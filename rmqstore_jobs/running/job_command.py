@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.console import Console
 
-from rmq_store.cli.option_names import OnceCommand
+from rmq_store.cli.option_names import ALL_OPTIONS, OnceCommand
 from rmq_store.errors import AccessError, StoreError, nearest, spoken_as
 from rmq_store.escaping import json_text
 from rmq_store.heap_settings import keep_freed_memory
@@ -74,42 +74,21 @@ class JobCommand(OnceCommand):
             hint = nearest(wrong.option_name, [name for name in known if name.startswith("--")])
             raise click.UsageError(f"unknown option {wrong.option_name}. {hint}", ctx) from None
 
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """The parameters, with --help-all if it lists more than --help does."""
-        found = super().get_params(ctx)
-        if not any(isinstance(param, RareOption) for param in found):
-            return found
-        return [*found, _HELP_ALL]
+    @property
+    def has_rare_options(self) -> bool:
+        return any(isinstance(param, RareOption) for param in self.params)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [
             row
             for param in self.get_params(ctx)
             if isinstance(param, click.Option)
-            and (ctx.meta.get(_ALL) or not isinstance(param, RareOption))
+            and (ctx.meta.get(ALL_OPTIONS) or not isinstance(param, RareOption))
             for row in [param.get_help_record(ctx)]
             if row is not None
         ]
         with formatter.section("Options"):
             formatter.write_dl(rows)
-
-
-def _show_all(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked and not ctx.resilient_parsing:
-        ctx.meta[_ALL] = True
-        click.echo(ctx.get_help(), color=ctx.color)
-        ctx.exit()
-
-
-_ALL = f"{__name__}.all"
-_HELP_ALL = click.Option(
-    ["--help-all"],
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_show_all,
-    help="Show all options, and exit.",
-)
 
 
 class NearestChoice(_Choice):

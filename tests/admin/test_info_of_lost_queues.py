@@ -71,6 +71,19 @@ def test_missing_files_of_queues_are_damage(
     assert "; not compared with the log" in run("info", path, expect=1)
 
 
+def test_verify_agrees_that_a_closed_store_without_queue_files_has_lost_them(
+    tmp_path: Path,
+) -> None:
+    path = unpack(NAME, tmp_path).path
+    no_queues(Path(path))
+    said = run("verify", path, expect=1)
+    assert "(0 errors, 17 warnings, 0 notes)" in said
+    assert "The store was closed, so files of queues are lost; the broker lists them" in said
+    Path(path, "abort").touch()
+    for command in ("info", "verify"):
+        assert "are lost" not in run(command, path)
+
+
 @pytest.mark.parametrize("name", [name for name in (*STORES, *KINDS) if name != "multipath-5.5.0"])
 def test_no_store_of_a_real_broker_lacks_files_of_queues(name: str, tmp_path: Path) -> None:
     golden = (unpack_kind if name in KINDS else unpack)(name, tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store.tables import TABLES
-from tests.support.golden import unpack
+from tests.support.golden import log_files, unpack
 from tests.support.running.commands import call, complaint, objects, run
 from tests.support.short_looks import look_at
 
@@ -73,6 +73,26 @@ def test_what_counts_entries_of_a_large_store_says_what_it_did_not_compare(
     assert (
         "a message there that its queue has lost is not reported. rmqstore verify compares" in said
     )
+
+
+@pytest.mark.parametrize("number", [0, 2])
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_lost_queue_of_a_topic_without_settings_is_named(
+    number: int, is_cut: bool, tmp_path: Path
+) -> None:
+    """Such a store has no topics.json; its checkpoint has the time of its first record."""
+    golden = unpack("direct-5.5.0", tmp_path)
+    shutil.rmtree(Path(golden.path, f"consumequeue/orders/{number}"))
+    if is_cut:
+        log_files(golden)[-1].unlink()
+    for command in ("topics", "queues", "lag"):
+        said = complaint(command, golden.path, expect=1)
+        assert f"queue orders/{number} has no files, although the log has at least" in said
+        assert ("the end of the log is lost" in said) is is_cut
+    assert "queue-missing" in run("verify", golden.path, expect=1)
+    words = ("cat", golden.path, "--topic", "orders", "--queue")
+    assert f"orders/{number} has no files" in run(*words, str(number), expect=2)
+    assert "has no queue 9" in run(*words, "9", expect=2)
 
 
 @pytest.mark.parametrize(("name", "behind"), [("786432", 5), ("524288", 4)])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rmq_store.cli.main import COMMANDS
 from tests.support.pages.vocabulary import uses
 from tests.support.running.commands import Golden, call, objects
 
@@ -181,6 +182,14 @@ def test_a_word_too_many_or_too_few_is_named(
     store = golden("clean-5.5.0").path
     done = call(*(store if word == "STORE" else word for word in words))
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_lists_all_its_options(command: str) -> None:
+    listed, shown = call(command, "--help-all"), call(command, "--help").stdout
+    assert listed.returncode == 0
+    assert (listed.stdout != shown) is ("--help-all" in shown)
+    assert set(shown.split()) <= set(listed.stdout.split())
 
 
 def test_help_is_a_command_too() -> None:

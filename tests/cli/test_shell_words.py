@@ -94,7 +94,8 @@ def test_commands_advise_options_that_they_have(command: str, gone: str, tmp_pat
     [
         (("cat", "--topic", "orders"), ". --skip-damaged leaves it out"),
         (("sql", "select body from messages"), ". --skip-damaged leaves it out"),
-        (("tail", "--topic", "orders"), ". rmqstore cat --skip-damaged leaves it out"),
+        (("tail", "--topic", "orders"), ". --skip-damaged leaves it out"),
+        (("usage", "--topic", "orders"), ". rmqstore cat --skip-damaged leaves it out"),
         (("export", "--to", "out", "--topic", "orders"), ". --mode DROPMALFORMED leaves it out"),
     ],
 )

@@ -114,3 +114,57 @@ def test_messages_are_counted_not_places(
     done = call(command, store.path, "--topic", "orders", "--skip-damaged")
     assert (done.returncode, len(done.stdout.splitlines())) == (1, printed)
     assert done.stderr.splitlines()[-1] == f"rmqstore: {said} could not be read; see `verify`"
+
+
+@pytest.mark.parametrize("columns", ["queueId,queueOffset", "queueId,queueOffset,body"])
+@pytest.mark.parametrize("words", [(), ("--queue", "0")])
+def test_the_messages_before_damage_are_printed(
+    words: tuple[str, ...], columns: str, tmp_path: Path
+) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    asked = ("cat", golden.path, "--topic", "orders", "--columns", columns, *words)
+    every = call(*asked).stdout.splitlines()
+    rows = {tuple(line.split("\t")[:2]): row for row, line in enumerate(every)}
+    # An entry without a record has no place in the log: it is before the next one of its queue.
+    file = Path(golden.path, "consumequeue/orders/0", "0" * 20)
+    file.chmod(0o644)
+    with file.open("r+b") as entries:
+        entries.seek(1000)
+        entries.write(bytes(20))
+    assert call(*asked)[:2] == (
+        2,
+        "\n".join(_without(every, "0\t50")[: rows["0", "51"] - 1]) + "\n",
+    )
+    if "body" in columns:
+        hurt(golden, QueueId("orders", 0), 20)
+        assert call(*asked)[:2] == (2, "\n".join(every[: rows["0", "20"]]) + "\n")
+
+
+def test_tail_goes_on_past_damage(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    words = (
+        "tail",
+        golden.path,
+        "--topic",
+        "orders",
+        "-n",
+        "3",
+        "--columns",
+        "queueId,queueOffset",
+    )
+    every = call(*words).stdout.splitlines()
+    row = len(golden.by_queue[QueueId("orders", 0)]) - 2
+    hurt(golden, QueueId("orders", 0), row)
+    words = (*words[:-1], "queueId,queueOffset,body")
+    stopped = call(*words)
+    assert stopped.returncode == 2
+    assert "stopped at a damaged message; --skip-damaged leaves it out" in stopped.stderr
+    done = call(*words, "--skip-damaged")
+    assert done.returncode == 1
+    printed = ["\t".join(line.split("\t")[:2]) for line in done.stdout.splitlines()]
+    assert printed == _without(every, f"0\t{row}")
+    assert "rmqstore: left out: " in done.stderr
+
+
+def _without(lines: list[str], start: str) -> list[str]:
+    return [line for line in lines if not line.startswith(start)]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from rmq_store import MessageStore
+from rmq_store import MessageStore, QueueId
 from rmq_store.errors import InvalidArgumentError, UnrecoverableStoreError
 from rmq_store.recovery.recover_store import plan_recovery, recover
 from rmq_store.verify.verify_store import verify
@@ -40,6 +41,31 @@ def test_what_a_short_file_lost_is_damage_although_it_gets_its_size_again(
     assert lost in plan.damage
     assert recover(store.path).damage == plan.damage
     assert path.stat().st_size == full
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_recovery_counts_what_a_short_file_lost_and_it_stays_known(
+    is_closed: bool, tmp_path: Path
+) -> None:
+    store, path, full = crashed(tmp_path, 1, 100_000)
+    if is_closed:
+        Path(store.path, "abort").unlink()
+    begin, end = int(path.name) + 100_000, int(path.name) + full
+    places = Counter(
+        QueueId(one["topic"], one["queueId"])
+        for one in store.truth
+        if begin < one["commitLogOffset"] + one["storeSize"] and one["commitLogOffset"] < end
+    )
+    plan, report = plan_recovery(store.path), recover(store.path)
+    assert plan.entries_in_damage == report.entries_in_damage == places
+    assert f"lost in it: the messages of {places.total()} entries in 6 queues" in str(plan)
+    assert sum(plan.to_dict()["entries_in_damage"].values()) == places.total()
+    for command in ("topics", "queues", "lag", "recover"):
+        done = call(command, store.path)
+        assert done.returncode == 1
+        assert done.both.count("and messages there are lost. rmqstore verify shows") == 1
+    for words in (["cat", "--topic", "orders"], ["sql", "SELECT count(*) FROM messages"]):
+        assert call(words[0], store.path, *words[1:]).returncode == 2
 
 
 @pytest.mark.parametrize(("number", "size"), [(0, 0), (0, 100_000), (1, 100_000), (2, 0)])

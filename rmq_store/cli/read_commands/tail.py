@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.messages import MessageForm, MessagePrinter, message_options, raw_option
+from rmq_store.cli.messages import Damage, MessageForm, MessagePrinter, message_options, raw_option
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import StoreArgs, seconds, store_command, tag_option, topics_option
+from rmq_store.cli.options import (
+    StoreArgs,
+    seconds,
+    skip_damaged_option,
+    store_command,
+    tag_option,
+    topics_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +53,7 @@ if TYPE_CHECKING:
     help="Seconds between two reads of the store.",
 )
 @tag_option
+@skip_damaged_option
 @raw_option
 @message_options
 def tail(
@@ -55,6 +63,7 @@ def tail(
     follow: bool,
     interval: float,
     tags: str | None,
+    skip_damaged: bool,
     raw: bool,
     form: MessageForm,
 ) -> None:
@@ -63,23 +72,26 @@ def tail(
     With -f, a topic that is created later is printed from its first message. It fails if the log was
     cut behind what it has printed, if files expired before it read them, or if another store is there.
     """
-    names = form.names()
-    printer = MessagePrinter(form)
+    printer, damage = MessagePrinter(form), Damage(skip_damaged)
+    how: dict[str, Any] = {
+        "columns": form.names(),
+        "tags": tags,
+        "unwrap_batches": not raw,
+        "on_damage": damage if skip_damaged else None,
+    }
     interrupted = _interrupt_event()
     following = _Following(at, topics)
-    with at.open() as opened:
-        slices = _newest(opened, topics, lines, following.begin(opened) if follow else None)
-        batches = opened.read_slices(
-            slices, columns=names, tags=tags, unwrap_batches=not raw, compacted=False
-        )
-        printer.print(batches)
-    while follow:
-        sys.stdout.flush()
-        if interrupted.is_set():
-            raise KeyboardInterrupt
-        time.sleep(interval)
-        batches = following.new_messages(columns=names, tags=tags, unwrap_batches=not raw)
-        printer.print(batches)
+    with damage:
+        with at.open() as opened:
+            slices = _newest(opened, topics, lines, following.begin(opened) if follow else None)
+            printer.print(opened.read_slices(slices, compacted=False, **how))
+        while follow:
+            sys.stdout.flush()
+            if interrupted.is_set():
+                raise KeyboardInterrupt
+            time.sleep(interval)
+            printer.print(following.new_messages(**how))
+    damage.conclude()
 
 
 class _Following:
