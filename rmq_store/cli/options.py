@@ -206,6 +206,15 @@ def topics_option(text: str = option_names.TOPICS) -> Callable[[_F], _F]:
     )
 
 
+queues_option = click.option(
+    *("--queue", "queue_ids"),
+    type=int,
+    metavar="ID",
+    multiple=True,
+    help="Only this queue; repeatable.",
+)
+
+
 def group_option(text: str = option_names.GROUP) -> Callable[[_F], _F]:
     """A decorator that adds the option --group, for one consumer group."""
     return click.option(
