@@ -262,15 +262,11 @@ def job(
 
 def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) -> _Spec:
     """The spec of a job: one field for each of its own options, and `options` for those of the
-    source."""
+    source that were given."""
     passing = ("as_json", "report", "engine", "master", *names)
     own = {name: value for name, value in given.items() if name not in passing}
-    return kind(**own, options=given_options(given, names))
-
-
-def given_options(given: Mapping[str, Any], names: Sequence[str] = SELECTION) -> dict[str, str]:
-    """The source's options that were given on the command line."""
-    return hide_secrets({name: given[name] for name in names if given.get(name) is not None})
+    options = {name: given[name] for name in names if given.get(name) is not None}
+    return kind(**own, options=hide_secrets(options))
 
 
 def print_result(answer: JobResult, as_json: bool, report: str | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -131,13 +131,8 @@ def _flag_text(_: click.Context, __: click.Parameter, given: bool | None) -> str
 
 def advice_in_shell_words(advice: str, command: click.Command | None = None) -> str:
     """What an error or a warning of a job advises, in the words of the shell for its `command`."""
-    return _with_words(shell_words.in_shell_words(advice, command), _ALL)
-
-
-def _with_words(text: str, names: Collection[str]) -> str:
-    """A text with the words of the shell for options `names` of two words or more."""
     return re.sub(
-        r"(?<![\w-])[a-z]+(?:[A-Z][a-z]+)+\b",
-        lambda found: word_of(found[0]) if found[0] in names else found[0],
-        text,
+        r"(?<![\w-])[a-z]+(?:[A-Z][a-z]+)+\b",  # an option of the source of two words or more
+        lambda found: word_of(found[0]) if found[0] in _ALL else found[0],
+        shell_words.in_shell_words(advice, command),
     )
