@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -62,9 +62,18 @@ def bundled(name: str, kind: type, *options: Callable[[Any], Any]) -> Callable[[
                 return command(**given, **{name: kind(**own)})
 
         bundle: Any = run
+        return with_options(options)(bundle)  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def with_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[_F], _F]:
+    """A decorator that adds options; a help lists them in this order."""
+
+    def decorate(command: _F) -> _F:
         for option in reversed(options):
-            bundle = option(bundle)
-        return bundle  # type: ignore[no-any-return]
+            command = option(command)
+        return command
 
     return decorate
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -12,8 +12,6 @@ from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
 from rmqstore_jobs.running.source_options import rare_option, word_of
 from rmqstore_jobs.running.store_selection import assign_json, offsets_json
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 queue_options = (
     click.option(
@@ -31,13 +29,6 @@ queue_options = (
         "repeatable.",
     ),
 )
-
-
-def with_queue_options(command: _F) -> _F:
-    """Add --queue and --offsets to a command."""
-    for option in reversed(queue_options):
-        command = option(command)
-    return command
 
 
 def with_queues(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from rmq_store.cli import option_names, shell_words
+from rmq_store.cli.options import with_options
 from spark_source.options.definitions import OPTIONS, Option
 from spark_source.options.value_parsers import flag, time
 
@@ -77,14 +78,7 @@ def word_of(name: str) -> str:
 
 def source_options(names: Sequence[str]) -> Callable[[_F], _F]:
     """A decorator that adds options of the Spark source; their values are under the source's names."""
-
-    def decorate(function: _F) -> _F:
-        for known in reversed(OPTIONS):
-            if known.name in names:
-                function = _option(known)(function)
-        return function
-
-    return decorate
+    return with_options([_option(known) for known in OPTIONS if known.name in names])
 
 
 class RareOption(click.Option):
