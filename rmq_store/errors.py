@@ -93,7 +93,7 @@ class StoreError(Exception):
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | None,
+        path: str | os.PathLike[str] | None = None,
         *,
         reason: str,
         offset: int | None = None,

@@ -121,11 +121,10 @@ def check(spec: ExportSpec) -> None:
     """Raise InvalidArgumentError for an invalid spec, before a session starts."""
     if spec.format not in FORMATS:
         raise InvalidArgumentError(
-            None, reason=f"unknown format {spec.format!r}", advice=nearest(spec.format, FORMATS)
+            reason=f"unknown format {spec.format!r}", advice=nearest(spec.format, FORMATS)
         )
     if spec.charset is not None and spec.format not in TEXT_FORMATS:
         raise InvalidArgumentError(
-            None,
             reason=f"format {spec.format} has the bytes of bodies, whatever their charset",
             advice=f"Leave --charset out, or give --format {' or '.join(TEXT_FORMATS)}",
         )
@@ -135,9 +134,7 @@ def check(spec: ExportSpec) -> None:
         raise InvalidArgumentError(target, reason="store and target must be separate folders")
     for name in spec.options:
         if name not in SELECTION:
-            raise InvalidArgumentError(
-                None, reason=f"option {name!r} is not an option of an export"
-            )
+            raise InvalidArgumentError(reason=f"option {name!r} is not an option of an export")
 
 
 class _Export:
@@ -375,7 +372,6 @@ class _Export:
 def _require_delta(spark: SparkSession | None) -> None:
     if spark is None:
         raise InvalidArgumentError(
-            None,
             reason="a Delta table is written by Spark",
             advice="Give --engine spark or auto, or --format parquet, csv or jsonl",
         )

@@ -236,11 +236,10 @@ def _check_options(root: Path, log: str, store_type: str, release: Dialect) -> N
     """Raise InvalidArgumentError or UnsupportedStoreError."""
     if log not in LOG_MODES:
         raise InvalidArgumentError(
-            None, reason=f"{log!r} is not a way to take the log", expected=" or ".join(LOG_MODES)
+            reason=f"{log!r} is not a way to take the log", expected=" or ".join(LOG_MODES)
         )
     if store_type not in STORE_TYPES:
         raise InvalidArgumentError(
-            None,
             reason=f"{store_type!r} is not a storeType that is written",
             expected=" or ".join(STORE_TYPES),
         )
@@ -248,7 +247,6 @@ def _check_options(root: Path, log: str, store_type: str, release: Dialect) -> N
         return
     if release.release < _DATABASE_SINCE:
         raise InvalidArgumentError(
-            None,
             reason=f"the queue database of release {release} is not written",
             expected=f"{Dialect(_DATABASE_SINCE)} or later",
             advice=f"Omit the release to use the newest, or write queue files: {FILES}",

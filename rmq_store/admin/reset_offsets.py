@@ -108,7 +108,6 @@ def _target(
         return high
     if not isinstance(to, int):
         raise InvalidArgumentError(
-            None,
             reason=f"{to!r} is not an offset to reset to",
             advice="Give earliest, latest or a queue offset; for a time use --reset-to-time",
         )

@@ -78,7 +78,6 @@ class RetentionPolicy:
             found = {-1}
         if any(not 0 <= hour <= _MOST_HOURS for hour in found):
             raise InvalidArgumentError(
-                None,
                 reason=f"deleteWhen={self.deleteWhen!r} is not a list of hours",
                 expected="hours of the day separated by ;, such as 04 or 02;14",
             )

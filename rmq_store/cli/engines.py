@@ -117,7 +117,6 @@ def _other(wanted: Wanted) -> tuple[StoreSource, Engine] | None:
         supply: OtherEngine = point.load()
         return supply(wanted)
     raise InvalidArgumentError(
-        None,
         reason="no installed package supplies the engine spark",
         advice="pip install 'rmqstore[spark]', or leave out --engine and --master",
     )

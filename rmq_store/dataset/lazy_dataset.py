@@ -86,7 +86,7 @@ class LazyScanner:
         """
         if self._begun:
             raise InvalidArgumentError(
-                None, reason="these rows were read already", advice="Make another scanner"
+                reason="these rows were read already", advice="Make another scanner"
             )
         self._begun = True
         return self._read()
@@ -253,9 +253,7 @@ class LazyDataset(Scans, ds.Dataset):  # type: ignore[misc]
         raise self._not_here("join_asof", "Join in the query, or to_table().join_asof(...)")
 
     def _not_here(self, what: str, advice: str) -> InvalidArgumentError:
-        return InvalidArgumentError(
-            None, reason=f"a {type(self).__name__} has no {what}", advice=advice
-        )
+        return InvalidArgumentError(reason=f"a {type(self).__name__} has no {what}", advice=advice)
 
 
 class Fragment(Scans):

@@ -244,7 +244,6 @@ def refuse_uri(target: str) -> None:
     found = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", target)
     if found:
         raise InvalidArgumentError(
-            None,
             reason="the target is a URI, and stores and exports are written to folders",
             expected="a local or mounted folder, which executors share",
             actual=f"{found[0]}...",  # the rest may hold credentials

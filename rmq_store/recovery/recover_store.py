@@ -90,7 +90,7 @@ def check_mode(mode: str, *, others: tuple[str, ...] = ()) -> None:
     """Raises InvalidArgumentError for an unknown mode."""
     if mode not in (*MODES, *others):
         raise InvalidArgumentError(
-            None, reason=f"unknown recovery mode {mode!r}", expected=" or ".join((*MODES, *others))
+            reason=f"unknown recovery mode {mode!r}", expected=" or ".join((*MODES, *others))
         )
 
 

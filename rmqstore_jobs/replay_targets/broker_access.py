@@ -44,7 +44,6 @@ class BrokerAccess:
         keys = [os.environ.get(name, "") for name in (ACCESS_KEY, SECRET_KEY)]
         if any(keys) and not all(keys):
             raise InvalidArgumentError(
-                None,
                 reason="the environment has one half of the broker's credentials",
                 expected=f"{ACCESS_KEY} and {SECRET_KEY}, or neither",
             )

@@ -41,7 +41,6 @@ def with_queues(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in options:
         if given[name] is not None:
             raise InvalidArgumentError(
-                None,
                 reason=f"{word_of(name)} selects queues or offsets that --queue and --offsets select too",
                 advice=f"Give either {word_of(name)}, or --queue and --offsets",
             )
@@ -54,7 +53,6 @@ def refuse_topics_beside(topics: Collection[str], queues: Collection[object]) ->
     """Raise InvalidArgumentError for topics and single queues."""
     if topics and queues:
         raise InvalidArgumentError(
-            None,
             reason="topics and single queues exclude each other",
             advice="Name every queue, or only topics",
         )
@@ -79,7 +77,7 @@ def offsets_of(texts: Sequence[str]) -> dict[QueueId, tuple[int, int]]:
 
 def refused(form: str, text: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        None, reason=f"cannot be read as {form}", actual=repr(text), advice="--help shows the forms"
+        reason=f"cannot be read as {form}", actual=repr(text), advice="--help shows the forms"
     )
 
 
@@ -94,7 +92,6 @@ def queues_of(
     bare = [text for text in texts if is_queue_id(text)]
     if bare and not topics:
         raise InvalidArgumentError(
-            None,
             reason="--queue ID needs --topic",
             actual=repr(bare[0]),
             advice="Give --topic, or --queue TOPIC:ID",

@@ -113,7 +113,6 @@ def runs_on_spark(name: str, given: Mapping[str, Any], *, needed: bool) -> bool:
     if given["engine"] == SPARK or asked:
         if not _has_spark():
             raise SparkUnavailableError(
-                None,
                 reason="this asks for Spark, but pyspark is not installed",
                 # Of our jobs only an export to Delta cannot do without.
                 advice="pip install 'rmqstore[delta]'"

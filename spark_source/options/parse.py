@@ -220,7 +220,7 @@ def _paths(value: str) -> tuple[str, ...]:
 
 
 def _invalid(reason: str, advice: str) -> InvalidArgumentError:
-    return InvalidArgumentError(None, reason=reason, advice=advice)
+    return InvalidArgumentError(reason=reason, advice=advice)
 
 
 def parse_option(option: Option, value: str) -> Any:
@@ -229,7 +229,6 @@ def parse_option(option: Option, value: str) -> Any:
         return option.parse(reveal(value))
     except InvalidValue as refused:
         raise InvalidArgumentError(
-            None,
             reason=f"option {option.name!r} {refused}",
             actual=None if option.secret else repr(value),
             advice=f"It means: {option.meaning}",

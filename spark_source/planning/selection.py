@@ -71,7 +71,7 @@ def check_brokers(stores: Sequence[MessageStore], asked: SourceOptions) -> None:
         named = named | by_queue.brokers()
     for broker in sorted(named - brokers):
         raise InvalidArgumentError(
-            None, reason=f"no broker {broker!r} among the stores", advice=nearest(broker, brokers)
+            reason=f"no broker {broker!r} among the stores", advice=nearest(broker, brokers)
         )
 
 
@@ -213,7 +213,6 @@ def _check_all_selected(stores: Sequence[MessageStore], asked: SourceOptions) ->
         strangers += [q for broker, q in by_queue.on_broker if q not in chosen[broker]]
         for queue in strangers:
             raise InvalidArgumentError(
-                None,
                 reason=f"{option} names queue {queue.queue_id} of topic {queue.topic!r}, "
                 "which is not selected",
                 advice="Select it with 'subscribe' or 'assign', or leave out its offset",

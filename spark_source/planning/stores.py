@@ -44,20 +44,17 @@ def targets(asked: SourceOptions) -> list[Target]:
     )
     if len(paths) > 1 and asked.broker_name is not None:
         raise InvalidArgumentError(
-            None,
             reason=f"one brokerName was given for {len(paths)} stores",
             actual=asked.broker_name,
             advice=_stores_advice(paths),
         )
     if asked.broker_conf is not None and asked.broker_conf.lstrip().startswith("{"):
         raise InvalidArgumentError(
-            None,
             reason="brokerConf is by broker name, but the stores have only paths",
             advice=_stores_advice(paths),
         )
     if len(paths) > 1 and asked.broker_conf is not None:
         raise InvalidArgumentError(
-            None,
             reason=f"one brokerConf was given for {len(paths)} stores",
             actual=asked.broker_conf,
             advice=_stores_advice(paths) + ", and brokerConf as JSON by the same names",
@@ -74,7 +71,6 @@ def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str
         if len(names) == 1:
             return dict.fromkeys(names, given)
         raise InvalidArgumentError(
-            None,
             reason="one brokerConf was given for several stores",
             actual=given,
             advice='Give JSON by broker name: {"broker-a": "/data/a/broker.conf"}',
@@ -83,12 +79,11 @@ def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str
         confs = json.loads(given)
     except json.JSONDecodeError as error:
         raise InvalidArgumentError(
-            None, reason=f"option 'brokerConf' is not JSON ({error})", actual=given
+            reason=f"option 'brokerConf' is not JSON ({error})", actual=given
         ) from None
     for name in confs:
         if name not in names:
             raise InvalidArgumentError(
-                None,
                 reason=f"brokerConf names {name!r}, which is not one of the stores",
                 advice=nearest(name, names),
             )

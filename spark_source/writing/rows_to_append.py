@@ -58,17 +58,15 @@ def check_columns(names: Sequence[str], asked: WriteOptions) -> None:
     for name in names:
         if name not in BY_NAME:
             raise InvalidArgumentError(
-                None,
                 reason=f"column {name!r} is not a column of a store",
                 advice=f"{nearest(name, BY_NAME)} Put other values into the body or the properties",
             )
         if names.count(name) > 1:
-            raise InvalidArgumentError(None, reason=f"column {name!r} is there twice")
+            raise InvalidArgumentError(reason=f"column {name!r} is there twice")
     if "topic" not in names and asked.topic is None:
         raise _missing("topic", "Add it, or give the option 'topic' for all rows")
     if "topic" in names and asked.topic is not None:
         raise InvalidArgumentError(
-            None,
             reason="there is a column 'topic', and the option 'topic' for all rows",
             advice="Leave one of them out",
         )
@@ -84,7 +82,6 @@ def check_types(schema: StructType) -> None:
     for column in schema.fields:
         if isinstance(column.dataType, TimestampNTZType):
             raise InvalidArgumentError(
-                None,
                 reason=f"column {column.name!r} has times without a time zone",
                 expected="timestamp",
                 actual="timestamp_ntz",
@@ -94,7 +91,7 @@ def check_types(schema: StructType) -> None:
 
 
 def _missing(name: str, advice: str) -> InvalidArgumentError:
-    return InvalidArgumentError(None, reason=f"there is no column {name!r}", advice=advice)
+    return InvalidArgumentError(reason=f"there is no column {name!r}", advice=advice)
 
 
 def to_append(batch: pa.RecordBatch, asked: WriteOptions) -> Iterator[pa.RecordBatch]:

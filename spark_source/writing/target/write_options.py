@@ -95,4 +95,4 @@ def _unknown(name: str) -> InvalidArgumentError:
 
 
 def _invalid(reason: str, advice: str) -> InvalidArgumentError:
-    return InvalidArgumentError(None, reason=reason, advice=advice)
+    return InvalidArgumentError(reason=reason, advice=advice)
