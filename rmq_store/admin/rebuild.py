@@ -10,7 +10,6 @@ is begun again. The source is never changed.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import time
@@ -39,7 +38,7 @@ from rmq_store.errors import (
     NotAStoreError,
     from_os_error,
 )
-from rmq_store.escaping import printable
+from rmq_store.escaping import LOG, printable
 from rmq_store.files.changes import copy_stored
 from rmq_store.files.durable_files import is_small_file, read_file, sync_folder
 from rmq_store.files.rocksdb import had_database
@@ -65,7 +64,6 @@ from rmq_store.store import MessageStore
 from rmq_store.writing.open_for_writing import with_log_of_its_own
 
 STATE_FILE = "rebuild.json"  # exists in an unfinished target
-LOG = logging.getLogger("rmqstore")
 LOG_MODES = ("copy", "link")
 FILES, DATABASE = STORE_TYPES = ("default", "defaultRocksDB")
 _DATABASE_SINCE = (5, 5, 0)  # the first release that is compared with what is written

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import time
@@ -24,11 +23,10 @@ from rmq_store.config.json_files import (
 )
 from rmq_store.config.rocksdb_config import may_be_behind
 from rmq_store.errors import CorruptConfigError
+from rmq_store.escaping import LOG
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
-
-LOG = logging.getLogger("rmqstore")
 
 TOPICS_FILE = "topics.json"
 TopicConfigs = dict[str, dict[str, Any]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable
 from functools import cached_property, partial
@@ -17,14 +16,13 @@ from rmq_store.config.topics_json import TopicConfigs, batch_topics, topics_or_p
 from rmq_store.consumequeue.queue_database import QueueDatabase, QueueRange
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.errors import CorruptQueueError, StoreError, UnsupportedStoreError, from_os_error
-from rmq_store.escaping import is_utf8, printable
+from rmq_store.escaping import LOG, is_utf8, printable
 from rmq_store.files.safe_paths import path_inside
 from rmq_store.files.source import ReadCounts, Sources
 from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
 from rmq_store.format.queue_entries import FILLER_SIZE
 from rmq_store.format.queues import QueueId
 
-LOG = logging.getLogger("rmqstore")
 _LAST_ID, _DIGITS = 2**31 - 1, 10  # a Java int
 _QUEUE_FILES_KEPT = 16  # open; to open one again costs some microseconds
 _REMOTE_BLOCK = 16 << 10  # small, because the search for a queue's end reads a few distant places

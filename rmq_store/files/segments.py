@@ -5,7 +5,6 @@ A broker may delete them while somebody opens its store.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections import Counter
@@ -21,13 +20,12 @@ from rmq_store.errors import (
     from_os_error,
     shown_path,
 )
-from rmq_store.escaping import printable
+from rmq_store.escaping import LOG, printable
 from rmq_store.format.byte_layout import SEGMENT_NAME_DIGITS
 
 if TYPE_CHECKING:
     from rmq_store.files.source import Source
 
-LOG = logging.getLogger("rmqstore")
 
 LARGEST_FILE = 2**31 - 1
 """Bytes of the largest file that a broker can write: the setting is a Java int."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,13 +15,12 @@ from markupsafe import Markup
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.errors import AccessError, InvalidArgumentError, StoreError
-from rmq_store.escaping import printable
+from rmq_store.escaping import LOG, printable
 from rmq_store.report.plot_to_svg import svg_of
 from rmq_store.report.section import Report, Section
 from rmq_store.text.times import shown_time
 from rmq_store.verify.findings import Severity
 
-LOG = logging.getLogger("rmqstore")
 _MARK = '<meta name="generator" content="rmqstore report'
 _HEAD = 1024  # bytes in which the mark stands
 

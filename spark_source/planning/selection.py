@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from rmq_store.errors import (
     nearest,
     shown_path,
 )
+from rmq_store.escaping import LOG
 from rmq_store.files.parallel import side_by_side
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import is_system_topic
@@ -26,8 +26,6 @@ from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.text.times import RelativeTime, Time, shown_time
 from spark_source.options.parse import SourceOptions
 from spark_source.options.value_parsers import EARLIEST, LATEST, ByQueue
-
-LOG = logging.getLogger("rmqstore")
 
 
 class TopicWithoutQueueError(UnknownQueueError):

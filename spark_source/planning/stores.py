@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rmq_store import MessageStore
 from rmq_store.config.several_stores import expanded, names_of
 from rmq_store.errors import InvalidArgumentError, StoreError, nearest
+from rmq_store.escaping import LOG
 from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
-
-LOG = logging.getLogger("rmqstore")
 
 
 @dataclass(frozen=True, slots=True)
