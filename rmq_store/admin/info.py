@@ -102,7 +102,7 @@ def store_info(
 def info_of_root(root: Path, config: StoreConfig, name: str) -> StoreInfo:
     """The summary of the store in `root`, a folder that is one, as of now. Raises the errors of reads."""
     log = open_log(root, config)
-    try:
+    with closing(log.chain):
         queues, in_database, unread = _queues_of(root)
         topics = {queue.topic for queue in queues}
         first = _record_at(log, log.first_place)
@@ -136,8 +136,6 @@ def info_of_root(root: Path, config: StoreConfig, name: str) -> StoreInfo:
             _tiered(root),
             (*_damage(root, log, end), *_damage_of_queues(root, log, end, in_database)),
         )
-    finally:
-        log.chain.close()
 
 
 def _members(root: Path, config: StoreConfig) -> str | None:

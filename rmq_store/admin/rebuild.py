@@ -185,24 +185,21 @@ def rebuild(
         if TOPICS_FILE not in names_in_databases(store.path):
             topics_to_extend(store.path)  # refuses one that nobody could extend
         resumed, source_end = _begin(root, state), None
-        lock = StoreLock(root)
-        try:
-            if store.log.has_entries:  # its offsets are others than those of the target
-                source_end = last_record(store.log).offset
-                newest = write_plain_log(store.log, root / COMMITLOG_DIR, progress)
-                flushed = max(flushed, newest)
-                sync_folder(root / COMMITLOG_DIR)
-            else:
-                _take_log(store, root, log, progress)
-            _take_config(store.path, root)
-        except OSError as error:
-            raise from_os_error(root, error, "creating the target") from error
-        finally:
-            lock.release()
+        with StoreLock(root):
+            try:
+                if store.log.has_entries:  # its offsets are others than those of the target
+                    source_end = last_record(store.log).offset
+                    newest = write_plain_log(store.log, root / COMMITLOG_DIR, progress)
+                    flushed = max(flushed, newest)
+                    sync_folder(root / COMMITLOG_DIR)
+                else:
+                    _take_log(store, root, log, progress)
+                _take_config(store.path, root)
+            except OSError as error:
+                raise from_os_error(root, error, "creating the target") from error
     # The target has its whole log in one folder.
     settings = with_log_of_its_own(replace(settings, storePathCommitLog=None))
-    lock = StoreLock(root)
-    try:
+    with StoreLock(root):
         write_abort(root, how)
         # Nor, in the copy, before intact ones that a recovery in place would cut.
         recover = partial(
@@ -217,8 +214,6 @@ def rebuild(
         kinds.declare(root, how, report.queues)
         remove_abort(root)
         (root / STATE_FILE).unlink()
-    finally:
-        lock.release()
     source_end = report.log_end if source_end is None else source_end
     report.entries_after_log = queues.behind(source_end)
     unknown_kinds = kinds.unknown(report.queues)

@@ -130,8 +130,7 @@ def apply_reset(store: MessageStore, changes: Sequence[Reset]) -> str:
     """
     refuse_rocksdb_config(store.path)
     refuse_members_offsets(store.path, store.config)
-    lock = StoreLock(store.path)
-    try:
+    with StoreLock(store.path):
         name = _file_to_write(store)
         before = read_config(store.path, name, decode_consumer_offsets)
         path, value = store.path / CONFIG_DIR / name, {} if before is None else before.content
@@ -145,8 +144,6 @@ def apply_reset(store: MessageStore, changes: Sequence[Reset]) -> str:
         value["offsetTable"] = table
         _count_up(value)
         write_config_json(store.path, name, to_fastjson(value), decode_consumer_offsets)
-    finally:
-        lock.release()
     return str(path)
 
 

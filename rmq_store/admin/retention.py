@@ -340,14 +340,8 @@ def apply_retention(plan: RetentionPlan) -> int:
     refuse_to_change(root, plan.config, ())
     refuse_foreign_log(root, plan.config)
     refuse_linked_queues(root)
-    lock = StoreLock(root)
-    freed = 0
-    try:
-        for one in (*plan.log, *plan.queues, *plan.index):
-            freed += _delete(one)
-    finally:
-        lock.release()
-    return freed
+    with StoreLock(root):
+        return sum(map(_delete, (*plan.log, *plan.queues, *plan.index)))
 
 
 def _delete(one: Expired) -> int:

@@ -57,6 +57,12 @@ class StoreLock:
             self.release()
             raise
 
+    def __enter__(self) -> StoreLock:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
     def sign(self, content: bytes) -> None:
         """Write 4 bytes to the lock file. A broker, and any other writer, writes `lock` there when
         it opens the store, so these bytes stay only while nobody else does."""

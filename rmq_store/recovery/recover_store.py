@@ -47,13 +47,10 @@ def recover(
     root = require_store(path, given)
     refuse_foreign_log(root, given)
     refuse_linked_queues(root)
-    lock = StoreLock(root)
-    try:
+    with StoreLock(root):
         report = recover_locked(root, given, traits, mode, progress=progress)
         report.default_delays = _by_default(report, config)
         remove_abort(root)
-    finally:
-        lock.release()
     return report
 
 

@@ -262,12 +262,9 @@ def _exchange_locked(new: Path, asked: WriteOptions, aside: Path) -> None:
     target = require_store(asked.path, asked.config_of_target())
     # A broker must not run on the store that is replaced. The lock also replaces the mark of an
     # earlier write in that store, so that only the new store has one.
-    lock = StoreLock(target)
-    try:
+    with StoreLock(target):
         _refuse_other_files(target, asked.config_of_target())
         exchange(new, target, aside)
-    finally:
-        lock.release()
 
 
 def _refuse_other_files(root: Path, config: StoreConfig) -> None:

@@ -142,11 +142,8 @@ def _recover(begun: Begun, root: Path, config: StoreConfig, release: str | None)
     """Recover the store to where the log ends with the write, or without it."""
     refuse_foreign_log(root, config)
     until = begun.start if begun.end is None else begun.end
-    lock = StoreLock(root, begun.mark)  # a second attempt sees that it was this one
-    try:
+    with StoreLock(root, begun.mark):  # a second attempt sees that it was this one
         report = recover_locked(root, config, dialect(release), "strict", until=until)
         if begun.end is not None:
             update_topics(root, dialect(release), list(report.queues), {})
         remove_abort(root)
-    finally:
-        lock.release()
