@@ -301,6 +301,21 @@ def nearest(
     return f"Known names: {', '.join(words[:_MOST_NAMES])}{more}"
 
 
+class OsErrorsOf:
+    """A context that raises, for an OSError while it does something to `path`, what `from_os_error` makes
+    of it."""
+
+    def __init__(self, path: str | os.PathLike[str], doing: str) -> None:
+        self._path, self._doing = path, doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, OSError):
+            raise from_os_error(self._path, error, self._doing) from error
+
+
 def from_os_error(path: str | os.PathLike[str], error: OSError, doing: str) -> StoreError:
     """The StoreError for an OSError raised while `doing` something to `path`."""
     if isinstance(error, FileNotFoundError):

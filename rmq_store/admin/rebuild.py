@@ -36,6 +36,7 @@ from rmq_store.errors import (
     CorruptConfigError,
     InvalidArgumentError,
     NotAStoreError,
+    OsErrorsOf,
     from_os_error,
 )
 from rmq_store.escaping import LOG, printable
@@ -185,18 +186,15 @@ def rebuild(
         if TOPICS_FILE not in names_in_databases(store.path):
             topics_to_extend(store.path)  # refuses one that nobody could extend
         resumed, source_end = _begin(root, state), None
-        with StoreLock(root):
-            try:
-                if store.log.has_entries:  # its offsets are others than those of the target
-                    source_end = last_record(store.log).offset
-                    newest = write_plain_log(store.log, root / COMMITLOG_DIR, progress)
-                    flushed = max(flushed, newest)
-                    sync_folder(root / COMMITLOG_DIR)
-                else:
-                    _take_log(store, root, log, progress)
-                _take_config(store.path, root)
-            except OSError as error:
-                raise from_os_error(root, error, "creating the target") from error
+        with StoreLock(root), OsErrorsOf(root, "creating the target"):
+            if store.log.has_entries:  # its offsets are others than those of the target
+                source_end = last_record(store.log).offset
+                newest = write_plain_log(store.log, root / COMMITLOG_DIR, progress)
+                flushed = max(flushed, newest)
+                sync_folder(root / COMMITLOG_DIR)
+            else:
+                _take_log(store, root, log, progress)
+            _take_config(store.path, root)
     # The target has its whole log in one folder.
     settings = with_log_of_its_own(replace(settings, storePathCommitLog=None))
     with StoreLock(root):
