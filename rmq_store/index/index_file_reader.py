@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.errors import CorruptIndexError, IndexGeometryError, from_os_error
+from rmq_store.errors import CorruptIndexError, IndexGeometryError
 from rmq_store.files.checked_window import Window
-from rmq_store.files.segments import LARGEST_FILE, SegmentFile, size_of_file
+from rmq_store.files.segments import LARGEST_FILE, SegmentFile, entries_of, size_of_file
 from rmq_store.files.source import Ranges, Sources
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.byte_layout import (
@@ -66,14 +66,8 @@ def list_too_short(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
 
 
 def _files_named_as_index(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise from_os_error(folder, error, "listing index files") from error
     found = []
-    for entry in entries:
+    for entry in sorted(entries_of(folder, "listing index files"), key=lambda entry: entry.name):
         name = entry.name
         if len(name) == INDEX_NAME_DIGITS and name.isascii() and name.isdigit():
             size = size_of_file(entry)
