@@ -142,6 +142,11 @@ class Scans:
     _columns: pa.Schema
     _readable: pa.Schema  # also what only the filter names that stands already
 
+    @property
+    def partition_expression(self) -> Any:
+        """What is true of all rows: nothing in particular."""
+        return pc.scalar(True)
+
     def _counted_by(self) -> pa.Field:
         """The column that is read where only the number of rows matters."""
         return self._columns.field(0)
@@ -223,11 +228,6 @@ class LazyDataset(Scans, ds.Dataset):  # type: ignore[misc]
         """Names and types of the columns."""
         return self._columns
 
-    @property
-    def partition_expression(self) -> Any:
-        """What is true of all rows: nothing in particular."""
-        return pc.scalar(True)
-
     def get_fragments(self, filter: Any = None) -> Iterator[Any]:
         """The parts of the dataset that have rows which match, each to be scanned by itself."""
         yield Fragment(self)
@@ -268,11 +268,6 @@ class Fragment(Scans):
     def physical_schema(self) -> pa.Schema:
         """Names and types of the columns."""
         return self._columns
-
-    @property
-    def partition_expression(self) -> Any:
-        """What is true of all rows: nothing in particular."""
-        return pc.scalar(True)
 
     def scanner(self, schema: pa.Schema | None = None, *args: Any, **how: Any) -> Any:
         """As `LazyDataset.scanner`; `schema` can only be that of the dataset."""
