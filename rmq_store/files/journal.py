@@ -100,6 +100,10 @@ class Journal(Generic[_B, _D]):
             with refusals(self.path):
                 self.path.unlink(missing_ok=True)
 
+    def forget(self) -> None:
+        """Record that what had begun has left nothing to do."""
+        self.save(None, *self.done)
+
 
 def now() -> str:
     """The time in UTC, ISO 8601, as journals have it."""
