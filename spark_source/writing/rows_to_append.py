@@ -31,7 +31,7 @@ from rmq_store.arrow.encoding.properties import PROPERTY_WORDS
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.errors import InvalidArgumentError, nearest
-from rmq_store.format.array_types import Ints
+from rmq_store.format.array_types import Ints, in_portions
 from rmq_store.format.byte_layout import Property
 from rmq_store.format.releases import dialect
 from rmq_store.format.sys_flag import SysFlag
@@ -101,7 +101,7 @@ def to_append(batch: pa.RecordBatch, asked: WriteOptions) -> Iterator[pa.RecordB
     """
     columns, prepared = checked(batch, asked)
     encodes = can_encode(prepared)
-    for rows in _pieces(prepared.total):
+    for rows in in_portions(prepared.total, BATCH_BYTES):
         if encodes:
             queue_id = columns.column("queueId")
             yield staged_records(prepared, rows, queue_id, dialect(asked.release))
@@ -128,16 +128,6 @@ def _refuse_name(topic: str, asked: WriteOptions) -> None:
     fault = topic_fault(topic, dialect(asked.release), asked.config)
     if fault is not None:
         raise invalid(0, fault)
-
-
-def _pieces(sizes: Ints) -> Iterator[slice]:
-    ends = np.cumsum(sizes)
-    start = 0
-    while start < len(ends):
-        before = int(ends[start - 1]) if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + BATCH_BYTES, side="right")))
-        yield slice(start, stop)
-        start = stop
 
 
 @dataclass
