@@ -464,13 +464,11 @@ class IndexFile:
 
     def _never_written(self, number: int) -> CorruptIndexError:
         """The error for a slot that points to a missing item: the older items of the slot are lost."""
-        return CorruptIndexError(
-            self.path,
-            offset=index_item_at(self.geometry.slots, min(number, self.geometry.items)),
-            reason="a slot points to an item that was never written",
-            expected=f"1 to {self.header.index_count}",
-            actual=number,
-            advice="Delete this index file in a copy of the store and rebuild the index from the log",
+        return self._broken_chain(
+            self.item_at(min(number, self.geometry.items)),
+            "a slot points to an item that was never written",
+            f"1 to {self.header.index_count}",
+            number,
         )
 
     def log_offsets(self, key_hash: int) -> list[int]:

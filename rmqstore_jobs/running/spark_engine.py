@@ -20,6 +20,7 @@ from rmq_store.questions.answer_by_shares import (
     Question,
     Share,
     StoreSource,
+    ignore,
 )
 from rmq_store.text.sizes import size
 from rmqstore_jobs.running.store_selection import log_of_store
@@ -82,13 +83,9 @@ class SparkEngine:
 def _task(source: StoreSource, question: Question[Share, Part, Answer]) -> Callable[[Share], Part]:
     def work(share: Share) -> Part:
         with source.open() as store:
-            return question.work(store, share, _ignore)
+            return question.work(store, share, ignore)
 
     return work
-
-
-def _ignore(count: int) -> None:
-    return
 
 
 # --- the choice ------------------------------------------------------------------------------------
