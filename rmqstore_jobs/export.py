@@ -434,7 +434,7 @@ def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.B
 )
 @rare_option("--wave-bytes", type=size, default="8g", show_default=True, help="Bytes per wave.")
 @charset_option
-@with_options(queue_options)
+@with_options(*queue_options)
 @source_options(SELECTION)
 def main(given: Given) -> ExportSpec:
     """Export messages to Parquet, CSV, JSON lines or Delta, partitioned by topic and day; each run

@@ -65,7 +65,7 @@ def look(spec: ReplaySpec) -> None:
 
 
 @job("replay", run, look=look)
-@with_options(OPTIONS)
+@with_options(*OPTIONS)
 def main(given: Given) -> ReplaySpec:
     """Replay selected messages of a store into another store, into Parquet, or to a broker."""
     return spec_of(given)

@@ -78,7 +78,7 @@ def word_of(name: str) -> str:
 
 def source_options(names: Sequence[str]) -> Callable[[_F], _F]:
     """A decorator that adds options of the Spark source; their values are under the source's names."""
-    return with_options([_option(known) for known in OPTIONS if known.name in names])
+    return with_options(*(_option(known) for known in OPTIONS if known.name in names))
 
 
 class RareOption(click.Option):
