@@ -326,10 +326,6 @@ class IndexFile:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def items(self) -> npt.NDArray[Any]:
-        """All items from number 1 on, as stored."""
-        return self._places(1, self.header.items + 1)
-
     def pieces(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """All items in pieces: the number of the first item of each piece, and the piece as stored."""
         for first in range(1, self.header.items + 1, _PIECE):
@@ -470,13 +466,6 @@ class IndexFile:
             f"1 to {self.header.index_count}",
             number,
         )
-
-    def log_offsets(self, key_hash: int) -> list[int]:
-        """Log offsets of all items with this hash, newest first."""
-        found: list[Hit] = []
-        for _ in self.walk(key_hash, found):
-            pass  # local bytes are mapped; remote ones are fetched on access
-        return [hit.log_offset for hit in found]
 
     def covered(self) -> tuple[int, int]:
         """The log offsets of the first and the last item, both at most what the header says.

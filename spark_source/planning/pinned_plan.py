@@ -76,11 +76,6 @@ class ReadPlan:
         return (*self.ranges, *self.empty)
 
     @property
-    def tags(self) -> tuple[str, ...] | None:
-        """The tags of which a message must have one."""
-        return self.asked.tags
-
-    @property
     def places(self) -> frozenset[str] | None:
         """The words to look up in the index."""
         return self.words if self.asked.keys is None else frozenset(self.asked.keys)
