@@ -13,10 +13,7 @@ from rmq_store.snapshot.log_slices import LogSlice
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import Share, missing_shares, shares_of
-from spark_source.planning.partitions import cut_into_slices as cut_into_slices
-from spark_source.planning.pinned_plan import PinnedStore as PinnedStore
-from spark_source.planning.pinned_plan import QueryPlan
-from spark_source.planning.pinned_plan import ReadPlan as ReadPlan
+from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
 from spark_source.planning.pushed_filters import PushFilters, narrowed
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
 from spark_source.spark_words import settle_reading_worker
