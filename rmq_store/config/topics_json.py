@@ -199,11 +199,6 @@ def is_compacted(settings: Mapping[str, Any] | None) -> bool:
     return ((settings or {}).get("attributes") or {}).get("cleanup.policy") == "COMPACTION"
 
 
-def declared_batch_topics(root: Path) -> set[str]:
-    """Topics with BatchConsumeQueues according to topics.json; none if it cannot be read."""
-    return batch_topics(declared_topics(root))
-
-
 def queue_count(settings: Mapping[str, Any] | None) -> int:
     """How many queues a topic is declared with: the larger of those to read and to write."""
     counts = ((settings or {}).get(name) for name in ("readQueueNums", "writeQueueNums"))
