@@ -105,7 +105,7 @@ class IndexWriter:
         last_record = 0
         at = 0
         while at < len(row):
-            room = self._room_for(int(row[at]))
+            room = self._room()
             count = min(room, len(row) - at)
             part = slice(at, at + count)
             self._put(hashes[part], row[part], offsets, stamps)
@@ -132,7 +132,7 @@ class IndexWriter:
     def _is_full(self) -> bool:
         return self._header.index_count >= self._geometry.items
 
-    def _room_for(self, record: int) -> int:
+    def _room(self) -> int:
         if self._file is None or self._is_full():
             self._roll()
         return self._geometry.items - self._header.index_count
