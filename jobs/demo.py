@@ -22,6 +22,7 @@ from rmq_store.escaping import printable
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.running.spark_session import builder_for
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 GOLDEN = "clean-5.5.0"
@@ -67,17 +68,8 @@ def unpack(out: Path) -> Path:
 
 def session() -> SparkSession:
     """A local Spark session that logs only errors."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    logging = (CHECKOUT / "rmqstore_jobs" / "log4j2.properties").as_uri()
-    return (
-        SparkSession.builder.master("local[*]")
-        .appName("rmqstore demo")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={logging}")
-        .getOrCreate()
-    )
+    builder = builder_for("demo", "local[*]").config("spark.ui.enabled", "false")
+    return builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
 
 
 def _welcome(release: str) -> Panel:

@@ -93,7 +93,7 @@ class StoreError(Exception):
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | None,
+        path: str | os.PathLike[str] | None = None,
         *,
         reason: str,
         offset: int | None = None,
@@ -299,6 +299,21 @@ def nearest(
         return f"Did you mean {by_fold[close[0]]!r}?"
     more = f" and {len(words) - _MOST_NAMES} more" if len(words) > _MOST_NAMES else ""
     return f"Known names: {', '.join(words[:_MOST_NAMES])}{more}"
+
+
+class OsErrorsOf:
+    """A context that raises, for an OSError while it does something to `path`, what `from_os_error` makes
+    of it."""
+
+    def __init__(self, path: str | os.PathLike[str], doing: str) -> None:
+        self._path, self._doing = path, doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, OSError):
+            raise from_os_error(self._path, error, self._doing) from error
 
 
 def from_os_error(path: str | os.PathLike[str], error: OSError, doing: str) -> StoreError:

@@ -61,4 +61,6 @@ def _as_printable(record: logging.LogRecord) -> bool:
     return True
 
 
-logging.getLogger("rmqstore").addFilter(_as_printable)
+LOG = logging.getLogger("rmqstore")
+"""The logger of all packages here, with every line escaped."""
+LOG.addFilter(_as_printable)

@@ -109,7 +109,6 @@ def resend_spec(spec: DlqSpec, plan: ReadPlan) -> ReplaySpec:
     """The spec of the replay that puts the dead letters of a plan into their origin topics."""
     if spec.origin_topics:
         raise InvalidArgumentError(
-            None,
             reason="dead letters can be sent again by group, not by origin topic",
             advice="Leave out --topic",
         )

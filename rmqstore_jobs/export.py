@@ -22,6 +22,7 @@ import click
 
 from rmq_store import MessageStore
 from rmq_store.cli.messages import charset_option
+from rmq_store.cli.options import with_options
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.files.journal import JournalError, refuse_uri
 from rmq_store.format.queues import QueueSlice
@@ -51,7 +52,7 @@ from rmqstore_jobs.running.job_command import (
     spec_from,
 )
 from rmqstore_jobs.running.provenance import provenance_of
-from rmqstore_jobs.running.queue_options import with_queue_options, with_queues
+from rmqstore_jobs.running.queue_options import queue_options, with_queues
 from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import rare_option, source_options
 from rmqstore_jobs.running.store_selection import lost_from, pieces_in
@@ -120,11 +121,10 @@ def check(spec: ExportSpec) -> None:
     """Raise InvalidArgumentError for an invalid spec, before a session starts."""
     if spec.format not in FORMATS:
         raise InvalidArgumentError(
-            None, reason=f"unknown format {spec.format!r}", advice=nearest(spec.format, FORMATS)
+            reason=f"unknown format {spec.format!r}", advice=nearest(spec.format, FORMATS)
         )
     if spec.charset is not None and spec.format not in TEXT_FORMATS:
         raise InvalidArgumentError(
-            None,
             reason=f"format {spec.format} has the bytes of bodies, whatever their charset",
             advice=f"Leave --charset out, or give --format {' or '.join(TEXT_FORMATS)}",
         )
@@ -134,9 +134,7 @@ def check(spec: ExportSpec) -> None:
         raise InvalidArgumentError(target, reason="store and target must be separate folders")
     for name in spec.options:
         if name not in SELECTION:
-            raise InvalidArgumentError(
-                None, reason=f"option {name!r} is not an option of an export"
-            )
+            raise InvalidArgumentError(reason=f"option {name!r} is not an option of an export")
 
 
 class _Export:
@@ -374,7 +372,6 @@ class _Export:
 def _require_delta(spark: SparkSession | None) -> None:
     if spark is None:
         raise InvalidArgumentError(
-            None,
             reason="a Delta table is written by Spark",
             advice="Give --engine spark or auto, or --format parquet, csv or jsonl",
         )
@@ -437,7 +434,7 @@ def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.B
 )
 @rare_option("--wave-bytes", type=size, default="8g", show_default=True, help="Bytes per wave.")
 @charset_option
-@with_queue_options
+@with_options(*queue_options)
 @source_options(SELECTION)
 def main(given: Given) -> ExportSpec:
     """Export messages to Parquet, CSV, JSON lines or Delta, partitioned by topic and day; each run

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from rmq_store.cli.options import with_options
 from rmq_store.errors import CorruptQueueError, DataLossError
 from rmq_store.format.releases import dialect
 from rmqstore_jobs.replay_targets.dry_run import DryRun
 from rmqstore_jobs.replay_targets.grpc_client import require_client
 from rmqstore_jobs.replay_targets.local_targets import LocalReplay
 from rmqstore_jobs.replay_targets.waves_to_broker import LiveReplay
-from rmqstore_jobs.replaying.options import replay_options, spec_of
+from rmqstore_jobs.replaying.options import OPTIONS, spec_of
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check, with_fixed_times
@@ -64,7 +65,7 @@ def look(spec: ReplaySpec) -> None:
 
 
 @job("replay", run, look=look)
-@replay_options
+@with_options(*OPTIONS)
 def main(given: Given) -> ReplaySpec:
     """Replay selected messages of a store into another store, into Parquet, or to a broker."""
     return spec_of(given)

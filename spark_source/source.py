@@ -20,7 +20,6 @@ from spark_source.hidden_traceback import without_traceback
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import SourceOptions, parse_options
 from spark_source.planning.pinned_plan import QueryPlan, pin_all
-from spark_source.planning.pinned_plan import pin as pin
 from spark_source.planning.selection import TopicWithoutQueueError
 from spark_source.spark_reader import RmqStoreReader
 from spark_source.spark_types import spark_schema

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from rmq_store.escaping import LOG
 from rmq_store.snapshot.log_slices import LogSlice
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import Share, missing_shares, shares_of
-from spark_source.planning.partitions import cut_into_slices as cut_into_slices
-from spark_source.planning.pinned_plan import PinnedStore as PinnedStore
-from spark_source.planning.pinned_plan import QueryPlan
-from spark_source.planning.pinned_plan import ReadPlan as ReadPlan
+from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
 from spark_source.planning.pushed_filters import PushFilters, narrowed
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
 from spark_source.spark_words import settle_reading_worker
 from spark_source.task_damage import DamageHandler
-
-LOG = logging.getLogger("rmqstore")
 
 _KEPT_BY_SPARK = (
     "a filter was pushed down. Spark uses what it left for every later query of the same DataFrame or "

@@ -82,7 +82,6 @@ def checked_columns(schema: StructType, *, all_nullable: bool = False) -> tuple[
         own = struct_field(column)
         if given.dataType.simpleString() != own.dataType.simpleString():
             raise InvalidArgumentError(
-                None,
                 reason=f"column {given.name!r} has another type",
                 expected=own.dataType.simpleString(),
                 actual=given.dataType.simpleString(),
@@ -90,7 +89,6 @@ def checked_columns(schema: StructType, *, all_nullable: bool = False) -> tuple[
             )
         if (column.nullable or all_nullable) and not given.nullable:
             raise InvalidArgumentError(
-                None,
                 reason=f"column {given.name!r} can be null, but the schema says it cannot",
                 advice=f"Declare {given.name!r} as nullable",
             )

@@ -87,7 +87,6 @@ class TableReader(DataSourceReader):
         for given in schema.fields:
             if given.name not in own.fieldNames() or own[given.name].dataType != given.dataType:
                 raise InvalidArgumentError(
-                    None,
                     reason=f"table {name!r} has no column {given.name!r} of type "
                     f"{given.dataType.simpleString()}",
                     expected=own.simpleString(),
@@ -105,7 +104,6 @@ class TableReader(DataSourceReader):
         if self.table == DIFF:
             if len(self.plan.stores) != 2:
                 raise InvalidArgumentError(
-                    None,
                     reason="table 'diff' compares two stores",
                     actual=f"{len(self.plan.stores)} stores",
                     advice='Give both: option("stores", \'{"master": "/data/a", "slave": "/data/b"}\')',

@@ -26,14 +26,8 @@ from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.tiered import tiered_queues
 from rmq_store.consumequeue.queue_database import QueueDatabase
 from rmq_store.consumequeue.queue_folders import is_queue_id
-from rmq_store.errors import (
-    CorruptConfigError,
-    CorruptRecordError,
-    StoreError,
-    from_os_error,
-    shown_path,
-)
-from rmq_store.files.segments import SegmentFile
+from rmq_store.errors import CorruptConfigError, CorruptRecordError, StoreError, shown_path
+from rmq_store.files.segments import SegmentFile, entries_of
 from rmq_store.format.byte_layout import (
     ABORT_FILE,
     BATCH_CONSUMEQUEUE_DIR,
@@ -102,7 +96,7 @@ def store_info(
 def info_of_root(root: Path, config: StoreConfig, name: str) -> StoreInfo:
     """The summary of the store in `root`, a folder that is one, as of now. Raises the errors of reads."""
     log = open_log(root, config)
-    try:
+    with closing(log.chain):
         queues, in_database, unread = _queues_of(root)
         topics = {queue.topic for queue in queues}
         first = _record_at(log, log.first_place)
@@ -128,7 +122,7 @@ def info_of_root(root: Path, config: StoreConfig, name: str) -> StoreInfo:
             None if unread else len(topics) - len(system),
             None if unread else len(system),
             None if unread else len(queues),
-            sum(1 for _ in _names(root / INDEX_DIR)),
+            len(_names(root / INDEX_DIR)),
             _checkpointed(root),
             None if database is None else shown_path(str(database)),
             None if unread is None else f"{unread.reason}. {unread.advice}",
@@ -136,8 +130,6 @@ def info_of_root(root: Path, config: StoreConfig, name: str) -> StoreInfo:
             _tiered(root),
             (*_damage(root, log, end), *_damage_of_queues(root, log, end, in_database)),
         )
-    finally:
-        log.chain.close()
 
 
 def _members(root: Path, config: StoreConfig) -> str | None:
@@ -154,15 +146,9 @@ def _tiered(root: Path) -> str | None:
     return None if found is None else str(found)
 
 
-def _names(folder: Path) -> Iterator[str]:
+def _names(folder: Path) -> list[str]:
     """The names in a folder; empty if it does not exist. Raises AccessError."""
-    try:
-        with os.scandir(folder) as entries:
-            yield from (entry.name for entry in entries)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        raise from_os_error(folder, error, "listing") from error
+    return [entry.name for entry in entries_of(folder, "listing", NotADirectoryError)]
 
 
 def _queues_of(root: Path) -> tuple[set[QueueId], set[QueueId] | None, StoreError | None]:

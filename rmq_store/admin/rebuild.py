@@ -10,7 +10,6 @@ is begun again. The source is never changed.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import time
@@ -37,9 +36,10 @@ from rmq_store.errors import (
     CorruptConfigError,
     InvalidArgumentError,
     NotAStoreError,
+    OsErrorsOf,
     from_os_error,
 )
-from rmq_store.escaping import printable
+from rmq_store.escaping import LOG, printable
 from rmq_store.files.changes import copy_stored
 from rmq_store.files.durable_files import is_small_file, read_file, sync_folder
 from rmq_store.files.rocksdb import had_database
@@ -65,7 +65,6 @@ from rmq_store.store import MessageStore
 from rmq_store.writing.open_for_writing import with_log_of_its_own
 
 STATE_FILE = "rebuild.json"  # exists in an unfinished target
-LOG = logging.getLogger("rmqstore")
 LOG_MODES = ("copy", "link")
 FILES, DATABASE = STORE_TYPES = ("default", "defaultRocksDB")
 _DATABASE_SINCE = (5, 5, 0)  # the first release that is compared with what is written
@@ -187,8 +186,7 @@ def rebuild(
         if TOPICS_FILE not in names_in_databases(store.path):
             topics_to_extend(store.path)  # refuses one that nobody could extend
         resumed, source_end = _begin(root, state), None
-        lock = StoreLock(root)
-        try:
+        with StoreLock(root), OsErrorsOf(root, "creating the target"):
             if store.log.has_entries:  # its offsets are others than those of the target
                 source_end = last_record(store.log).offset
                 newest = write_plain_log(store.log, root / COMMITLOG_DIR, progress)
@@ -197,14 +195,9 @@ def rebuild(
             else:
                 _take_log(store, root, log, progress)
             _take_config(store.path, root)
-        except OSError as error:
-            raise from_os_error(root, error, "creating the target") from error
-        finally:
-            lock.release()
     # The target has its whole log in one folder.
     settings = with_log_of_its_own(replace(settings, storePathCommitLog=None))
-    lock = StoreLock(root)
-    try:
+    with StoreLock(root):
         write_abort(root, how)
         # Nor, in the copy, before intact ones that a recovery in place would cut.
         recover = partial(
@@ -219,8 +212,6 @@ def rebuild(
         kinds.declare(root, how, report.queues)
         remove_abort(root)
         (root / STATE_FILE).unlink()
-    finally:
-        lock.release()
     source_end = report.log_end if source_end is None else source_end
     report.entries_after_log = queues.behind(source_end)
     unknown_kinds = kinds.unknown(report.queues)
@@ -236,11 +227,10 @@ def _check_options(root: Path, log: str, store_type: str, release: Dialect) -> N
     """Raise InvalidArgumentError or UnsupportedStoreError."""
     if log not in LOG_MODES:
         raise InvalidArgumentError(
-            None, reason=f"{log!r} is not a way to take the log", expected=" or ".join(LOG_MODES)
+            reason=f"{log!r} is not a way to take the log", expected=" or ".join(LOG_MODES)
         )
     if store_type not in STORE_TYPES:
         raise InvalidArgumentError(
-            None,
             reason=f"{store_type!r} is not a storeType that is written",
             expected=" or ".join(STORE_TYPES),
         )
@@ -248,7 +238,6 @@ def _check_options(root: Path, log: str, store_type: str, release: Dialect) -> N
         return
     if release.release < _DATABASE_SINCE:
         raise InvalidArgumentError(
-            None,
             reason=f"the queue database of release {release} is not written",
             expected=f"{Dialect(_DATABASE_SINCE)} or later",
             advice=f"Omit the release to use the newest, or write queue files: {FILES}",

@@ -108,7 +108,6 @@ def _target(
         return high
     if not isinstance(to, int):
         raise InvalidArgumentError(
-            None,
             reason=f"{to!r} is not an offset to reset to",
             advice="Give earliest, latest or a queue offset; for a time use --reset-to-time",
         )
@@ -131,8 +130,7 @@ def apply_reset(store: MessageStore, changes: Sequence[Reset]) -> str:
     """
     refuse_rocksdb_config(store.path)
     refuse_members_offsets(store.path, store.config)
-    lock = StoreLock(store.path)
-    try:
+    with StoreLock(store.path):
         name = _file_to_write(store)
         before = read_config(store.path, name, decode_consumer_offsets)
         path, value = store.path / CONFIG_DIR / name, {} if before is None else before.content
@@ -146,8 +144,6 @@ def apply_reset(store: MessageStore, changes: Sequence[Reset]) -> str:
         value["offsetTable"] = table
         _count_up(value)
         write_config_json(store.path, name, to_fastjson(value), decode_consumer_offsets)
-    finally:
-        lock.release()
     return str(path)
 
 

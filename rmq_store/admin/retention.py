@@ -22,7 +22,7 @@ from rmq_store.config.dledger import refuse_members_log, refuse_to_change
 from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues
 from rmq_store.config.rocksdb import refuse_rocksdb
 from rmq_store.consumequeue.queue_files import QueueFiles
-from rmq_store.errors import InvalidArgumentError, MissingFileError, StoreError, from_os_error
+from rmq_store.errors import InvalidArgumentError, MissingFileError, OsErrorsOf, StoreError
 from rmq_store.files.changes import Change
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.byte_layout import CONSUMEQUEUE_DIR
@@ -78,7 +78,6 @@ class RetentionPolicy:
             found = {-1}
         if any(not 0 <= hour <= _MOST_HOURS for hour in found):
             raise InvalidArgumentError(
-                None,
                 reason=f"deleteWhen={self.deleteWhen!r} is not a list of hours",
                 expected="hours of the day separated by ;, such as 04 or 02;14",
             )
@@ -287,10 +286,8 @@ def _before(store: MessageStore, keep_from: int) -> Iterator[Expired]:
 
 
 def _modified(segment: SegmentFile) -> int:
-    try:
+    with OsErrorsOf(segment.path, "reading the time of"):
         return os.stat(segment.path).st_mtime_ns // 1_000_000
-    except OSError as error:
-        raise from_os_error(segment.path, error, "reading the time of") from error
 
 
 def _expired_queue_files(store: MessageStore, log_start: int) -> Iterator[Expired]:
@@ -341,18 +338,12 @@ def apply_retention(plan: RetentionPlan) -> int:
     refuse_to_change(root, plan.config, ())
     refuse_foreign_log(root, plan.config)
     refuse_linked_queues(root)
-    lock = StoreLock(root)
-    freed = 0
-    try:
-        for one in (*plan.log, *plan.queues, *plan.index):
-            freed += _delete(one)
-    finally:
-        lock.release()
-    return freed
+    with StoreLock(root):
+        return sum(map(_delete, (*plan.log, *plan.queues, *plan.index)))
 
 
 def _delete(one: Expired) -> int:
-    try:
+    with OsErrorsOf(one.path, "deleting"):
         size = os.path.getsize(one.path)
         if size != one.size:
             raise MissingFileError(
@@ -362,8 +353,6 @@ def _delete(one: Expired) -> int:
                 actual=f"{size} bytes",
                 advice="Make a new plan",
             )
-    except OSError as error:
-        raise from_os_error(one.path, error, "deleting") from error
     Change(one.path, "removed", size).make()
     return size
 

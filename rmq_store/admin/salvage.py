@@ -31,7 +31,7 @@ from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.consumequeue.entries_after_log import EntriesAfterCopy
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
-from rmq_store.format.array_types import Ints
+from rmq_store.format.array_types import in_portions
 from rmq_store.format.byte_layout import ABORT_FILE
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
@@ -181,7 +181,7 @@ def _has_record_crcs(store: MessageStore) -> bool:
 
 def _save(run: SoundRun, writer: Any, report: SalvageReport) -> None:
     headers = _without_bare(run.headers, report)
-    for rows in _portions(headers.total):
+    for rows in in_portions(headers.total, _BATCH_BYTES):
         part = headers.take(rows)
         batch = as_written(part)
         try:
@@ -237,18 +237,6 @@ def _count(report: SalvageReport, batch: pa.RecordBatch, headers: Headers) -> No
     counts = batch.column("topic").value_counts()
     for one in counts:
         report.topics[one["values"].as_py()] += one["counts"].as_py()
-
-
-def _portions(sizes: Ints) -> Iterator[slice]:
-    """Slices of rows, a few megabytes each."""
-    ends = np.cumsum(sizes)
-    start = 0
-    while start < len(sizes):
-        before = int(ends[start - 1]) if start else 0
-        stop = int(np.searchsorted(ends, before + _BATCH_BYTES, side="right"))
-        stop = max(stop, start + 1)
-        yield slice(start, stop)
-        start = stop
 
 
 def as_written(headers: Headers) -> pa.RecordBatch:

@@ -82,10 +82,10 @@ def column_names(columns: Sequence[str] | None = None) -> tuple[str, ...]:
     for name in columns:
         if name not in BY_NAME:
             raise InvalidArgumentError(
-                None, reason=f"unknown column {name!r}", advice=nearest(name, BY_NAME)
+                reason=f"unknown column {name!r}", advice=nearest(name, BY_NAME)
             )
     if len(set(columns)) != len(columns):
-        raise InvalidArgumentError(None, reason=f"a column is named twice: {list(columns)}")
+        raise InvalidArgumentError(reason=f"a column is named twice: {list(columns)}")
     return tuple(columns)
 
 

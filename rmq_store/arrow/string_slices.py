@@ -76,7 +76,6 @@ def room_for(size: int, count: int) -> tuple[Bytes, npt.NDArray[np.int32]]:
     """Memory for the bytes and the offsets of `count` values."""
     if size >= OFFSETS_END:
         raise InvalidArgumentError(
-            None,
             reason="a column of one batch has 2 GiB or more",
             advice="Read with smaller batches: batch_bytes and batch_rows limit them",
         )

@@ -95,11 +95,17 @@ def asked_store(wanted: Wanted) -> Iterator[Asked]:
         return
     source, engine = other
     # A connection of the engine that closes is an error; only the reader of our output may leave.
-    before = signal.signal(signal.SIGPIPE, signal.SIG_IGN) if hasattr(signal, "SIGPIPE") else None
+    with on_broken_pipe(signal.SIG_IGN), source.open() as opened:
+        warn_of(opened)
+        yield Asked(opened, source, engine)
+
+
+@contextmanager
+def on_broken_pipe(do: signal.Handlers) -> Iterator[None]:
+    """While the context lasts, do this on a SIGPIPE; nothing where the system has none."""
+    before = signal.signal(signal.SIGPIPE, do) if hasattr(signal, "SIGPIPE") else None
     try:
-        with source.open() as opened:
-            warn_of(opened)
-            yield Asked(opened, source, engine)
+        yield
     finally:
         if before is not None:
             signal.signal(signal.SIGPIPE, before)
@@ -117,7 +123,6 @@ def _other(wanted: Wanted) -> tuple[StoreSource, Engine] | None:
         supply: OtherEngine = point.load()
         return supply(wanted)
     raise InvalidArgumentError(
-        None,
         reason="no installed package supplies the engine spark",
         advice="pip install 'rmqstore[spark]', or leave out --engine and --master",
     )

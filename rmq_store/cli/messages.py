@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.options import bundled, json_option
+from rmq_store.cli.options import bundled, json_option, with_options
 from rmq_store.cli.printing import make_room, say, write
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.text.progress import Progress
@@ -36,35 +36,18 @@ TEXT_COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,body"
 _MOST_PLACES = 3
 
 
-def raw_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option --raw."""
-    return click.option(
-        "--raw",
-        is_flag=True,
-        help="Print the record of an inner batch as stored, not its messages.",
-    )(command)
-
-
-def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options --full and --body."""
-    full = click.option("--full", is_flag=True, help="Do not cut values to the terminal's width.")
-    body = click.option(
+raw_option = click.option(
+    "--raw", is_flag=True, help="Print the record of an inner batch as stored, not its messages."
+)
+table_options = with_options(
+    click.option("--full", is_flag=True, help="Do not cut values to the terminal's width."),
+    click.option(
         "--body",
         type=click.Choice(FORMS),
         help="How to print bodies. text: other bytes as \\xff; json: on one line. Default: UTF-8 as "
         "text, else base64; in a terminal JSON on one line.",
-    )
-    return full(body(command))
-
-
-def charset_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option --charset."""
-    return click.option(
-        "--charset",
-        type=_charset,
-        metavar="NAME",
-        help="The charset of bodies that are text, such as GBK. Default: UTF-8.",
-    )(command)
+    ),
+)
 
 
 def _charset(name: str) -> str:
@@ -76,6 +59,12 @@ def _charset(name: str) -> str:
         raise click.BadParameter(f"{error.reason}. {error.advice}") from None
 
 
+charset_option = click.option(
+    "--charset",
+    type=_charset,
+    metavar="NAME",
+    help="The charset of bodies that are text, such as GBK. Default: UTF-8.",
+)
 _header = click.option(
     "--header", is_flag=True, help="Print the names of the columns first, in a pipe too."
 )

@@ -62,9 +62,18 @@ def bundled(name: str, kind: type, *options: Callable[[Any], Any]) -> Callable[[
                 return command(**given, **{name: kind(**own)})
 
         bundle: Any = run
+        return with_options(*options)(bundle)  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def with_options(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    """A decorator that adds options; a help lists them in this order."""
+
+    def decorate(command: _F) -> _F:
         for option in reversed(options):
-            bundle = option(bundle)
-        return bundle  # type: ignore[no-any-return]
+            command = option(command)
+        return command
 
     return decorate
 
@@ -180,11 +189,10 @@ def time_in(store: MessageStore, given: Time | None) -> int | None:
     return fixed_time(given, lambda: newest_store_timestamp(store.log))
 
 
-def time_options(command: _F) -> _F:
-    """Add the options --since and --until."""
-    since = click.option("--since", "begin", type=time, metavar="TIME", help=option_names.SINCE)
-    until = click.option("--until", "end", type=time, metavar="TIME", help=option_names.UNTIL)
-    return since(until(command))
+time_options = with_options(
+    click.option("--since", "begin", type=time, metavar="TIME", help=option_names.SINCE),
+    click.option("--until", "end", type=time, metavar="TIME", help=option_names.UNTIL),
+)
 
 
 def topic_option(text: str = option_names.TOPIC, **settings: Any) -> Callable[[_F], _F]:
@@ -206,6 +214,15 @@ def topics_option(text: str = option_names.TOPICS) -> Callable[[_F], _F]:
     )
 
 
+queues_option = click.option(
+    *("--queue", "queue_ids"),
+    type=int,
+    metavar="ID",
+    multiple=True,
+    help="Only this queue; repeatable.",
+)
+
+
 def group_option(text: str = option_names.GROUP) -> Callable[[_F], _F]:
     """A decorator that adds the option --group, for one consumer group."""
     return click.option(
@@ -213,32 +230,27 @@ def group_option(text: str = option_names.GROUP) -> Callable[[_F], _F]:
     )
 
 
-def tag_option(command: _F) -> _F:
-    """Add the option --tag; several tags become one expression."""
-    return click.option(
-        "--tag",
-        "tags",
-        type=word,
-        metavar="TAG",
-        multiple=True,
-        callback=option_names.joined(" || "),
-        help=option_names.TAG,
-    )(command)
-
-
-def target_option(command: _F) -> _F:
-    """Add the option --to, whose value may also be a second argument."""
-    to = click.option(
-        "--to", "target", type=click.Path(), metavar="DIR", help="The new store. Required."
-    )
-    return to(
-        click.argument("second", cls=_SecondArgument, required=False, type=click.Path())(command)
-    )
+tag_option = click.option(
+    *("--tag", "tags"),
+    type=word,
+    metavar="TAG",
+    multiple=True,
+    callback=option_names.joined(" || "),  # several tags become one expression
+    help=option_names.TAG,
+)
 
 
 class _SecondArgument(click.Argument):
     def get_usage_pieces(self, ctx: click.Context) -> list[str]:
         return []
+
+
+target_option = with_options(  # its value may also be a second argument
+    click.option(
+        "--to", "target", type=click.Path(), metavar="DIR", help="The new store. Required."
+    ),
+    click.argument("second", cls=_SecondArgument, required=False, type=click.Path()),
+)
 
 
 def one_target(target: str | None, second: str | None) -> str:

@@ -75,7 +75,7 @@ def print_pieces(
     texts = [name for name in columns if pa.types.is_string(first.schema.field(name).type)]
     shown = (_with_plain_times(piece.select(list(columns))) for piece in chain([first], left))
     rows = (row for piece in shown for row in piece.to_pylist())
-    cells = ([_cell(value) for value in row.values()] for row in rows)
+    cells = ([cell(value) for value in row.values()] for row in rows)
     print_rows(columns, cells, progress, texts=texts, kept=kept)
 
 
@@ -174,10 +174,11 @@ def reading(what: str, store: MessageStore) -> Progress:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one object on a line; times as ISO 8601."""
-    click.echo(json_text(value, default=_cell))
+    click.echo(json_text(value, default=cell))
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value as the text of a table; empty for None."""
     if value is None:
         return ""
     if isinstance(value, datetime):

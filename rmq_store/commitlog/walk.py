@@ -43,14 +43,13 @@ def walk(
     return _pieces(log, first, log.chain.stop if stop is None else stop, check_crc, piece_at)
 
 
-def records_from(log: CommitLog, start: int, stop: int | None = None) -> Iterator[SoundRun]:
-    """The records from `start` to the end of the log, or those before `stop`, log offsets.
+def records_from(log: CommitLog, start: int) -> Iterator[SoundRun]:
+    """The records from `start`, a log offset, to the end of the log.
 
     The log ends before the first bytes that are neither a record with right CRCs, nor a ghost, nor a
     filler. What they are is not looked into: that may take a search through the rest of the file.
     """
-    upto = log.chain.stop if stop is None else stop
-    for piece in _pieces(log, start, upto, True, front_at, _SHORT_STEP):
+    for piece in _pieces(log, start, log.chain.stop, True, front_at, _SHORT_STEP):
         if isinstance(piece, SoundRun):
             yield piece
         elif piece.gap not in WITHIN_THE_LOG:

@@ -84,10 +84,7 @@ class StoreConfig:
         kind = self.flushDiskType or "ASYNC_FLUSH"
         if kind not in ("SYNC_FLUSH", "ASYNC_FLUSH"):
             raise InvalidArgumentError(
-                None,
-                reason="unknown flushDiskType",
-                expected="SYNC_FLUSH or ASYNC_FLUSH",
-                actual=kind,
+                reason="unknown flushDiskType", expected="SYNC_FLUSH or ASYNC_FLUSH", actual=kind
             )
         return kind == "SYNC_FLUSH"
 
@@ -160,7 +157,6 @@ class StoreConfig:
             return {n: int(w[:-1]) * _UNIT_MS[w[-1]] for n, w in enumerate(words, 1)}
         except (KeyError, ValueError) as error:
             raise InvalidArgumentError(
-                None,
                 reason="messageDelayLevel cannot be read",
                 expected="numbers with s, m, h or d, such as '1s 5s 10s'",
                 actual=self.messageDelayLevel,
@@ -189,7 +185,7 @@ class StoreConfig:
         for name in given:
             if _OLD_NAMES.get(name, name) not in known:
                 raise InvalidArgumentError(
-                    None, reason=f"unknown store config {name!r}", advice=nearest(name, known)
+                    reason=f"unknown store config {name!r}", advice=nearest(name, known)
                 )
         return cls(**{_OLD_NAMES.get(name, name): _typed(name, given[name]) for name in given})
 
@@ -229,16 +225,13 @@ def _typed(name: str, value: Any) -> Any:
     if "bool" in kind:
         if text.lower() not in ("true", "false"):
             raise InvalidArgumentError(
-                None, reason=f"{name} is not a boolean", expected="true or false", actual=value
+                reason=f"{name} is not a boolean", expected="true or false", actual=value
             )
         return text.lower() == "true"
     if "int" in kind:
         if not re.fullmatch(r"\d+", text) or int(text) == 0:
             raise InvalidArgumentError(
-                None,
-                reason=f"{name} is not a size",
-                expected="a whole number above 0",
-                actual=value,
+                reason=f"{name} is not a size", expected="a whole number above 0", actual=value
             )
         return int(text)
     return text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import re
@@ -17,10 +16,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from rmq_store.config.rocksdb_config import Kept, counter_of, names_in_databases, read_database
 from rmq_store.errors import CorruptConfigError, MissingFileError, from_os_error, shown_path
+from rmq_store.escaping import LOG
 from rmq_store.files.durable_files import LARGEST_JSON, read_file, write_whole
 from rmq_store.format.byte_layout import CONFIG_DIR
-
-LOG = logging.getLogger("rmqstore")
 
 # A text without its end reaches to the end, so that no later quote is tried as a beginning.
 _STRING = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'

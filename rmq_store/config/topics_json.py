@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import time
@@ -24,11 +23,10 @@ from rmq_store.config.json_files import (
 )
 from rmq_store.config.rocksdb_config import may_be_behind
 from rmq_store.errors import CorruptConfigError
+from rmq_store.escaping import LOG
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
-
-LOG = logging.getLogger("rmqstore")
 
 TOPICS_FILE = "topics.json"
 TopicConfigs = dict[str, dict[str, Any]]
@@ -199,11 +197,6 @@ def batch_topics(topic_configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
 def is_compacted(settings: Mapping[str, Any] | None) -> bool:
     """Whether a broker keeps the last message of each key of a topic (cleanup.policy=COMPACTION)."""
     return ((settings or {}).get("attributes") or {}).get("cleanup.policy") == "COMPACTION"
-
-
-def declared_batch_topics(root: Path) -> set[str]:
-    """Topics with BatchConsumeQueues according to topics.json; none if it cannot be read."""
-    return batch_topics(declared_topics(root))
 
 
 def queue_count(settings: Mapping[str, Any] | None) -> int:

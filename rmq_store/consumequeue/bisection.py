@@ -181,7 +181,7 @@ def offset_by_time(
     """
     if boundary not in BOUNDARIES:
         raise InvalidArgumentError(
-            None, reason=f"unknown boundary {boundary!r}", advice=nearest(str(boundary), BOUNDARIES)
+            reason=f"unknown boundary {boundary!r}", advice=nearest(str(boundary), BOUNDARIES)
         )
     if low >= high:
         return high

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -12,12 +11,11 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
-from rmq_store.escaping import printable
+from rmq_store.escaping import LOG, printable
 from rmq_store.format.queue_entries import Entries
 from rmq_store.format.queues import QueueId
 from rmq_store.text.sizes import counted
 
-LOG = logging.getLogger("rmqstore")
 _NAMED = 5  # queues in a sentence
 
 

@@ -5,7 +5,6 @@ Used for records that no queue lists yet, and to rebuild queues. Input and outpu
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.escaping import LOG
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import MULTI_DISPATCH_SEPARATOR, Property
@@ -29,8 +29,6 @@ from rmq_store.format.transaction_type import enters_queue
 
 _NOT_COMPACTED = -1
 _UNKNOWN_LEVEL_MS = 1000  # ScheduleMessageService#computeDeliverTimestamp
-
-LOG = logging.getLogger("rmqstore")
 
 
 @dataclass(slots=True)

@@ -20,12 +20,10 @@ import numpy as np
 from rmq_store.consumequeue.queue_files import QueueEnds, QueueFiles
 from rmq_store.errors import CorruptQueueError
 from rmq_store.escaping import is_utf8
-from rmq_store.files.cost import LOCAL, Cost
-from rmq_store.files.remote.blocks import Run
 from rmq_store.files.rocksdb import Database, open_database, require_rocksdict
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segments import SegmentFile
-from rmq_store.files.source import Sources
+from rmq_store.files.source import Source, Sources
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY
 from rmq_store.format.queues import QueueId
@@ -297,10 +295,10 @@ def _segments(units: _UnitsOfQueue, folder: str, known: QueueRange) -> Iterator[
         yield SegmentFile(name, base * units.width, file.size, opened=file.again)
 
 
-class _DatabaseFile:
-    """A source: some entries of a queue as bytes, read from the database when they are asked for."""
+class _DatabaseFile(Source):
+    """Some entries of a queue as bytes, read from the database when they are asked for. It stays open, as
+    it was at one moment."""
 
-    cost: Cost = LOCAL
     is_there = False
 
     def __init__(self, units: _UnitsOfQueue, base: int, count: int) -> None:
@@ -328,24 +326,11 @@ class _DatabaseFile:
         found = np.concatenate(parts) if len(parts) != 1 else parts[0]
         return found[start - first * width : stop - first * width]
 
-    def missing(self, starts: Ints, stops: Ints) -> Iterator[Run]:
-        """Nothing that could be fetched side by side."""
-        return iter(())
-
     def fetch(self, starts: Ints, stops: Ints, *, first: bool = False) -> None:
         """Read these ranges into `bytes`. Raises CorruptQueueError."""
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             if start < stop:
                 self.bytes[start:stop] = self.read(start, stop)
-
-    def hold(self) -> None:
-        """Does nothing: the database stays open."""
-
-    def release(self) -> None:
-        """Does nothing, as `hold`."""
-
-    def check(self, size: int) -> None:
-        """Does nothing: the database was opened as it was at one moment."""
 
     def stored_from(self, position: int) -> int:
         """Returns `position`."""

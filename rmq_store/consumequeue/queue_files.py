@@ -369,23 +369,15 @@ def _in_order(units: npt.NDArray[Any]) -> bool:
     )
 
 
-class ExtUnit(NamedTuple):
-    """The extension data of one entry (ConsumeQueueExt.CqExtUnit)."""
-
-    tags_code: int
-    store_timestamp: int
-    bitmap: bytes
-
-
 class QueueExt:
     """ConsumeQueueExt: the units that a queue entry's tagsCode points to if it is an address."""
 
-    def __init__(self, folder: str, *, file_size: int | None = None) -> None:
-        self.chain = SegmentChain([folder], file_size=file_size)
+    def __init__(self, folder: str) -> None:
+        self.chain = SegmentChain([folder])
 
-    def unit(self, tags_code: int) -> ExtUnit | None:
-        """The unit at the address `tags_code`; None if it is missing, as in the broker."""
-        at = tags_code - EXT_ADDRESS_BASE
+    def _tags_code(self, address: int) -> int | None:
+        """The tagsCode of the unit at an address; None if it is missing, as in the broker."""
+        at = address - EXT_ADDRESS_BASE
         segment = self.chain.segment_at(at)
         if segment is None or at + EXT_HEAD.itemsize > self.chain.segment_end(segment):
             return None
@@ -398,8 +390,7 @@ class QueueExt:
             or behind > self.chain.segment_end(segment)
         ):
             return None
-        bits = self.chain.read(at + EXT_HEAD.itemsize, behind).tobytes()
-        return ExtUnit(int(head["tags_code"]), int(head["store_timestamp"]), bits)
+        return int(head["tags_code"])
 
     def tags_codes(self, codes: Ints) -> Ints:
         """`codes` with each address replaced by the tagsCode of its unit, if that exists."""
@@ -408,7 +399,7 @@ class QueueExt:
             return codes
         found: Ints = codes.copy()
         for row in rows.tolist():
-            unit = self.unit(int(codes[row]))
-            if unit is not None:
-                found[row] = unit.tags_code
+            code = self._tags_code(int(codes[row]))
+            if code is not None:
+                found[row] = code
         return found

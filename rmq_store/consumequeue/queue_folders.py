@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable
 from functools import cached_property, partial
@@ -16,15 +15,15 @@ from rmq_store.config.rocksdb import has_queue_files, rocksdb_queues
 from rmq_store.config.topics_json import TopicConfigs, batch_topics, topics_or_problem
 from rmq_store.consumequeue.queue_database import QueueDatabase, QueueRange
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
-from rmq_store.errors import CorruptQueueError, StoreError, UnsupportedStoreError, from_os_error
-from rmq_store.escaping import is_utf8, printable
+from rmq_store.errors import CorruptQueueError, StoreError, UnsupportedStoreError
+from rmq_store.escaping import LOG, is_utf8, printable
 from rmq_store.files.safe_paths import path_inside
+from rmq_store.files.segments import entries_of
 from rmq_store.files.source import ReadCounts, Sources
 from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
 from rmq_store.format.queue_entries import FILLER_SIZE
 from rmq_store.format.queues import QueueId
 
-LOG = logging.getLogger("rmqstore")
 _LAST_ID, _DIGITS = 2**31 - 1, 10  # a Java int
 _QUEUE_FILES_KEPT = 16  # open; to open one again costs some microseconds
 _REMOTE_BLOCK = 16 << 10  # small, because the search for a queue's end reads a few distant places
@@ -222,10 +221,5 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _folders_in(folder: str | Path) -> list[os.DirEntry[str]]:
     """The folders that exist now; a missing or deleted parent counts as empty."""
-    try:
-        with os.scandir(folder) as entries:
-            return [entry for entry in entries if _is_folder(entry)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise from_os_error(folder, error, "listing queues") from error
+    entries = entries_of(folder, "listing queues", NotADirectoryError)
+    return [entry for entry in entries if _is_folder(entry)]

@@ -86,7 +86,7 @@ class LazyScanner:
         """
         if self._begun:
             raise InvalidArgumentError(
-                None, reason="these rows were read already", advice="Make another scanner"
+                reason="these rows were read already", advice="Make another scanner"
             )
         self._begun = True
         return self._read()
@@ -141,6 +141,11 @@ class Scans:
 
     _columns: pa.Schema
     _readable: pa.Schema  # also what only the filter names that stands already
+
+    @property
+    def partition_expression(self) -> Any:
+        """What is true of all rows: nothing in particular."""
+        return pc.scalar(True)
 
     def _counted_by(self) -> pa.Field:
         """The column that is read where only the number of rows matters."""
@@ -223,11 +228,6 @@ class LazyDataset(Scans, ds.Dataset):  # type: ignore[misc]
         """Names and types of the columns."""
         return self._columns
 
-    @property
-    def partition_expression(self) -> Any:
-        """What is true of all rows: nothing in particular."""
-        return pc.scalar(True)
-
     def get_fragments(self, filter: Any = None) -> Iterator[Any]:
         """The parts of the dataset that have rows which match, each to be scanned by itself."""
         yield Fragment(self)
@@ -253,9 +253,7 @@ class LazyDataset(Scans, ds.Dataset):  # type: ignore[misc]
         raise self._not_here("join_asof", "Join in the query, or to_table().join_asof(...)")
 
     def _not_here(self, what: str, advice: str) -> InvalidArgumentError:
-        return InvalidArgumentError(
-            None, reason=f"a {type(self).__name__} has no {what}", advice=advice
-        )
+        return InvalidArgumentError(reason=f"a {type(self).__name__} has no {what}", advice=advice)
 
 
 class Fragment(Scans):
@@ -270,11 +268,6 @@ class Fragment(Scans):
     def physical_schema(self) -> pa.Schema:
         """Names and types of the columns."""
         return self._columns
-
-    @property
-    def partition_expression(self) -> Any:
-        """What is true of all rows: nothing in particular."""
-        return pc.scalar(True)
 
     def scanner(self, schema: pa.Schema | None = None, *args: Any, **how: Any) -> Any:
         """As `LazyDataset.scanner`; `schema` can only be that of the dataset."""

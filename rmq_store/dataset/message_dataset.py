@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from rmq_store.dataset.excluded_by_filter import implied_values, named_columns, 
 from rmq_store.dataset.lazy_dataset import Fragment, LazyDataset
 from rmq_store.dataset.planned_slices import ProvenLimits, SlicePlanner
 from rmq_store.errors import StoreError
+from rmq_store.escaping import LOG
 from rmq_store.format.byte_layout import KEY_SEPARATOR
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.damage_modes import PERMISSIVE, DamageMode, handler_of
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from rmq_store.reading.query import OnDamage, ReadManner
 
-LOG = logging.getLogger("rmqstore")
 _FRAGMENT_BYTES = 64 << 20
 _BODIES = frozenset({"body", "rawBody"})
 _FIRST_BATCH_ROWS = 256  # a query with a limit does not wait for more

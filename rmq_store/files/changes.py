@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rmq_store.errors import from_os_error
+from rmq_store.errors import OsErrorsOf, from_os_error
 from rmq_store.files.durable_files import sync_folder
 from rmq_store.files.safe_paths import refuse_special
 from rmq_store.files.source import stored_from
@@ -65,11 +65,8 @@ def cut(path: str | Path, at: int, what: str = "cut") -> list[Change]:
     meaningless size. Raises AccessError, and UnsafeNameError for a link.
     """
     refuse_special(path)
-    try:
-        with open(path, "rb") as file:
-            used = _used_until(file.fileno(), at, os.fstat(file.fileno()).st_size)
-    except OSError as error:
-        raise from_os_error(path, error, "cutting") from error
+    with OsErrorsOf(path, "cutting"), open(path, "rb") as file:
+        used = _used_until(file.fileno(), at, os.fstat(file.fileno()).st_size)
     return [Change(str(path), what, used - at, at)] if used > at else []
 
 

@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from rmq_store.errors import CorruptConfigError, from_os_error
+from rmq_store.errors import CorruptConfigError, OsErrorsOf, from_os_error
 from rmq_store.files.remote.remote_store import shadow_of
 
 _PIECE = 1 << 20
@@ -104,11 +104,9 @@ def sync_folder(folder: Path) -> None:
 
 def sync_one_folder(folder: Path) -> None:
     """Sync a folder's list of files to the disk."""
-    try:
+    with OsErrorsOf(folder, "flushing"):
         fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
-    except OSError as error:
-        raise from_os_error(folder, error, "flushing") from error

@@ -100,6 +100,10 @@ class Journal(Generic[_B, _D]):
             with refusals(self.path):
                 self.path.unlink(missing_ok=True)
 
+    def forget(self) -> None:
+        """Record that what had begun has left nothing to do."""
+        self.save(None, *self.done)
+
 
 def now() -> str:
     """The time in UTC, ISO 8601, as journals have it."""
@@ -244,7 +248,6 @@ def refuse_uri(target: str) -> None:
     found = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", target)
     if found:
         raise InvalidArgumentError(
-            None,
             reason="the target is a URI, and stores and exports are written to folders",
             expected="a local or mounted folder, which executors share",
             actual=f"{found[0]}...",  # the rest may hold credentials

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rmq_store.errors import from_os_error
+from rmq_store.errors import OsErrorsOf, from_os_error
 from rmq_store.files.changes import own
 from rmq_store.files.durable_files import sync_one_folder
 from rmq_store.files.parallel import side_by_side
@@ -125,15 +125,13 @@ def _warm(fd: int, size: int) -> None:
 
 
 def _sync_one(path: Path, fd: int | None) -> None:
-    try:
+    with OsErrorsOf(path, "flushing"):
         if fd is None:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
-    except OSError as error:
-        raise from_os_error(path, error, "flushing") from error
 
 
 class SegmentWriter:

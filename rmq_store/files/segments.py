@@ -5,7 +5,6 @@ A broker may delete them while somebody opens its store.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections import Counter
@@ -21,13 +20,12 @@ from rmq_store.errors import (
     from_os_error,
     shown_path,
 )
-from rmq_store.escaping import printable
+from rmq_store.escaping import LOG, printable
 from rmq_store.format.byte_layout import SEGMENT_NAME_DIGITS
 
 if TYPE_CHECKING:
     from rmq_store.files.source import Source
 
-LOG = logging.getLogger("rmqstore")
 
 LARGEST_FILE = 2**31 - 1
 """Bytes of the largest file that a broker can write: the setting is a Java int."""
@@ -88,13 +86,7 @@ def _files_by_base(folders: Sequence[str | os.PathLike[str]]) -> dict[int, list[
     """All segment files by the offset in their names, empty ones too; each file once."""
     segments: dict[int, list[SegmentFile]] = {}
     for folder in folders:
-        try:
-            entries = list(os.scandir(folder))
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise from_os_error(folder, error, "listing segment files") from error
-        for entry in entries:
+        for entry in entries_of(folder, "listing segment files"):
             name = entry.name
             if len(name) != SEGMENT_NAME_DIGITS or not (name.isascii() and name.isdigit()):
                 continue
@@ -110,6 +102,19 @@ def _files_by_base(folders: Sequence[str | os.PathLike[str]]) -> dict[int, list[
             elif not any(_is_same(file.path, other.path) for other in others):
                 others.append(file)
     return segments
+
+
+def entries_of(
+    folder: str | os.PathLike[str], doing: str, *others: type[OSError]
+) -> list[os.DirEntry[str]]:
+    """What is in a folder; nothing if it does not exist, or for one of the `others`. Raises AccessError."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        if isinstance(error, (FileNotFoundError, *others)):
+            return []
+        raise from_os_error(folder, error, doing) from error
 
 
 def _is_same(path: str, other: str) -> bool:

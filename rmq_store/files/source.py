@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from rmq_store.errors import AccessError, DataLossError, from_os_error, shown_path
+from rmq_store.errors import AccessError, DataLossError, OsErrorsOf, from_os_error, shown_path
 from rmq_store.files.checked_window import Window
 from rmq_store.files.cost import LOCAL, Cost
 from rmq_store.files.remote.blocks import KEPT_BYTES, Held, RemoteFile, Run, fetch_runs
@@ -33,9 +33,12 @@ _MOST_RANGES = 64
 
 
 class Source(Protocol):
-    """The bytes of one file. Positions count from its first byte."""
+    """The bytes of one file. Positions count from its first byte.
 
-    cost: Cost
+    The methods with nothing to do for a local file, whose view keeps its mapping, do nothing here.
+    """
+
+    cost: Cost = LOCAL
     is_there: bool
     """Whether all bytes can be used without a fetch."""
 
@@ -47,16 +50,21 @@ class Source(Protocol):
         """A copy of few bytes. Raises DataLossError if the file became shorter."""
 
     def missing(self, starts: Ints, stops: Ints) -> Iterator[Run]:
-        """What has to be fetched before these ranges are there; nothing for a local file."""
+        """What can be fetched side by side before these ranges are used; nothing of a local file,
+        whose pages the system loads, or of a database."""
+        return iter(())
 
     def fetch(self, starts: Ints, stops: Ints, *, first: bool = False) -> None:
         """Fetch these ranges. `first`: of the only window, so that other bytes may be released."""
+        return
 
     def hold(self) -> None:
         """Count a window on the file that was opened."""
+        return
 
     def release(self) -> None:
         """Count a window on the file that was left."""
+        return
 
     def stored_from(self, position: int) -> int:
         """The first position at or after this one that is not in a hole; the file size if none is."""
@@ -66,6 +74,7 @@ class Source(Protocol):
 
     def check(self, size: int) -> None:
         """Raise DataLossError if the file has less than `size` bytes now."""
+        return
 
 
 class Ranges(NamedTuple):
@@ -177,10 +186,9 @@ class Sources:
 _mapping = threading.Lock()
 
 
-class LocalFile:
+class LocalFile(Source):
     """One file of a disk, open. It is mapped with the first window, and unmapped after the last."""
 
-    cost = LOCAL
     is_there = True
     _fd = -1
 
@@ -189,10 +197,8 @@ class LocalFile:
         self._segment, self._all_guarded = segment, guarded
         self._mapped: Bytes | None = None
         self._guarded: Guarded | None = None
-        try:
+        with OsErrorsOf(segment.path, "opening"):
             self._fd = open_to_read(segment)
-        except OSError as error:
-            raise from_os_error(segment.path, error, "opening") from error
 
     def __del__(self) -> None:
         if self._fd >= 0:
@@ -235,19 +241,6 @@ class LocalFile:
         if count < len(found):
             raise _shrunk(self._segment, os.fstat(self._fd).st_size)
         return found
-
-    def missing(self, starts: Ints, stops: Ints) -> Iterator[Run]:
-        """Nothing: the system loads the pages of a local file."""
-        return iter(())
-
-    def fetch(self, starts: Ints, stops: Ints, *, first: bool = False) -> None:
-        """Does nothing, as `missing`."""
-
-    def hold(self) -> None:
-        """Does nothing: the view keeps the mapping."""
-
-    def release(self) -> None:
-        """Does nothing, as `hold`."""
 
     def check(self, size: int) -> None:
         """Raise DataLossError if the file has less than `size` bytes now."""

@@ -81,7 +81,6 @@ def dialect(release: str | None = None) -> Dialect:
     version = match and (int(match[1]), int(match[2]), int(match[3] or 0))
     if not version or version < OLDEST or version[1] > _LAST_MINOR.get(version[0], -1):
         raise InvalidArgumentError(
-            None,
             reason=f"release {release!r} is not supported",
             expected="one of 4.3 to 4.9 or 5.0 to 5.5, such as '4.9.7'",
             advice=f"Omit it to use the newest, {Dialect(NEWEST)}",

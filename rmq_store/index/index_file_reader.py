@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.errors import CorruptIndexError, IndexGeometryError, from_os_error
+from rmq_store.errors import CorruptIndexError, IndexGeometryError
 from rmq_store.files.checked_window import Window
-from rmq_store.files.segments import LARGEST_FILE, SegmentFile, size_of_file
+from rmq_store.files.segments import LARGEST_FILE, SegmentFile, entries_of, size_of_file
 from rmq_store.files.source import Ranges, Sources
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.byte_layout import (
@@ -66,14 +66,8 @@ def list_too_short(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
 
 
 def _files_named_as_index(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise from_os_error(folder, error, "listing index files") from error
     found = []
-    for entry in entries:
+    for entry in sorted(entries_of(folder, "listing index files"), key=lambda entry: entry.name):
         name = entry.name
         if len(name) == INDEX_NAME_DIGITS and name.isascii() and name.isdigit():
             size = size_of_file(entry)
@@ -332,10 +326,6 @@ class IndexFile:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def items(self) -> npt.NDArray[Any]:
-        """All items from number 1 on, as stored."""
-        return self._places(1, self.header.items + 1)
-
     def pieces(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """All items in pieces: the number of the first item of each piece, and the piece as stored."""
         for first in range(1, self.header.items + 1, _PIECE):
@@ -470,21 +460,12 @@ class IndexFile:
 
     def _never_written(self, number: int) -> CorruptIndexError:
         """The error for a slot that points to a missing item: the older items of the slot are lost."""
-        return CorruptIndexError(
-            self.path,
-            offset=index_item_at(self.geometry.slots, min(number, self.geometry.items)),
-            reason="a slot points to an item that was never written",
-            expected=f"1 to {self.header.index_count}",
-            actual=number,
-            advice="Delete this index file in a copy of the store and rebuild the index from the log",
+        return self._broken_chain(
+            self.item_at(min(number, self.geometry.items)),
+            "a slot points to an item that was never written",
+            f"1 to {self.header.index_count}",
+            number,
         )
-
-    def log_offsets(self, key_hash: int) -> list[int]:
-        """Log offsets of all items with this hash, newest first."""
-        found: list[Hit] = []
-        for _ in self.walk(key_hash, found):
-            pass  # local bytes are mapped; remote ones are fetched on access
-        return [hit.log_offset for hit in found]
 
     def covered(self) -> tuple[int, int]:
         """The log offsets of the first and the last item, both at most what the header says.

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.errors import from_os_error
+from rmq_store.errors import OsErrorsOf
 from rmq_store.files.changes import own
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.byte_layout import INDEX_DIR, INDEX_HEADER, INDEX_ITEM, index_item_at
@@ -105,7 +105,7 @@ class IndexWriter:
         last_record = 0
         at = 0
         while at < len(row):
-            room = self._room_for(int(row[at]))
+            room = self._room()
             count = min(room, len(row) - at)
             part = slice(at, at + count)
             self._put(hashes[part], row[part], offsets, stamps)
@@ -132,7 +132,7 @@ class IndexWriter:
     def _is_full(self) -> bool:
         return self._header.index_count >= self._geometry.items
 
-    def _room_for(self, record: int) -> int:
+    def _room(self) -> int:
         if self._file is None or self._is_full():
             self._roll()
         return self._geometry.items - self._header.index_count
@@ -157,12 +157,10 @@ class IndexWriter:
 
     def _new_file(self) -> Path:
         path = self._folder / self._next_name()
-        try:
+        with OsErrorsOf(path, "creating an index file"):
             self._folder.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as file:
                 file.truncate(self._geometry.file_size)
-        except OSError as error:
-            raise from_os_error(path, error, "creating an index file") from error
         self._made.append(path)
         return path
 
@@ -185,11 +183,11 @@ class IndexWriter:
         if upto <= self._room_to:
             return
         stop = min(upto + _ROOM_AHEAD, self._geometry.file_size)
-        try:
-            with self._path.open("r+b") as file:
-                os.posix_fallocate(file.fileno(), self._room_to, stop - self._room_to)
-        except OSError as error:
-            raise from_os_error(self._path, error, "allocating space for the index") from error
+        with (
+            OsErrorsOf(self._path, "allocating space for the index"),
+            self._path.open("r+b") as file,
+        ):
+            os.posix_fallocate(file.fileno(), self._room_to, stop - self._room_to)
         self._room_to = stop
 
     def _next_name(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-from rmq_store.errors import CorruptConfigError, from_os_error
+from rmq_store.errors import CorruptConfigError, OsErrorsOf
 from rmq_store.files.durable_files import read_file
 from rmq_store.files.safe_paths import refuse_special
 from rmq_store.format.byte_layout import CHECKPOINT, CHECKPOINT_FILE_SIZE, CHECKPOINT_SIZE_BEFORE_48
@@ -75,7 +75,7 @@ class Checkpoint:
         Before 5.5.0 the bytes from 40 on are not changed.
         """
         refuse_special(path)
-        try:
+        with OsErrorsOf(path, "writing"):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             try:
                 if os.fstat(fd).st_size < CHECKPOINT_FILE_SIZE:
@@ -84,8 +84,6 @@ class Checkpoint:
                 os.fsync(fd)
             finally:
                 os.close(fd)
-        except OSError as error:
-            raise from_os_error(path, error, "writing") from error
 
     def encode(self, *, used: int = CHECKPOINT.itemsize) -> bytes:
         """The bytes of the file; the first `used` bytes are filled (40 before 5.5.0)."""

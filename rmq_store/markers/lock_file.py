@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from rmq_store.errors import StoreLockedError, from_os_error
+from rmq_store.errors import OsErrorsOf, StoreLockedError
 from rmq_store.files.durable_files import no_regular_file, sync_folder
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.safe_paths import refuse_link, refuse_special
@@ -37,10 +37,8 @@ class StoreLock:
         if self._key in _held:
             raise _locked(self._path)
         refuse_link(self._path)
-        try:
+        with OsErrorsOf(self._path, "opening the lock"):
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | _SAFELY, 0o644)
-        except OSError as error:
-            raise from_os_error(self._path, error, "opening the lock") from error
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
             mode = os.fstat(self._fd).st_mode
             os.close(self._fd)
@@ -57,14 +55,18 @@ class StoreLock:
             self.release()
             raise
 
+    def __enter__(self) -> StoreLock:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
     def sign(self, content: bytes) -> None:
         """Write 4 bytes to the lock file. A broker, and any other writer, writes `lock` there when
         it opens the store, so these bytes stay only while nobody else does."""
-        try:
+        with OsErrorsOf(self._path, "writing the lock"):
             os.pwrite(self._fd, content, 0)
             os.fsync(self._fd)  # after a power failure, the bytes are still those of the last one
-        except OSError as error:
-            raise from_os_error(self._path, error, "writing the lock") from error
 
     def release(self) -> None:
         """Release the lock. The file remains, as with the broker."""
@@ -138,7 +140,7 @@ def write_abort(root: Path, release: Dialect) -> None:
     pid = str(os.getpid()) if release.has("abort_holds_pid") else ""
     for name in (ABORT_FILE, ABORT_BACKUP_FILE):
         refuse_special(root / name)
-    try:
+    with OsErrorsOf(root / ABORT_FILE, "writing"):
         with (root / ABORT_FILE).open("w") as file:
             file.write(pid)
             file.flush()
@@ -146,13 +148,9 @@ def write_abort(root: Path, release: Dialect) -> None:
         if release.has("abort_holds_pid"):
             (root / ABORT_BACKUP_FILE).touch()
         sync_folder(root)  # must survive a power loss
-    except OSError as error:
-        raise from_os_error(root / ABORT_FILE, error, "writing") from error
 
 
 def remove_abort(root: Path) -> None:
     """Delete `abort`: the store was closed cleanly."""
-    try:
+    with OsErrorsOf(root / ABORT_FILE, "deleting"):
         (root / ABORT_FILE).unlink(missing_ok=True)
-    except OSError as error:
-        raise from_os_error(root / ABORT_FILE, error, "deleting") from error

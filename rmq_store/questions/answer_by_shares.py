@@ -95,7 +95,7 @@ def ask(
         shares = question.plan(store)
         if isinstance(progress, Progress):
             progress.expect(sum(map(question.weight, shares)))
-        parts = (engine or InProcess()).run(source, question, shares, progress or _ignore)
+        parts = (engine or InProcess()).run(source, question, shares, progress or ignore)
         return question.merge(store, list(parts))
 
 
@@ -106,5 +106,5 @@ def ask_opened(
     return ask(question, OpenedStore(store), progress=progress)
 
 
-def _ignore(count: int) -> None:
-    return
+def ignore(count: int) -> None:
+    """The progress of a question that nobody looks at."""

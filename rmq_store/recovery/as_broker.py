@@ -19,7 +19,7 @@ from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.commitlog.record_runs import follow
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
-from rmq_store.config.topics_json import declared_batch_topics
+from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.consumequeue.entries_after_log import entries_after
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_write
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
@@ -74,7 +74,7 @@ class BrokerRecovery:
             str(root), "broker", not (root / ABORT_FILE).exists(), not changes.planned
         )
         self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
-        self.batch_topics = declared_batch_topics(root)
+        self.batch_topics = batch_topics(declared_topics(root))
         self.queues: dict[QueueId, BrokerQueue] = {}
         self._listed = folders.listed()
         self._size = log.chain.file_size

@@ -47,13 +47,10 @@ def recover(
     root = require_store(path, given)
     refuse_foreign_log(root, given)
     refuse_linked_queues(root)
-    lock = StoreLock(root)
-    try:
+    with StoreLock(root):
         report = recover_locked(root, given, traits, mode, progress=progress)
         report.default_delays = _by_default(report, config)
         remove_abort(root)
-    finally:
-        lock.release()
     return report
 
 
@@ -90,7 +87,7 @@ def check_mode(mode: str, *, others: tuple[str, ...] = ()) -> None:
     """Raises InvalidArgumentError for an unknown mode."""
     if mode not in (*MODES, *others):
         raise InvalidArgumentError(
-            None, reason=f"unknown recovery mode {mode!r}", expected=" or ".join((*MODES, *others))
+            reason=f"unknown recovery mode {mode!r}", expected=" or ".join((*MODES, *others))
         )
 
 

@@ -13,7 +13,7 @@ from rmq_store.commitlog.misnamed_files import refuse_unsure_files
 from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
-from rmq_store.config.topics_json import declared_batch_topics
+from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.consumequeue.entries_after_log import entries_after, entries_inside
 from rmq_store.consumequeue.entry_of_record import entries_to_write
 from rmq_store.consumequeue.queue_folders import QueueFolders
@@ -271,7 +271,7 @@ class StrictRecovery:
     def _along_log(
         self, walk: LogWalk, queues: QueueRecovery | DatabaseQueues, indexer: IndexWriter | None
     ) -> None:
-        batch = declared_batch_topics(self.root) | {
+        batch = batch_topics(declared_topics(self.root)) | {
             queue.topic for queue, is_batch in self._folders.listed().items() if is_batch
         }
         report, unmarked = self.report, 0

@@ -74,13 +74,13 @@ def lag(inquiry: Inquiry) -> Section:
         about="By the broker's offset files, which miss what was consumed since they were written. "
         "The time is that from the first unconsumed message to the newest of its queue.",
         plots=[_lag_plot(behind)] if behind else [],
-        grids=[_lag_grid(inquiry, rows), *_slowest(inquiry, behind)],
+        grids=[_lag_grid(rows), *_slowest(inquiry, behind)],
         remarks=[*_lost(inquiry, answer), *_furthest(inquiry, behind)],
         unseen=[note] if estimated else [],
     )
 
 
-def _lag_grid(inquiry: Inquiry, rows: Sequence[dict[str, Any]]) -> Grid:
+def _lag_grid(rows: Sequence[dict[str, Any]]) -> Grid:
     left_out = len(rows) - _ROWS
     return Grid(
         "lag-by-group",

@@ -20,7 +20,6 @@ def require_libraries() -> None:
     missing = [name for name in _LIBRARIES if find_spec(name) is None]
     if missing:
         raise ReportUnavailableError(
-            None,
             reason=f"a report needs {' and '.join(missing)}",
             advice="pip install 'rmqstore[report]'",
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,14 +15,12 @@ from markupsafe import Markup
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.errors import AccessError, InvalidArgumentError, StoreError
-from rmq_store.escaping import printable
-from rmq_store.files.durable_files import write_whole
+from rmq_store.escaping import LOG, printable
 from rmq_store.report.plot_to_svg import svg_of
 from rmq_store.report.section import Report, Section
 from rmq_store.text.times import shown_time
 from rmq_store.verify.findings import Severity
 
-LOG = logging.getLogger("rmqstore")
 _MARK = '<meta name="generator" content="rmqstore report'
 _HEAD = 1024  # bytes in which the mark stands
 
@@ -123,8 +120,3 @@ def _is_report(target: Path) -> bool:
         return False
     with target.open("rb") as file:
         return _MARK.encode() in file.read(_HEAD)
-
-
-def write_page(target: Path, page: str) -> None:
-    """Write the page as a whole: after a failure the file is the old one or the new one."""
-    write_whole(target, page)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import NamedTuple
 
 from rmq_store.admin.info import store_info
 from rmq_store.errors import StoreError
+from rmq_store.escaping import LOG
 from rmq_store.files.remote.uri_filesystem import is_uri
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.report import consumer_groups, facts_and_damage, space, undelivered
@@ -18,8 +18,6 @@ from rmq_store.report.report_scope import NO_BOUNDS, Bounds, Inquiry, Named, Sec
 from rmq_store.report.section import Remark, Report, Section
 from rmq_store.store import MessageStore
 from rmq_store.verify.findings import Severity
-
-LOG = logging.getLogger("rmqstore")
 
 _REMARKS = 10  # findings of a section that are listed at the start of the report
 

@@ -186,7 +186,6 @@ class StoreDatabase:
         errors of the stores while rows are read.
         """
         several = SqlError(
-            None,
             reason="several statements have rows, which do not fit one file",
             advice="Give one query at a time",
         )
@@ -252,7 +251,6 @@ class StoreDatabase:
             kind = statement.type.name
             if kind in _WRITES_FILES:
                 raise SqlError(
-                    None,
                     reason=f"{kind} may write a file, and --explain changes nothing",
                     advice="Explain the query alone",
                 )
@@ -301,7 +299,7 @@ class StoreDatabase:
         self._failed.clear()
         if not is_utf8(sql):
             raise SqlError(
-                None, reason="the query is not UTF-8", advice="Check the encoding of the terminal"
+                reason="the query is not UTF-8", advice="Check the encoding of the terminal"
             )
         try:
             return list(self._database.extract_statements(sql))
@@ -319,7 +317,7 @@ class StoreDatabase:
         """The error of a store that ended the query, or DuckDB's own."""
         if self._failed:
             return self._failed[0]
-        return SqlError(None, reason=_first_words(str(error)), advice=_advice(str(error)))
+        return SqlError(reason=_first_words(str(error)), advice=_advice(str(error)))
 
     def scanned(
         self, name: str, dataset: LazyDataset, columns: Sequence[str], wanted: Any

@@ -22,6 +22,4 @@ class SqlError(StoreError):
 def require_duckdb() -> None:
     """Raise SqlUnavailableError unless the extra `sql` is installed."""
     if find_spec("duckdb") is None:
-        raise SqlUnavailableError(
-            None, reason="SQL needs DuckDB", advice="pip install 'rmqstore[sql]'"
-        )
+        raise SqlUnavailableError(reason="SQL needs DuckDB", advice="pip install 'rmqstore[sql]'")

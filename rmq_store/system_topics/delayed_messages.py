@@ -12,7 +12,6 @@ messages of the same tick.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
@@ -23,6 +22,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_delay_offsets
 from rmq_store.consumequeue.bisection import bisect_first
 from rmq_store.errors import StoreError
+from rmq_store.escaping import LOG
 from rmq_store.format.byte_layout import ROCKSDB_STORE_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -48,7 +48,6 @@ from rmq_store.system_topics.system_topic_rows import (
     rows_of,
 )
 
-LOG = logging.getLogger("rmqstore")
 LEVEL, TIMER = "level", "timer"
 WAITING, OVERDUE, DELIVERED = "waiting", "overdue", "delivered"
 CANCELLED, LOST, HIDDEN = "cancelled", "lost", "hidden"

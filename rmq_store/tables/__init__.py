@@ -55,15 +55,12 @@ def table_of(store: MessageStore, name: str, *, on_damage: OnDamage | None = Non
     table = TABLES_OF_A_STORE.get(name)
     if table is None:
         raise InvalidArgumentError(
-            None,
-            reason=f"there is no table {name!r} of a store",
-            advice=nearest(name, TABLES_OF_A_STORE),
+            reason=f"there is no table {name!r} of a store", advice=nearest(name, TABLES_OF_A_STORE)
         )
     past = table.rows_past_damage
     if past is None and on_damage is not None:
         of_messages = [one.name for one in TABLES.values() if one.rows_past_damage is not None]
         raise InvalidArgumentError(
-            None,
             reason=f"table {name!r} leaves nothing out, and takes no on_damage",
             advice=f"Those of messages do: {', '.join(of_messages)}",
         )

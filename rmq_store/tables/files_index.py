@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rmq_store.consumequeue.queue_folders import is_queue_id
-from rmq_store.errors import from_os_error
+from rmq_store.files.segments import entries_of
 from rmq_store.format.byte_layout import (
     BATCH_CONSUMEQUEUE_DIR,
     COMMITLOG_DIR,
@@ -51,13 +51,7 @@ def _files(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator
 
 
 def _walk(folder: str) -> Iterator[str]:
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise from_os_error(folder, error, "listing files") from error
-    for entry in entries:
+    for entry in sorted(entries_of(folder, "listing files"), key=lambda entry: entry.name):
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(entry.path)
         else:

@@ -41,7 +41,6 @@ def charset_named(name: str) -> str:
         "".encode(found.name)  # a codec that makes bytes of bytes, such as hex, is refused here
     except (LookupError, ValueError):
         raise InvalidArgumentError(
-            None,
             reason=f"there is no charset {name!r}",
             advice=nearest(
                 name, {*aliases, *aliases.values()}, last=lambda one: not one.startswith(_COMMON)
@@ -134,7 +133,6 @@ def as_hex(column: pa.Array) -> pa.Array:
 def _check_size(form: str, size: int) -> None:
     if size > _LARGEST:
         raise InvalidArgumentError(
-            None,
             reason=f"a body is too large for {form}",
             expected=f"less than {_LARGEST:,} bytes of {form}",
             actual=f"{size:,}",

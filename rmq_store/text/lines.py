@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.escaping import CONTROLS, json_text, printable
 from rmq_store.text.binary_values import UTF8, as_base64, as_text
+from rmq_store.text.bodies import marked
 from rmq_store.text.times import LATEST_MS
 
 _EMPTY = pa.scalar("", pa.string())
@@ -185,11 +186,7 @@ def _plain(column: pa.Array) -> pa.Array:
     if pa.types.is_map(kind):
         return _objects(column)
     if pa.types.is_binary(kind):
-        text, encoded = as_text(column)
-        if encoded is not None:
-            marked = pc.binary_join_element_wise(pa.scalar("base64:"), encoded, _EMPTY)
-            text = pc.coalesce(text, marked)
-        return _without_breaks(text)
+        return _without_breaks(marked(column))
     return _without_breaks(column) if pa.types.is_string(kind) else pc.cast(column, pa.string())
 
 

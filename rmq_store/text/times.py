@@ -42,7 +42,6 @@ class RelativeTime:
         """
         if newest is None:
             raise InvalidArgumentError(
-                None,
                 reason=f"the time {self.text!r} is relative to the newest message, and none can be "
                 "read at the end of the log",
                 advice="Give milliseconds since 1970 or ISO 8601",
@@ -52,7 +51,6 @@ class RelativeTime:
         assert self.ago is not None
         if self.ago > newest:
             raise InvalidArgumentError(
-                None,
                 reason=f"the time {self.text!r} is before 1970",
                 advice=f"The newest message was stored at {iso_time(newest)}",
             )

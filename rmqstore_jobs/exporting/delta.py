@@ -66,9 +66,7 @@ def with_delta(builder: SparkSession.Builder) -> SparkSession.Builder:
     if submitted():
         return builder
     if find_spec("delta") is None:
-        raise DeltaUnavailableError(
-            None, reason="the package delta-spark is not installed", advice=_HOW
-        )
+        raise DeltaUnavailableError(reason="the package delta-spark is not installed", advice=_HOW)
     from delta import configure_spark_with_delta_pip
 
     made: SparkSession.Builder = configure_spark_with_delta_pip(builder)
@@ -83,7 +81,6 @@ def require_delta(spark: SparkSession) -> None:
     for name, value in _SETTINGS.items():
         if value not in set_to[name].split(","):
             raise DeltaUnavailableError(
-                None,
                 reason=f"the session has no Delta: {name}",
                 expected=value,
                 actual=set_to[name] or "not set",
@@ -96,7 +93,7 @@ def require_delta(spark: SparkSession) -> None:
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_EXTENSION)
     except Py4JError:
         raise DeltaUnavailableError(
-            None, reason="the session is configured for Delta, but its jar is missing", advice=_HOW
+            reason="the session is configured for Delta, but its jar is missing", advice=_HOW
         ) from None
 
 

@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from rmq_store.errors import InvalidArgumentError, from_os_error
+from rmq_store.errors import InvalidArgumentError, OsErrorsOf
 from rmqstore_jobs.replay_targets.retrying_sender import Denied
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from spark_source.options.secret import Secret, reveal
@@ -44,7 +44,6 @@ class BrokerAccess:
         keys = [os.environ.get(name, "") for name in (ACCESS_KEY, SECRET_KEY)]
         if any(keys) and not all(keys):
             raise InvalidArgumentError(
-                None,
                 reason="the environment has one half of the broker's credentials",
                 expected=f"{ACCESS_KEY} and {SECRET_KEY}, or neither",
             )
@@ -92,10 +91,8 @@ class BrokerAccess:
 def _certificates(path: str | None) -> bytes | None:
     if path is None:
         return None
-    try:
+    with OsErrorsOf(path, "reading --tls-ca"):
         raw = Path(path).read_bytes()
-    except OSError as error:
-        raise from_os_error(path, error, "reading --tls-ca") from error
     if b"-----BEGIN CERTIFICATE-----" not in raw:
         raise InvalidArgumentError(
             path, reason="--tls-ca has no certificate", expected="certificates in PEM"

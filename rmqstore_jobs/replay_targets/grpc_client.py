@@ -80,7 +80,6 @@ def require_client() -> None:
     """Raise InvalidArgumentError if the client is not installed."""
     if find_spec("rocketmq") is None:
         raise InvalidArgumentError(
-            None,
             reason="the gRPC client is not installed",
             advice="pip install 'rmqstore[live]', on executors too",
         )

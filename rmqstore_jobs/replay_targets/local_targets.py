@@ -7,7 +7,6 @@ the source's log.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import pyarrow as pa
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import StoreError
+from rmq_store.escaping import LOG
 from rmq_store.files.journal import has_content
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.log_slices import LogSlice
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from rmq_store.writing.store_writer import StoreWriter
 
-LOG = logging.getLogger("rmqstore")
 PROBLEMS_SHOWN = 5
 MATCHED = "matched"
 WRITTEN = "written"

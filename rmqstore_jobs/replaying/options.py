@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -19,9 +19,7 @@ from rmqstore_jobs.running.queue_options import (
 )
 from rmqstore_jobs.running.source_options import rare_option
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-_OPTIONS = (
+OPTIONS = (
     click.option(
         "--to", "to_store", metavar="DIR", help="Target store; created unless --append is given."
     ),
@@ -97,13 +95,6 @@ _OPTIONS = (
         help="Bytes per wave (default: 64m, with many queues up to 256m; to a broker 8m).",
     ),
 )
-
-
-def replay_options(function: _F) -> _F:
-    """Add all options of a replay: target, selection, manner."""
-    for add in reversed(_OPTIONS):
-        function = add(function)
-    return function
 
 
 def spec_of(given: Mapping[str, Any]) -> ReplaySpec:

@@ -78,7 +78,7 @@ def _at_the_end(batch: pa.RecordBatch) -> pa.Array:
     columns = {name: batch[column] for name, column in ORIGIN.items()}
     if any(column.null_count for column in (batch["rawProperties"], *columns.values())):
         raise InvalidMessageError(
-            None, reason="a message to replay has no queueOffset or another null in its origin"
+            reason="a message to replay has no queueOffset or another null in its origin"
         )
     return with_items_behind(
         batch["rawProperties"],

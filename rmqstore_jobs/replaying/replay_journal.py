@@ -95,10 +95,6 @@ class ReplayJournal(Journal[ReplayRun, ReplayRun]):
         self.save(None, *self.done, run)
         return run
 
-    def forget(self) -> None:
-        """Record that the unfinished run has written nothing."""
-        self.save(None, *self.done)
-
     def how_to_start_again(self, run: ReplayRun) -> str:
         """What a user does who does not want to continue a run."""
         store, parquet = run.asked.get("to_store"), run.asked.get("to_parquet")

@@ -169,7 +169,7 @@ def _check_selection(spec: ReplaySpec) -> None:
 def _invalid(
     reason: str, advice: str | None = None, *, found: object = None
 ) -> InvalidArgumentError:
-    return InvalidArgumentError(None, reason=reason, actual=found, advice=advice)
+    return InvalidArgumentError(reason=reason, actual=found, advice=advice)
 
 
 def _checked_time(value: str | None) -> Time | None:
@@ -199,7 +199,6 @@ def with_fixed_times(spec: ReplaySpec) -> ReplaySpec:
     first, stop = times_of(spec)
     if first is not None and stop is not None and first >= stop:
         raise InvalidArgumentError(
-            None,
             reason="--since is not before --until, so no message is selected",
             expected=f"--until after {iso_time(first)}",
             actual=iso_time(stop),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.console import Console
 
+from rmq_store.cli.engines import on_broken_pipe
 from rmq_store.cli.option_names import ALL_OPTIONS, OnceCommand
 from rmq_store.errors import AccessError, StoreError, nearest, spoken_as
 from rmq_store.escaping import json_text
@@ -241,20 +242,18 @@ def job(
 
 def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) -> _Spec:
     """The spec of a job: one field for each of its own options, and `options` for those of the
-    source."""
+    source that were given."""
     passing = ("as_json", "report", "engine", "master", *names)
     own = {name: value for name, value in given.items() if name not in passing}
-    return kind(**own, options=given_options(given, names))
-
-
-def given_options(given: Mapping[str, Any], names: Sequence[str] = SELECTION) -> dict[str, str]:
-    """The source's options that were given on the command line."""
-    return hide_secrets({name: given[name] for name in names if given.get(name) is not None})
+    options = {name: given[name] for name in names if given.get(name) is not None}
+    return kind(**own, options=hide_secrets(options))
 
 
 def print_result(answer: JobResult, as_json: bool, report: str | None) -> None:
     """Print the tables, or with `as_json` the JSON, and the tables on stderr; write the report."""
-    with _readers_may_leave():
+    # Like other shell tools: end without an error when the reader of the output closes it. Only here,
+    # because a connection that breaks during a job's work is an error.
+    with on_broken_pipe(signal.SIG_DFL):
         answer.show(Console(stderr=as_json))
         if as_json:
             print(answer.to_json())
@@ -268,22 +267,6 @@ def _say_that_it_is_done(done: AlreadyDoneError, name: str, as_json: bool) -> No
     click.echo(f"{name}: {done}", err=True)
     if as_json:
         print(json_text({"job": name, "ok": True, "alreadyDone": True}))
-
-
-@contextmanager
-def _readers_may_leave() -> Iterator[None]:
-    """Like other shell tools: end without an error when the reader of the output closes it.
-
-    This applies only while printing. A connection that breaks during a job's work is an error.
-    """
-    if not hasattr(signal, "SIGPIPE"):
-        yield
-        return
-    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGPIPE, before)
 
 
 def _check_report(report: str | None) -> None:

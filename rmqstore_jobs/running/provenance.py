@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from rmq_store.errors import from_os_error
+from rmq_store.errors import OsErrorsOf
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.format.queues import QueueSlice
 from rmq_store.tables import TABLES
@@ -109,13 +109,10 @@ def sum_of(path: str) -> FileSum:
     """Size and SHA-256 of one file, read in pieces."""
     digest = hashlib.sha256()
     size = 0
-    try:
-        with open(path, "rb", buffering=0) as file:
-            while piece := file.read(_PIECE):
-                digest.update(piece)
-                size += len(piece)
-    except OSError as error:
-        raise from_os_error(path, error, "reading for its checksum") from error
+    with OsErrorsOf(path, "reading for its checksum"), open(path, "rb", buffering=0) as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+            size += len(piece)
     return FileSum(path, size, digest.hexdigest())
 
 

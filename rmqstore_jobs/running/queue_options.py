@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -12,8 +12,6 @@ from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
 from rmqstore_jobs.running.source_options import rare_option, word_of
 from rmqstore_jobs.running.store_selection import assign_json, offsets_json
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 queue_options = (
     click.option(
@@ -33,13 +31,6 @@ queue_options = (
 )
 
 
-def with_queue_options(command: _F) -> _F:
-    """Add --queue and --offsets to a command."""
-    for option in reversed(queue_options):
-        command = option(command)
-    return command
-
-
 def with_queues(given: Mapping[str, Any]) -> dict[str, Any]:
     """What was given, with options of the source for --queue and --offsets. Raises InvalidArgumentError."""
     rest = {name: value for name, value in given.items() if name not in ("queues", "offsets")}
@@ -50,7 +41,6 @@ def with_queues(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in options:
         if given[name] is not None:
             raise InvalidArgumentError(
-                None,
                 reason=f"{word_of(name)} selects queues or offsets that --queue and --offsets select too",
                 advice=f"Give either {word_of(name)}, or --queue and --offsets",
             )
@@ -63,7 +53,6 @@ def refuse_topics_beside(topics: Collection[str], queues: Collection[object]) ->
     """Raise InvalidArgumentError for topics and single queues."""
     if topics and queues:
         raise InvalidArgumentError(
-            None,
             reason="topics and single queues exclude each other",
             advice="Name every queue, or only topics",
         )
@@ -88,7 +77,7 @@ def offsets_of(texts: Sequence[str]) -> dict[QueueId, tuple[int, int]]:
 
 def refused(form: str, text: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        None, reason=f"cannot be read as {form}", actual=repr(text), advice="--help shows the forms"
+        reason=f"cannot be read as {form}", actual=repr(text), advice="--help shows the forms"
     )
 
 
@@ -103,7 +92,6 @@ def queues_of(
     bare = [text for text in texts if is_queue_id(text)]
     if bare and not topics:
         raise InvalidArgumentError(
-            None,
             reason="--queue ID needs --topic",
             actual=repr(bare[0]),
             advice="Give --topic, or --queue TOPIC:ID",

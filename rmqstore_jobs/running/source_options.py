@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import click
 
 from rmq_store.cli import option_names, shell_words
+from rmq_store.cli.options import with_options
 from spark_source.options.definitions import OPTIONS, Option
 from spark_source.options.value_parsers import flag, time
 
@@ -77,14 +78,7 @@ def word_of(name: str) -> str:
 
 def source_options(names: Sequence[str]) -> Callable[[_F], _F]:
     """A decorator that adds options of the Spark source; their values are under the source's names."""
-
-    def decorate(function: _F) -> _F:
-        for known in reversed(OPTIONS):
-            if known.name in names:
-                function = _option(known)(function)
-        return function
-
-    return decorate
+    return with_options(*(_option(known) for known in OPTIONS if known.name in names))
 
 
 class RareOption(click.Option):
@@ -131,13 +125,8 @@ def _flag_text(_: click.Context, __: click.Parameter, given: bool | None) -> str
 
 def advice_in_shell_words(advice: str, command: click.Command | None = None) -> str:
     """What an error or a warning of a job advises, in the words of the shell for its `command`."""
-    return _with_words(shell_words.in_shell_words(advice, command), _ALL)
-
-
-def _with_words(text: str, names: Collection[str]) -> str:
-    """A text with the words of the shell for options `names` of two words or more."""
     return re.sub(
-        r"(?<![\w-])[a-z]+(?:[A-Z][a-z]+)+\b",
-        lambda found: word_of(found[0]) if found[0] in names else found[0],
-        text,
+        r"(?<![\w-])[a-z]+(?:[A-Z][a-z]+)+\b",  # an option of the source of two words or more
+        lambda found: word_of(found[0]) if found[0] in _ALL else found[0],
+        shell_words.in_shell_words(advice, command),
     )

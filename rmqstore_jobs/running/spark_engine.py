@@ -20,6 +20,7 @@ from rmq_store.questions.answer_by_shares import (
     Question,
     Share,
     StoreSource,
+    ignore,
 )
 from rmq_store.text.sizes import size
 from rmqstore_jobs.running.store_selection import log_of_store
@@ -82,13 +83,9 @@ class SparkEngine:
 def _task(source: StoreSource, question: Question[Share, Part, Answer]) -> Callable[[Share], Part]:
     def work(share: Share) -> Part:
         with source.open() as store:
-            return question.work(store, share, _ignore)
+            return question.work(store, share, ignore)
 
     return work
-
-
-def _ignore(count: int) -> None:
-    return
 
 
 # --- the choice ------------------------------------------------------------------------------------
@@ -113,7 +110,6 @@ def runs_on_spark(name: str, given: Mapping[str, Any], *, needed: bool) -> bool:
     if given["engine"] == SPARK or asked:
         if not _has_spark():
             raise SparkUnavailableError(
-                None,
                 reason="this asks for Spark, but pyspark is not installed",
                 # Of our jobs only an export to Delta cannot do without.
                 advice="pip install 'rmqstore[delta]'"

@@ -126,7 +126,7 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
     that exclude each other.
     """
     if any(name.casefold() in _OF_THE_CATALOG for name in raw):
-        raise _invalid(
+        raise invalid(
             "CREATE TABLE is not supported: Spark keeps its path and loses the other options",
             "Use CREATE TEMPORARY VIEW … USING rmqstore OPTIONS (path '…')",
         )
@@ -143,11 +143,11 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
     for group in _EXCLUDE_EACH_OTHER:
         both = [name for name in group if name in given]
         if len(both) > 1:
-            raise _invalid(
+            raise invalid(
                 f"options {both[0]!r} and {both[1]!r} exclude each other", "Give one of them"
             )
     if not given & {"path", "stores"}:
-        raise _invalid(
+        raise invalid(
             "no path",
             "Give the store's folder: load('/path/to/store'), or in SQL CREATE TEMPORARY VIEW … "
             "USING rmqstore OPTIONS (path '/path/to/store')",
@@ -161,28 +161,28 @@ def _check_together(asked: SourceOptions, given: set[str]) -> None:
     if asked.source == COMMITLOG:
         for name in ("maxRecordsPerPartition", "splitBy", "verifyQueue"):
             if name in given:
-                raise _invalid(
+                raise invalid(
                     f"option {name!r} needs the queues, and source=commitlog does not read them",
                     "Leave it out; maxBytesPerPartition and minPartitions split the log",
                 )
         if asked.timestamp_strategy == "error":
-            raise _invalid(
+            raise invalid(
                 "startingOffsetsByTimestampStrategy=error needs the queues, and source=commitlog does "
                 "not read them",
                 "Leave it out; a queue without such a message has no row",
             )
     elif asked.include_unqueued:
-        raise _invalid(
+        raise invalid(
             "includeUnqueued asks for records that no queue lists, but the queues are the source",
             "Give source=commitlog too",
         )
     if (asked.table == "stream") != (asked.checkpoint is not None):
-        raise _invalid(
+        raise invalid(
             "option 'checkpointLocation' and table=stream need each other",
             "Give both for the progress of a query. A query itself has the option in writeStream",
         )
     if asked.table is not None and asked.columns is not None and asked.table != "plan":
-        raise _invalid(
+        raise invalid(
             f"option 'columns' selects columns of messages, not of table {asked.table!r}",
             "Use select(...)",
         )
@@ -193,21 +193,19 @@ def _known(name: str) -> Option:
     if option is not None:
         return option
     if name.casefold() in _OF_A_STREAM:
-        raise _invalid(
+        raise invalid(
             f"option {name!r} is for a stream: a batch read has no triggers",
             "Use spark.readStream, or split the batch with maxRecordsPerPartition and "
             "maxBytesPerPartition",
         )
     why = why_only_a_client(name)
     if why is not None:
-        raise _invalid(
-            f"option {name!r} is for a client of a live broker", why[0].upper() + why[1:]
-        )
+        raise invalid(f"option {name!r} is for a client of a live broker", why[0].upper() + why[1:])
     otherwise = _SAID_OTHERWISE.get(name.casefold())
     if otherwise is not None:
-        raise _invalid(f"unknown option {name!r}", otherwise)
+        raise invalid(f"unknown option {name!r}", otherwise)
     known = [option.name for option in (*OPTIONS, *STREAM_OPTIONS)]
-    raise _invalid(f"unknown option {name!r}", nearest(name, known))
+    raise invalid(f"unknown option {name!r}", nearest(name, known))
 
 
 def _paths(value: str) -> tuple[str, ...]:
@@ -215,12 +213,13 @@ def _paths(value: str) -> tuple[str, ...]:
     try:
         found = values.json_list(value, shape)
     except InvalidValue as refused:
-        raise _invalid(f"option 'paths' {refused}", "Give them as load([a, b])") from None
+        raise invalid(f"option 'paths' {refused}", "Give them as load([a, b])") from None
     return tuple(os.fspath(path) for path in found)
 
 
-def _invalid(reason: str, advice: str) -> InvalidArgumentError:
-    return InvalidArgumentError(None, reason=reason, advice=advice)
+def invalid(reason: str, advice: str) -> InvalidArgumentError:
+    """The error for options that are not accepted."""
+    return InvalidArgumentError(reason=reason, advice=advice)
 
 
 def parse_option(option: Option, value: str) -> Any:
@@ -229,7 +228,6 @@ def parse_option(option: Option, value: str) -> Any:
         return option.parse(reveal(value))
     except InvalidValue as refused:
         raise InvalidArgumentError(
-            None,
             reason=f"option {option.name!r} {refused}",
             actual=None if option.secret else repr(value),
             advice=f"It means: {option.meaning}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any, overload
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.admin.info import newest_store_timestamp
 from rmq_store.arrow.column_definitions import column_names, needs_log
+from rmq_store.escaping import LOG
 from rmq_store.files.remote.remote_store import Listing
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.queues import QueueSlice
@@ -27,8 +27,6 @@ from spark_source.planning.selection import (
     select_ranges,
 )
 from spark_source.planning.stores import LeftOut, Target, open_all
-
-LOG = logging.getLogger("rmqstore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +74,6 @@ class ReadPlan:
     def selected(self) -> tuple[QueueSlice, ...]:
         """The ranges of all selected queues."""
         return (*self.ranges, *self.empty)
-
-    @property
-    def tags(self) -> tuple[str, ...] | None:
-        """The tags of which a message must have one."""
-        return self.asked.tags
 
     @property
     def places(self) -> frozenset[str] | None:

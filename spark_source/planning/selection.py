@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from rmq_store.errors import (
     nearest,
     shown_path,
 )
+from rmq_store.escaping import LOG
 from rmq_store.files.parallel import side_by_side
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import is_system_topic
@@ -26,8 +26,6 @@ from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.text.times import RelativeTime, Time, shown_time
 from spark_source.options.parse import SourceOptions
 from spark_source.options.value_parsers import EARLIEST, LATEST, ByQueue
-
-LOG = logging.getLogger("rmqstore")
 
 
 class TopicWithoutQueueError(UnknownQueueError):
@@ -71,7 +69,7 @@ def check_brokers(stores: Sequence[MessageStore], asked: SourceOptions) -> None:
         named = named | by_queue.brokers()
     for broker in sorted(named - brokers):
         raise InvalidArgumentError(
-            None, reason=f"no broker {broker!r} among the stores", advice=nearest(broker, brokers)
+            reason=f"no broker {broker!r} among the stores", advice=nearest(broker, brokers)
         )
 
 
@@ -213,7 +211,6 @@ def _check_all_selected(stores: Sequence[MessageStore], asked: SourceOptions) ->
         strangers += [q for broker, q in by_queue.on_broker if q not in chosen[broker]]
         for queue in strangers:
             raise InvalidArgumentError(
-                None,
                 reason=f"{option} names queue {queue.queue_id} of topic {queue.topic!r}, "
                 "which is not selected",
                 advice="Select it with 'subscribe' or 'assign', or leave out its offset",

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rmq_store import MessageStore
 from rmq_store.config.several_stores import expanded, names_of
 from rmq_store.errors import InvalidArgumentError, StoreError, nearest
+from rmq_store.escaping import LOG
 from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
-
-LOG = logging.getLogger("rmqstore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +42,17 @@ def targets(asked: SourceOptions) -> list[Target]:
     )
     if len(paths) > 1 and asked.broker_name is not None:
         raise InvalidArgumentError(
-            None,
             reason=f"one brokerName was given for {len(paths)} stores",
             actual=asked.broker_name,
             advice=_stores_advice(paths),
         )
     if asked.broker_conf is not None and asked.broker_conf.lstrip().startswith("{"):
         raise InvalidArgumentError(
-            None,
             reason="brokerConf is by broker name, but the stores have only paths",
             advice=_stores_advice(paths),
         )
     if len(paths) > 1 and asked.broker_conf is not None:
         raise InvalidArgumentError(
-            None,
             reason=f"one brokerConf was given for {len(paths)} stores",
             actual=asked.broker_conf,
             advice=_stores_advice(paths) + ", and brokerConf as JSON by the same names",
@@ -74,7 +69,6 @@ def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str
         if len(names) == 1:
             return dict.fromkeys(names, given)
         raise InvalidArgumentError(
-            None,
             reason="one brokerConf was given for several stores",
             actual=given,
             advice='Give JSON by broker name: {"broker-a": "/data/a/broker.conf"}',
@@ -83,12 +77,11 @@ def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str
         confs = json.loads(given)
     except json.JSONDecodeError as error:
         raise InvalidArgumentError(
-            None, reason=f"option 'brokerConf' is not JSON ({error})", actual=given
+            reason=f"option 'brokerConf' is not JSON ({error})", actual=given
         ) from None
     for name in confs:
         if name not in names:
             raise InvalidArgumentError(
-                None,
                 reason=f"brokerConf names {name!r}, which is not one of the stores",
                 advice=nearest(name, names),
             )

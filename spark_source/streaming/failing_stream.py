@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pyarrow import RecordBatch
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader
 
 from rmq_store.errors import StoreError
 from spark_source.hidden_traceback import without_traceback
@@ -18,18 +16,8 @@ class FailingStream(DataSourceStreamReader):
     def __init__(self, failure: StoreError) -> None:
         self.failure = failure
 
-    def initialOffset(self) -> dict[str, Any]:
-        """Always raises."""
-        raise without_traceback(self.failure)
-
-    def latestOffset(self, *args: Any, **named: Any) -> dict[str, Any]:
+    def _fail(self, *args: Any, **named: Any) -> Any:
         """Always raises. The arguments differ between releases of Spark."""
         raise without_traceback(self.failure)
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Always raises."""
-        raise without_traceback(self.failure)
-
-    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Always raises."""
-        raise without_traceback(self.failure)
+    initialOffset = latestOffset = partitions = read = _fail

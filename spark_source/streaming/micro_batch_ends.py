@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -13,6 +12,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.several_stores import name_in_pattern, names_of
 from rmq_store.errors import DataLossError, MissingFileError
+from rmq_store.escaping import LOG
 from rmq_store.files.remote.glob import has_pattern
 from rmq_store.files.segments import again_if_expired
 from rmq_store.format.queues import QueueId
@@ -31,8 +31,6 @@ from spark_source.planning.selection import LogLimits, WantedTopics, first_offse
 from spark_source.planning.stores import Target, require_one_name_each, targets
 from spark_source.streaming.offsets import StorePlace, StreamOffset
 from spark_source.streaming.stream_options import EARLIEST, LATEST, StreamOptions
-
-LOG = logging.getLogger("rmqstore")
 
 
 @dataclass(frozen=True, slots=True)

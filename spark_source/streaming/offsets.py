@@ -41,7 +41,6 @@ def from_dict(given: Mapping[str, Any]) -> dict[str, StorePlace]:
     """The offset from Spark's checkpoint. Raises InvalidArgumentError for another format."""
     if given.get("version") != VERSION:
         raise InvalidArgumentError(
-            None,
             reason="the checkpoint's offset has another format",
             expected=f"version {VERSION}",
             actual=repr(given.get("version")),

@@ -67,7 +67,7 @@ def parse_stream_options(raw: Mapping[str, str]) -> tuple[SourceOptions, StreamO
     for name, advice in _NOT_OF_A_STREAM.items():
         if _value(raw, name.casefold()) is not None:
             raise InvalidArgumentError(
-                None, reason=f"option {name!r} has no meaning in a stream", advice=advice
+                reason=f"option {name!r} has no meaning in a stream", advice=advice
             )
     asked = parse_options(as_batch(raw))
     fields: dict[str, Any] = {}

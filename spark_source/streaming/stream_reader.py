@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from rmq_store import StoreSnapshot
 from rmq_store.errors import StoreError
+from rmq_store.escaping import LOG
 from rmq_store.reading.growing_log import LogPlace, expired
 from rmq_store.search.log_partitions import even_slices
 from spark_source.hidden_traceback import without_traceback
@@ -36,8 +36,6 @@ from spark_source.streaming.micro_batch_ends import Follower
 from spark_source.streaming.offsets import StorePlace, StreamOffset, from_dict, to_dict
 from spark_source.streaming.stream_options import StreamOptions
 from spark_source.task_damage import DamageHandler
-
-LOG = logging.getLogger("rmqstore")
 
 
 @contextmanager

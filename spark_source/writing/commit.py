@@ -7,7 +7,6 @@ was killed are cut off again.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
@@ -20,6 +19,7 @@ from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders, require_store
 from rmq_store.errors import InvalidArgumentError, NotAStoreError, StoreError
+from rmq_store.escaping import LOG
 from rmq_store.files.journal import JournalError, has_content
 from rmq_store.files.parallel import one_ahead
 from rmq_store.markers.lock_file import StoreLock, refuse_locked
@@ -39,7 +39,6 @@ from spark_source.writing.target.write_journal import (
 )
 from spark_source.writing.target.write_options import APPEND, ERROR, IGNORE, WriteOptions
 
-LOG = logging.getLogger("rmqstore")
 Batches = Generator[pa.RecordBatch, None, None]
 
 # What brokers and this package keep in the root of a store. Others' files are never deleted.
@@ -263,12 +262,9 @@ def _exchange_locked(new: Path, asked: WriteOptions, aside: Path) -> None:
     target = require_store(asked.path, asked.config_of_target())
     # A broker must not run on the store that is replaced. The lock also replaces the mark of an
     # earlier write in that store, so that only the new store has one.
-    lock = StoreLock(target)
-    try:
+    with StoreLock(target):
         _refuse_other_files(target, asked.config_of_target())
         exchange(new, target, aside)
-    finally:
-        lock.release()
 
 
 def _refuse_other_files(root: Path, config: StoreConfig) -> None:

@@ -31,7 +31,7 @@ from rmq_store.arrow.encoding.properties import PROPERTY_WORDS
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.errors import InvalidArgumentError, nearest
-from rmq_store.format.array_types import Ints
+from rmq_store.format.array_types import Ints, in_portions
 from rmq_store.format.byte_layout import Property
 from rmq_store.format.releases import dialect
 from rmq_store.format.sys_flag import SysFlag
@@ -58,17 +58,15 @@ def check_columns(names: Sequence[str], asked: WriteOptions) -> None:
     for name in names:
         if name not in BY_NAME:
             raise InvalidArgumentError(
-                None,
                 reason=f"column {name!r} is not a column of a store",
                 advice=f"{nearest(name, BY_NAME)} Put other values into the body or the properties",
             )
         if names.count(name) > 1:
-            raise InvalidArgumentError(None, reason=f"column {name!r} is there twice")
+            raise InvalidArgumentError(reason=f"column {name!r} is there twice")
     if "topic" not in names and asked.topic is None:
         raise _missing("topic", "Add it, or give the option 'topic' for all rows")
     if "topic" in names and asked.topic is not None:
         raise InvalidArgumentError(
-            None,
             reason="there is a column 'topic', and the option 'topic' for all rows",
             advice="Leave one of them out",
         )
@@ -84,7 +82,6 @@ def check_types(schema: StructType) -> None:
     for column in schema.fields:
         if isinstance(column.dataType, TimestampNTZType):
             raise InvalidArgumentError(
-                None,
                 reason=f"column {column.name!r} has times without a time zone",
                 expected="timestamp",
                 actual="timestamp_ntz",
@@ -94,7 +91,7 @@ def check_types(schema: StructType) -> None:
 
 
 def _missing(name: str, advice: str) -> InvalidArgumentError:
-    return InvalidArgumentError(None, reason=f"there is no column {name!r}", advice=advice)
+    return InvalidArgumentError(reason=f"there is no column {name!r}", advice=advice)
 
 
 def to_append(batch: pa.RecordBatch, asked: WriteOptions) -> Iterator[pa.RecordBatch]:
@@ -104,7 +101,7 @@ def to_append(batch: pa.RecordBatch, asked: WriteOptions) -> Iterator[pa.RecordB
     """
     columns, prepared = checked(batch, asked)
     encodes = can_encode(prepared)
-    for rows in _pieces(prepared.total):
+    for rows in in_portions(prepared.total, BATCH_BYTES):
         if encodes:
             queue_id = columns.column("queueId")
             yield staged_records(prepared, rows, queue_id, dialect(asked.release))
@@ -131,16 +128,6 @@ def _refuse_name(topic: str, asked: WriteOptions) -> None:
     fault = topic_fault(topic, dialect(asked.release), asked.config)
     if fault is not None:
         raise invalid(0, fault)
-
-
-def _pieces(sizes: Ints) -> Iterator[slice]:
-    ends = np.cumsum(sizes)
-    start = 0
-    while start < len(ends):
-        before = int(ends[start - 1]) if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + BATCH_BYTES, side="right")))
-        yield slice(start, stop)
-        start = stop
 
 
 @dataclass

@@ -53,7 +53,6 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
         query = None if context is None else context.getLocalProperty(_QUERY)
         if query is None:
             raise UnknownQueryError(
-                None,
                 reason=f"the task has no property {_QUERY}",
                 advice="Write with foreachBatch and df.write instead",
             )

@@ -20,7 +20,8 @@ from rmq_store.arrow.column_definitions import COLUMNS, DEFAULT_NAMES
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.snapshot.log_slices import LogSlice
 from spark_source.options.parse import parse_options
-from spark_source.source import RmqStoreSource, pin
+from spark_source.planning.pinned_plan import pin
+from spark_source.source import RmqStoreSource
 from spark_source.spark_reader import LogPartition, RmqStoreReader
 from spark_source.spark_types import spark_schema
 from tests.conftest import GoldenStore, in_a_queue, unpack, user_topic

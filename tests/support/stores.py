@@ -62,5 +62,6 @@ def index_answers(store: MessageStore) -> set[tuple[str, int]]:
     return {
         (str(item["key_hash"]), int(item["log_offset"]))
         for segment in list_index_files(store.path / "index")
-        for item in IndexFile(segment).items()
+        for _, piece in IndexFile(segment).pieces()
+        for item in piece
     }

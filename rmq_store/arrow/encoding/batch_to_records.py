@@ -211,13 +211,11 @@ def columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     for name in batch.schema.names:
         if name not in KNOWN_COLUMNS:
             raise InvalidMessageError(
-                None,
-                reason=f"unknown column {name!r} in the batch",
-                advice=nearest(name, KNOWN_COLUMNS),
+                reason=f"unknown column {name!r} in the batch", advice=nearest(name, KNOWN_COLUMNS)
             )
     for name in _REQUIRED:
         if name not in batch.schema.names:
-            raise InvalidMessageError(None, reason=f"the batch lacks the column {name!r}")
+            raise InvalidMessageError(reason=f"the batch lacks the column {name!r}")
         if batch.column(name).null_count:
             row = int(np.argmax(batch.column(name).is_null().to_numpy(zero_copy_only=False)))
             raise invalid(row, f"{name} is null")
@@ -228,10 +226,7 @@ def columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
         del columns["properties"]
     elif given is not None and not pa.types.is_map(given.type):
         raise InvalidMessageError(
-            None,
-            reason="column properties has the wrong type",
-            expected=PROPERTIES,
-            actual=given.type,
+            reason="column properties has the wrong type", expected=PROPERTIES, actual=given.type
         )
     for name, kind in kinds.items():
         if columns[name].type != kind:

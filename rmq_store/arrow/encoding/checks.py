@@ -98,7 +98,7 @@ def lengths(strings: pa.Array) -> Ints:
 def invalid(row: int, reason: str, **sides: Any) -> InvalidMessageError:
     """An InvalidMessageError for message `row` of a batch."""
     sides.setdefault("advice", "Nothing of the batch was written")
-    return InvalidMessageError(None, reason=f"message {row} of the batch: {reason}", **sides)
+    return InvalidMessageError(reason=f"message {row} of the batch: {reason}", **sides)
 
 
 def cast_to(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
@@ -111,7 +111,7 @@ def cast_to(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
         return array.cast(kind)
     except pa.ArrowNotImplementedError as error:
         raise InvalidMessageError(
-            None, reason=f"column {name} has the wrong type", expected=kind, actual=array.type
+            reason=f"column {name} has the wrong type", expected=kind, actual=array.type
         ) from error
     except pa.ArrowInvalid as of_column:
         row, why = _first_unfit(array, kind), of_column

@@ -100,7 +100,7 @@ _NUMBER_FIELDS = {
 
 def _invalid(reason: str, **sides: Any) -> InvalidMessageError:
     sides.setdefault("advice", "Nothing of it was written")
-    return InvalidMessageError(None, reason=reason, **sides)
+    return InvalidMessageError(reason=reason, **sides)
 
 
 def _values_of(

@@ -171,7 +171,6 @@ def _room_for(size: int, count: int) -> tuple[Bytes, npt.NDArray[np.int32]]:
     """Memory for the bytes and the offsets of `count` strings."""
     if size >= OFFSETS_END:
         raise InvalidMessageError(
-            None,
             reason="the properties of a batch have 2 GiB or more",
             advice="Append smaller batches. Nothing of the batch was written",
         )

@@ -11,6 +11,7 @@ from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
     StoreArgs,
     history_option,
+    queues_option,
     skip_damaged_option,
     store_command,
     tag_option,
@@ -32,14 +33,7 @@ if TYPE_CHECKING:
 @click.command(cls=OnceCommand)
 @store_command
 @topic_option("The topic.", required=True)
-@click.option(
-    "--queue",
-    "queue_ids",
-    type=int,
-    metavar="ID",
-    multiple=True,
-    help="Only this queue; repeatable.",
-)
+@queues_option
 @click.option(
     "--offset", type=click.IntRange(min=0), metavar="N", help="Start at this queue offset."
 )

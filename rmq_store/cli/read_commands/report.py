@@ -12,6 +12,7 @@ from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import StoreArgs, store_command
 from rmq_store.cli.printing import say
+from rmq_store.files.durable_files import write_whole
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.report.libraries import require_libraries
 from rmq_store.store import MessageStore
@@ -41,7 +42,7 @@ def report(at: StoreArgs, output: Path, overwrite: bool, verify: bool, everythin
     so. Changes nothing in the store. Needs pip install 'rmqstore[report]'.
     """
     require_libraries()
-    from rmq_store.report.page import check_target, html_of, write_page
+    from rmq_store.report.page import check_target, html_of
     from rmq_store.report.store_report import store_report
 
     check_target(output, at.store, overwrite=overwrite, broker_conf=at.broker_conf)
@@ -61,7 +62,7 @@ def report(at: StoreArgs, output: Path, overwrite: bool, verify: bool, everythin
             everything=everything,
             on_open=on_open,
         )
-    write_page(output, html_of(found))
+    write_whole(output, html_of(found))
     counts = ", ".join(found.counted(one) for one in reversed(Severity))
     unchecked = "" if verify else "; the log was not checked (--verify checks it)"
     say(f"{output}: {counts}{unchecked}")

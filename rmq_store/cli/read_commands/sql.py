@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli.messages import Damage, raw_option, table_options
-from rmq_store.cli.option_names import KEYS, SINCE, SYSTEM, UNTIL, OnceCommand
+from rmq_store.cli.option_names import KEYS, SYSTEM, OnceCommand
 from rmq_store.cli.options import (
     StoreArgs,
     history_option,
     json_option,
     skip_damaged_option,
     store_command,
-    time,
+    time_options,
     time_range,
     word,
 )
-from rmq_store.cli.printing import print_json, print_rows, say
+from rmq_store.cli.printing import cell, print_json, print_rows, say
 from rmq_store.escaping import printable
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     help="Another store, or a pattern of some; repeatable. Column brokerName names the store of a row.",
 )
 @click.option("--key", "keys", type=word, metavar="KEY", multiple=True, help=KEYS)
-@click.option("--since", "begin", type=time, metavar="TIME", help=SINCE)
-@click.option("--until", "end", type=time, metavar="TIME", help=UNTIL)
+@time_options
 @click.option("--system", is_flag=True, help=SYSTEM)
 @skip_damaged_option
 @raw_option
@@ -224,16 +223,12 @@ def _print_explained(found: Explained, form: str) -> None:
             say(f"scan {number} of {scan.view}: {', '.join(scan.columns)}; {wanted}")
         of_messages = [row for row in rows if row["topic"] is not None]
         if of_messages:
-            print_rows(_SHOWN, ([_cell(row[name]) for name in _SHOWN] for row in of_messages))
+            print_rows(_SHOWN, ([cell(row[name]) for name in _SHOWN] for row in of_messages))
     if found.missed:
         say(
             f"rmqstore: {found.missed} more reads depend on rows, which --explain does not read",
             err=True,
         )
-
-
-def _cell(value: Any) -> str:
-    return "" if value is None else str(value)
 
 
 def _rows_of(found: Explained) -> Iterator[dict[str, Any]]:

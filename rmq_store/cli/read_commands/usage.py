@@ -123,7 +123,7 @@ def _groups(found: UsageAnswer, by: str, top: int | None) -> list[dict[str, Any]
         groups.sort(key=lambda group: group["day"] or date.min)
     return [
         {
-            **{name: _plain_day(group[name]) for name in names},
+            **{name: group[name] for name in names},
             "messages": group["messages"],
             "bytes": group["bytes"],
             **({"change": changes.get(group["day"])} if by == _DAY else {}),
@@ -195,7 +195,3 @@ def _conclude(damage: Damage) -> None:
         say(f"rmqstore: not counted, or not readable: {error}", err=True)
     say(f"rmqstore: {damage}", err=True)
     sys.exit(EXIT_FINDINGS)
-
-
-def _plain_day(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, date) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import astuple
 from typing import Any
 
 import click
@@ -14,12 +15,13 @@ from rmq_store.cli.options import (
     StoreArgs,
     group_option,
     json_option,
+    queues_option,
     store_command,
     time,
     time_in,
     topic_option,
 )
-from rmq_store.cli.printing import print_json, print_rows, say
+from rmq_store.cli.printing import cell, print_json, print_rows, say
 from rmq_store.cli.read_commands.tables import print_lag
 from rmq_store.text.times import TIME_FORMS, Time
 
@@ -28,14 +30,7 @@ from rmq_store.text.times import TIME_FORMS, Time
 @store_command
 @group_option()
 @topic_option()
-@click.option(
-    "--queue",
-    "queue_ids",
-    type=int,
-    metavar="ID",
-    multiple=True,
-    help="Only this queue; repeatable.",
-)
+@queues_option
 @click.option("--reset-to", "place", metavar="PLACE", help="earliest, latest or a queue offset.")
 @click.option(
     "--reset-to-time",
@@ -102,17 +97,7 @@ def offsets(
     else:
         print_rows(
             ["topic", "queueId", "before", "after", "minOffset", "maxOffset"],
-            [
-                [
-                    c.topic,
-                    str(c.queue_id),
-                    "" if c.before is None else str(c.before),
-                    str(c.after),
-                    str(c.min_offset),
-                    str(c.max_offset),
-                ]
-                for c in changes
-            ],
+            [[cell(value) for value in astuple(change)[1:]] for change in changes],
         )
         todo = "--apply writes it" if changes else "there is nothing to reset"
         say(f"written to {written}" if written else f"nothing was written; {todo}", err=True)

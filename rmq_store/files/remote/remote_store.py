@@ -7,7 +7,6 @@ needed blocks are fetched: see `blocks`.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import tempfile
@@ -17,10 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmq_store.errors import SHOWN_AS, NotAStoreError
+from rmq_store.escaping import LOG
 from rmq_store.files.remote.uri_filesystem import file_system, from_remote
 from rmq_store.files.safe_paths import is_plain_name
-
-LOG = logging.getLogger("rmqstore")
 
 
 @dataclass(frozen=True, slots=True)

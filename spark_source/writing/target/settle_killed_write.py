@@ -6,13 +6,13 @@ the mark away. So a mark that is still there proves that what follows in the log
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.config.topics_json import update_topics
+from rmq_store.escaping import LOG
 from rmq_store.files.durable_files import sync_one_folder
 from rmq_store.files.journal import JournalError, has_content, refusals
 from rmq_store.format.byte_layout import ABORT_FILE, LOCK_FILE
@@ -22,8 +22,6 @@ from rmq_store.recovery.recover_store import recover_locked
 from spark_source.writing.target.staging import Staging
 from spark_source.writing.target.write_journal import APPENDING, Begun, WriteJournal
 from spark_source.writing.target.write_options import WriteOptions
-
-LOG = logging.getLogger("rmqstore")
 
 
 def settle(journal: WriteJournal, asked: WriteOptions) -> bool:
@@ -144,11 +142,8 @@ def _recover(begun: Begun, root: Path, config: StoreConfig, release: str | None)
     """Recover the store to where the log ends with the write, or without it."""
     refuse_foreign_log(root, config)
     until = begun.start if begun.end is None else begun.end
-    lock = StoreLock(root, begun.mark)  # a second attempt sees that it was this one
-    try:
+    with StoreLock(root, begun.mark):  # a second attempt sees that it was this one
         report = recover_locked(root, config, dialect(release), "strict", until=until)
         if begun.end is not None:
             update_topics(root, dialect(release), list(report.queues), {})
         remove_abort(root)
-    finally:
-        lock.release()

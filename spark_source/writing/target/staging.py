@@ -7,7 +7,6 @@ Nothing in the folder is followed through a link.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import stat
@@ -24,11 +23,11 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store.errors import MissingFileError, StoreError, UnsafeNameError
+from rmq_store.escaping import LOG
 from rmq_store.files.journal import refusals
 from rmq_store.files.safe_paths import path_inside
 from rmq_store.format.crc import crc32
 
-LOG = logging.getLogger("rmqstore")
 _COMMITTING = "committing"  # an empty file in the folder, written under the lock of the target
 _REMOVED = "removed-"  # the begin of a folder's name
 _ABANDONED_AFTER = 24 * 3600.0  # seconds without a change

@@ -104,7 +104,3 @@ class WriteJournal(Journal[Begun, Done]):
             others = (one for one in done if one.query != stream.query)
             done = (*others, Done(stream.query, stream.batch, end, now()))
         self.save(None if closed else replace(self.begun, end=end), *done)
-
-    def forget(self) -> None:
-        """Record that the write that had begun has left nothing to do."""
-        self.save(None, *self.done)

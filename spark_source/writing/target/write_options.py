@@ -16,7 +16,7 @@ from rmq_store.format.byte_layout import COMMITLOG_DIR
 from rmq_store.format.releases import dialect
 from rmq_store.writing.open_for_writing import with_log_of_its_own
 from spark_source.options.definitions import OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS
-from spark_source.options.parse import parse_option
+from spark_source.options.parse import invalid, parse_option
 
 APPEND, ERROR, IGNORE = "append", "error", "ignore"
 _OWN = {option.name.casefold(): option for option in WRITE_OPTIONS}
@@ -60,17 +60,17 @@ def parse_write_options(raw: Mapping[str, str], *, stream: bool) -> WriteOptions
         if option is None:
             raise _unknown(name)
         if stream and option.name == "ifExists":
-            raise _invalid(
+            raise invalid(
                 "option 'ifExists' has no meaning in a stream",
                 "A stream appends what its journal does not list; leave the option out",
             )
         fields[option.field] = parse_option(option, value)
     if "path" not in fields:
-        raise _invalid("no path", "Give the store's folder: save('/path/to/store')")
+        raise invalid("no path", "Give the store's folder: save('/path/to/store')")
     path = fields["path"].removeprefix("file://")
     refuse_uri(path)
     if has_pattern(path) and not os.path.isdir(path):
-        raise _invalid(
+        raise invalid(
             f"the path {path!r} is a pattern, and a write has one target", "Name one folder"
         )
     fields["path"] = os.path.realpath(path)
@@ -81,18 +81,14 @@ def parse_write_options(raw: Mapping[str, str], *, stream: bool) -> WriteOptions
 
 def _unknown(name: str) -> InvalidArgumentError:
     if name.casefold() == "mode":
-        return _invalid(
+        return invalid(
             "option 'mode' is for reading", 'Give df.write.mode("append") or mode("overwrite")'
         )
     if name.casefold() in _OF_A_READ:
-        return _invalid(
+        return invalid(
             f"option {_OF_A_READ[name.casefold()]!r} is for reading",
             f"A write takes {', '.join(option.name for option in WRITE_OPTIONS)}",
         )
-    return _invalid(
+    return invalid(
         f"unknown option {name!r}", nearest(name, [option.name for option in WRITE_OPTIONS])
     )
-
-
-def _invalid(reason: str, advice: str) -> InvalidArgumentError:
-    return InvalidArgumentError(None, reason=reason, advice=advice)
