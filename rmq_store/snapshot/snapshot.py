@@ -276,8 +276,9 @@ def _state_of_tail(tail: Entries) -> QueueState:
     """The state of a queue that has no files yet."""
     if not len(tail):
         return QueueState(0, 0, 0, 0)
-    first = int(tail.offset[0])
-    return QueueState(first, int(tail.offset[-1] + tail.count[-1]), first, first, False, tail)
+    first, stop = int(tail.offset[0]), int(tail.offset[-1] + tail.count[-1])
+    batch = bool((tail.count[tail.points_to_record] > 1).any())
+    return QueueState(first, stop, first, first, batch, tail)
 
 
 @contextmanager

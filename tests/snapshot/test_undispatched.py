@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,18 @@ def test_an_entry_that_lists_another_message_of_its_queue_is_reported(tmp_path: 
     assert [error.entry and error.entry.queue_offset for error in met] == [10]
     with golden.open() as store, pytest.raises(CorruptQueueError, match="another queue offset"):
         list(store.read_batches(QUEUE.topic, columns=["queueOffset", "flag"]))
+
+
+def test_inner_batches_of_a_queue_without_files_count_all_their_messages(tmp_path: Path) -> None:
+    """The columns that queues have are read from the entries alone."""
+    golden = unpack("clean-5.2.0", tmp_path)
+    for folder in ("consumequeue", "batchconsumequeue/inner"):
+        shutil.rmtree(Path(golden.path, folder))
+    with golden.open() as store:
+        of_entries, of_records = (
+            store.read_batches("inner", columns=names, unwrap_batches=True).read_all()
+            for names in (["queueOffset"], ["queueOffset", "body"])
+        )
+        assert store.messages("inner", unwrap_batches=True).count_rows() == len(of_records)
+    assert of_entries["queueOffset"].to_pylist() == of_records["queueOffset"].to_pylist()
+    assert len(of_entries) == 36
