@@ -19,7 +19,7 @@ from rmq_store.errors import StoreError
 from rmq_store.escaping import LOG
 from rmq_store.format.byte_layout import KEY_SEPARATOR
 from rmq_store.format.queues import QueueSlice
-from rmq_store.reading.damage_modes import PERMISSIVE, DamageMode, handler_of
+from rmq_store.reading.damage_modes import PERMISSIVE, DamageMode, handler_of, leave_out
 from rmq_store.reading.query import Query, ReadHow, number, several
 from rmq_store.search.log_partitions import joined, plan_partitions
 from rmq_store.search.plan_key_search import KeyPlan, errors_of_lost, plan_keys
@@ -333,7 +333,7 @@ def _answered(
         yield batch
     if some or not store.key_index().distrust_all():
         return
-    looked["on_damage"] = _leave_out  # of the log, which is no reason to doubt the index
+    looked["on_damage"] = leave_out  # of the log, which is no reason to doubt the index
     again = plan_keys(store, ranges, words, compacted=compacted)
     places = ranges if again is None else _places(store, again, compacted)
     yield from store.read_slices(places, **looked)
@@ -346,10 +346,6 @@ def _sees_compacted(how: ReadHow) -> bool:
 def _places(store: MessageStore, plan: KeyPlan, compacted: bool) -> list[QueueSlice]:
     at = store.ranges_for(compacted).offset_at_log
     return joined((*plan.hits, *plan.beside_hits(at)))
-
-
-def _leave_out(_: StoreError) -> None:
-    return
 
 
 def _pieces(part: StorePart, compacted: bool) -> Iterator[StorePart]:

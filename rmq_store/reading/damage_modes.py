@@ -19,6 +19,10 @@ CORRUPT = "corruptRecord"  # the column about damage in mode PERMISSIVE
 OnDamage = Callable[[StoreError], None]
 
 
+def leave_out(_: StoreError) -> None:
+    """An `on_damage` that leaves out what cannot be read, and does not say it."""
+
+
 class DamageTaker:
     """Takes the errors of a read in a mode, and counts them by code: `counts`."""
 

@@ -22,7 +22,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Record
 from rmq_store.index.items_of_messages import has_key
 from rmq_store.index.query_message import KeyIndex
-from rmq_store.reading.damage_modes import OnDamage, handler_of_search
+from rmq_store.reading.damage_modes import OnDamage, handler_of_search, leave_out
 from rmq_store.reading.message_of_entry import EntryMessages
 from rmq_store.reading.query import Query
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
@@ -138,7 +138,7 @@ class MessageLookup(EntryMessages):
             return named
         found = self._by_uniq_key(message_id, report)
         if not (found or answered) and self._key_index().distrust_all():
-            found = self._by_uniq_key(message_id, _leave_out)
+            found = self._by_uniq_key(message_id, leave_out)
         if on_damage is not None or not found:  # the message may have been there
             for damage in self._key_index().damage_beside():
                 report(damage)
@@ -243,7 +243,7 @@ class MessageLookup(EntryMessages):
             key,
             begin,
             end,
-            on_damage or _leave_out,
+            on_damage or leave_out,
         )
 
     def _having_key(
@@ -306,10 +306,6 @@ def _in_log_order(place: _Place) -> tuple[int, int]:
 
 def _raise(error: StoreError) -> None:
     raise error
-
-
-def _leave_out(_: StoreError) -> None:
-    return
 
 
 _NAMES = tuple(column.name for column in COLUMNS)  # the fields of a Message, in its order

@@ -15,6 +15,7 @@ from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.transaction_type import enters_queue
+from rmq_store.reading.damage_modes import leave_out
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.message_lookup import behind_index
 from rmq_store.reading.query import OnDamage, ReadHow
@@ -74,7 +75,7 @@ def find(
         answered = True
         yield batch
     if search.keys and not answered and store.key_index().distrust_all():
-        yield from _found(store, search, columns, _leave_out, None)
+        yield from _found(store, search, columns, leave_out, None)
 
 
 def _found(
@@ -292,10 +293,6 @@ def _tell(error: StoreError, on_damage: OnDamage | None) -> None:
     if on_damage is None:
         raise error
     on_damage(error)
-
-
-def _leave_out(_: StoreError) -> None:
-    return
 
 
 def _topics_anywhere(store: MessageStore, search: Search) -> Collection[str]:

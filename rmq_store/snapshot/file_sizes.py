@@ -60,7 +60,7 @@ def _index_geometry(root: Path, given: StoreConfig, damaged: bool) -> Geometry |
 
 
 def refuse_contradiction(
-    root: Path, config: StoreConfig, log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot
+    config: StoreConfig, log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot
 ) -> None:
     """Raise InvalidArgumentError if a file does not have its configured size: no broker loads it."""
     sizes = [("mappedFileSizeCommitLog", config.commitlog_file_size, log.chain.segments)]

@@ -70,7 +70,7 @@ class Health:
     """
 
     def __init__(self, root: Path, log: CommitLog, config: StoreConfig, view: QueueView) -> None:
-        self._root, self.log, self._config, self.view = root, log, config, view
+        self._root, self.log, self.view = root, log, view
         self.snapshot = view.snapshot
         self.records = UnlistedRecords(log, config, view)
         self.ends = LostQueueEnds(root, log, config, view, self.records)

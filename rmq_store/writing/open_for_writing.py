@@ -109,7 +109,7 @@ def open_store(
         may_be_damaged = recovery == "broker"
         shown = geometry_found(root, log, folders, given, damaged_index=may_be_damaged)
         known = given.with_defaults_of(shown)
-        refuse_contradiction(root, known, log, folders, snapshot)
+        refuse_contradiction(known, log, folders, snapshot)
         _clear_page_rest(log, snapshot.log_end)
         name = broker_name or known.brokerName or root.absolute().name
         return WritableStore(
