@@ -1,4 +1,4 @@
-"""The official gRPC client of RocketMQ for `sender`. Only executors import it."""
+"""Sends messages by the official gRPC client of RocketMQ. Only executors import it."""
 
 from __future__ import annotations
 

@@ -122,18 +122,20 @@ def runs_on_spark(name: str, given: Mapping[str, Any], *, needed: bool) -> bool:
     snapshot = log_of_store(given["store"], options).snapshot
     log_bytes = snapshot.log_end - snapshot.log_start
     on_spark = log_bytes > MOST_LOCAL_BYTES and _has_spark()
-    click.echo(f"{name}: runs {_why(log_bytes)}", err=True)
+    click.echo(f"{name}: running {_why(log_bytes)}", err=True)
     return on_spark
 
 
 def _why(log_bytes: int) -> str:
-    """Where a job runs that may choose, and how to have it otherwise."""
+    """Where a job runs that may choose, and the option for the other place."""
     large, has_spark = log_bytes > MOST_LOCAL_BYTES, _has_spark()
     if large and has_spark:
-        return f"on Spark, because the log has {size(log_bytes)} (--engine {LOCAL}: otherwise)"
+        return (
+            f"on Spark, because the log has {size(log_bytes)}; use --engine {LOCAL} for one process"
+        )
     if large:
         return f"in this process, because pyspark is not installed; the log has {size(log_bytes)}"
-    return "in this process, without Spark" + f" (--engine {SPARK}: otherwise)" * has_spark
+    return "in this process" + f"; use --engine {SPARK} for a cluster" * has_spark
 
 
 def _has_spark() -> bool:

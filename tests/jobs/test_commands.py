@@ -64,7 +64,7 @@ def test_they_need_no_spark(golden: Golden, tmp_path: Path) -> None:
     orders = ["export", store, "--to", str(tmp_path / "out"), "--topic", "orders"]
     done = subprocess.run([*python, *orders], capture_output=True, text=True, check=False)
     assert done.returncode == EXIT_OK, done.stderr
-    assert done.stderr.startswith("export: runs in this process, without Spark\n")
+    assert done.stderr.startswith("export: running in this process\n")
     spark = [*python, "dlq", store, "--engine", "spark"]
     refused = subprocess.run(spark, capture_output=True, text=True, check=False)
     assert refused.returncode == EXIT_REFUSED
@@ -197,7 +197,7 @@ def test_a_submitted_command_chooses_by_the_bytes_of_the_log(golden: Golden) -> 
     script, store = str(CHECKOUT / "jobs" / "lag.py"), golden("clean-5.5.0").path
     python = [sys.executable, script, store, "--json"]
     done = subprocess.run(python, capture_output=True, text=True, check=False)
-    assert done.stderr.startswith("lag: runs in this process, without Spark")
+    assert done.stderr.startswith("lag: running in this process")
     here = call("lag", store, "--json")
     assert done.stdout.count("\n") == here.stdout.count("\n") > 0
     assert done.returncode == here.returncode

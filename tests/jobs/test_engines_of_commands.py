@@ -76,7 +76,7 @@ def test_auto_goes_by_bytes_and_says_what_it_took(
     monkeypatch.setattr("rmqstore_jobs.running.spark_session.builder_for", session)
     small = call("usage", store, "--engine", "auto")
     assert small.returncode == 0
-    assert "usage: runs in this process, without Spark (--engine spark: otherwise)" in small.stderr
+    assert "usage: running in this process; use --engine spark for a cluster" in small.stderr
     monkeypatch.setattr(spark_engine, "MOST_LOCAL_BYTES", 1000)
     large = call("usage", store, "--engine", "auto")
     assert (large.returncode, "Spark would start now" in large.stderr) == (2, True)
@@ -92,7 +92,7 @@ def test_without_pyspark_the_error_says_what_to_install(
     refused = call("verify", store, "--engine", "spark")
     assert (refused.returncode, "pip install 'rmqstore[spark]'" in refused.stderr) == (2, True)
     alone = call("verify", store, "--engine", "auto")
-    assert (alone.returncode, alone.stderr) == (0, "verify: runs in this process, without Spark\n")
+    assert (alone.returncode, alone.stderr) == (0, "verify: running in this process\n")
     monkeypatch.setattr(spark_engine, "MOST_LOCAL_BYTES", 1000)
     alone = call("verify", store, "--engine", "auto")
     assert (alone.returncode, "pyspark is not installed; the log has" in alone.stderr) == (0, True)

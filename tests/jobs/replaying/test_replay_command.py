@@ -139,6 +139,6 @@ def test_a_small_store_needs_no_spark(golden: Golden, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "replay: runs in this process" in done.stderr
+    assert "replay: running in this process" in done.stderr
     orders = sum(record["topic"] == "orders" for record in golden(NAME).truth)
     assert len([row for row in read_back(tmp_path / "new") if row["topic"] == "orders"]) == orders
