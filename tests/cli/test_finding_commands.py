@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rmq_store import QueueId
 from rmq_store.format.sys_flag import SysFlag
 from tests.support.expected import as_rows, expected
 from tests.support.golden import (
@@ -342,3 +343,20 @@ def test_a_key_may_be_of_a_batch_that_its_queue_has_lost(
     if not words:
         run("find", golden.path, "--key", left, expect=1)
         assert "queue inner/0 ends before" in call("trace", golden.path, left).stderr
+
+
+def test_an_id_is_the_only_condition(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    one = sent_to(store, "orders")[0]
+    for more in (("--topic", "payments"), ("--queue", "3"), ("--tag", "none"), ("--text", "x")):
+        said = complaint("find", store.path, "--id", one["offsetMsgId"], *more, expect=2)
+        assert "--id names one message" in said
+
+
+@pytest.mark.parametrize("command", [("find",), ("tail", "-n", "1000")])
+def test_one_queue_of_a_topic(tmp_path: Path, command: tuple[str, ...]) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    rows = objects(*command, store.path, "--topic", "orders", "--queue", "2")
+    offsets = [record["queueOffset"] for record in store.by_queue[QueueId("orders", 2)]]
+    assert [(row["queueId"], row["queueOffset"]) for row in rows] == [(2, at) for at in offsets]
+    complaint(*command, store.path, "--topic", "orders", "--queue", "9", expect=2)

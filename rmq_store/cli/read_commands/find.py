@@ -21,6 +21,7 @@ from rmq_store.cli.messages import (
 from rmq_store.cli.option_names import KEYS, SYSTEM, OnceCommand
 from rmq_store.cli.options import (
     StoreArgs,
+    queues_option,
     skip_damaged_option,
     store_command,
     tag_option,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 @click.command(cls=OnceCommand)
 @store_command
 @topics_option()
+@queues_option
 @click.option("--key", "keys", type=word, metavar="KEY", multiple=True, help=KEYS)
 @click.option(
     "--id",
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
 def find(
     at: StoreArgs,
     topics: tuple[str, ...],
+    queue_ids: tuple[int, ...],
     keys: tuple[str, ...],
     message_id: str | None,
     tags: str | None,
@@ -84,7 +87,10 @@ def find(
     from rmq_store.search.queue_selection import Search
 
     names = form.names()
-    if not (any((topics, keys, message_id, tags, properties, begin, end, text, limit))):
+    conditions = (topics, queue_ids, keys, tags, properties, begin, end, text)
+    if message_id is not None and any(conditions):
+        raise click.UsageError("--id names one message; leave out the other conditions")
+    if not any((*conditions, message_id, limit)):
         raise click.UsageError(
             "find needs something to search for, such as --topic, --key or --since, or --limit N; "
             "cat prints a whole topic"
@@ -93,7 +99,7 @@ def find(
     with damage, at.open() as opened, Progress("find") as progress:
         search = Search(
             list(topics) or None,
-            None,
+            queue_ids or None,
             *time_range(opened, begin, end),
             tags=tags,
             properties=dict(map(_name_and_value, properties)),

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,7 @@ from rmq_store.cli.messages import Damage, MessageForm, MessagePrinter, message_
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
     StoreArgs,
+    queues_option,
     seconds,
     skip_damaged_option,
     store_command,
@@ -29,12 +31,14 @@ if TYPE_CHECKING:
     from rmq_store.format.queues import QueueId, QueueSlice
     from rmq_store.reading.growing_log import LogPlace
     from rmq_store.reading.log_reader import QueueLimits
+    from rmq_store.search.queue_selection import Search
     from rmq_store.store import MessageStore
 
 
 @click.command(cls=OnceCommand)
 @store_command
 @topics_option("Only this topic; repeatable (default: all user topics).")
+@queues_option
 @click.option(
     "-n",
     "--lines",
@@ -59,6 +63,7 @@ if TYPE_CHECKING:
 def tail(
     at: StoreArgs,
     topics: tuple[str, ...],
+    queue_ids: tuple[int, ...],
     lines: int,
     follow: bool,
     interval: float,
@@ -72,6 +77,8 @@ def tail(
     With -f, a topic that is created later is printed from its first message. It fails if the log was
     cut behind what it has printed, if files expired before it read them, or if another store is there.
     """
+    from rmq_store.search.queue_selection import Search
+
     printer, damage = MessagePrinter(form), Damage(skip_damaged)
     how: dict[str, Any] = {
         "columns": form.names(),
@@ -80,10 +87,11 @@ def tail(
         "on_damage": damage if skip_damaged else None,
     }
     interrupted = _interrupt_event()
-    following = _Following(at, topics)
+    following = _Following(at, topics, queue_ids)
     with damage:
         with at.open() as opened:
-            slices = _newest(opened, topics, lines, following.begin(opened) if follow else None)
+            end = following.begin(opened) if follow else None
+            slices = _newest(opened, Search(topics or None, queue_ids or None), lines, end)
             printer.print(opened.read_slices(slices, compacted=False, **how))
         while follow:
             sys.stdout.flush()
@@ -97,10 +105,10 @@ def tail(
 class _Following:
     """The messages of one store that are new since the last look. Their queues are not read."""
 
-    def __init__(self, at: StoreArgs, topics: tuple[str, ...]) -> None:
+    def __init__(self, at: StoreArgs, topics: tuple[str, ...], queue_ids: tuple[int, ...]) -> None:
         from rmq_store.reading.growing_log import LogFollower
 
-        self._at, self._topics = at, topics
+        self._at, self._topics, self._queue_ids = at, topics, queue_ids
         self._log = LogFollower(self._listed_end)
         self._place: LogPlace
 
@@ -123,10 +131,7 @@ class _Following:
         if end == start:
             return
         with self._opened(end) as store:
-
-            def limits(queue: QueueId) -> QueueLimits | None:
-                return _limits(store, self._topics, queue)
-
+            limits = partial(self._limits, store)
             yield from store.read_log(start, end, limits=limits, **how)
 
     def _look(self) -> LogPlace:
@@ -149,18 +154,19 @@ class _Following:
             queues=end is None,
         )
 
+    def _limits(self, store: MessageStore, queue: QueueId) -> QueueLimits | None:
+        from rmq_store.reading.log_reader import QueueLimits
+
+        topics, queue_ids = self._topics, self._queue_ids
+        wanted = queue.topic in topics if topics else not store.is_system_topic(queue.topic)
+        wanted = wanted and (not queue_ids or queue.queue_id in queue_ids)
+        return QueueLimits() if wanted else None
+
     def _listed_end(self) -> int:
         from rmq_store.reading.growing_log import dispatched_end
 
         with self._opened(None) as store:
             return dispatched_end(store.view, store.queues())
-
-
-def _limits(store: MessageStore, topics: tuple[str, ...], queue: QueueId) -> QueueLimits | None:
-    from rmq_store.reading.log_reader import QueueLimits
-
-    wanted = queue.topic in topics if topics else not store.is_system_topic(queue.topic)
-    return QueueLimits() if wanted else None
 
 
 def _interrupt_event() -> threading.Event:
@@ -179,15 +185,13 @@ def _interrupt_event() -> threading.Event:
     return event
 
 
-def _newest(
-    store: MessageStore, topics: tuple[str, ...], lines: int, end: int | None
-) -> list[QueueSlice]:
+def _newest(store: MessageStore, search: Search, lines: int, end: int | None) -> list[QueueSlice]:
     """The newest messages of each queue; of those before a log offset, if that is given."""
     from rmq_store.format.queues import QueueSlice
-    from rmq_store.search.queue_selection import Search, selected_slices
+    from rmq_store.search.queue_selection import selected_slices
 
     slices = []
-    for part in selected_slices(store, Search(topics or None)):
+    for part in selected_slices(store, search):
         stop = part.stop
         if end is not None and end < store.log_range()[1]:
             stop = store.view.offset_at_log(part.queue, end)
