@@ -106,7 +106,7 @@ def trace(
     """
     asked = source or OpenedStore(store)
     named = ask(RecordsQuestion((key,)), asked, engine, progress=progress)
-    damage = list(named.damage)
+    damage = [error for error in named.damage if _may_hide(store, error, topic)]
     records = [record for record in named.records if sent_to(store, record, topic)]
     if not (records or damage) and store.key_index().distrust_all():
         named = replace(ask_opened(RecordsQuestion((key,)), store), damage=())
@@ -130,11 +130,20 @@ def trace(
         for record in (*named.records, *again.records, *records)
         if record.uniq_key in unique or record in records
     }
-    of_message = _damage_of(store, others, again.damage)
+    again_damage = [error for error in again.damage if _may_hide(store, error, topic)]
+    of_message = _damage_of(store, others, again_damage)
     return [
         replace(life, damage=once(*life.damage, *damage, *of_message.get(life.uniqKey or "", ())))
         for life in lives_of(store, every.values())
     ]
+
+
+def _may_hide(store: MessageStore, error: StoreError, topic: str | None) -> bool:
+    """Whether what an error is about may be a record of a message that was sent to `topic`: such records
+    are in that topic and in those of the broker."""
+    if topic is None or error.entry is None:
+        return True
+    return error.entry.topic == topic or store.is_system_topic(error.entry.topic)
 
 
 def _entries(share: FindShare) -> int:

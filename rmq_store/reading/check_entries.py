@@ -7,7 +7,6 @@ of a log that lost records leaves no gap, and later messages get smaller queue o
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 
@@ -20,14 +19,13 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.entry_of_record import other_queues
 from rmq_store.errors import CorruptQueueError, ListedAt, LogOffset, StoreError, shown_path
+from rmq_store.escaping import LOG
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.byte_layout import MULTI_DISPATCH_SEPARATOR, Property
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queue_entries import ListedEntries
 from rmq_store.format.queues import QueueId
 from rmq_store.reading.queue_slice_entries import EntriesOfQueues
-
-LOG = logging.getLogger("rmqstore")
 
 SoundRows = tuple[ListedEntries, Headers, pa.Array | None]
 """Rows, the headers of their records, and their bodies as stored if these are known."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -11,8 +10,8 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
 from rmq_store.errors import InvalidArgumentError, ListedAt, StoreError, nearest
+from rmq_store.escaping import LOG
 
-LOG = logging.getLogger("rmqstore")
 FAILFAST, PERMISSIVE, DROPMALFORMED = MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 CORRUPT = "corruptRecord"  # the column about damage in mode PERMISSIVE
 

@@ -7,7 +7,6 @@ verify) asks `QueueView`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Sequence
 from functools import cached_property
 
@@ -23,10 +22,9 @@ from rmq_store.errors import (
     MissingFileError,
     StoreError,
 )
+from rmq_store.escaping import LOG
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.snapshot.queue_view import QueueView
-
-LOG = logging.getLogger("rmqstore")
 
 _DAMAGE = (
     CorruptConfigError,

@@ -7,7 +7,6 @@ does not list (unlisted_records), of bytes that no entry lists (uncovered_bytes)
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,6 +32,7 @@ from rmq_store.errors import (
     StoreError,
     shown_path,
 )
+from rmq_store.escaping import LOG
 from rmq_store.format.array_types import Ints, Mask
 from rmq_store.format.byte_layout import CHECKPOINT_FILE
 from rmq_store.format.queue_entries import Entries, point_to_records
@@ -52,7 +52,6 @@ from rmq_store.text.times import shown_time
 if TYPE_CHECKING:
     from rmq_store.snapshot.queue_view import QueueView
 
-LOG = logging.getLogger("rmqstore")
 
 _SAID: set[Path] = set()  # stores of which was said what reads do not compare
 _LOST_END_SAID: set[Path] = set()  # stores of which was said what follows the end of their log
@@ -213,7 +212,6 @@ class Health:
         for queue, lost in self.holed_queues.items():
             yield self._damaged_inside(queue, lost)
         yield from self._damage_seen()
-        self._say_unseen(set(self._states), whole_log=self._in_whole_log is not None)
 
     @cached_property
     def holed_queues(self) -> dict[QueueId, Missing]:

@@ -7,7 +7,6 @@ log, places that items of the index name.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +20,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
 from rmq_store.consumequeue.entry_of_record import other_queues
 from rmq_store.errors import StoreError
+from rmq_store.escaping import LOG
 from rmq_store.format.byte_layout import ABORT_FILE
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
@@ -36,7 +36,6 @@ from rmq_store.snapshot.unlisted_records import Missing, MissingRecords, Unliste
 if TYPE_CHECKING:
     from rmq_store.snapshot.queue_view import QueueView
 
-LOG = logging.getLogger("rmqstore")
 
 _SEARCHED = 64 << 20  # bytes of the log searched for what a consumer's offset says was in a queue
 _ITEMS_TRIED = 64  # of all index files; each is a place of the disk

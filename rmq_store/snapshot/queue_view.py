@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +33,7 @@ from rmq_store.consumequeue.entries_after_log import entries_after
 from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.errors import InvalidArgumentError, StoreError, UnknownQueueError, nearest
+from rmq_store.escaping import LOG
 from rmq_store.files.cost import LOCAL
 from rmq_store.files.source import Ranges, fetch_all
 from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE, CONSUMEQUEUE_EXT_DIR
@@ -60,7 +60,6 @@ from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.text.sizes import counted
 
-LOG = logging.getLogger("rmqstore")
 _EMPTY = QueueState(0, 0, 0, 0)
 _LISTS_THEM = "rmqstore rebuild lists its messages in a new store, and source=commitlog reads them"
 _FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read
@@ -129,11 +128,15 @@ class QueueView:
     def most_queues(self, topic: str) -> int:
         """How many queues a topic may have. Raises AccessError.
 
-        Where topics.json does not say it, a topic that has some may have any: a broker deletes all of a
-        topic, and does not declare all topics of its own. A light queue is the only one of its topic.
+        Where topics.json does not say it, a topic that has some may have any, unless it was deleted: a
+        recovery may then have listed the newest messages of some of its queues again. A light queue is the
+        only one of its topic.
         """
-        has_others = bool(self.queues_of(topic)) and not topic.startswith(LMQ_PREFIX)
-        return self.queue_counts.get(topic, _ANY_NUMBER if has_others else 0)
+        if topic in self.queue_counts or topic.startswith(LMQ_PREFIX):
+            return self.queue_counts.get(topic, 0)
+        own = is_system_topic(topic) and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        may_be_deleted = self._lists_all_topics and not own
+        return 0 if may_be_deleted or not self.queues_of(topic) else _ANY_NUMBER
 
     @property
     def topics_problem(self) -> StoreError | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from rmq_store.config.locate import (
 from rmq_store.config.rocksdb import refuse_rocksdb_config
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import NotAStoreError, from_os_error, shown_path
+from rmq_store.escaping import LOG
 from rmq_store.files.changes import cut
 from rmq_store.format.byte_layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR
 from rmq_store.format.releases import Dialect, dialect
@@ -30,8 +30,6 @@ from rmq_store.recovery.recover_store import check_mode, recover_locked
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.snapshot.file_sizes import geometry_found, refuse_contradiction
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
-
-LOG = logging.getLogger("rmqstore")
 
 
 @dataclass(frozen=True, slots=True)

@@ -343,6 +343,8 @@ def test_a_key_may_be_of_a_batch_that_its_queue_has_lost(
     if not words:
         run("find", golden.path, "--key", left, expect=1)
         assert "queue inner/0 ends before" in call("trace", golden.path, left).stderr
+        assert run("trace", golden.path, "none", "--topic", "orders", expect=1) == ""
+        assert "inner/0" in complaint("trace", golden.path, "none", "--topic", "inner", expect=2)
 
 
 def test_an_id_is_the_only_condition(tmp_path: Path) -> None:

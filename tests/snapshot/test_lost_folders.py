@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from rmq_store import QueueId
 from rmq_store.errors import CorruptQueueError, StoreError
 from tests.support.golden import GoldenStore, unpack
 from tests.support.running.commands import call, complaint, run
@@ -48,6 +50,21 @@ def test_a_queue_of_a_topic_that_no_configuration_declares(tmp_path: Path) -> No
         store.read_batches(include_system_topics=True).read_all()
     assert "SCHEDULE_TOPIC_XXXX/8 has no files" in complaint("scheduled", golden.path, expect=2)
     assert "though its topic is there" in run("verify", golden.path, expect=1)
+
+
+def test_queues_of_a_deleted_topic_that_a_recovery_listed_again(tmp_path: Path) -> None:
+    """The broker lists the newest messages of the log again, of some queues of the topic."""
+    golden = unpack(NAME, tmp_path)
+    for queue_id in "123":
+        shutil.rmtree(Path(golden.path, "consumequeue", TOPIC, queue_id))
+    topics = Path(golden.path, "config/topics.json")
+    declared = json.loads(topics.read_text("utf-8"))
+    del declared["topicConfigTable"][TOPIC]
+    topics.write_text(json.dumps(declared), "utf-8")
+    with golden.open() as store:
+        left = golden.by_queue[QueueId(TOPIC, 0)]
+        assert store.read_batches(TOPIC).read_all().num_rows == len(left)
+    assert "queue-missing" not in run("verify", golden.path, expect=1)
 
 
 def test_a_read_of_other_topics_does_not(tmp_path: Path) -> None:
