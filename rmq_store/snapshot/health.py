@@ -213,6 +213,12 @@ class Health:
             yield self._damaged_inside(queue, lost)
         yield from self._damage_seen()
 
+    def warn_of_short_queues(self) -> None:
+        """Log the `short_queue_errors`."""
+        for error in self.short_queue_errors():
+            where = shown_path(os.fspath(self._root))
+            LOG.warning("%s: %s. %s", where, error.reason, error.advice)
+
     @cached_property
     def holed_queues(self) -> dict[QueueId, Missing]:
         """What queues lack between their ends, in files that are there, if the whole log was looked at."""

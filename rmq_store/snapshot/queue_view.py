@@ -154,7 +154,18 @@ class QueueView:
 
         The log may hold messages of a topic that lost its queues. Raises AccessError.
         """
-        return sorted({*self.topics(), *self.declared_topics})
+        return sorted({*self.topics(), *self.declared_topics, *self.queueless_topics})
+
+    @cached_property
+    def queueless_topics(self) -> dict[str, int]:
+        """Without topics.json: topics without a queue of which the log has records, and how many, as far
+        as the whole log is compared. Raises AccessError."""
+        whole = None if self.has_topics_file else self.health.whole_log
+        found: Counter[str] = Counter()
+        for requests in () if whole is None else whole.queueless:
+            for queue, rows in requests.by_queue():
+                found[queue.topic] += len(rows) if queue.topic not in self._by_topic else 0
+        return dict(+found)
 
     @cached_property
     def _lists_all_topics(self) -> bool:
@@ -239,6 +250,11 @@ class QueueView:
             yield f"{doubled}. rmqstore verify compares them"
         yield from islice(self.health.lines_of_lost_end(), None if listed else 1)
         yield from self._tiered()
+        for topic, count in sorted(self.queueless_topics.items()):
+            yield (
+                f"{counted(count, 'record')} of topic {topic} in the log, and no queue of it: without "
+                f"topics.json it is not known whether it was deleted. {_LISTS_THEM}"
+            )
         unread = self.unread_database
         tails = [state.tail for state in self.snapshot.queues.values() if state.tail is not None]
         if unread is not None and tails:
@@ -261,7 +277,7 @@ class QueueView:
         """Messages that are lost or cannot be read: parts of the log and of queues without files, the log's
         lost end, lost queues. `listed`: with the missing files, which `info` names too."""
         for start, stop in self._open_log().chain.holes if listed else ():
-            if start > self.snapshot.log_end:
+            if start > self.snapshot.log_end and not self.health.is_listed_beyond(start):
                 continue  # between files that were made ahead
             yield (
                 f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "
@@ -318,7 +334,7 @@ class QueueView:
     ) -> list[QueueId]:
         """The queues that a read of `topics` takes: those with files, and lost ones (`lost_queues`)."""
         there = [queue for topic in topics for queue in self.queues_of(topic)]
-        counts = Counter(queue.topic for queue in there)
+        counts = Counter(one.topic for one in there if one.queue_id < self.most_queues(one.topic))
         # Only a queue of these can be lost, and to find that out takes a look at the log.
         if all(self.most_queues(topic) <= counts[topic] for topic in topics):
             return there

@@ -36,6 +36,7 @@ from rmq_store.format.queue_entries import (
 )
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Gap
+from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.snapshot.queue_range import QueueState
 
 if TYPE_CHECKING:
@@ -165,7 +166,10 @@ class UnlistedRecords:
 
     @cached_property
     def all_listed(self) -> ListedEntries | None:
-        """All entries that lead into the log, in log order; None if they are many, or a queue is damaged."""
+        """All entries that lead into the log, in log order; None if they are many, or a queue is damaged.
+
+        Without those of queues whose folders have wrong names.
+        """
         states, end = self._snapshot.queues, self._snapshot.log_end
         slices = [QueueSlice(q, one.min_offset, one.max_offset) for q, one in states.items()]
         if self._snapshot.part or not 0 < sum(map(len, slices)) <= self.most_listed:
@@ -178,7 +182,30 @@ class UnlistedRecords:
         number = np.repeat(np.arange(len(found)), [len(one) for one in found])
         listed = concat_entries(found).extended(ListedEntries, queues=Queues(states), queue=number)
         listed = listed.take(listed.points_to_record & (listed.log_offset <= end - listed.size))
-        return listed.take(np.argsort(listed.log_offset, kind="stable"))
+        listed = listed.take(np.argsort(listed.log_offset, kind="stable"))
+        return listed.take(~np.isin(listed.queue, self._of_other_queues(listed)))
+
+    def _of_other_queues(self, listed: ListedEntries) -> Ints:
+        """The numbers of queues whose first and last entry lead to records of other queues.
+
+        Not of light queues, which list the records of others.
+        """
+        numbers, first = np.unique(listed.queue, return_index=True)
+        last = len(listed) - 1 - np.unique(listed.queue[::-1], return_index=True)[1]
+        edges = np.concatenate([first, last])
+        of_other = np.zeros(len(edges), dtype=bool)
+        places = listed.log_offset[edges], listed.size[edges]
+        try:
+            for rows, headers in self._log.whole_headers(*places):
+                topics, ids = stored_topics(headers).to_pylist(), headers.queue_id.tolist()
+                named = map(QueueId, topics, ids)
+                listing = map(listed.queue_of, edges[rows].tolist())
+                of_other[rows] = [a != b for a, b in zip(named, listing, strict=True)]
+        except MissingFileError:
+            return numbers[:0]  # it has expired since the store was opened
+        light = np.array([one.topic.startswith(LMQ_PREFIX) for one in listed.queues], dtype=bool)
+        found: Ints = numbers[of_other[: len(numbers)] & of_other[len(numbers) :] & ~light[numbers]]
+        return found
 
     def search(self, queues: Collection[QueueId], start: int, stop: int) -> MissingRecords:
         """What the log has in [start, stop) for `queues`, and they do not list."""

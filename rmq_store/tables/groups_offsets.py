@@ -52,6 +52,7 @@ GROUPS = Table(
         TableColumn("configAgeMs", LONG, "age of the file, which misses what was consumed since"),
     ),
     _groups,
+    counts_entries=True,
 )
 
 

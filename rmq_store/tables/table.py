@@ -48,6 +48,7 @@ class Table:
     columns: tuple[TableColumn, ...]
     rows_of: RowsOf | None = None  # None: the query planner makes the rows
     rows_past_damage: RowsPastDamage | None = None  # of the broker's own topics
+    counts_entries: bool = False  # and reads no message, which would report what its queue lacks
 
     @property
     def schema(self) -> pa.Schema:
@@ -67,6 +68,8 @@ class Table:
     ) -> Iterator[pa.Table]:
         """The table of a store, in pieces of some thousand rows; at least one."""
         assert self.rows_of is not None
+        if self.counts_entries:
+            store.view.health.warn_of_short_queues()
         yield from self.pieces_of_rows(store.broker_name, self.rows_of(store, ranges))
 
     def pieces_of_rows(self, broker_name: str, rows: Iterable[Row]) -> Iterator[pa.Table]:

@@ -45,6 +45,7 @@ TOPICS = Table(
         TableColumn("problem", TEXT, "why topics.json cannot be read, so that its values are null"),
     ),
     _topics,
+    counts_entries=True,
 )
 
 
@@ -98,4 +99,5 @@ QUEUES = Table(
         TableColumn("lastStoreTimestamp", TIMESTAMP, "when the last message was stored"),
     ),
     _queues,
+    counts_entries=True,
 )

@@ -80,7 +80,7 @@ def test_auto_goes_by_bytes_and_says_what_it_took(
     monkeypatch.setattr(spark_engine, "MOST_LOCAL_BYTES", 1000)
     large = call("usage", store, "--engine", "auto")
     assert (large.returncode, "Spark would start now" in large.stderr) == (2, True)
-    assert "usage: runs on Spark, because the log has" in large.stderr
+    assert "usage: running on Spark, because the log has" in large.stderr
 
 
 def test_without_pyspark_the_error_says_what_to_install(

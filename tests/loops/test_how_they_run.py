@@ -51,7 +51,7 @@ def test_a_long_read_warns_once_a_process(
 ) -> None:
     monkeypatch.setattr(loops, "compiled", lambda: compiled)
     monkeypatch.setattr(
-        loops, "MANY_RECORDS", 3000
+        loops, "MANY_RECORDS", 2500
     )  # a read may look at the whole log, 1,588 records
     monkeypatch.setattr(loops, "_done", [0])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from rmq_store import QueueId
 from rmq_store.errors import CorruptQueueError, StoreError
 from tests.support.golden import GoldenStore, unpack
-from tests.support.running.commands import call, complaint, run
+from tests.support.running.commands import call, complaint, objects, run
 
 NAME, TOPIC = "clean-5.5.0", "orders"
 
@@ -120,3 +121,48 @@ def test_times_without_its_messages_do_not_select_it(tmp_path: Path) -> None:
     until = ("--until", str(first))
     assert not run("cat", golden.path, "--topic", "payments", *until).splitlines()
     run("cat", golden.path, "--topic", "payments", "--until", str(first + 1), expect=2)
+
+
+@pytest.mark.parametrize(
+    ("there", "named"), [("payments/1", "payments/5"), ("payments", "payment")]
+)
+def test_a_folder_under_a_wrong_name_lists_nothing(there: str, named: str, tmp_path: Path) -> None:
+    """Its entries lead to records of another queue, and so do not stand for them."""
+    path = unpack(NAME, tmp_path).path
+    queues = Path(path, "consumequeue")
+    (queues / there).rename(queues / named)
+    of_queue = ("--topic", "payments", "--queue", "1")
+    query = "select count(*) from messages where topic = 'payments' and queueId = 1"
+    for words in (("cat", path, *of_queue), ("sql", path, query)):
+        assert "queue payments/1 has no files" in complaint(*words, expect=2)
+    assert "queue payments/1 has no files" in complaint("queues", path, expect=1)
+    done = call("replay", path, "--to-parquet", str(tmp_path / "new"), *of_queue)
+    assert done.returncode == (1 if "/" in there else 2)
+    assert "queue payments/1 has no files" in done.both
+
+
+def test_a_topic_that_lost_its_queues_and_its_configuration(tmp_path: Path) -> None:
+    golden = without(tmp_path, "payments")
+    for file in Path(golden.path, "config").glob("topics.json*"):
+        file.unlink()
+    words = "418 records of topic payments in the log, and no queue of it"
+    for command in (("queues",), ("sql", "select count(*) from messages")):
+        assert words in complaint(command[0], golden.path, *command[1:], expect=0)
+    (row,) = objects("find", golden.path, "--key", "ORDER_1650")
+    assert (row["topic"], row["queueId"], row["queueOffset"]) == ("payments", 1, 191)
+    assert "committed" in run("trace", golden.path, "ORDER_1650")
+
+
+def test_counts_in_sql_say_what_queues_lack(tmp_path: Path) -> None:
+    path = unpack(NAME, tmp_path).path
+    Path(path, "consumequeue/orders/1/00000000000000004000").unlink()
+    for table in ("queues", "topics", "groups"):
+        said = complaint("sql", path, f"select count(*) from {table}", expect=0)
+        assert said.count("queue orders/1 ends before its messages") == 1
+
+
+def test_a_cut_log_file_of_a_crashed_store(tmp_path: Path) -> None:
+    path = unpack("crash-5.5.0", tmp_path).path
+    os.truncate(Path(path, "commitlog/00000000000001835008"), 18_000)
+    for command in ("queues", "topics", "lag"):
+        assert "log offset 1853008 to 2097152 is in no file" in complaint(command, path, expect=1)

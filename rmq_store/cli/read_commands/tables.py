@@ -165,8 +165,6 @@ _SHOWN = {
 
 _PERM_BITS = (("R", 4), ("W", 2), ("X", 1))
 
-_COUNTED = ("topics", "queues", "groups")  # they count entries
-
 # Those that a narrow terminal keeps.
 _KEPT = {
     "files": ("path", "size"),
@@ -190,7 +188,7 @@ def print_named(
             require_topic(opened, topic)
         with reading(name, opened):
             found = TABLES[name].of(opened)
-            lacks_some = name in _COUNTED and warn_of_short_queues(opened)
+            lacks_some = TABLES[name].counts_entries and warn_of_short_queues(opened)
             of_topics = name == "topics"
             unread = of_topics and opened.view.topics_problem is not None
             absent = of_topics and not opened.view.has_topics_file
