@@ -12,7 +12,7 @@ import click
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.options import bundled, json_option, with_options
 from rmq_store.cli.printing import make_room, say, write
-from rmq_store.errors import InvalidArgumentError, StoreError
+from rmq_store.errors import CorruptQueueError, InvalidArgumentError, StoreError
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted, size
 
@@ -200,7 +200,13 @@ class Damage:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if not self.skips and isinstance(error, StoreError) and error.entry is not None:
-            say("rmqstore: stopped at a damaged message; --skip-damaged leaves it out", err=True)
+            in_queue = isinstance(error, CorruptQueueError) and error.entry.messages != 1
+            what = (
+                "messages that a queue lacks; --skip-damaged gives the others"
+                if in_queue
+                else "a damaged message; --skip-damaged leaves it out"
+            )
+            say(f"rmqstore: stopped at {what}", err=True)
 
     def __call__(self, error: StoreError) -> None:
         """Count one error; print the first."""

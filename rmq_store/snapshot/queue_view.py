@@ -61,7 +61,7 @@ from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.text.sizes import counted
 
 _EMPTY = QueueState(0, 0, 0, 0)
-_LISTS_THEM = "rmqstore rebuild lists its messages in a new store, and source=commitlog reads them"
+_LISTS_THEM = "rmqstore rebuild STORE --to NEW lists its messages, and source=commitlog reads them"
 _FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read
 _MOST_KEPT = 250_000  # entries of short queues, 40 bytes each
 _MOST_OF_A_QUEUE = 1000  # a longer one is read again at little cost

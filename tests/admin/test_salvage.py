@@ -18,8 +18,9 @@ from rmq_store.errors import InvalidArgumentError, NotAStoreError
 from rmq_store.format.record import Record
 from rmq_store.verify.verify_store import verify
 from tests.support.damage import log_bytes, same_bytes
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import GoldenStore, log_files, unpack
 from tests.support.running.campaigns import some
+from tests.support.running.commands import run
 
 Golden = Callable[[str], GoldenStore]
 
@@ -175,3 +176,18 @@ def test_a_record_crc_that_is_brought_along_is_not_kept(
         assert verify(target).nothing_wrong
         maps = next(target.read_batches(columns=("properties",))).column("properties").to_pylist()
     assert {"__CRC32#" in dict(one) for one in maps} == {append_crc}
+
+
+def test_ranges_that_follow_each_other_are_one_line_behind_what_explains_them(
+    tmp_path: Path,
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    first, second = (Path(file) for file in log_files(store)[1:3])
+    first.rename(tmp_path / "kept")
+    second.rename(first)
+    (tmp_path / "kept").rename(second)
+    lines = run("salvage", store.path, "--to", str(tmp_path / "new"), expect=1).splitlines()
+    assert ["has a wrong name" in line for line in lines[1:3]] == [True, True]
+    left_out = [line for line in lines if line.startswith("left out: ")]
+    assert len(left_out) == 2
+    assert all(line.endswith(" times") for line in left_out)

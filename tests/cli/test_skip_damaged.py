@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -168,3 +169,13 @@ def test_tail_goes_on_past_damage(tmp_path: Path) -> None:
 
 def _without(lines: list[str], start: str) -> list[str]:
     return [line for line in lines if not line.startswith(start)]
+
+
+def test_what_a_queue_lacks_is_not_called_a_damaged_message(tmp_path: Path) -> None:
+    path = unpack("clean-5.5.0", tmp_path).path
+    shutil.rmtree(Path(path, "consumequeue/payments/1"))
+    for command in ("cat", "tail"):
+        done = call(command, path, "--topic", "payments")
+        assert done.returncode == 2
+        assert done.stdout
+        assert "stopped at messages that a queue lacks; --skip-damaged gives" in done.stderr

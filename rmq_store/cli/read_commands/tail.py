@@ -193,9 +193,9 @@ def _newest(store: MessageStore, search: Search, lines: int, end: int | None) ->
     slices = []
     for part in selected_slices(store, search):
         stop = part.stop
-        if end is not None and end < store.log_range()[1]:
+        if end is not None and len(part) and end < store.log_range()[1]:
             stop = store.view.offset_at_log(part.queue, end)
         start = max(part.start, stop - lines)
-        if start < stop:
+        if lines:  # one without messages stands for what its queue has lost
             slices.append(QueueSlice(part.queue, start, stop))
     return slices

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,6 +23,9 @@ from rmq_store.consumequeue.entries_after_log import line_of_lost_end
 from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted, size
+
+if TYPE_CHECKING:
+    from rmq_store.admin.salvage import Skipped
 
 
 @click.command(cls=OnceCommand)
@@ -55,12 +61,7 @@ def salvage(
         print_json(as_json_object(report.to_dict()))
     else:
         say(f"{counted(report.messages, 'message')}, {size(report.record_bytes)}, copied to {to}")
-        for part in report.skipped:
-            say(
-                f"left out: {part.start} to {part.stop}: {part.kind}"
-                + (f": {part.reason}" if part.reason else "")
-            )
-        for sentence in (*report.misnamed, *report.doubled):
+        for sentence in (*report.misnamed, *report.doubled, *_left_out(report.skipped)):
             say(sentence)
         say(
             f"{report.log_stop - report.log_start} bytes of log: {report.record_bytes} of records, "
@@ -75,3 +76,18 @@ def salvage(
     left_out = report.skipped_ranges or report.in_other_files or report.entries_after_log
     if left_out or report.unread is not None:
         sys.exit(EXIT_FINDINGS)
+
+
+def _left_out(ranges: Iterable[Skipped]) -> Iterator[str]:
+    """A line for each range that is left out, and one for some of a kind that follow each other."""
+    for (kind, reason), group in groupby(ranges, lambda one: (one.kind, one.reason)):
+        parts: list[list[Skipped]] = []
+        for one in group:
+            if parts and parts[-1][-1].stop == one.start:
+                parts[-1].append(one)
+            else:
+                parts.append([one])
+        for some in parts:
+            count = f", {len(some)} times" if len(some) > 1 else ""
+            why = f": {reason}" if reason else ""
+            yield f"left out: {some[0].start} to {some[-1].stop}: {kind}{why}{count}"
