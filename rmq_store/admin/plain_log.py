@@ -27,8 +27,7 @@ from rmq_store.files.segments import list_segments
 from rmq_store.format.array_types import Bytes
 from rmq_store.format.byte_layout import BLANK_SIZE, CRC_ITEM_SIZE, CRC_MASK, V6_EXTRA
 from rmq_store.format.crc import crc32
-from rmq_store.format.encode_record import crc_item
-from rmq_store.format.record import Gap
+from rmq_store.format.record import Gap, crc_item
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.topics import OP_TOPICS
 from rmq_store.writing.encoded_records import set_fields

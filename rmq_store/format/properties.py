@@ -59,16 +59,6 @@ def decode_properties(raw: bytes) -> dict[str, str]:
     return properties
 
 
-def encode_properties(properties: dict[str, str], *, last_separator: bool = True) -> bytes:
-    """Properties as the broker writes them (MessageDecoder#messageProperties2String).
-
-    `last_separator`: whether 0x02 follows the last item too; this depends on the release (see
-    `releases`).
-    """
-    text = "".join(f"{name}{_NAME_VALUE}{value}{_ITEM_END}" for name, value in properties.items())
-    return encode_utf8(text if last_separator else text[:-1])
-
-
 def format_host(raw: bytes) -> str:
     """`ip:port` or `[ip]:port` of a stored host, with the address as Java prints it."""
     ip, port = raw[:-4], int.from_bytes(raw[-4:], "big", signed=True)

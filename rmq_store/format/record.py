@@ -15,6 +15,7 @@ from rmq_store.errors import CorruptRecordError, LogOffset
 from rmq_store.format.byte_layout import (
     BLANK_SIZE,
     BORN_HOST_AT,
+    CRC_DIGITS,
     CRC_ITEM_SIZE,
     CRC_MASK,
     CRC_PROPERTY,
@@ -25,6 +26,8 @@ from rmq_store.format.byte_layout import (
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_SIZE,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
     V6_EXTRA,
 )
 from rmq_store.format.crc import body_crc, crc32
@@ -221,6 +224,14 @@ def _check_crcs(
         computed = crc32(raw[:-CRC_ITEM_SIZE]) & CRC_MASK
         if stored != computed:
             _fail(path, log_offset, CRC_PROPERTY, stored, computed)
+
+
+def crc_item(value: int) -> bytes:
+    """The record CRC as a property item: ten digits, least significant first."""
+    digits = f"{value:0{CRC_DIGITS}d}"[::-1].encode()
+    return (
+        CRC_PROPERTY.encode() + bytes([NAME_VALUE_SEPARATOR]) + digits + bytes([PROPERTY_SEPARATOR])
+    )
 
 
 def record_crc_of(properties: bytes) -> int | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.arrow.encoding import message_to_record as single
 from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, prepare
 from rmq_store.arrow.encoding.checks import check_sizes
 from rmq_store.arrow.encoding.offset_properties import Places, with_places
@@ -19,10 +19,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.byte_layout import BLANK_SIZE
-from rmq_store.format.encode_record import encode_record
-from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId
-from rmq_store.format.record import Record
 from rmq_store.format.releases import Dialect
 from rmq_store.format.transaction_type import enters_queue
 from rmq_store.writing.dispatcher import Dispatcher
@@ -33,6 +30,8 @@ from rmq_store.writing.encoded_records import (
     Unplaced,
     facts_of,
 )
+
+_FEW = 16  # messages whose entries are found together with those of others, in the log's bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,29 +91,6 @@ class RecordAppender:
         self.lists, self.broken = True, False
         self._with_record_crc = bool(config.enabledAppendPropCRC and dialect.has("record_crc"))
 
-    def append_record(self, record: Record, *, copied: bool) -> Record:
-        """Append one record; returns it as written to the log. `copied`: it is of another store."""
-        queue = QueueId(decode_utf8(record.topic), record.queue_id)
-        count = single.messages_in(record, copied=copied)
-        listed = enters_queue(record.sys_flag)
-        places = self._places()
-        if places.concern(record.properties, record.sys_flag):
-            stored = places.set(record.properties, record.sys_flag, queue, listed)
-            single.check_properties(stored)
-            record = replace(record, properties=stored)
-        record = replace(
-            record,
-            queue_offset=self._offsets.next_of(queue) if listed else 0,
-            store_timestamp=record.store_timestamp or self._now(),
-        )
-        with self._reporting_failure():
-            record = self._write_record(record)
-        if listed:
-            self._offsets.update({queue: record.queue_offset + count})
-        self._offsets.update(places.lmq)
-        self.last_timestamp = record.store_timestamp
-        return record
-
     def append_rows(self, batch: pa.RecordBatch, together: bool, copied: bool) -> AppendResult:
         """Append the messages of a batch; `together`: all of them in one file of the log; `copied`:
         they are records of another store."""
@@ -125,7 +101,8 @@ class RecordAppender:
             raise InvalidMessageError(
                 None, reason="the batch does not fit into one file of the log"
             )
-        facts = facts_of(prepared, self._dialect) if self.lists else None
+        many = self.lists and len(prepared) > _FEW
+        facts = facts_of(prepared, self._dialect) if many else None
         done = self._append(prepared, prepared.counts, facts, together)
         self._offsets.update(assigned.lmq)
         return done
@@ -170,14 +147,6 @@ class RecordAppender:
 
     def _now(self) -> int:
         return max(time.time_ns() // 1_000_000, self.last_timestamp)
-
-    def _write_record(self, record: Record) -> Record:
-        if not self._log.fitting(np.array([record.total_size])):
-            self._log.end_file()
-        record = replace(record, physical_offset=self._log.end)
-        raw = encode_record(record, with_record_crc=self._with_record_crc)
-        self._write_run(np.frombuffer(raw, dtype=np.uint8), np.array([self._log.end]))
-        return record
 
     def _write_records(
         self,
@@ -244,16 +213,12 @@ class QueueCounters:
         if not len(order):
             return offsets
         ordered = keys[order]
-        first = np.r_[0, np.flatnonzero(np.diff(ordered)) + 1]
-        before = np.cumsum(counts[order]) - counts[order]
-        sizes = np.diff(np.r_[first, len(order)])
-        starts = np.empty(len(first), dtype=np.int64)
-        for place, (at, size) in enumerate(zip(first.tolist(), sizes.tolist(), strict=True)):
-            row = int(order[at])
-            queue = QueueId(
-                prepared.topics[int(prepared.topic_code[row])], int(prepared.queue_id[row])
-            )
-            starts[place] = self.next_of(queue)
-            self._next[queue] = int(starts[place] + counts[order[at : at + size]].sum())
-        offsets[order] = before + np.repeat(starts - before[first], sizes)
+        edges = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
+        for first, stop in pairwise(edges):
+            rows = order[first:stop]
+            code, queue_id = prepared.topic_code[rows[0]], prepared.queue_id[rows[0]]
+            queue = QueueId(prepared.topics[int(code)], int(queue_id))
+            ends = self.next_of(queue) + np.cumsum(counts[rows])
+            offsets[rows] = ends - counts[rows]
+            self._next[queue] = int(ends[-1])
         return offsets

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmq_store.arrow.encoding import message_to_record as single
+from rmq_store.arrow.encoding.message_to_batch import batch_of, is_copied, store_host_of
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.log_writer import LogAppender
 from rmq_store.config.locate import commitlog_folders
@@ -19,6 +19,7 @@ from rmq_store.errors import InvalidArgumentError, ReadOnlyStoreError
 from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.format.byte_layout import CHECKPOINT_FILE
 from rmq_store.format.message import Message
+from rmq_store.format.message_id import message_id
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record
 from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
@@ -274,20 +275,19 @@ class StoreWriter:
     def append(self, message: Message | Record | Mapping[str, Any]) -> Appended:
         """Append one message: a Message, a Record as stored, or a mapping of column names.
 
-        Same as `append_batch` with one row, by the readable encoder. A Message keeps raw_body,
-        raw_properties, sysFlag, hosts and born time; it gets a new store time and new offsets.
+        Same as `append_batch` with one row, which costs much less for each of many. A Message keeps
+        raw_body, raw_properties, sysFlag, hosts and born time; it gets a new store time and new offsets.
         It and a Record are copies, as with `copied` in `append_batch`.
         """
-        record = single.to_record(message, self.dialect, self.config)
-        with self._writing_records():
-            record = self._records.append_record(record, copied=single.is_copied(message))
-        self._wait_for_disk(record.physical_offset + record.total_size, record.store_timestamp)
+        batch = batch_of(message, self.dialect)
+        done = self.append_batch(batch, copied=is_copied(message))
+        place = int(done.commit_log_offset[0])
         return Appended(
-            record.queue_offset,
-            record.physical_offset,
-            record.total_size,
-            record.store_timestamp,
-            record.offset_msg_id(),
+            int(done.queue_offset[0]),
+            place,
+            int(done.store_size[0]),
+            int(done.store_timestamp[0]),
+            message_id(store_host_of(batch), place),
         )
 
     @contextmanager

@@ -37,13 +37,13 @@ from rmq_store.format.byte_layout import (
 )
 from rmq_store.format.compression import decompress
 from rmq_store.format.crc import crc32
-from rmq_store.format.encode_record import encode_record
 from rmq_store.format.message import to_message
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queue_entries import ListedEntries, Queues
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record, decode_record
 from rmq_store.format.tag_key_hashes import index_key_hash, java_string_hash, java_string_hashes
+from tests.support.encode_record import encode_record
 from tests.support.records import as_log, records
 from tests.support.running.campaigns import some
 from tests.support.running.examples import campaign, fast

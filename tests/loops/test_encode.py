@@ -21,12 +21,11 @@ from rmq_store.format.byte_layout import (
     MAGIC_V2,
 )
 from rmq_store.format.crc import body_crc, crc32
-from rmq_store.format.encode_record import crc_item, encode_record
-from rmq_store.format.properties import encode_properties
-from rmq_store.format.record import Record
+from rmq_store.format.record import Record, crc_item
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.loops import encode_records as encode
 from tests.loops.interpreted import source_of as interpreted
+from tests.support.encode_record import encode_properties, encode_record
 
 both_forms = pytest.mark.parametrize(
     "form", [lambda module: module, interpreted], ids=("as installed", "interpreted")

@@ -22,9 +22,9 @@ from rmq_store.files.checked_window import Window
 from rmq_store.format import record as message
 from rmq_store.format.array_types import Bytes
 from rmq_store.format.byte_layout import DEFAULT_COMMITLOG_FILE_SIZE, segment_name
-from rmq_store.format.encode_record import encode_record
 from rmq_store.format.queue_entries import DEFAULT_QUEUE_FILE_SIZE, QUEUE_ENTRY
 from rmq_store.format.record import Record
+from tests.support.encode_record import encode_record
 
 TOPICS, QUEUES_A_TOPIC = 100, 100
 LOG_FILES = 1024  # of 1 GiB: 1 TiB

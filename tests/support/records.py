@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.byte_layout import MAGIC_V1, MAGIC_V2
 from rmq_store.format.crc import body_crc
-from rmq_store.format.encode_record import encode_record
 from rmq_store.format.record import Record
 from rmq_store.format.sys_flag import SysFlag
+from tests.support.encode_record import encode_record
 
 I32 = st.integers(-(2**31), 2**31 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)

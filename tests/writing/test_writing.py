@@ -336,7 +336,7 @@ one_message = st.fixed_dictionaries(
 
 
 def check_both_ways(messages: list[dict[str, Any]], release: str, crc: bool, folder: Path) -> None:
-    """The column encoder and the readable one leave the same files but for names that are times."""
+    """One batch and single messages leave the same files but for names that are times."""
     config = StoreConfig.of({**SMALL, "enabledAppendPropCRC": crc})
     rows = [{**one, "properties": list(one["properties"].items())} for one in messages]
     schema = pa.schema(

@@ -1,7 +1,6 @@
 """An Arrow batch of messages to the bytes of their records.
 
-`format.record.encode_record` does it for one record. A property test keeps the two
-equal. All checks run before the first byte is built, so a batch is written completely or not at all.
+All checks run before the first byte is built, so a batch is written completely or not at all.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ NUMBER_COLUMNS = {
     "reconsumeTimes": np.int32,
     "preparedTransactionOffset": np.int64,
 }
-_REQUIRED = ("topic", "queueId", "body")
+REQUIRED = ("topic", "queueId", "body")
 KNOWN_COLUMNS = frozenset(
     (
-        *_REQUIRED,
+        *REQUIRED,
         *NUMBER_COLUMNS,
         *PROPERTY_WORDS,
         "properties",
@@ -213,7 +212,7 @@ def columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
             raise InvalidMessageError(
                 reason=f"unknown column {name!r} in the batch", advice=nearest(name, KNOWN_COLUMNS)
             )
-    for name in _REQUIRED:
+    for name in REQUIRED:
         if name not in batch.schema.names:
             raise InvalidMessageError(reason=f"the batch lacks the column {name!r}")
         if batch.column(name).null_count:

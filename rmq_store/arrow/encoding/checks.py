@@ -107,6 +107,8 @@ def cast_to(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
     Raises InvalidMessageError for an unrelated type, and for a value that does not fit, with its
     row and Arrow's message.
     """
+    if array.type == kind:
+        return array
     try:
         return array.cast(kind)
     except pa.ArrowNotImplementedError as error:

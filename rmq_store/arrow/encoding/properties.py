@@ -22,9 +22,8 @@ from rmq_store.format.byte_layout import (
     PROPERTY_SEPARATOR,
     Property,
 )
-from rmq_store.format.encode_record import crc_item
 from rmq_store.format.properties import decode_properties
-from rmq_store.format.record import record_crc_of
+from rmq_store.format.record import crc_item, record_crc_of
 from rmq_store.format.releases import Dialect
 from rmq_store.loops import encode_records as loops
 

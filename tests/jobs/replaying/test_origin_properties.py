@@ -13,12 +13,13 @@ from rmq_store.arrow.encoding.properties import property_strings
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError
 from rmq_store.format.byte_layout import CRC_PROPERTY
-from rmq_store.format.encode_record import crc_item
-from rmq_store.format.properties import decode_properties, encode_properties
+from rmq_store.format.properties import decode_properties
+from rmq_store.format.record import crc_item
 from rmq_store.format.releases import dialect
 from rmqstore_jobs.replay_targets.wave_reader import _as_written_by, to_append
 from rmqstore_jobs.replaying.origin_properties import ORIGIN, with_origin
 from tests.conftest import GoldenStore
+from tests.support.encode_record import encode_properties
 from tests.support.golden import STORES
 
 RELEASES = ("4.5.2", "4.9.7", "5.1.4", "5.5.0")

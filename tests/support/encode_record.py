@@ -1,4 +1,4 @@
-"""The bytes of one record."""
+"""Records and property strings, written item by item in Python: what the loops are compared with."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import numpy as np
 
 from rmq_store.format.byte_layout import (
     BORN_HOST_AT,
-    CRC_DIGITS,
     CRC_ITEM_SIZE,
     CRC_MASK,
-    CRC_PROPERTY,
     HEAD_SIZE,
     MAGIC_V2,
     NAME_VALUE_SEPARATOR,
@@ -17,15 +15,8 @@ from rmq_store.format.byte_layout import (
     RECORD_HEAD,
 )
 from rmq_store.format.crc import body_crc, crc32
-from rmq_store.format.record import Record
-
-
-def crc_item(value: int) -> bytes:
-    """The record CRC as a property item: ten digits, least significant first."""
-    digits = f"{value:0{CRC_DIGITS}d}"[::-1].encode()
-    return (
-        CRC_PROPERTY.encode() + bytes([NAME_VALUE_SEPARATOR]) + digits + bytes([PROPERTY_SEPARATOR])
-    )
+from rmq_store.format.properties import encode_utf8
+from rmq_store.format.record import Record, crc_item
 
 
 def encode_record(record: Record, *, with_record_crc: bool = False) -> bytes:
@@ -65,3 +56,16 @@ def encode_record(record: Record, *, with_record_crc: bool = False) -> bytes:
     if with_record_crc:
         raw = raw[:-CRC_ITEM_SIZE] + crc_item(crc32(raw[:-CRC_ITEM_SIZE]) & CRC_MASK)
     return raw
+
+
+def encode_properties(properties: dict[str, str], *, last_separator: bool = True) -> bytes:
+    """Properties as the broker writes them (MessageDecoder#messageProperties2String).
+
+    `last_separator`: whether 0x02 follows the last item too; this depends on the release (see
+    `releases`).
+    """
+    text = "".join(
+        f"{name}{chr(NAME_VALUE_SEPARATOR)}{value}{chr(PROPERTY_SEPARATOR)}"
+        for name, value in properties.items()
+    )
+    return encode_utf8(text if last_separator else text[:-1])
