@@ -574,13 +574,20 @@ class Health:
         )
 
     def _damaged_inside(self, queue: QueueId, missing: Missing) -> StoreError:
-        records = counted(missing.count, "whole record")
+        records, offset = counted(missing.count, "whole record"), missing.offset
+        entry = self.view.entry_at(queue, offset)
+        is_strange = (
+            entry is not None
+            and self.log.is_record(entry.log_offset, int(entry.size))
+            and self.view.store_time(queue, offset) is None
+        )
         return self._error(
             queue,
             missing,
             f"queue {queue.topic}/{queue.queue_id} does not list {records} that the log has of it, at queue "
-            f"offsets from {missing.offset} to {missing.stop - 1}; the first has log offset "
-            f"{missing.log_offset}",
+            f"offsets from {offset} to {missing.stop - 1}; the first has log offset "
+            f"{missing.log_offset}"
+            + (", and its entry leads to a record of another queue" if is_strange else ""),
         )
 
     def _lost(self, queue: QueueId) -> StoreError:
