@@ -433,9 +433,10 @@ class QueueView:
                 yield int(around.offset[0] + around.count[0]), int(around.offset[1])
 
     def offsets_without_log(self, queue: QueueId) -> Iterator[tuple[int, int]]:
-        """Ranges of queue offsets whose records would be in a hole of the log, or after its end."""
+        """Ranges of queue offsets whose records would be in a hole of the log, in damage of it that is known,
+        or after its end."""
         state, end = self.state(queue), self.snapshot.log_end
-        for start, stop in self._open_log().chain.holes:
+        for start, stop in (*self._open_log().chain.holes, *self.health.damaged_ranges):
             if start < end:
                 yield self.offset_at_log(queue, start), self.offset_at_log(queue, min(stop, end))
         if self.log_offset_of(queue, state.max_offset - 1) >= end:

@@ -243,6 +243,20 @@ class UnlistedRecords:
         except StoreError:
             return -1
 
+    def end_before(self, place: int) -> int:
+        """Where the last whole record that a queue lists before a log offset ends, or the log begins."""
+        listed, step = self.all_listed, 64
+        if listed is None:
+            return place
+        stop = int(np.searchsorted(listed.log_offset, place))
+        while stop:
+            some = listed.take(slice(max(0, stop - step), stop))
+            whole = self._log.whole_records(some.log_offset, some.size)
+            if whole.any():
+                return min(place, int((some.log_offset + some.size)[whole][-1]))
+            stop, step = stop - len(some), 2 * step
+        return self._snapshot.log_start
+
     def look_at(
         self, queues: Collection[QueueId], start: int, stop: int, missing: MissingRecords
     ) -> Iterator[Extent]:
