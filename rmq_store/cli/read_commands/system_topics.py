@@ -28,7 +28,7 @@ from rmq_store.store import MessageStore
 _DELAYED = ("waiting", "overdue", "delivered", "cancelled", "lost", "hidden")
 _GROUPS, _TOPICS = ("consumerGroup", "groupName"), ("topic", "originTopic")
 _OF_BROKER = "rmq_sys_"  # topics of the broker; a retry belongs to a consumer
-_TRANSACTIONS = ("open", "committed", "rolledBack", "givenUp", "ended")
+_TRANSACTIONS = ("open", "committed", "rolledBack", "givenUp", "ended", "unknown")
 
 # The columns printed as text. --json prints all columns.
 _SHOWN = {
