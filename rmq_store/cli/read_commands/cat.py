@@ -10,6 +10,7 @@ from rmq_store.cli.messages import Damage, MessageForm, MessagePrinter, message_
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
     StoreArgs,
+    WholeNumber,
     history_option,
     queues_option,
     skip_damaged_option,
@@ -36,12 +37,10 @@ if TYPE_CHECKING:
 @store_command
 @topic_option("The topic.", required=True)
 @queues_option
-@click.option(
-    "--offset", type=click.IntRange(min=0), metavar="N", help="Start at this queue offset."
-)
+@click.option("--offset", type=WholeNumber(min=0), metavar="N", help="Start at this queue offset.")
 @time_options
 @tag_option
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
+@click.option("--limit", type=WholeNumber(min=1), metavar="N", help="Print at most N messages.")
 @skip_damaged_option
 @raw_option
 @history_option
