@@ -85,6 +85,9 @@ def test_exchanged_files_of_two_queues_are_named(
             assert "and its entry leads to a record of another queue" in found
     rows = objects("lag", path, "--group", "g-slow", expect=1)
     assert {row["queueId"]: row["status"] for row in rows}[1] == status
+    assert "in a file or folder that was renamed" in complaint(
+        "cat", path, "--topic", "orders", expect=2
+    )
 
 
 @pytest.mark.parametrize("number", [0, 2])
