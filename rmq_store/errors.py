@@ -47,9 +47,9 @@ def speak_as(words: Callable[[str], str]) -> None:
 
 
 class Place(int):
-    """The place of a fault, of one of three kinds. `meaning`: what messages say about the kind."""
+    """The place of a fault, of one of three kinds. `kind`: what messages call it."""
 
-    meaning = ""
+    kind = "offset"
 
 
 class FileOffset(Place):
@@ -59,13 +59,13 @@ class FileOffset(Place):
 class LogOffset(Place):
     """A physicalOffset: a byte of the whole CommitLog."""
 
-    meaning = "The offset is a log offset. "
+    kind = "log offset"
 
 
 class QueueOffset(Place):
     """A queueOffset of the queue that the reason names."""
 
-    meaning = "The offset is a queue offset. "
+    kind = "queueOffset"
 
 
 class ListedAt(NamedTuple):
@@ -118,14 +118,12 @@ class StoreError(Exception):
 
     def _sentence(self) -> str:
         where = "" if self.path is None else f"{self.path}: "
-        at = "" if self.offset is None else f" at offset {self.offset}"
+        at = "" if self.offset is None else f" at {self.offset.kind} {self.offset}"
         both = (("expected", self.expected), ("found", self.actual))
         compared = ", ".join(f"{side} {value}" for side, value in both if value is not None)
         sides = f" ({compared})" if compared else ""
-        todo = ("" if self.offset is None else self.offset.meaning) + (self.advice or "")
-        return printable(
-            f"[{self.code}] {where}{self.reason}{at}{sides}{todo and f'. {todo.strip()}'}"
-        )
+        todo = f". {self.advice}" if self.advice else ""
+        return printable(f"[{self.code}] {where}{self.reason}{at}{sides}{todo}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Keyword-only arguments do not survive the default pickling of exceptions, and executors

@@ -221,7 +221,11 @@ class MessageStore:
         )
 
     def close(self) -> None:
-        """Close all files. Closing twice is fine."""
+        """Close all files. Closing twice is fine.
+
+        Reads that were begun raise ReadOnlyStoreError for their next batch; batches that were read stay.
+        Datasets (`messages`) open the store again.
+        """
         self._closed = True
         self._unmap()
         self._key_index = None
@@ -392,7 +396,7 @@ class MessageStore:
             served, name = self.served, self.broker_name
             first = compacted_batches(served, compacted, name, query, reader.report)
             batches = chain(first, batches)
-        return pa.RecordBatchReader.from_batches(query.schema, batches)
+        return pa.RecordBatchReader.from_batches(query.schema, self._while_open(batches))
 
     def read_errors(
         self, errors: Iterable[StoreError], **how: Unpack[ReadHow]
@@ -426,9 +430,15 @@ class MessageStore:
         levels, declared = self.config.delay_levels_ms, batch_topics(self.view.declared_topics)
         unread = unread_dledger(self.path, self.config, self.log.chain.segments)
         reader = LogReader(rows, limits, levels, declared, include_unqueued, unread)
-        return pa.RecordBatchReader.from_batches(
-            query.schema, reader.read(number("start", start), number("stop", stop))
-        )
+        batches = reader.read(number("start", start), number("stop", stop))
+        return pa.RecordBatchReader.from_batches(query.schema, self._while_open(batches))
+
+    def _while_open(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches; raises ReadOnlyStoreError for the next one after `close`."""
+        _ = self.log
+        for batch in batches:
+            yield batch
+            _ = self.log
 
     def _reader(self, query: Query, ranges_of: RangesOf) -> SliceReader:
         end = self._snapshot.log_end

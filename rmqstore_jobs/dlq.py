@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store.cli import option_names
+from rmq_store.cli.options import WholeNumber
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.topics import DLQ_PREFIX
 from rmq_store.questions.answer_by_shares import ask
@@ -161,7 +162,7 @@ _OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
 )
 @click.option(
     "--top",
-    type=click.IntRange(1, _MOST_LISTED),
+    type=WholeNumber(1, _MOST_LISTED),
     metavar="N",
     default=DEFAULT_TOP,
     show_default=True,

@@ -78,6 +78,12 @@ def with_options(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
     return decorate
 
 
+class WholeNumber(click.IntRange):
+    """The type of an option that takes a whole number, maybe in a range. Errors name it by `name`."""
+
+    name = "whole number"
+
+
 def word(text: str) -> str:
     """The type of an option that takes a text which is not empty."""
     if not text.strip():

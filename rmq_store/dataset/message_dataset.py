@@ -30,7 +30,7 @@ from rmq_store.store import MessageStore
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from rmq_store.reading.query import OnDamage, ReadManner
+    from rmq_store.reading.query import Concerns, ReadManner
 
 _FRAGMENT_BYTES = 64 << 20
 _BODIES = frozenset({"body", "rawBody"})
@@ -196,31 +196,20 @@ class MessageDataset(LazyDataset):
                 how["encoded"] = True
             how.setdefault("check_crc", not _BODIES.isdisjoint(columns))
             if not isinstance(how.get("on_damage"), str):
-                given = cast("OnDamage | None", how.get("on_damage"))
-                how["on_damage"] = self._taker(store, part, given)
+                how["concerns"] = self._concerns(store, part)
             batches = _by_words(store, part, how) if part.words else None
             how["keys"] = part.words
             for batch in batches or store.read_slices(part.slices, **how):
                 if batch.num_rows:
                     yield batch
 
-    def _taker(
-        self, store: MessageStore, part: StorePart, given: OnDamage | None
-    ) -> OnDamage | None:
-        """What takes the errors of a read: those about messages that its filter may match."""
-        timed = DamageInTime(store, self._search, given) if self._search.is_timed else given
+    def _concerns(self, store: MessageStore, part: StorePart) -> Concerns:
+        """Whether an error of a read is about messages that its filter may match."""
+        in_time = DamageInTime(store, self._search)
         if part.wanted is None:
-            return timed
+            return in_time
         planner = self._planner(store, part.wanted, ProvenLimits())
-
-        def take(error: StoreError) -> None:
-            if not planner.is_about(error):
-                return
-            if timed is None:
-                raise error
-            timed(error)
-
-        return take
+        return lambda error: planner.is_about(error) and in_time(error)
 
     def get_fragments(self, filter: Any = None) -> Iterator[MessageFragment]:
         """The parts of the log that have rows which match, each to be scanned by itself."""

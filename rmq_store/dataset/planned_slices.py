@@ -20,6 +20,7 @@ from rmq_store.escaping import is_utf8
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.search.log_partitions import joined, offset_steps
+from rmq_store.search.queue_selection import CLOCK_SLACK_MS
 from rmq_store.store import MessageStore
 
 STEP = 1 << 14  # messages of a queue whose places and times are proven first
@@ -199,8 +200,9 @@ class SlicePlanner:
             found.append(pc.field("commitLogOffset") >= start)  # what has expired is not lost
         time = self.store.log.store_time_at(place) if place >= 0 else None
         if time is not None and not self._is_compacted(queue):
+            slack = CLOCK_SLACK_MS if compare is operator.lt else -CLOCK_SLACK_MS
             compare = operator.le if compare is operator.lt else compare
-            for name, value in {"commitLogOffset": place, "storeTimestamp": time}.items():
+            for name, value in {"commitLogOffset": place, "storeTimestamp": time + slack}.items():
                 if name in self.named:
                     found.append(compare(pc.field(name), pa.scalar(value, _PROVEN[name])))
         return reduce(and_, found) if found else pc.scalar(True)

@@ -185,7 +185,8 @@ class EntryCheck:
             reason=f"queue {_name(rows, row)} lists a record of another queue",
             expected=_name(rows, row),
             actual=f"{topic}/{int(headers.queue_id[row])}",
-            advice="The entry is left from before the log was cut, or damaged",
+            advice="The entry is damaged, left from before the log was cut, or in a file or folder that was "
+            "renamed. Rebuild the queues: rmqstore rebuild STORE --to NEW",
         )
 
     def _renumbered(self, rows: ListedEntries, row: int, own: int) -> CorruptQueueError:

@@ -80,6 +80,4 @@ def compacted_batches(
         try:
             yield from reader.read(of_queue)
         except DataLossError as lost:  # of the entries, which the reader does not open itself
-            if query.on_damage is None:
-                raise
             yield from report(lost, ListedAt(*queue, of_queue[0].start, _NOWHERE, 0, 0))

@@ -85,7 +85,7 @@ class LogReader:
         self.include_unqueued, self.unread = include_unqueued, unread
         # A batch is read if one of its messages is wanted.
         self.unwrap = rows_reader.query.unwrap_batches
-        self.on_damage = rows_reader.query.on_damage
+        self.on_damage, self._concerns = rows_reader.query.on_damage, rows_reader.query.concerns
         self._known: dict[QueueId, QueueLimits | None] = {}
 
     def read(self, start: int | None, stop: int | None) -> Iterator[pa.RecordBatch]:
@@ -191,6 +191,8 @@ class LogReader:
         )
 
     def _damaged(self, error: StoreError) -> None:
+        if self._concerns is not None and not self._concerns(error):
+            return
         if self.on_damage is None:
             raise error
         self.on_damage(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import arrow_schema, column_names
-from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.errors import InvalidArgumentError, StoreError, nearest
 from rmq_store.format.byte_layout import TAG_SEPARATOR
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
 from rmq_store.reading.damage_modes import DamageMode, handler_of
@@ -23,6 +23,8 @@ BATCH_ROWS = 8192
 BATCH_BYTES = 16 << 20
 
 ALL_TAGS = "*"
+
+Concerns = Callable[[StoreError], bool]
 
 
 class ReadManner(TypedDict, total=False):
@@ -65,11 +67,13 @@ class ReadHow(ReadManner, total=False):
     - `columns`: names of the schema, by default all but rawBody and the like.
     - `tags`: "a || b" or a list, compared as text.
     - `encoded` (false): brokerName and topic are dictionaries. Not in a mode of damage.
+    - `concerns`: whether an error is about messages that the caller wants; others are dropped.
     """
 
     columns: str | Sequence[str] | None
     tags: str | Sequence[str] | None
     encoded: bool
+    concerns: Concerns | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,7 @@ class Query:
     compacted: bool = True
     on_damage: OnDamage | None = None
     encoded: bool = False
+    concerns: Concerns | None = None
 
     @property
     def schema(self) -> pa.Schema:

@@ -301,7 +301,8 @@ class SliceReader:
         error = (None if self._lost is None else self._lost()) or error
         error.entry = entry
         self._damages += 1
-        self._found.append(error)
+        if self.query.concerns is None or self.query.concerns(error):
+            self._found.append(error)
         if self.query.on_damage is None and len(self._found) > _MOST_BEFORE_RAISED:
             raise self._found[0]
 

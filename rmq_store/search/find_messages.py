@@ -126,9 +126,8 @@ def _tell_lost(
     store: MessageStore, search: Search, ranges: Sequence[QueueSlice], on_damage: OnDamage | None
 ) -> None:
     """Report what the queues of some ranges have lost: no look-up of a key finds that."""
-    in_time = DamageInTime(store, search, on_damage) if search.is_timed else None
-    for error in errors_of_ranges(store, ranges):
-        _tell(error, in_time or on_damage)
+    for error in filter(DamageInTime(store, search), errors_of_ranges(store, ranges)):
+        _tell(error, on_damage)
 
 
 def find_in(
@@ -157,8 +156,7 @@ def find_in(
         "on_damage": on_damage,
     }
     if share.limits is None:
-        if search.is_timed:
-            how["on_damage"] = DamageInTime(store, search, on_damage)
+        how["concerns"] = DamageInTime(store, search)
         batches = store.read_slices(share.slices, **how)
         if progress is not None:
             batches = watched(store, share.slices, batches, progress)

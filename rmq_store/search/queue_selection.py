@@ -22,7 +22,6 @@ from rmq_store.format.topics import (
     is_group_of_broker,
     is_system_topic,
 )
-from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore
 
 
@@ -134,22 +133,14 @@ def selected_slices(store: MessageStore, search: Search, slack_ms: int = 0) -> l
 
 
 class DamageInTime:
-    """Passes on the errors of a search with slack that are inside of its queue ranges without slack.
+    """Which errors of a search with slack are inside of its queue ranges without slack; all without times.
 
     The time of what cannot be read is not known; its place in the queue, or in the log, decides.
     """
 
-    def __init__(self, store: MessageStore, search: Search, on_damage: OnDamage | None) -> None:
-        """Without `on_damage` the errors are raised."""
-        self._store, self._search, self._on_damage = store, search, on_damage
+    def __init__(self, store: MessageStore, search: Search) -> None:
+        self._store, self._search = store, search
         self._view = store.ranges_for(search.compacted)
-
-    def __call__(self, error: StoreError) -> None:
-        """Pass on or raise one error, or drop it."""
-        if self._concerns(error):
-            if self._on_damage is None:
-                raise error
-            self._on_damage(error)
 
     @cached_property
     def _ranges(self) -> dict[QueueId, QueueSlice]:
@@ -165,7 +156,10 @@ class DamageInTime:
         ends = (view.log_offset_of(part.queue, part.stop) for part in some)
         return min(starts, default=0), max(ends, default=0)
 
-    def _concerns(self, error: StoreError) -> bool:
+    def __call__(self, error: StoreError) -> bool:
+        """Whether one error is."""
+        if not self._search.is_timed:
+            return True
         if error.entry is None:
             if error.log_offset is None:
                 return True

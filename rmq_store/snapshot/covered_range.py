@@ -97,7 +97,12 @@ def _edges(
     stop = max(place.stop for place in last if place is not None)
     before: int | None = None
     is_last = True
-    for queue in users - full:
+
+    def cost(queue: QueueId) -> tuple[bool, bool, QueueId]:
+        """Without a part, to find its place takes a bisection; in a queue of batches, one of bisections."""
+        return not chosen.get(queue), states[queue].batch, queue
+
+    for queue in sorted(users - full, key=cost):
         state, part = states[queue], chosen.get(queue)
         if part is None or not len(part):
             at = view.offset_at_log(queue, start)

@@ -232,6 +232,17 @@ class Health:
             )
         }
 
+    @Fact
+    def damaged_ranges(self) -> list[tuple[int, int]]:
+        """The ranges of the log without a record around damage that a look at what no queue lists has met."""
+        damage = [] if self._in_whole_log is None else self._in_whole_log.damage
+        found: list[tuple[int, int]] = []
+        for at, _, _ in damage:
+            if not found or at >= found[-1][1]:
+                stop = walk_to_record(self.log, at, self.snapshot.log_end)
+                found.append((self.records.end_before(at), stop))
+        return found
+
     def queue_holes(self) -> Iterator[StoreError]:
         """An error for each range of queue offsets between others that no file holds."""
         for queue, state in self._states.items():
@@ -248,7 +259,7 @@ class Health:
     def only(self, queues: Iterable[QueueId]) -> StoreSnapshot:
         """The snapshot with only these `queues`, for a part of a job, and what only all of them prove."""
         some = {queue: self._states[queue] for queue in queues if queue in self._states}
-        _ = self._in_whole_log, self.damage_near_end, self.lost_queues
+        _ = self._in_whole_log, self.damage_near_end, self.damaged_ranges, self.lost_queues
         return replace(self.snapshot, queues=some, part=True, facts=dict(self.snapshot.facts))
 
     def is_quick(self, covered: LogRange, parts: Sequence[QueueSlice]) -> bool:
@@ -574,13 +585,20 @@ class Health:
         )
 
     def _damaged_inside(self, queue: QueueId, missing: Missing) -> StoreError:
-        records = counted(missing.count, "whole record")
+        records, offset = counted(missing.count, "whole record"), missing.offset
+        entry = self.view.entry_at(queue, offset)
+        is_strange = (
+            entry is not None
+            and self.log.is_record(entry.log_offset, int(entry.size))
+            and self.view.store_time(queue, offset) is None
+        )
         return self._error(
             queue,
             missing,
             f"queue {queue.topic}/{queue.queue_id} does not list {records} that the log has of it, at queue "
-            f"offsets from {missing.offset} to {missing.stop - 1}; the first has log offset "
-            f"{missing.log_offset}",
+            f"offsets from {offset} to {missing.stop - 1}; the first has log offset "
+            f"{missing.log_offset}"
+            + (", and its entry leads to a record of another queue" if is_strange else ""),
         )
 
     def _lost(self, queue: QueueId) -> StoreError:

@@ -433,9 +433,10 @@ class QueueView:
                 yield int(around.offset[0] + around.count[0]), int(around.offset[1])
 
     def offsets_without_log(self, queue: QueueId) -> Iterator[tuple[int, int]]:
-        """Ranges of queue offsets whose records would be in a hole of the log, or after its end."""
+        """Ranges of queue offsets whose records would be in a hole of the log, in damage of it that is known,
+        or after its end."""
         state, end = self.state(queue), self.snapshot.log_end
-        for start, stop in self._open_log().chain.holes:
+        for start, stop in (*self._open_log().chain.holes, *self.health.damaged_ranges):
             if start < end:
                 yield self.offset_at_log(queue, start), self.offset_at_log(queue, min(stop, end))
         if self.log_offset_of(queue, state.max_offset - 1) >= end:
@@ -457,6 +458,12 @@ class QueueView:
     def folder(self, queue: QueueId) -> str:
         """The folder of a queue's files, or of the database that the queue is in."""
         return self.files(queue).folder
+
+    def units_per_file(self, queue: QueueId) -> int:
+        """How many queue offsets a file of a queue holds; of one in no such files, all."""
+        state = self.state(queue)
+        has_files = state.file_start < state.file_stop and not state.batch
+        return (self.files(queue).units_per_file if has_files else 0) or max(1, state.max_offset)
 
     def folders(self) -> dict[QueueId, bool]:
         """Every queue that has a folder now -> whether it is a BatchConsumeQueue."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rmq_store.arrow.column_values import stored_topics
+from rmq_store.arrow.column_values import other_queue_rows, stored_topics
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.arrow.string_slices import numbers_of
 from rmq_store.commitlog.headers import Headers
@@ -168,7 +168,7 @@ class UnlistedRecords:
     def all_listed(self) -> ListedEntries | None:
         """All entries that lead into the log, in log order; None if they are many, or a queue is damaged.
 
-        Without those of queues whose folders have wrong names.
+        Without those of files of other queues.
         """
         states, end = self._snapshot.queues, self._snapshot.log_end
         slices = [QueueSlice(q, one.min_offset, one.max_offset) for q, one in states.items()]
@@ -177,34 +177,36 @@ class UnlistedRecords:
         try:
             self._view.fetch_ahead(slices)
             found = [self._view.entries(one.queue, one.start, one.stop) for one in slices]
+            per_file = [self._view.units_per_file(one.queue) for one in slices]
         except StoreError:
             return None  # who reads the damaged queue reports it
         number = np.repeat(np.arange(len(found)), [len(one) for one in found])
         listed = concat_entries(found).extended(ListedEntries, queues=Queues(states), queue=number)
         listed = listed.take(listed.points_to_record & (listed.log_offset <= end - listed.size))
-        listed = listed.take(np.argsort(listed.log_offset, kind="stable"))
-        return listed.take(~np.isin(listed.queue, self._of_other_queues(listed)))
+        file = listed.offset // np.array(per_file, dtype=np.int64)[listed.queue]
+        listed = listed.take(~self._of_other_queues(listed, file))
+        return listed.take(np.argsort(listed.log_offset, kind="stable"))
 
-    def _of_other_queues(self, listed: ListedEntries) -> Ints:
-        """The numbers of queues whose first and last entry lead to records of other queues.
+    def _of_other_queues(self, listed: ListedEntries, file: Ints) -> Mask:
+        """Mask of the entries in files whose first and last one lead to records of other queues.
 
-        Not of light queues, which list the records of others.
+        `file`: the number of each entry's, in its queue. None of light queues, which list records of others.
         """
-        numbers, first = np.unique(listed.queue, return_index=True)
-        last = len(listed) - 1 - np.unique(listed.queue[::-1], return_index=True)[1]
-        edges = np.concatenate([first, last])
+        first = np.diff(listed.queue, prepend=-1).astype(bool) | np.diff(file, prepend=-1).astype(
+            bool
+        )
+        starts = np.flatnonzero(first)
+        edges = np.concatenate([starts, np.append(starts[1:], len(listed))[: len(starts)] - 1])
         of_other = np.zeros(len(edges), dtype=bool)
         places = listed.log_offset[edges], listed.size[edges]
         try:
             for rows, headers in self._log.whole_headers(*places):
-                topics, ids = stored_topics(headers).to_pylist(), headers.queue_id.tolist()
-                named = map(QueueId, topics, ids)
-                listing = map(listed.queue_of, edges[rows].tolist())
-                of_other[rows] = [a != b for a, b in zip(named, listing, strict=True)]
+                of_other[rows[other_queue_rows(listed.take(edges[rows]), headers)]] = True
         except MissingFileError:
-            return numbers[:0]  # it has expired since the store was opened
+            of_other[:] = False  # it has expired since the store was opened
         light = np.array([one.topic.startswith(LMQ_PREFIX) for one in listed.queues], dtype=bool)
-        found: Ints = numbers[of_other[: len(numbers)] & of_other[len(numbers) :] & ~light[numbers]]
+        strange = of_other[: len(starts)] & of_other[len(starts) :] & ~light[listed.queue[starts]]
+        found: Mask = strange[np.cumsum(first) - 1]
         return found
 
     def search(self, queues: Collection[QueueId], start: int, stop: int) -> MissingRecords:
@@ -240,6 +242,20 @@ class UnlistedRecords:
             return place + self._log.record_at(place).total_size if place >= 0 else -1
         except StoreError:
             return -1
+
+    def end_before(self, place: int) -> int:
+        """Where the last whole record that a queue lists before a log offset ends, or the log begins."""
+        listed, step = self.all_listed, 64
+        if listed is None:
+            return place
+        stop = int(np.searchsorted(listed.log_offset, place))
+        while stop:
+            some = listed.take(slice(max(0, stop - step), stop))
+            whole = self._log.whole_records(some.log_offset, some.size)
+            if whole.any():
+                return min(place, int((some.log_offset + some.size)[whole][-1]))
+            stop, step = stop - len(some), 2 * step
+        return self._snapshot.log_start
 
     def look_at(
         self, queues: Collection[QueueId], start: int, stop: int, missing: MissingRecords

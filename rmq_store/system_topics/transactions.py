@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.errors import StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.topics import GIVEN_UP_TOPIC, OP_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.reading.query import OnDamage
@@ -32,7 +33,7 @@ from rmq_store.system_topics.system_topic_rows import (
 )
 
 OPEN, COMMITTED, ROLLED_BACK, GIVEN_UP = "open", "committed", "rolledBack", "givenUp"
-ENDED = "ended"
+ENDED, UNKNOWN = "ended", "unknown"
 
 _TEXTS = {"topic": "REAL_TOPIC", "producerGroup": "PGROUP", "transactionId": "__transactionId__"}
 _NUMBERS = {"original": "TRAN_PREPARED_QUEUE_OFFSET"}
@@ -58,29 +59,44 @@ def transactions(store: MessageStore, on_damage: OnDamage | None = None) -> Iter
 class _Ended:
     """The half messages that op messages name: by queue offset, and by log offset (RocksDB); sorted.
 
-    Takes 8 bytes of memory a transaction.
+    Takes 8 bytes of memory a transaction. `is_whole`: no op message is lost or could not be read.
     """
 
     queue_offsets: Ints
     log_offsets: Ints
+    is_whole: bool
 
     @classmethod
     def of(cls, store: MessageStore, topic: str, on_damage: OnDamage | None) -> _Ended:
         """Those of an op topic."""
         columns = ("tags", "body", "properties")
         offsets, places = [_NONE], [_NONE]
+        whole = True
+
+        def note(error: StoreError) -> None:
+            nonlocal whole
+            whole = False
+            assert on_damage is not None
+            on_damage(error)
+
+        taker = None if on_damage is None else note
         for part in all_of(store, topic):
-            for batch in store.read_slices([part], columns=columns, on_damage=on_damage):
+            for batch in store.read_slices([part], columns=columns, on_damage=taker):
                 batch = batch.filter(pc.equal(batch["tags"], "d"))
                 numbers = whole_numbers(property_of(batch, "TRANS_OFFSET"))
                 places.append(numbers.drop_null().to_numpy())
                 offsets.append(_numbers_in(batch["body"].filter(pc.is_null(numbers))))
-        return cls(np.unique(np.concatenate(offsets)), np.unique(np.concatenate(places)))
+        found = np.unique(np.concatenate(offsets)), np.unique(np.concatenate(places))
+        return cls(*found, is_whole=whole)
 
-    def has(self, row: Row) -> bool:
-        return _holds(self.queue_offsets, row["halfQueueOffset"]) or _holds(
-            self.log_offsets, row["halfCommitLogOffset"]
+    def has_one_of(self, rows: list[Row]) -> bool | None:
+        """Whether one names a half message of these; None if a lost one may."""
+        named = any(
+            _holds(self.queue_offsets, row["halfQueueOffset"])
+            or _holds(self.log_offsets, row["halfCommitLogOffset"])
+            for row in rows
         )
+        return named or (False if self.is_whole else None)
 
 
 _NONE: Ints = np.zeros(0, dtype=np.int64)
@@ -143,7 +159,7 @@ def _joined(rows: list[Row], ended: _Ended) -> Row:
         "halfMessages": len(rows),
         "checks": max(row["checks"] or 0 for row in rows),
         "lastCheckTimestamp": last["storeTimestamp"] if last["checks"] else None,
-        "ended": any(ended.has(row) for row in rows),
+        "ended": ended.has_one_of(rows),
         "places": [row["halfCommitLogOffset"] for row in rows],
     }
 
@@ -182,6 +198,8 @@ def _with_fates(
             # Without all queues of its topic, or its key, nobody can know how it ended.
             known = row["topic"] in there and row["uniqKey"] is not None
             row["state"] = ROLLED_BACK if known else ENDED
+        elif is_ended is None:
+            row["state"] = UNKNOWN
         else:
             row |= {"state": OPEN, "openMs": max(0, newest - row["sinceTimestamp"])}
         yield row

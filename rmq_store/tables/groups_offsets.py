@@ -43,9 +43,9 @@ GROUPS = Table(
             "is readQueueNums of the topic or more, or whose topic has a perm without 4 or is not in "
             "topics.json, so that no consumer gets them), LOST_ENTRIES (the queue lacks entries: of "
             "waiting messages, or of others that the log has), LOST_RECORDS (waiting messages are in no file "
-            "of the log), LOST_QUEUE (the log has records of the queue, and its files have "
-            "none or are gone, so the lag is not known), NOT_KNOWN (the queue has no files, and topics.json, "
-            "which may declare it, cannot be read) or NO_SUCH_QUEUE",
+            "of the log, or where it is damaged), LOST_QUEUE (the log has records of the queue, and its "
+            "files have none or are gone, so the lag is not known), NOT_KNOWN (the queue has no files, and "
+            "topics.json, which may declare it, cannot be read) or NO_SUCH_QUEUE",
         ),
         TableColumn("configFile", TEXT, "the file that says so"),
         TableColumn("configModified", TIMESTAMP, "when that was written"),

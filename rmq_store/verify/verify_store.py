@@ -605,6 +605,29 @@ def severities(findings: Iterable[Finding]) -> dict[str, int]:
     return counts
 
 
+# By how the codes of problems begin; the first that fits. Each finding has an advice of its own too.
+_NEXT_STEPS = {
+    "log-file-": "Begin with the files of the log, as it says above",
+    "not-closed": "rmqstore recover STORE shows what it would repair",
+    "log-": "rmqstore salvage STORE --to NEW copies all intact messages into a new store",
+    "queue-": "rmqstore rebuild STORE --to NEW lists all messages of the log in a new store",
+    "index-": "rmqstore rebuild STORE --to NEW indexes all messages of the log in a new store",
+    "": "What to do stands below each problem",
+}
+
+
+def next_step(report: VerifyReport, *, is_written: bool) -> str | None:
+    """What to do about all problems together; None without one. `is_written`: a broker has the store open."""
+    if report.nothing_wrong:
+        return None
+    codes = {one.code for one in report.findings if one.severity is not Severity.NOTE}
+    codes |= {one.code for one in report.findings if one.code == "not-closed" and not is_written}
+    fitting = (
+        step for start, step in _NEXT_STEPS.items() if any(code.startswith(start) for code in codes)
+    )
+    return next(fitting)
+
+
 def verdict(report: VerifyReport) -> str:
     """How many problems were found, and how many findings of each severity."""
     counts = severities(report.findings)

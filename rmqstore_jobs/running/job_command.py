@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ from rich.console import Console
 from rmq_store.cli.engines import on_broken_pipe
 from rmq_store.cli.option_names import ALL_OPTIONS, OnceCommand
 from rmq_store.errors import AccessError, StoreError, nearest, spoken_as
-from rmq_store.escaping import json_text
+from rmq_store.escaping import LOG, json_text
 from rmq_store.heap_settings import keep_freed_memory
 from rmqstore_jobs.running.failures import AlreadyDoneError, is_damage, is_from_spark, reason_of
 from rmqstore_jobs.running.result_tables import JobResult
@@ -148,13 +149,14 @@ class Job:
             given = self.parse(sys.argv[1:] if argv is None else argv, typed)
             _check_report(given["report"])
             spec = self.ask(given)
-            self.look(spec)
-            # Start the session before our signal handlers, because it replaces the one for SIGINT.
-            on_spark = runs_on_spark(self._name, given, needed=self.needs_spark(spec))
-            spark = self._session(given, spec) if on_spark else None
-            with asked_to_stop() as should_stop:
-                answer = self.run(spark, spec, should_stop)
-            print_result(answer, given["as_json"], given["report"])
+            with warnings_noted() as warnings:
+                self.look(spec)
+                # Start the session before our signal handlers, because it replaces the one for SIGINT.
+                on_spark = runs_on_spark(self._name, given, needed=self.needs_spark(spec))
+                spark = self._session(given, spec) if on_spark else None
+                with asked_to_stop() as should_stop:
+                    answer = self.run(spark, spec, should_stop)
+            print_result(answer, given["as_json"], given["report"], len(warnings))
         except AlreadyDoneError as done:
             _say_that_it_is_done(done, self._name, given["as_json"])
             return EXIT_OK
@@ -249,12 +251,12 @@ def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) ->
     return kind(**own, options=hide_secrets(options))
 
 
-def print_result(answer: JobResult, as_json: bool, report: str | None) -> None:
+def print_result(answer: JobResult, as_json: bool, report: str | None, warnings: int) -> None:
     """Print the tables, or with `as_json` the JSON, and the tables on stderr; write the report."""
     # Like other shell tools: end without an error when the reader of the output closes it. Only here,
     # because a connection that breaks during a job's work is an error.
     with on_broken_pipe(signal.SIG_DFL):
-        answer.show(Console(stderr=as_json))
+        answer.show(Console(stderr=as_json), warnings)
         if as_json:
             print(answer.to_json())
         sys.stdout.flush()
@@ -294,6 +296,23 @@ def asked_to_stop() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
+
+
+@contextmanager
+def warnings_noted() -> Iterator[set[str]]:
+    """The warnings that this process logs meanwhile. A handler would keep Python from showing them."""
+    found: set[str] = set()
+
+    def note(record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.WARNING:
+            found.add(record.getMessage())
+        return True
+
+    LOG.addFilter(note)
+    try:
+        yield found
+    finally:
+        LOG.removeFilter(note)
 
 
 def size(text: str) -> int:

@@ -21,6 +21,7 @@ from rmq_store.cli.table_layout import Column, Layout, filled
 from rmq_store.escaping import json_text, printable
 from rmq_store.tables.table import PATHS
 from rmq_store.text.json_keys import as_json_object, camel_case
+from rmq_store.text.sizes import counted
 from rmq_store.text.times import in_utc
 from rmqstore_jobs.running.provenance import Provenance, source_rows
 
@@ -54,11 +55,15 @@ class JobResult(ABC):
         """Write the JSON to a file."""
         Path(path).write_text(self.to_json(indent=1) + "\n", encoding="utf-8")
 
-    def show(self, console: Console) -> None:
-        """Print for a person: the verdict and the problems, then the tables and what was read."""
+    def show(self, console: Console, warnings: int = 0) -> None:
+        """Print for a person: the verdict and the problems, then the tables and what was read.
+
+        `warnings`: how many the job has logged.
+        """
         good = "bold green" if self.ok else "bold yellow"
         style = good if self.stopped_by is None else "bold red"
-        console.print(Text(printable(self._verdict()), style=style), soft_wrap=True)
+        after = f"; {counted(warnings, 'warning')} before" if warnings else ""
+        console.print(Text(printable(self._verdict() + after), style=style), soft_wrap=True)
         for problem in self.problems:
             console.print(Text(printable(f"! {problem}"), style="bold red"), soft_wrap=True)
         self._show_tables(console)

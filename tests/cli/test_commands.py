@@ -289,7 +289,7 @@ def test_lag_shows_what_groups_have_left(store: GoldenStore) -> None:
         (["cat", "STORE", "--topic", "orders", "--offset", "9" * 20], "no queue of topic 'orders'"),
         (["cat", "STORE", "--topic", "orders", "--offset", "-1"], "not in the range"),
         (["cat", "STORE", "--topic", "orders", "--limit", "0"], "not in the range"),
-        (["cat", "STORE", "--topic", "orders", "--limit", "nan"], "not a valid integer"),
+        (["cat", "STORE", "--topic", "orders", "--limit", "nan"], "not a valid whole number"),
         (
             ["cat", "STORE", "--topic", "orders", "--since", "-1s", "--until", "-2s"],
             "is not before",

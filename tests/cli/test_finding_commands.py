@@ -141,7 +141,7 @@ def test_trace_does_not_call_rolled_back_what_it_cannot_read(tmp_path: Path) -> 
         for s in objects("trace", store.path, commit["uniqKey"], expect=1)
         for one in s["damage"]
     }
-    assert any(f"at offset {commit['commitLogOffset']}" in one for one in damage)
+    assert any(f"at log offset {commit['commitLogOffset']}" in one for one in damage)
 
 
 def test_trace_reports_damage_among_the_records_of_a_message(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_trace_reports_damage_among_the_records_of_a_message(tmp_path: Path) -> 
         assert done.returncode == 1
         assert "stored" in done.stdout
         assert "as far as its records can be read" in done.stdout
-        assert done.stderr.count(f"at offset {at}") == 1
+        assert done.stderr.count(f"at log offset {at}") == 1
         assert "RMQSTORE_CORRUPT_RECORD" in done.stderr
         assert "rmqstore verify" in done.stderr
     steps = objects("trace", store.path, key, expect=1)
@@ -169,7 +169,7 @@ def test_trace_reports_damage_among_the_records_of_a_message(tmp_path: Path) -> 
     } - {at}
     for step in steps:
         assert len(step["damage"]) == 1
-        assert f"at offset {at}" in step["damage"][0]
+        assert f"at log offset {at}" in step["damage"][0]
 
 
 def test_trace_shows_the_retries_of_a_message(golden: Golden) -> None:
@@ -218,7 +218,7 @@ def test_a_message_that_is_there_and_damaged_is_not_said_to_be_none(
         assert "points to damage" in said
         assert str(record["commitLogOffset"]) in said
     said = run("find", store.path, "--id", record["offsetMsgId"], expect=2)
-    assert f"at offset {record['commitLogOffset']}" in said
+    assert f"at log offset {record['commitLogOffset']}" in said
     assert "rmqstore verify" in said or "rmqstore salvage" in said
     for name in ("uniqKey", "offsetMsgId"):
         assert run("find", store.path, "--id", record[name], "--skip-damaged", expect=1) == ""

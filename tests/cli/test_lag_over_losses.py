@@ -62,6 +62,34 @@ def test_zeros_that_a_group_has_passed_do_not_spoil_its_lag(tmp_path: Path) -> N
     assert {row["status"] for row in rows} == {"OK"}
 
 
+@pytest.mark.parametrize(
+    ("name", "first", "status"), [("0000", 0, "OK"), ("2000", 100, "LOST_ENTRIES")]
+)
+def test_exchanged_files_of_two_queues_are_named(
+    name: str, first: int, status: str, tmp_path: Path
+) -> None:
+    """The numbers of their messages stay right."""
+    path = unpack(NAME, tmp_path).path
+    files = [next(Path(path, f"consumequeue/orders/{one}").glob(f"*{name}")) for one in (0, 1)]
+    held = [file.read_bytes() for file in files]
+    for file, other in zip(files, reversed(held), strict=True):
+        file.chmod(0o644)
+        file.write_bytes(other)
+    for command in ("topics", "queues", "lag", "recover"):
+        said = call(command, path)
+        assert said.returncode == 1
+        for queue in ("orders/0", "orders/1"):
+            line = f"queue {queue} does not list 100 whole records that the log has of it, at queue offsets "
+            (found,) = (one for one in said.both.splitlines() if line in one)
+            assert f"from {first} to {first + 99};" in found
+            assert "and its entry leads to a record of another queue" in found
+    rows = objects("lag", path, "--group", "g-slow", expect=1)
+    assert {row["queueId"]: row["status"] for row in rows}[1] == status
+    assert "in a file or folder that was renamed" in complaint(
+        "cat", path, "--topic", "orders", expect=2
+    )
+
+
 @pytest.mark.parametrize("number", [0, 2])
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_a_lost_queue_of_a_topic_without_settings_is_named(

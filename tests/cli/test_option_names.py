@@ -214,3 +214,11 @@ def test_several_keys_find_the_messages_of_each(golden: Golden) -> None:
     rows = objects("sql", store.path, sql, *words)
     assert {(r["topic"], r["queueId"], r["queueOffset"]) for r in rows} == wanted
     assert len(wanted) > 1
+
+
+@pytest.mark.parametrize(
+    "words", [("lag", "--max-lag"), ("cat", "--offset"), ("tail", "-n"), ("dlq", "--top")]
+)
+def test_an_option_that_takes_a_number_says_so(words: tuple[str, str], golden: Golden) -> None:
+    done = call(words[0], golden("clean-5.5.0").path, words[1], "x")
+    assert (done.returncode, "'x' is not a valid whole number" in done.stderr) == (2, True)

@@ -16,6 +16,33 @@ from tests.support.running.commands import Golden, call, objects, run, sent_to
 COPIES = ("rebuild", "salvage")
 
 
+@pytest.mark.parametrize(
+    ("gone", "is_closed", "step"),
+    [
+        ("commitlog/00000000000000262144", True, "Begin with the files of the log"),
+        ("consumequeue/orders/0/00000000000000002000", False, "rmqstore recover STORE shows"),
+        (
+            "consumequeue/orders/0/00000000000000002000",
+            True,
+            "rmqstore rebuild STORE --to NEW lists",
+        ),
+        ("config/topics.json", True, "What to do stands below each problem"),
+        ("none", True, None),
+    ],
+)
+def test_verify_ends_with_what_to_do_next(
+    gone: str, is_closed: bool, step: str | None, tmp_path: Path
+) -> None:
+    root = Path(unpack("clean-5.5.0", tmp_path).path)
+    for file in (root / gone, root / f"{gone}.bak"):
+        file.unlink(missing_ok=True)
+    if not is_closed:
+        (root / "abort").touch()
+    last = run("verify", str(root), expect=int(step is not None)).splitlines()[-1]
+    assert last.startswith("next: ") is (step is not None)
+    assert step is None or step in last
+
+
 def test_the_exit_code_of_verify_says_whether_the_store_is_sound(
     golden: Golden, tmp_path: Path
 ) -> None:

@@ -118,7 +118,7 @@ def test_messages_are_counted_not_places(
 
 
 @pytest.mark.parametrize("columns", ["queueId,queueOffset", "queueId,queueOffset,body"])
-@pytest.mark.parametrize("words", [(), ("--queue", "0")])
+@pytest.mark.parametrize("words", [(), ("--queue", "0"), ("--since", "2020-01-01")])
 def test_the_messages_before_damage_are_printed(
     words: tuple[str, ...], columns: str, tmp_path: Path
 ) -> None:

@@ -163,7 +163,7 @@ def test_a_message_that_neither_queue_nor_log_has_is_said_to_be_lost(tmp_path: P
         log.write(bytes(lost["storeSize"]))
     said = call("usage", store.path).stderr
     assert "queue orders/0, which has later messages, lists none (it is lost, or" in said
-    assert "at offset 220" in said
+    assert "at queueOffset 220" in said
     (row,) = [row for row in objects("table", "damage", store.path) if row["queueOffset"] == 220]
     assert row["commitLogOffset"] is None
     assert row["storeSize"] is None

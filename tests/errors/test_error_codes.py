@@ -5,7 +5,9 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 
-from rmq_store.errors import ListedAt, StoreError
+import pytest
+
+from rmq_store.errors import ListedAt, LogOffset, QueueOffset, StoreError
 
 
 def kinds(base: type[StoreError] = StoreError) -> Iterator[type[StoreError]]:
@@ -30,3 +32,11 @@ def test_an_error_survives_the_way_to_the_driver() -> None:
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), copy.entry) == (kind, str(error), error.entry)
         assert str(copy).startswith(f"[{kind.code}] /store/file: why at offset 7")
+
+
+@pytest.mark.parametrize(
+    ("place", "said"), [(LogOffset(7), "log offset 7"), (QueueOffset(7), "queueOffset 7")]
+)
+def test_an_error_says_in_its_place_what_the_offset_counts(place: int, said: str) -> None:
+    error = StoreError("/store/file", offset=place, reason="why", expected=1, advice="Do")
+    assert str(error).endswith(f"/store/file: why at {said} (expected 1). Do")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 import re
 import shutil
 from collections import Counter
@@ -230,9 +231,9 @@ def test_damage_among_the_records_of_a_message_is_reported(
     for name in (key, retry["uniqKey"]):
         done = asked(engine, "trace", store, name)
         assert done.returncode == 1
-        assert f"at offset {at}" in done.stderr
+        assert f"at log offset {at}" in done.stderr
         steps = rows_of(done)
-        assert all(f"at offset {at}" in str(step["damage"]) for step in steps)
+        assert all(f"at log offset {at}" in str(step["damage"]) for step in steps)
         same = {r["commitLogOffset"] for r in store.truth if r["uniqKey"] == retry["uniqKey"]}
         assert {row["commitLogOffset"] for row in steps} == same - {at}
         shown = call("trace", store.path, name)
@@ -393,3 +394,18 @@ def test_names_that_are_not_there(engine: SparkSession | None, golden: Golden) -
     ):
         done = asked(engine, words[0], store, *words[1:])
         assert (done.returncode, said in done.stderr) == (2, True), done.both
+
+
+@pytest.mark.parametrize("words", [("dlq",), ("export", "--to"), ("replay", "--to-parquet")])
+def test_a_job_that_logged_warnings_says_so_at_its_end(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A crash lost the end of the log."""
+    path = unpack("clean-5.5.0", tmp_path).path
+    Path(path, "abort").touch()
+    os.truncate(Path(path, "commitlog/00000000000000786432"), 100_000)
+    target = [str(tmp_path / "target")] if len(words) > 1 else []
+    done = call(words[0], path, *words[1:], *target)
+    (verdict,) = (line for line in done.stdout.splitlines() if "1 warning before" in line)
+    assert ("no problems" in verdict or "without problems" in verdict, done.returncode) == (True, 0)
+    assert "lacks the messages of 135 entries" in done.stderr

@@ -16,7 +16,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import arrow_schema
-from rmq_store.errors import CorruptRecordError
+from rmq_store.errors import CorruptRecordError, ReadOnlyStoreError
 from rmq_store.format.queues import QueueSlice
 from tests.support.golden import GoldenStore, unpack, user_topic
 
@@ -107,3 +107,26 @@ def test_the_package_is_the_command(store: GoldenStore) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "orders" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda store: store.read_batches(batch_rows=50),
+        lambda store: store.read_batches(batch_rows=50, columns="queueOffset", check_ends=False),
+        lambda store: store.read_log(batch_rows=50),
+    ],
+)
+def test_a_read_that_was_begun_fails_after_close(
+    begin: Callable[[MessageStore], pa.RecordBatchReader], store: GoldenStore
+) -> None:
+    with store.open() as opened:
+        batches, late = begin(opened), begin(opened)
+        first = batches.read_next_batch()
+        scan = opened.messages().scanner(batch_size=50).to_batches()
+        rows = opened.messages().count_rows() - next(scan).num_rows
+    assert len(first.to_pylist()) == 50
+    for reader in (batches, late):
+        with pytest.raises(ReadOnlyStoreError, match="the store was closed"):
+            reader.read_next_batch()
+    assert sum(batch.num_rows for batch in scan) == rows

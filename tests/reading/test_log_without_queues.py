@@ -28,7 +28,7 @@ def test_records_behind_damage_at_the_start_of_the_last_file(
     }
     met: list[StoreError] = []
     with MessageStore.open(store.path, broker_conf=store.conf, queues=False) as opened:
-        with pytest.raises(CorruptRecordError, match=f"at offset {start}"):
+        with pytest.raises(CorruptRecordError, match=f"at log offset {start}"):
             opened.read_log().read_all()
         found = opened.read_log(columns=["commitLogOffset"], on_damage=met.append).read_all()
     assert sorted(found.column(0).to_pylist()) == sorted(set(listed) - hurt)

@@ -13,7 +13,7 @@ from rmq_store.errors import InvalidArgumentError, UnrecoverableStoreError
 from rmq_store.recovery.recover_store import plan_recovery, recover
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, log_files, unpack
-from tests.support.running.commands import call, complaint
+from tests.support.running.commands import call, complaint, objects
 
 NAME = "clean-5.5.0"
 
@@ -64,6 +64,12 @@ def test_a_recovery_counts_what_a_short_file_lost_and_it_stays_known(
         done = call(command, store.path)
         assert done.returncode == 1
         assert done.both.count("and messages there are lost. rmqstore verify shows") == 1
+    rows = objects("lag", store.path, expect=1)
+    waiting = {QueueId(row["topic"], row["queueId"]): row["status"] for row in rows if row["lag"]}
+    assert len(waiting) == 5
+    assert {queue for queue, status in waiting.items() if status == "LOST_RECORDS"} == set(
+        waiting.keys() & places
+    )
     for words in (["cat", "--topic", "orders"], ["sql", "SELECT count(*) FROM messages"]):
         assert call(words[0], store.path, *words[1:]).returncode == 2
 

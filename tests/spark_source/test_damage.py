@@ -87,7 +87,7 @@ def test_the_modes_fail_report_or_drop(
     assert sorted(r["commitLogOffset"] for r in damage) == sorted(bad)
     for row in damage:
         assert "RMQSTORE_CORRUPT_RECORD" in row["corruptRecord"]
-        assert f"at offset {row['commitLogOffset']}" in row["corruptRecord"]
+        assert f"at log offset {row['commitLogOffset']}" in row["corruptRecord"]
         assert row["body"] is None
     if source == "consumequeue":  # the queue says which message it was
         by_place = {r["commitLogOffset"]: r for r in orders(store)}

@@ -16,6 +16,7 @@ from rmq_store.errors import StoreError
 from rmq_store.system_topics.transactions import transactions
 from rmq_store.tables import TABLES
 from tests.support.golden import GoldenStore, unpack, unpack_kind
+from tests.support.running.commands import call, run
 from tests.system_topics.test_delayed_messages import TIMERS, WITH_LEVELS, counted_by_broker
 
 Golden = Callable[[str], GoldenStore]
@@ -98,8 +99,12 @@ def test_committed_messages_prove_it_without_op_messages(tmp_path: Path) -> None
         found = {row["uniqKey"]: row["state"] for row in transactions(opened, lost.append)}
     assert len(lost) == 1
     assert found == {
-        key: state if state == "committed" else "open" for key, state in expected.items()
+        key: state if state == "committed" else "unknown" for key, state in expected.items()
     }
+    said = call("transactions", store.path, "--skip-damaged")
+    assert "queue RMQ_SYS_TRANS_OP_HALF_TOPIC/0 has no files" in said.stderr
+    assert f"{Counter(found.values())['unknown']} unknown" in said.stderr
+    assert run("transactions", store.path, "--skip-damaged", "--state", "unknown", expect=1)
 
 
 def test_without_the_queues_of_the_topic_nobody_knows_how_it_ended(tmp_path: Path) -> None:

@@ -406,5 +406,7 @@ def test_two_inner_batches_of_one_queue_offset(clean: GoldenStore, tmp_path: Pat
         "1 record of queue inner/0 with queue offsets that later records have too" in again.meaning
     )
     dangling = one(report_of(tmp_path / "rebuilt"), "queue-dangling-entry")
-    assert "lists none (it is lost, or its entry is out of order) at offset " in dangling.meaning
+    assert (
+        "lists none (it is lost, or its entry is out of order) at queueOffset " in dangling.meaning
+    )
     assert "get queue offsets of their own: rmqstore salvage" in (dangling.advice or "")

@@ -10,6 +10,7 @@ from rmq_store.cli.messages import Damage, MessageForm, MessagePrinter, message_
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
     StoreArgs,
+    WholeNumber,
     history_option,
     queues_option,
     skip_damaged_option,
@@ -25,7 +26,9 @@ from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 
 if TYPE_CHECKING:
-    from rmq_store.reading.query import OnDamage
+    from collections.abc import Iterator
+
+    from rmq_store.errors import ListedAt, StoreError
     from rmq_store.search.queue_selection import Search
     from rmq_store.store import MessageStore
 
@@ -34,12 +37,10 @@ if TYPE_CHECKING:
 @store_command
 @topic_option("The topic.", required=True)
 @queues_option
-@click.option(
-    "--offset", type=click.IntRange(min=0), metavar="N", help="Start at this queue offset."
-)
+@click.option("--offset", type=WholeNumber(min=0), metavar="N", help="Start at this queue offset.")
 @time_options
 @tag_option
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
+@click.option("--limit", type=WholeNumber(min=1), metavar="N", help="Print at most N messages.")
 @skip_damaged_option
 @raw_option
 @history_option
@@ -84,11 +85,14 @@ def cat(
         times = time_range(opened, begin, end)
         search = Search([topic], queue_ids or None, *times, compacted=not history)
         slices = selected_slices(opened, search, CLOCK_SLACK_MS)
-        on_damage: OnDamage | None = damage if skip_damaged else None
-        if search.is_timed:
-            on_damage = DamageInTime(opened, search, on_damage)
+        on_damage, concerns = damage if skip_damaged else None, DamageInTime(opened, search)
+        known: list[ListedAt | None] = []
         if offset is not None:
-            on_damage = _check_offset(opened, search, offset, on_damage)
+            for lost in filter(concerns, _lost_before(opened, search, offset)):
+                if on_damage is None:
+                    raise lost
+                on_damage(lost)
+                known.append(lost.entry)
             slices = [QueueSlice(s.queue, max(s.start, offset), s.stop) for s in slices]
         needed = list(dict.fromkeys([*read, *(["storeTimestamp"] if search.is_timed else [])]))
         batches = opened.read_slices(
@@ -98,6 +102,7 @@ def cat(
             unwrap_batches=not raw,
             verify_queue=verify_queue,
             on_damage=on_damage,
+            concerns=lambda error: error.entry not in known and concerns(error),
             compacted=search.compacted,
         )
         batches = watched(opened, slices, batches, progress, compacted=search.compacted)
@@ -108,13 +113,11 @@ def cat(
     damage.conclude()
 
 
-def _check_offset(
-    store: MessageStore, search: Search, offset: int, on_damage: OnDamage | None
-) -> OnDamage | None:
+def _lost_before(store: MessageStore, search: Search, offset: int) -> Iterator[StoreError]:
     """Raise for an offset that no selected queue has reached; warn where it has expired.
 
-    Where it is lost, that is reported now: a limit may end the read before. Returns what takes the
-    other errors. A compacted queue may begin at any offset: there the broker gives the next message.
+    Where it is lost, that is an error to report before the read, which a limit may end. A compacted queue
+    may begin at any offset: there the broker gives the next message.
     """
     (topic,) = search.topics or ()
     view, chosen = store.ranges_for(search.compacted), search.queue_ids
@@ -129,7 +132,6 @@ def _check_offset(
             ),
             advice="The last number of each queue is the offset of its next message",
         )
-    known = []
     for queue, (low, _) in ends.items():
         is_whole = not search.compacted or store.served.compacted(queue) is None
         if offset >= low or not is_whole:
@@ -141,11 +143,5 @@ def _check_offset(
                 f"{offset} to {low - 1} have expired",
                 err=True,
             )
-        elif on_damage is None:
-            raise lost
         else:
-            on_damage(lost)
-            known.append(lost.entry)
-    if on_damage is None or not known:
-        return on_damage
-    return lambda error: None if error.entry in known else on_damage(error)
+            yield lost

@@ -21,6 +21,7 @@ from rmq_store.cli.messages import (
 from rmq_store.cli.option_names import KEYS, SYSTEM, OnceCommand
 from rmq_store.cli.options import (
     StoreArgs,
+    WholeNumber,
     queues_option,
     skip_damaged_option,
     store_command,
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 @time_options
 @click.option("--text", type=word, metavar="TEXT", help="Only messages with this text in the body.")
 @click.option("--system", is_flag=True, help=SYSTEM)
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N messages.")
+@click.option("--limit", type=WholeNumber(min=1), metavar="N", help="Print at most N messages.")
 @skip_damaged_option
 @raw_option
 @message_options

@@ -14,6 +14,7 @@ from rmq_store.cli.messages import Damage
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
     StoreArgs,
+    WholeNumber,
     bundled,
     group_option,
     json_option,
@@ -28,7 +29,7 @@ from rmq_store.store import MessageStore
 _DELAYED = ("waiting", "overdue", "delivered", "cancelled", "lost", "hidden")
 _GROUPS, _TOPICS = ("consumerGroup", "groupName"), ("topic", "originTopic")
 _OF_BROKER = "rmq_sys_"  # topics of the broker; a retry belongs to a consumer
-_TRANSACTIONS = ("open", "committed", "rolledBack", "givenUp", "ended")
+_TRANSACTIONS = ("open", "committed", "rolledBack", "givenUp", "ended", "unknown")
 
 # The columns printed as text. --json prints all columns.
 _SHOWN = {
@@ -105,7 +106,7 @@ class RowArgs:
 _rows = bundled(
     "how",
     RowArgs,
-    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N rows."),
+    click.option("--limit", type=WholeNumber(min=1), metavar="N", help="Print at most N rows."),
     skip_damaged_option,
     json_option,
 )

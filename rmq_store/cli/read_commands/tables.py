@@ -16,6 +16,7 @@ from rmq_store.cli.messages import Damage
 from rmq_store.cli.option_names import GROUPS, SYSTEM, OnceCommand
 from rmq_store.cli.options import (
     StoreArgs,
+    WholeNumber,
     group_names,
     json_option,
     skip_damaged_option,
@@ -66,10 +67,10 @@ def queues(at: StoreArgs, as_json: bool, topic: str | None, system: bool) -> Non
     help=GROUPS,
 )
 @topics_option()
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Only the N furthest behind.")
+@click.option("--top", type=WholeNumber(min=1), metavar="N", help="Only the N furthest behind.")
 @click.option(
     "--max-lag",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     metavar="N",
     help="Exit with 1 if a group is more messages behind in a topic.",
 )

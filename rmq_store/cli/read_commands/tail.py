@@ -15,6 +15,7 @@ from rmq_store.cli.messages import Damage, MessageForm, MessagePrinter, message_
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
     StoreArgs,
+    WholeNumber,
     queues_option,
     seconds,
     skip_damaged_option,
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 @click.option(
     "-n",
     "--lines",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
+    metavar="N",
     default=10,
     show_default=True,
     help="Number of newest messages per queue.",

@@ -14,6 +14,7 @@ from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
     StoreArgs,
+    WholeNumber,
     json_option,
     store_command,
     time_options,
@@ -55,7 +56,7 @@ _BY = {
 @time_options
 @click.option(
     "--top",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="Only the N largest (default: all; of messages 20).",
 )

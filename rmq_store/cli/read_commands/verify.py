@@ -43,7 +43,7 @@ def print_findings(wanted: Wanted, as_json: bool) -> VerifyReport:
     from rmq_store.questions.answer_by_shares import ask
     from rmq_store.questions.verify import VerifyQuestion
     from rmq_store.text.json_keys import as_json_object
-    from rmq_store.verify.verify_store import severities, verdict
+    from rmq_store.verify.verify_store import next_step, severities, verdict
 
     with asked_store(wanted) as asked, Progress("verify") as progress:
         report = ask(VerifyQuestion(), asked.source, asked.engine, progress=progress)
@@ -70,4 +70,7 @@ def print_findings(wanted: Wanted, as_json: bool) -> VerifyReport:
             say(f"        {finding.advice}")
         if lock.held is not False:
             say(f"lock {lock}")
+        step = next_step(report, is_written=lock.held is True)
+        if step is not None:
+            say(f"next: {step}")
     return report
