@@ -78,6 +78,11 @@ class ListedAt(NamedTuple):
     size: int  # bytes of the record, according to the entry
     messages: int = 1  # that are hidden with it, as far as that is known
 
+    @property
+    def is_of_queue(self) -> bool:
+        """Whether it stands for a queue that cannot be read at all: no record, and nobody knows how many."""
+        return self.log_offset < 0 and not self.messages
+
 
 class StoreError(Exception):
     """Base of all errors that `rmq_store` raises on purpose.

@@ -167,7 +167,7 @@ class DamageInTime:
             reaches_end = any(map(self._reaches_end, self._ranges.values()))
             return start <= error.log_offset < stop or (reaches_end and error.log_offset >= stop)
         part = self._ranges.get(QueueId(error.entry.topic, error.entry.queue_id))
-        if part is None:
+        if part is None or error.entry.is_of_queue:
             return True
         # What the queue lacks at an end has an offset outside of the queue.
         if error.entry.queue_offset >= part.stop:

@@ -113,6 +113,20 @@ def test_sql_counts_what_a_client_got(golden: GoldenStore) -> None:
     assert lines_of("sql", golden.path, query) == [{"n": len(served(golden, TOPIC))}]
 
 
+@pytest.mark.parametrize("option", ["--since", "--until"])
+def test_a_queue_that_cannot_be_read_is_named_for_any_time(
+    golden: GoldenStore, option: str
+) -> None:
+    """Where its messages would be in time is not known."""
+    cat = ("cat", golden.path, "--topic", TOPIC, "--json")
+    time = lines_of(*cat)[9]["storeTimestamp"]
+    Path(golden.path, f"compaction/compactionCq/{TOPIC}/1/{0:020d}").unlink()
+    done = call(*cat, option, time)
+    assert (done.returncode, "compactionCq/state/1" in done.stderr) == (2, True)
+    done = call(*cat, option, time, "--skip-damaged")
+    assert (done.returncode, "compactionCq/state/1" in done.stderr) == (1, True)
+
+
 def test_a_damaged_queue_is_left_out_if_asked(golden: GoldenStore) -> None:
     Path(golden.path, f"compaction/compactionCq/{TOPIC}/1/{0:020d}").unlink()
     done = call("cat", golden.path, "--topic", TOPIC, "--json")

@@ -75,6 +75,11 @@ topic, queue_id, offset = pc.field("topic"), pc.field("queueId"), pc.field("queu
 place, stored, keys = pc.field("commitLogOffset"), pc.field("storeTimestamp"), pc.field("keys")
 
 
+def with_exchanged_first_files(store: Path) -> None:
+    names = (store / "consumequeue" / name / f"{0:020d}" for name in ("orders/0", "payments/1"))
+    exchange(*names)
+
+
 @pytest.fixture
 def hurt(tmp_path: Path) -> Hurt:
     def made(injure: Injure) -> MessageStore:
@@ -101,6 +106,7 @@ def hurt(tmp_path: Path) -> Hurt:
         (without_last, (topic == "orders") & (stored < time(early))),
         (without_first, (topic == "orders") & (stored >= time(late))),
         (with_short_batches, (topic == "inner") & (offset >= 150)),
+        (with_exchanged_first_files, keys == "ORDER_21"),
     ],
 )
 @pytest.mark.parametrize("columns", [["queueOffset"], ["body"]])
