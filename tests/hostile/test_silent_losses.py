@@ -144,6 +144,12 @@ def dataset(store: Path, condition: pc.Expression | None) -> Answer:
     return Answer(places(found.to_pylist()), 0, "")
 
 
+def without_age(line: str) -> Iterator[str]:
+    """A row without how long it waits: until the last message, which may be another one."""
+    row = json.loads(line)
+    yield json.dumps({name: row[name] for name in row if name not in ("openMs", "overdueMs")})
+
+
 def asked(store: Path, about: Message) -> Iterator[tuple[str, Answer]]:
     path, of_topic = str(store), (str(store), "--topic", about.topic, "--json")
     yield "cat", command("cat", *of_topic, of=place)
@@ -166,7 +172,7 @@ def asked(store: Path, about: Message) -> Iterator[tuple[str, Answer]]:
     for name in ("topics", "queues"):
         yield name, command(name, path, "--json", of=counted)
     for name in ("scheduled", "transactions", "retries", "traces"):
-        yield name, command(name, path, "--json", of=lambda line: iter([line.split('"overdue')[0]]))
+        yield name, command(name, path, "--json", of=without_age)
 
 
 def answers(store: Path, about: Message) -> dict[str, Answer]:
