@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from importlib import import_module
 from itertools import chain
 from numbers import Integral
@@ -40,13 +41,7 @@ from rmq_store.reading.compacted_batches import compacted_batches
 from rmq_store.reading.get_compacted import CompactedGetter, no_files
 from rmq_store.reading.get_message import GetMessageResult, MessageGetter
 from rmq_store.reading.inner_batch_rows import RangesOf
-from rmq_store.reading.log_reader import (
-    Limits,
-    LogReader,
-    everything,
-    log_end_without_queues,
-    ranges_within,
-)
+from rmq_store.reading.log_reader import Limits, LogReader, everything, ranges_within
 from rmq_store.reading.message_lookup import MessageLookup
 from rmq_store.reading.query import OnDamage, Query, ReadHow, ReadManner, number, several, text
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
@@ -54,7 +49,7 @@ from rmq_store.snapshot.compacted_view import ServedQueues
 from rmq_store.snapshot.file_sizes import geometry_found
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.queues_beside_rocksdb import refuse_late_files
-from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
+from rmq_store.snapshot.snapshot import StoreSnapshot, snapshot_without_queues, take_snapshot
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -98,9 +93,7 @@ class MessageStore:
         looked = snapshot is None and queues
         if looked:
             snapshot = take_snapshot(root, self._log, self._folders, config, past_damage=True)
-        self._snapshot = snapshot or StoreSnapshot(
-            self._log.start, log_end_without_queues(self._log)
-        )
+        self._snapshot = snapshot or snapshot_without_queues(root, self._log)
         self._key_index: KeyIndex | None = None
         self.view = QueueView(
             root, lambda: self.log, self._folders, self._snapshot, self.is_system_topic
@@ -422,16 +415,24 @@ class MessageStore:
         the records. `limits`: what to read of each queue, by default everything.
         `include_unqueued`: also prepared and rolled-back records, with queueOffset null. The other
         keywords are those of `ReadHow`; every stretch that is neither record nor filler is damage, and
-        so is a DLedger log after this one.
+        so are a DLedger log after this one and a lost end, for a read that reaches the end.
         """
         query = Query.of(verify_queue=True, **how)
         limits = limits or everything
         rows = self._reader(query, ranges_within(limits))
         levels, declared = self.config.delay_levels_ms, batch_topics(self.view.declared_topics)
-        unread = unread_dledger(self.path, self.config, self.log.chain.segments)
+        unread = partial(self._after_log, query.check_ends)
         reader = LogReader(rows, limits, levels, declared, include_unqueued, unread)
         batches = reader.read(number("start", start), number("stop", stop))
         return pa.RecordBatchReader.from_batches(query.schema, self._while_open(batches))
+
+    def _after_log(self, check_ends: bool) -> Iterator[StoreError]:
+        """The errors about what the store has, or had, after the end of the log."""
+        missing = unread_dledger(self.path, self.config, self.log.chain.segments)
+        if missing is not None:
+            yield missing
+        elif check_ends:
+            yield from self.view.health.errors_of_log_end()
 
     def _while_open(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches; raises ReadOnlyStoreError for the next one after `close`."""

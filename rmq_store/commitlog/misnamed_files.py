@@ -12,7 +12,13 @@ import numpy as np
 from rmq_store.commitlog.compare_doubled_files import refuse_doubled
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog, unreadable_files
-from rmq_store.errors import UnrecoverableStoreError, from_os_error, shown_path
+from rmq_store.errors import (
+    CorruptRecordError,
+    LogOffset,
+    UnrecoverableStoreError,
+    from_os_error,
+    shown_path,
+)
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.byte_layout import segment_name
 
@@ -38,6 +44,18 @@ class MisnamedFile:
     def advice(self) -> str:
         """What to do with the file."""
         return _TAKEN if self.taken else _RENAME
+
+    @property
+    def error(self) -> CorruptRecordError:
+        """The error for a reader, who lacks the messages of the place that the file has."""
+        return CorruptRecordError(
+            self.file.path,
+            offset=LogOffset(self.file.base),
+            reason="a wrong name for this file of the log, by the physicalOffset of its first record",
+            expected=segment_name(self.base),
+            actual=segment_name(self.file.base),
+            advice=self.advice,
+        )
 
     def __str__(self) -> str:
         """A sentence with both names."""
@@ -79,11 +97,12 @@ def refuse_unsure_files(log: CommitLog) -> None:
 def refuse_misnamed(log: CommitLog) -> None:
     """Raise UnrecoverableStoreError for a log file with a wrong name."""
     for found in misnamed_files(log):
+        error = found.error
         raise UnrecoverableStoreError(
-            found.file.path,
-            reason="a wrong name for this file of the log, by the physicalOffset of its first record",
-            expected=segment_name(found.base),
-            actual=segment_name(found.file.base),
+            error.path,
+            reason=error.reason,
+            expected=error.expected,
+            actual=error.actual,
             advice=f"{found.advice}. Nothing was changed",
         )
 

@@ -7,7 +7,7 @@ those of the queues. Every byte of a range is checked: it is a record, filler, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +18,10 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.arrow.string_slices import numbers_of
 from rmq_store.commitlog.compare_doubled_files import contradictions
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.misnamed_files import misnamed_files
 from rmq_store.commitlog.next_intact_record import walk_to_record
-from rmq_store.commitlog.record_or_gap import SoundRun
-from rmq_store.commitlog.walk import last_from, walk
+from rmq_store.commitlog.record_or_gap import Extent, SoundRun
+from rmq_store.commitlog.walk import walk
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch, numbered_queues
 from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError
 from rmq_store.format.queue_entries import Entries, ListedEntries
@@ -65,8 +65,8 @@ class LogReader:
     """Reads ranges of one log. `rows_reader` makes batches of the rows.
 
     `limits`: the wanted queues and their ranges. With `include_unqueued`, records that are in no
-    queue are rows too. `unread`: what the store holds after the end of this log; a range that
-    reaches the end reports it.
+    queue are rows too. `unread`: the errors about what the store has after the end of this log, for a
+    range that reaches the end.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class LogReader:
         delay_levels_ms: dict[int, int],
         batch_topics: Collection[str],
         include_unqueued: bool = False,
-        unread: StoreError | None = None,
+        unread: Callable[[], Iterable[StoreError]] = tuple,
     ) -> None:
         self.rows_reader, self.limits = rows_reader, limits
         self.log, self.log_end = rows_reader.log, rows_reader.log_end
@@ -97,7 +97,9 @@ class LogReader:
         return self.rows_reader.batches_of(self._rows(start, stop))
 
     def _rows(self, start: int | None, stop: int | None) -> Iterator[ListedEntries]:
-        first = self.log.start if start is None else self.record_start(start)
+        # What precedes the first record of the log belongs to the range that begins with the log.
+        first = max(start or 0, self.log.start)
+        first = first if first == self.log.start else self.record_start(first)
         last = self.log_end if stop is None else min(self.record_start(stop), self.log_end)
         for error in contradictions(self.log, first, last):
             self._damaged(error)
@@ -105,12 +107,14 @@ class LogReader:
         for piece in walk(self.log, first, last, check_crc=False):
             if isinstance(piece, SoundRun):
                 yield from self._wanted(piece.headers)
+            elif piece.gap is Gap.GHOST:
+                self._report_misnamed(piece)
             elif piece.gap is Gap.MISSING:
                 self._damaged(self._missing(piece.start, min(piece.stop, last)))
             elif piece.gap in (Gap.DAMAGED, Gap.TORN, Gap.STALE):
                 self._damaged(self._gap(piece.start, min(piece.stop, last), piece.reason))
-        if self.unread is not None and (stop is None or stop >= self.log_end):
-            self._damaged(self.unread)
+        for error in self.unread() if stop is None or stop >= self.log_end else ():
+            self._damaged(error)
 
     def _wanted(self, headers: Headers) -> Iterator[ListedEntries]:
         found = dispatch(DecodedRecords.of(headers), self.delay_levels_ms, self.batch_topics)
@@ -182,6 +186,14 @@ class LogReader:
             advice="These bytes are lost, the rest can be read",
         )
 
+    def _report_misnamed(self, ghosts: Extent) -> None:
+        """Report the file that records of another place fill, if it has the wrong name."""
+        for file in self.log.chain.segments_from(ghosts.start):
+            if file.base != ghosts.start:
+                break
+            for found in misnamed_files(self.log, [file]):
+                self._damaged(found.error)
+
     def _missing(self, start: int, stop: int) -> MissingFileError:
         return MissingFileError(
             self.log.chain.folders[0],
@@ -199,19 +211,3 @@ class LogReader:
 
 
 _NOTHING = QueueLimits(0, 0, 0, 0)
-
-
-def log_end_without_queues(log: CommitLog) -> int:
-    """The end of the log, found without queues: after the last record of its last file.
-
-    Damage in that file, or at its start, does not end the log if valid records follow.
-    """
-    file = log.last_file()
-    if file is None:
-        return log.start
-    end, file_end = last_from(log, file.base)[1], log.chain.segment_end(file)
-    looked_at = end
-    while (behind := log.next_record(file, looked_at + 1, file_end)) is not None:
-        last, stop = last_from(log, behind)
-        end, looked_at = (end, behind) if last is None else (stop, stop)
-    return end

@@ -368,11 +368,29 @@ class Health:
             "the light queues" if whole_log else "the queues",
         )
 
-    def _say_lost_end(self, last: Collection[QueueId]) -> None:
-        """Say once of a store that some of these queues list messages after the log's end."""
-        if self.entries_after_log.keys() & last and self._root not in _LOST_END_SAID:
+    def errors_of_log_end(self, last: Collection[QueueId] | None = None) -> Iterator[StoreError]:
+        """The error of a log that lost its end, for a read that reaches the end of some queues; None: of
+        the log.
+
+        Says once of a store that these queues list messages after the log's end.
+        """
+        if (last is None or last) and self.lost_log is not None:
+            yield self.lost_log
+        if last is None:  # else the entries that lead there are errors
+            yield from self._holes_after_end()
+        behind = self.entries_after_log.keys()
+        if (behind if last is None else behind & last) and self._root not in _LOST_END_SAID:
             for line in self.lines_of_lost_end():
                 LOG.warning("%s: %s", shown_path(os.fspath(self._root)), line)
+
+    def _holes_after_end(self) -> Iterator[StoreError]:
+        """An error for each hole of the log at its end or after it that queues list messages in."""
+        for start, stop in self.log.chain.holes:
+            if stop > self.snapshot.log_end and self.is_listed_beyond(start):
+                try:
+                    self.log.record_at(start)
+                except StoreError as error:
+                    yield error
 
     def _reached_ends(self, parts: Sequence[QueueSlice]) -> tuple[set[QueueId], set[QueueId]]:
         """The queues of `parts` of which they reach the first message, and those with the last."""
@@ -389,8 +407,9 @@ class Health:
 
         `lost` may begin before the first message and have some after the last one too.
         """
-        is_before = lost.offset < self._states[queue].max_offset
-        return queue in last or (is_before and queue in first)
+        if queue in last or queue not in self._states:  # a look at all queues found it
+            return queue in last
+        return queue in first and lost.offset < self._states[queue].max_offset
 
     def _range(self, covered: LogRange) -> tuple[int, int]:
         """A range of the log, from its first record at or after `start` to the one at or after `stop`."""
@@ -408,9 +427,7 @@ class Health:
         for error in self.snapshot.misplaced:
             if error.entry is not None and QueueId(*error.entry[:2]) in last:
                 yield error
-        if last and self.lost_log is not None:
-            yield self.lost_log
-        self._say_lost_end(last)
+        yield from self.errors_of_log_end(last)
         yield from self._doubled if last else ()
         for queue in sorted(last):
             if not self._states[queue].bytes_after or not self.ends.is_closed or queue in known:

@@ -92,6 +92,25 @@ def take_snapshot(
         return _snapshot_of(root, log, folders, config, past_damage)
 
 
+def snapshot_without_queues(root: Path, log: CommitLog) -> StoreSnapshot:
+    """The range of the log alone: up to the end of the last record of its last file.
+
+    Damage in that file, or at its start, does not end the log if valid records follow.
+    """
+    closed, file = not (root / ABORT_FILE).exists(), log.last_file()
+    if file is None:
+        return StoreSnapshot(log.start, log.start, closed=closed)
+    (last, end), file_end = last_from(log, file.base), log.chain.segment_end(file)
+    looked_at = end
+    while (behind := log.next_record(file, looked_at + 1, file_end)) is not None:
+        newer, stop = last_from(log, behind)
+        if newer is None:
+            looked_at = behind
+        else:
+            last, end, looked_at = newer, stop, stop
+    return StoreSnapshot(log.start, end, last_record=last, closed=closed)
+
+
 def _snapshot_of(
     root: Path, log: CommitLog, folders: QueueFolders, config: StoreConfig, past_damage: bool
 ) -> StoreSnapshot:

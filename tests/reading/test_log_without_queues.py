@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.errors import CorruptRecordError, StoreError
+from rmq_store.errors import CorruptRecordError, DataLossError, MissingFileError, StoreError
 from tests.support.damage import break_start
 from tests.support.golden import in_a_queue, unpack
 
@@ -65,3 +66,46 @@ def test_a_file_made_ahead_is_no_damage(tmp_path: Path) -> None:
     with MessageStore.open(store.path, queues=False) as opened:
         rows = opened.read_log(columns=["commitLogOffset"]).read_all().num_rows
     assert rows == sum(map(in_a_queue, store.truth))
+
+
+@pytest.mark.parametrize("queues", [True, False])
+def test_a_lost_end_of_the_log_is_an_error_where_the_read_reaches_it(
+    tmp_path: Path, queues: bool
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    last = sorted(Path(store.path, "commitlog").iterdir())[-1]
+    content = last.read_bytes()
+    last.write_bytes(content[:100_000] + bytes(len(content) - 100_000))
+    met: list[StoreError] = []
+    with MessageStore.open(store.path, queues=queues) as opened:
+        with pytest.raises(DataLossError, match="the end of the log is lost"):
+            opened.read_log().read_all()
+        end = opened.log_range()[1]
+        rows = opened.read_log(on_damage=met.append).read_all().num_rows
+        assert opened.read_log(stop=end - 1).read_all().num_rows == rows
+    assert rows == sum(in_a_queue(r) and r["commitLogOffset"] < end for r in store.truth)
+    assert [error.offset for error in met] == [end]
+
+
+def test_a_hole_where_a_crashed_log_ends_is_an_error(tmp_path: Path) -> None:
+    store = unpack("crash-5.5.0", tmp_path)
+    last_used, _ = sorted(Path(store.path, "commitlog").iterdir())[-2:]  # then one made ahead
+    last_used.unlink()
+    name = last_used.name.lstrip("0")
+    with (
+        MessageStore.open(store.path, broker_conf=store.conf) as opened,
+        pytest.raises(MissingFileError, match=name),
+    ):
+        opened.read_log().read_all()
+
+
+def test_entries_after_the_log_of_a_crashed_store_are_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = unpack("crash-5.5.0", tmp_path)
+    last_used, ahead = sorted(Path(store.path, "commitlog").iterdir())[-2:]
+    os.truncate(last_used, 0)
+    ahead.unlink()
+    with MessageStore.open(store.path, broker_conf=store.conf) as opened:
+        opened.read_log().read_all()
+    assert "lacks the messages of" in caplog.text

@@ -285,3 +285,11 @@ def test_a_read_of_the_log_before_a_dledger_log_says_what_it_left_out(tmp_path: 
     options["brokerConf"] = plain["brokerConf"] = str(tmp_path / "broker.conf")
     (tmp_path / "broker.conf").write_text(f"storePathDLedgerCommitLog={tmp_path / 'other-disk'}\n")
     assert len(rows_of(options)) == len(rows_of(plain)) == 3000
+
+
+def test_another_topic_than_that_of_a_lost_end_is_read(tmp_path: Path) -> None:
+    """Its queue is not in the part of the snapshot that the plan has."""
+    store = unpack("clean-5.5.0", tmp_path)
+    max(Path(store.path, "consumequeue/orders/0").iterdir()).unlink()
+    found = rows_of({"path": store.path, "topic": "payments"})
+    assert len(found) == sum(r["topic"] == "payments" and in_a_queue(r) for r in store.truth)

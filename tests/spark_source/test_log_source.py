@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rmq_store.errors import CorruptRecordError, DataLossError
 from tests.conftest import in_a_queue, unpack
 from tests.support.golden import STORES
 from tests.support.spark.reads import rows_of
@@ -70,3 +71,43 @@ def test_selections_of_the_log_are_those_of_the_queues(golden: Golden) -> None:
         by_queue = rows_of(options_of(store, **options, **PLACE))
         by_log = rows_of(options_of(store, source="commitlog", **options, **PLACE))
         assert places(by_log) == places(by_queue), options
+
+
+def test_a_lost_end_of_the_log_is_an_error(tmp_path: Path) -> None:
+    store = unpack("clean-4.9.0", tmp_path)
+    last = sorted(Path(store.path, "commitlog").iterdir())[-1]
+    content = last.read_bytes()
+    last.write_bytes(content[:100_000] + bytes(len(content) - 100_000))
+    options = {"path": store.path, "source": "commitlog", **PLACE}
+    with pytest.raises(DataLossError, match="the end of the log is lost"):
+        rows_of(options)
+    assert rows_of({**options, "mode": "DROPMALFORMED"})
+
+
+@pytest.mark.parametrize("names", [(1, 2), (0, 1), (2, 0)])
+def test_a_log_file_under_a_wrong_name_is_an_error(tmp_path: Path, names: tuple[int, int]) -> None:
+    """Two exchanged files, the first of the log among them, and a copy that took the place of another."""
+    store = unpack("clean-5.5.0", tmp_path)
+    files = sorted(Path(store.path, "commitlog").iterdir())
+    one, other = (files[number] for number in names)
+    content = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    if names[1]:
+        other.write_bytes(content)
+    options = {"path": store.path, "source": "commitlog", "maxbytesperpartition": "60k", **PLACE}
+    with pytest.raises(CorruptRecordError, match="a wrong name for this file of the log"):
+        rows_of(options)
+    damage = rows_of({**options, "mode": "PERMISSIVE", "columns": "corruptRecord"})
+    said = [row["corruptRecord"] for row in damage if row["corruptRecord"]]
+    wrong = [one, other] if names[1] else [one]
+    assert sum("a wrong name" in text for text in said) == len(wrong)
+    assert all(any(str(file) in text for text in said) for file in wrong)
+
+
+def test_damage_before_the_first_record_is_an_error(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    first = min(Path(store.path, "commitlog").iterdir())
+    first.write_bytes(b"x" * 40 + first.read_bytes()[40:])
+    options = {"path": store.path, "source": "commitlog", "maxbytesperpartition": "60k", **PLACE}
+    with pytest.raises(CorruptRecordError, match="at log offset 0"):
+        rows_of(options)

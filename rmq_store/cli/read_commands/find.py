@@ -168,6 +168,7 @@ def _by_id(
                 at + message.store_size,
                 columns=columns,
                 include_unqueued=True,
+                check_ends=False,
                 on_damage=on_damage,
             )
             continue
