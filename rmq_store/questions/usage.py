@@ -253,7 +253,7 @@ class UsageQuestion:
             return damage
         for part in parts:
             damage.add(part.damage)
-        for error in store.view.health.errors(ranges):
+        for error in store.view.health.errors(ranges, reads_records=False):
             damage.note(error)
         return damage
 

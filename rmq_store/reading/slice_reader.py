@@ -139,6 +139,7 @@ class SliceReader:
             compare=self.query.verify_queue,
             covered=covered_range(health.view, slices) if self._accounts else None,
             sound=not self._damages,
+            reads_records=self._reads_log,
             seen=seen,
         )
 

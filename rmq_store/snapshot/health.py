@@ -83,6 +83,7 @@ class Health:
         covered: LogRange | None = None,
         elsewhere: bool = False,
         sound: bool = True,
+        reads_records: bool = True,
         seen: SeenPlaces | None = None,
     ) -> Iterator[StoreError]:
         """What a read of `parts` lacks, as errors.
@@ -97,7 +98,8 @@ class Health:
           the records near the log's ends.
 
         `elsewhere`: other processes look, by `errors_in`. `sound`: the entries of `covered` lead to
-        records of their own queues. `seen`: the entries of `parts`, if a read has noted them.
+        records of their own queues. `reads_records`: the read notices entries that do not. `seen`: the
+        entries of `parts`, if a read has noted them.
         """
         first, last = self._reached_ends(parts)
         found = None if elsewhere else self._found(parts, covered, seen, compare=compare)
@@ -121,6 +123,8 @@ class Health:
             yield from self._inside(found, parts, covered)
         yield from self._inside(near, parts)
         yield from (self._unlisted(queue, missing[queue]) for queue in sorted(missing))
+        if found is not None and not reads_records:
+            yield from self._covered_up(found, parts)
         if last and not self._is_all(covered) and not (covered and covered.alone):
             damage = self.damage_near_end
             yield from (e for e in damage if covered is None or not covered.covers(e.offset))
@@ -536,6 +540,16 @@ class Health:
         for queue, count in found.further.items():
             if queue in queues:
                 yield self._further_unlisted(queue, count)
+
+    def _covered_up(
+        self, found: MissingRecords, parts: Sequence[QueueSlice]
+    ) -> Iterator[StoreError]:
+        """An error for each queue in `parts` whose entries stand for records of other queues."""
+        for queue, lost in sorted(found.covered_up.items()):
+            if any(
+                p.queue == queue and p.start < lost.stop and lost.offset < p.stop for p in parts
+            ):
+                yield self._damaged_inside(queue, lost)
 
     @Fact
     def _in_whole_log(self) -> MissingRecords | None:

@@ -84,7 +84,8 @@ class Unlisted(NamedTuple):
 class MissingRecords:
     """What ranges of the log have and queues lack: at their `ends`, and `inside` of them.
 
-    `between`: by queue, those inside that no broker skips, also where a damaged entry stands for them.
+    `between`: by queue, those inside that no broker skips, also where a damaged entry stands for them;
+    `covered_up`: those of them for which an entry stands that leads to another place of the log.
     `further`: the number of more records inside of a queue, where there are too many to name. `damage`:
     the start and the length of damaged bytes that no entry lists, and the reason. `gaps`: the first damage
     of a range that was searched for what its queues lack, whatever they list there. `queueless`: records of
@@ -93,6 +94,7 @@ class MissingRecords:
 
     ends: dict[QueueId, Missing] = field(default_factory=dict)
     between: dict[QueueId, Missing] = field(default_factory=dict)
+    covered_up: dict[QueueId, Missing] = field(default_factory=dict)
     inside: list[Unlisted] = field(default_factory=list)
     further: Counter[QueueId] = field(default_factory=Counter)
     damage: list[tuple[int, int, str]] = field(default_factory=list)
@@ -123,6 +125,7 @@ class Compared:
     taken: Mask  # that entry leads to an earlier record with that queueOffset
     reused: Mask  # that entry leads to a later record with that queueOffset: a topic created again
     displaced: Mask
+    covered_up: Mask  # that entry leads into the log, to no record of the queue
     tags_code: Ints  # of that entry
 
     @property
@@ -333,8 +336,12 @@ class UnlistedRecords:
             stop = int(requests.offset[part[-1]] + requests.count[part[-1]])
             found = self.compare(queue, requests, part, self._view.entries(queue, start, stop))
             lost = part[found.lost]
-            if len(lost):
-                missing.between[queue] = _added(missing.between.get(queue), requests, lost)
+            for known, some in (
+                (missing.between, lost),
+                (missing.covered_up, part[found.lost & found.covered_up]),
+            ):
+                if len(some):
+                    known[queue] = _added(known.get(queue), requests, some)
             gone = np.flatnonzero((found.taken | found.displaced) & (found.place < 0))
             for row, skipped in zip(part[gone].tolist(), found.taken[gone].tolist(), strict=True):
                 yield Unlisted(requests.listed_at(queue, row), skipped)
@@ -348,7 +355,9 @@ class UnlistedRecords:
         batch = requests.batch[rows]
         if not len(entries):
             places = self._places(queue, log_offset)
-            return Compared(nothing, places, nothing, nothing, batch, np.zeros_like(places))
+            return Compared(
+                nothing, places, nothing, nothing, batch, nothing, np.zeros_like(places)
+            )
         # Of two entries of one queue offset in a BatchConsumeQueue, the first leads to no record.
         at = np.maximum(np.searchsorted(entries.offset, offset, side="right") - 1, 0)
         there = entries.offset[at] == offset
@@ -356,6 +365,7 @@ class UnlistedRecords:
         listed &= entries.size[at] == requests.size[rows]
         place = np.full(len(rows), -1, dtype=np.int64)
         taken, reused, displaced = nothing.copy(), nothing.copy(), batch & ~there
+        covered_up = nothing.copy()
         others = np.flatnonzero(~listed)
         if len(others):
             place[others] = self._places(queue, log_offset[others])
@@ -368,7 +378,10 @@ class UnlistedRecords:
             reused[others] = ~earlier & (own == offset[others])
             once = self._listed_once(queue, listing.log_offset)
             displaced[others] = (own >= 0) & once & ~taken[others] & ~reused[others]
-        return Compared(listed, place, taken, reused, displaced, entries.tags_code[at])
+            in_log = listing.log_offset <= self._snapshot.log_end - listing.size
+            covered_up[others] = (own < 0) & listing.points_to_record & in_log
+        codes = entries.tags_code[at]
+        return Compared(listed, place, taken, reused, displaced, covered_up, codes)
 
     def _own_offsets(self, queue: QueueId, entries: Entries) -> Ints:
         """The queueOffset of the record that each entry leads to; -1 if it is no record of the queue."""

@@ -97,7 +97,13 @@ def missing_shares(
             compares = of_store.asked.verify_queue or (compare and covered is None)
             by_shares = compares or (covered is not None and not health.is_quick(covered, ranges))
             lost = tuple(
-                health.errors(ranges, compare=compares, covered=covered, elsewhere=by_shares)
+                health.errors(
+                    ranges,
+                    compare=compares,
+                    covered=covered,
+                    elsewhere=by_shares,
+                    reads_records=of_store.reads_log(columns),
+                )
             )
         if by_shares:
             snapshot, target = of_store.store.snapshot, of_store.asked.max_bytes_per_partition

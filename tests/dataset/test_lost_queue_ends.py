@@ -15,6 +15,7 @@ from rmq_store.errors import CorruptQueueError, DataLossError, StoreError
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS
 from tests.support.golden import unpack
 from tests.support.running.commands import call
+from tests.support.spark.reads import rows_of
 
 late, early = 1_795_253_030_200, 1_795_253_027_500  # ms
 FAR_MS = CLOCK_SLACK_MS + 60_000
@@ -73,6 +74,10 @@ def time(ms: int) -> pa.Scalar:
 
 topic, queue_id, offset = pc.field("topic"), pc.field("queueId"), pc.field("queueOffset")
 place, stored, keys = pc.field("commitLogOffset"), pc.field("storeTimestamp"), pc.field("keys")
+
+
+def with_exchanged_queues(store: Path) -> None:
+    exchange(*(store / "consumequeue/retrying" / name for name in "01"))
 
 
 def with_exchanged_first_files(store: Path) -> None:
@@ -219,3 +224,25 @@ def test_columns_of_queues_whose_files_were_exchanged(hurt: Hurt) -> None:
         counted = call("topics", str(store.path))
     assert counted.returncode == 1
     assert "warning: queue orders/0 ends before its messages" in counted.stderr
+
+
+def test_entries_of_another_queue_are_noticed_where_no_record_is_read(hurt: Hurt) -> None:
+    """Counts and columns of the queues: their numbers are right, but not what they are of."""
+    columns = ["topic", "queueId", "queueOffset"]
+    options = {"columns": ",".join(columns), "mode": "DROPMALFORMED"}
+    with hurt(with_exchanged_queues) as store:
+        path, messages = str(store.path), store.messages()
+        with pytest.raises(CorruptQueueError, match="leads to a record of another queue"):
+            messages.count_rows()
+        assert messages.count_rows(topic == "orders") == 971
+        errors: list[StoreError] = []
+        counted = store.read_batches(columns=columns, on_damage=errors.append).read_all()
+    assert [(e.entry[:3], e.entry.messages) for e in errors if e.entry is not None] == [
+        (("retrying", 0, 0), 12),
+        (("retrying", 1, 0), 12),
+    ]
+    assert len(rows_of({"path": path, "unwrapBatches": "false", **options})) == len(counted)
+    with pytest.raises(CorruptQueueError, match="leads to a record of another queue"):
+        rows_of({"path": path, "columns": options["columns"]})
+    done = call("sql", path, "select count(*) from messages")
+    assert (done.returncode, "leads to a record of another queue" in done.stderr) == (2, True)
