@@ -7,10 +7,10 @@ Both copies keep UNIQ_KEY.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
-from rmq_store.reading.query import OnDamage
+from rmq_store.reading.query import OnDamage, ReadHow
 from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.store import MessageStore
 
@@ -62,18 +62,21 @@ def _copies(
 ) -> Iterator[Copy]:
     ranges = store.view.ranges_of(topics)
     plan = plan_keys(store, ranges, keys)
-    slices = ranges
-    if plan is not None:
+    how: ReadHow = {
+        "columns": _COLUMNS,
+        "keys": tuple(keys),
+        "check_ends": False,
+        "unwrap_batches": False,
+        "compacted": False,
+        "on_damage": on_damage,
+    }
+    if plan is None:
+        batches = store.read_slices(ranges, **how)
+    else:
         slices = [*plan.hits, *plan.beside_hits(store.view.offset_at_log)]
-    batches = store.read_slices(
-        slices,
-        columns=_COLUMNS,
-        keys=tuple(keys),
-        check_ends=False,
-        unwrap_batches=False,
-        compacted=False,
-        on_damage=on_damage,
-    )
+        # A record that its queue has lost was stored all the same.
+        lost = (store.read_log(place, place + 1, **how) for place in plan.unlisted)
+        batches = chain(store.read_slices(slices, **how), *lost)
     for batch in batches:
         columns = [batch.column(name) for name in _COLUMNS]
         columns[4] = columns[4].cast("int64")

@@ -68,9 +68,13 @@ def all_of(store: MessageStore, topic: str) -> Iterator[QueueSlice]:
 
 
 def is_whole(store: MessageStore, topic: str) -> bool:
-    """Whether a topic has queues and has lost none, so that a message that they lack was never there."""
-    there = store.view.queues_of(topic)
-    return bool(there) and len(store.view.queues_read([topic])) == len(there)
+    """Whether a topic has queues and they lack none of its messages, so that another was never there."""
+    there, health = store.view.queues_of(topic), store.view.health
+    if not there or len(store.view.queues_read([topic])) != len(there):
+        return False
+    return not any(
+        queue in found for queue in there for found in (health.short_queues, health.holed_queues)
+    )
 
 
 def newest_time(store: MessageStore) -> int:

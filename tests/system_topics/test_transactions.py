@@ -114,6 +114,34 @@ def test_without_the_queues_of_the_topic_nobody_knows_how_it_ended(tmp_path: Pat
     assert found == {"open": 10, "ended": 20}
 
 
+@pytest.mark.parametrize("index", ["there", "gone"])
+@pytest.mark.parametrize("hurt", ["cut", "exchanged"])
+def test_a_committed_message_that_its_queue_lost_was_not_rolled_back(
+    tmp_path: Path, hurt: str, index: str
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    expected = expected_of(store)
+    *_, last = sorted(Path(store.path, "consumequeue/payments/1").iterdir())
+    if hurt == "cut":
+        last.write_bytes(last.read_bytes()[:20])
+    else:
+        *_, other = sorted(Path(store.path, "consumequeue/orders/1").iterdir())
+        content = last.read_bytes()
+        last.write_bytes(other.read_bytes())
+        other.write_bytes(content)
+    if index == "gone":
+        shutil.rmtree(Path(store.path, "index"))
+    with store.open() as opened:
+        rows = list(transactions(opened, lambda error: None))
+    found = {row["uniqKey"]: row["state"] for row in rows}
+    for key, state in expected.items():
+        could = {"committed": {"committed"}, "rolledBack": {"ended"}, "open": {"open"}}[state]
+        if index == "gone":  # nothing else leads to the message
+            could |= {"ended"} if state == "committed" else set()
+        assert found[key] in could
+    assert Counter(found.values())["committed"] > 5
+
+
 def test_without_an_index_the_queues_are_read(tmp_path: Path) -> None:
     store = unpack("clean-4.9.7", tmp_path)
     expected = expected_of(store)
