@@ -10,7 +10,7 @@ from typing import Any
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
-from rmq_store.text.times import Time, fixed_time
+from rmq_store.text.times import Time, fixed_time, shown_time
 from spark_source.options import value_parsers as values
 from spark_source.options.client_options import why_only_a_client
 from spark_source.options.definitions import (
@@ -181,11 +181,34 @@ def _check_together(asked: SourceOptions, given: set[str]) -> None:
             "option 'checkpointLocation' and table=stream need each other",
             "Give both for the progress of a query. A query itself has the option in writeStream",
         )
+    _refuse_empty_ranges(asked)
     if asked.table is not None and asked.columns is not None and asked.table != "plan":
         raise invalid(
             f"option 'columns' selects columns of messages, not of table {asked.table!r}",
             "Use select(...)",
         )
+
+
+def _refuse_empty_ranges(asked: SourceOptions) -> None:
+    """Raise InvalidArgumentError for ranges that end before they begin: no message is in them."""
+    first, stop = asked.times
+    if first is not None and stop is not None and first >= stop:
+        raise invalid(
+            f"startingTimestamp {shown_time(first)} is not before endingTimestamp {shown_time(stop)}",
+            "No message is stored at or after the one and before the other",
+        )
+    for what, begin, end in (
+        ("Offsets", asked.starting_offsets, asked.ending_offsets),
+        ("OffsetsByTimestamp", asked.starting_timestamps, asked.ending_timestamps),
+    ):
+        for queue in begin.everywhere.keys() & end.everywhere.keys():
+            low, high = begin.everywhere[queue], end.everywhere[queue]
+            if low > high >= 0:
+                raise invalid(
+                    f"starting{what} has {low} for queue {queue.topic}/{queue.queue_id}, and ending{what} "
+                    f"has {high}",
+                    "Give an end that is not before the start",
+                )
 
 
 def _known(name: str) -> Option:

@@ -147,10 +147,20 @@ def time(value: str) -> Time:
 # --- JSON by topic, broker and queue --------------------------------------------------------------
 
 
+def _with_each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name in found if [one for one, _ in pairs].count(name) > 1)
+        raise InvalidValue(f"names {twice!r} twice; give all that it has in one object")
+    return found
+
+
 def json_object(value: str, shape: str) -> dict[str, Any]:
     """A JSON object. `shape` is an example for the error text."""
     try:
-        found = json.loads(value)
+        found = json.loads(value, object_pairs_hook=_with_each_name_once)
+    except InvalidValue:
+        raise
     except ValueError as error:  # no JSON, or a number of thousands of digits
         raise InvalidValue(f"is not JSON ({error}); it looks like {shape}") from None
     if not isinstance(found, dict):
@@ -229,7 +239,7 @@ def by_queue(value: str, shape: str, least: int, what: str) -> ByQueue:
             for queue_id, number in pairs:
                 if not isinstance(number, int) or isinstance(number, bool) or number < least:
                     raise InvalidValue(
-                        f"has {number!r} as a {what} of {topic!r}; it looks like {shape}"
+                        f"has the {what} {number!r} for {topic!r}; it looks like {shape}"
                     )
                 queue = QueueId(topic, _queue_number(queue_id, shape))
                 if isinstance(inside, dict):

