@@ -347,7 +347,8 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "if_exists",
         values.one_of("append", "error", "ignore"),
         "append",
-        'for `mode("append")` to a store that exists: append, fail, or write nothing',
+        'for `mode("append")` to a store that exists: append, error (the write fails), or ignore (it writes '
+        "nothing)",
     ),
 )
 

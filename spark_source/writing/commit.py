@@ -85,7 +85,7 @@ def check_target(write: StoreWrite) -> bool:
     if write.asked.if_exists == IGNORE:
         return False
     if write.asked.if_exists == ERROR:
-        raise NotAStoreError(
+        raise InvalidArgumentError(
             path,
             reason="the target exists, and the option ifExists is 'error'",
             advice="Nothing was written. Name a new folder, or leave the option out to append",
