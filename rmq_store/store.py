@@ -27,7 +27,7 @@ from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import ReadOnlyStoreError, StoreError
 from rmq_store.escaping import is_utf8, printable
 from rmq_store.files.remote.remote_store import Listing, Shadow, open_shadow
-from rmq_store.files.remote.uri_filesystem import is_uri
+from rmq_store.files.remote.uri_filesystem import is_uri, local_path
 from rmq_store.files.segments import again_if_expired
 from rmq_store.files.source import StoreReads
 from rmq_store.format.byte_layout import ABORT_BACKUP_FILE
@@ -140,7 +140,7 @@ class MessageStore:
         known = StoreConfig.of(config)
         if broker_conf is not None:
             known = known.with_defaults_of(StoreConfig.read(broker_conf))
-        where, shadow = os.fspath(path).removeprefix("file://"), None
+        where, shadow = local_path(os.fspath(path)), None
         with ExitStack() as on_failure:
             if is_uri(where):
                 where = where.rstrip("/")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from pathlib import Path
 
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
@@ -333,10 +333,12 @@ def _store_above(root: Path) -> Path | None:
 
 
 def _store_below(root: Path, like: str = "") -> Path | None:
-    """A store in the folder or one level below it; a name like this one comes first."""
+    """A store in the folder or one level below it. With `like`, only in the folder, of a name like this."""
     try:
         inside = sorted(child for child in root.iterdir() if child.is_dir())[:200]
-        inside.sort(key=lambda child: -SequenceMatcher(None, child.name, like).ratio())
+        if like:
+            near = get_close_matches(like, [child.name for child in inside])
+            return next((root / name for name in near if _is_store(root / name)), None)
         for folder in inside:
             if _is_store(folder):
                 return folder

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.files.remote.glob import has_pattern, matching
-from rmq_store.files.remote.uri_filesystem import is_uri
+from rmq_store.files.remote.uri_filesystem import is_uri, local_path
 
 
 def expanded(path: str, storage_options: Mapping[str, str] | None = None) -> list[str]:
@@ -18,7 +18,7 @@ def expanded(path: str, storage_options: Mapping[str, str] | None = None) -> lis
 
     Raises InvalidArgumentError for a pattern that matches none.
     """
-    local = path.removeprefix("file://")
+    local = local_path(path)
     if not has_pattern(path):
         return [path]
     if is_uri(local):
@@ -36,7 +36,7 @@ def without_repeats(paths: Sequence[str]) -> list[str]:
     """The paths, of those that lead to the same folder the first one."""
     found: dict[str, str] = {}
     for path in paths:
-        local = path.removeprefix("file://")
+        local = local_path(path)
         found.setdefault(path if is_uri(local) else os.path.realpath(local), path)
     return list(found.values())
 
@@ -71,7 +71,7 @@ def name_in_pattern(pattern: str, path: str) -> str | None:
 
 
 def _parts(path: str) -> list[str]:
-    local = path.removeprefix("file://")
+    local = local_path(path)
     where = local if is_uri(local) else os.path.abspath(local)
     return [part for part in where.split("/") if part]
 

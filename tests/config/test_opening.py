@@ -57,6 +57,9 @@ def test_of_several_stores_beside_it_the_one_with_a_like_name_is_named(tmp_path:
         with pytest.raises(NotAStoreError) as caught:
             MessageStore.open(asked)
         assert caught.value.advice == f"Did you mean {tmp_path / 'store'}?"
+    with pytest.raises(NotAStoreError) as caught:
+        MessageStore.open(tmp_path / "quite-different")
+    assert "Did you mean" not in (caught.value.advice or "")
 
 
 def test_a_folder_with_other_files_is_not_named_as_a_store(tmp_path: Path) -> None:

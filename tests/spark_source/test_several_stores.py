@@ -110,6 +110,7 @@ def test_stores_of_one_folder_name_are_named_by_where_their_paths_differ(
     [
         (["/d/a/store", "/d/b/store"], ["a", "b"]),
         (["/d/a/store/", "file:///d/b//store"], ["a", "b"]),
+        (["file:/d/a/store", "/d/b/store"], ["a", "b"]),
         (["/d/a/store", "/d/b/store", "/e/c"], ["a", "b", "c"]),
         (["/d/x/1/store", "/d/x/2/store", "/d/y/1/store"], ["x-1", "x-2", "y-1"]),
         (["/store", "/d/store"], ["store", "d"]),

@@ -14,6 +14,14 @@ from rmq_store.errors import AccessError, InvalidArgumentError, MissingFileError
 _URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
+def local_path(path: str) -> str:
+    """The path without `file://`, or `file:` as Hadoop has it; a URI of an object store as it is."""
+    for scheme in ("file://", "file:"):
+        if path.startswith(f"{scheme}/"):
+            return path.removeprefix(scheme)
+    return path
+
+
 def is_uri(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a URI with a file system, such as s3://bucket/store."""
     return _URI.match(os.fspath(path)) is not None

@@ -12,6 +12,7 @@ from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.files.journal import refuse_uri
 from rmq_store.files.remote.glob import has_pattern
+from rmq_store.files.remote.uri_filesystem import local_path
 from rmq_store.format.byte_layout import COMMITLOG_DIR
 from rmq_store.format.releases import dialect
 from rmq_store.writing.open_for_writing import with_log_of_its_own
@@ -67,7 +68,7 @@ def parse_write_options(raw: Mapping[str, str], *, stream: bool) -> WriteOptions
         fields[option.field] = parse_option(option, value)
     if "path" not in fields:
         raise invalid("no path", "Give the store's folder: save('/path/to/store')")
-    path = fields["path"].removeprefix("file://")
+    path = local_path(fields["path"])
     refuse_uri(path)
     if has_pattern(path) and not os.path.isdir(path):
         raise invalid(

@@ -38,6 +38,7 @@ def test_defaults_are_those_of_the_table() -> None:
         ({"flush": "false"}, "flush", False),
         ({"ifexists": "Ignore"}, "if_exists", "ignore"),
         ({"path": "file:///data/other"}, "path", "/data/other"),
+        ({"path": "file:/data/other"}, "path", "/data/other"),
     ],
 )
 def test_each_option_alone(raw: dict[str, str], field: str, value: Any) -> None:
