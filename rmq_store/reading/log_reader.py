@@ -23,13 +23,15 @@ from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.commitlog.record_or_gap import Extent, SoundRun
 from rmq_store.commitlog.walk import walk
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch, numbered_queues
-from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError
+from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError, shown_path
+from rmq_store.escaping import LOG
 from rmq_store.format.queue_entries import Entries, ListedEntries
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.format.transaction_type import enters_queue
 from rmq_store.reading.inner_batch_rows import RangesOf
 from rmq_store.reading.slice_reader import SliceReader
+from rmq_store.text.sizes import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,32 @@ def ranges_within(limits: Limits) -> RangesOf:
         return [] if of_queue is None else [(of_queue.first_offset, of_queue.stop_offset)]
 
     return ranges_of
+
+
+@dataclass(slots=True)
+class _Ghosts:
+    """How many ranges of a log have records that name another place of it, and their bytes."""
+
+    count: int = 0
+    bytes: int = 0
+    first: int = 0
+
+    def add(self, found: Extent) -> None:
+        """Count one more."""
+        self.first = self.first if self.count else found.start
+        self.count, self.bytes = self.count + 1, self.bytes + found.stop - found.start
+
+    def say(self, folder: str) -> None:
+        """Say that they were left out: they prove no loss, and may be one."""
+        if self.count:
+            LOG.warning(
+                "%s: left out %s of the log (%d bytes, the first at log offset %d) where records name "
+                "another place: from before a file was reused, or damaged. rmqstore verify compares them "
+                "with the queues",
+                shown_path(folder),
+                counted(self.count, "range"),
+                *(self.bytes, self.first),
+            )
 
 
 class LogReader:
@@ -104,17 +132,20 @@ class LogReader:
         for error in contradictions(self.log, first, last):
             self._damaged(error)
         # The rows reader checks CRCs, and only if requested.
+        ghosts = _Ghosts()
         for piece in walk(self.log, first, last, check_crc=False):
             if isinstance(piece, SoundRun):
                 yield from self._wanted(piece.headers)
             elif piece.gap is Gap.GHOST:
-                self._report_misnamed(piece)
+                if not self._is_misnamed(piece):
+                    ghosts.add(piece)
             elif piece.gap is Gap.MISSING:
                 self._damaged(self._missing(piece.start, min(piece.stop, last)))
             elif piece.gap in (Gap.DAMAGED, Gap.TORN, Gap.STALE):
                 self._damaged(self._gap(piece.start, min(piece.stop, last), piece.reason))
         for error in self.unread() if stop is None or stop >= self.log_end else ():
             self._damaged(error)
+        ghosts.say(self.log.chain.folders[0])
 
     def _wanted(self, headers: Headers) -> Iterator[ListedEntries]:
         found = dispatch(DecodedRecords.of(headers), self.delay_levels_ms, self.batch_topics)
@@ -186,13 +217,15 @@ class LogReader:
             advice="These bytes are lost, the rest can be read",
         )
 
-    def _report_misnamed(self, ghosts: Extent) -> None:
-        """Report the file that records of another place fill, if it has the wrong name."""
-        for file in self.log.chain.segments_from(ghosts.start):
-            if file.base != ghosts.start:
-                break
-            for found in misnamed_files(self.log, [file]):
-                self._damaged(found.error)
+    def _is_misnamed(self, ghosts: Extent) -> bool:
+        """Whether records of another place fill a file that has the wrong name, which is reported."""
+        file = next(self.log.chain.segments_from(ghosts.start), None)
+        if file is None or file.base != ghosts.start:
+            return False
+        wrong = list(misnamed_files(self.log, [file]))
+        for found in wrong:
+            self._damaged(found.error)
+        return bool(wrong)
 
     def _missing(self, start: int, stop: int) -> MissingFileError:
         return MissingFileError(

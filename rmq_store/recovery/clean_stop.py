@@ -17,7 +17,9 @@ from rmq_store.recovery.as_broker_queues import refused_files
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 
-_ADVICE = 'Open it with recovery="strict", or start a broker on it and stop it cleanly'
+_ADVICE = (
+    "Repair it with rmqstore recover STORE --apply, or start a broker on it and stop it cleanly"
+)
 
 
 def refuse_abort(root: Path) -> None:

@@ -109,3 +109,23 @@ def test_entries_after_the_log_of_a_crashed_store_are_a_warning(
     with MessageStore.open(store.path, broker_conf=store.conf) as opened:
         opened.read_log().read_all()
     assert "lacks the messages of" in caplog.text
+
+
+def test_a_record_that_names_another_place_is_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    listed = [r for r in store.truth if in_a_queue(r)]
+    hurt = listed[700]
+    file = max(
+        file
+        for file in Path(store.path, "commitlog").iterdir()
+        if int(file.name) <= hurt["commitLogOffset"]
+    )
+    content = bytearray(file.read_bytes())
+    at = hurt["commitLogOffset"] - int(file.name) + 28
+    content[at : at + 8] = bytes(8)  # physicalOffset
+    file.write_bytes(content)
+    with MessageStore.open(store.path) as opened:
+        assert opened.read_log().read_all().num_rows == len(listed) - 1
+    assert f"the first at log offset {hurt['commitLogOffset']})" in caplog.text
