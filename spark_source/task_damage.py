@@ -28,7 +28,7 @@ class DamageHandler(DamageTaker):
         if self._is_expired(error):
             if self._asked.fail_on_data_loss:
                 raise _data_loss(error) from error
-            self.counts[DataLossError.code] += 1
+            self.count(DataLossError.code, error)
             return
         if self._asked.mode == FAILFAST:
             raise error

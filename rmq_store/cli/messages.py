@@ -13,8 +13,9 @@ from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.options import bundled, json_option, with_options
 from rmq_store.cli.printing import make_room, say, write
 from rmq_store.errors import CorruptQueueError, InvalidArgumentError, StoreError
+from rmq_store.text.hidden_messages import HiddenMessages
 from rmq_store.text.progress import Progress
-from rmq_store.text.sizes import counted, size
+from rmq_store.text.sizes import size
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -191,9 +192,13 @@ class Damage:
 
     def __init__(self, skips: bool) -> None:
         self.skips = skips
-        self.count = 0  # errors
-        self._messages, self._more = 0, False  # that are known to be hidden; whether others may be
+        self._hidden = HiddenMessages()
         self._seen: set[tuple[str | None, int | None]] = set()
+
+    @property
+    def count(self) -> int:
+        """How many errors there were."""
+        return self._hidden.errors
 
     def __enter__(self) -> Damage:
         return self
@@ -212,10 +217,7 @@ class Damage:
         """Count one error; print the first."""
         if not self.count:
             say(f"rmqstore: left out: {error}", err=True)
-        self.count += 1
-        messages = 0 if error.entry is None else error.entry.messages
-        self._messages += messages
-        self._more |= messages != 1
+        self._hidden.add(error)
 
     def once(self, error: StoreError) -> None:
         """As a call, but an error of the same place counts once: some tables read a queue twice."""
@@ -226,9 +228,7 @@ class Damage:
     def conclude(self, code: int = EXIT_FINDINGS) -> None:
         """Print how many messages were not read after several errors; exit after any."""
         if self.count > 1:
-            what = counted(self._messages or self.count, "message" if self._messages else "place")
-            least = "at least " * (self._more and self._messages > 0)
-            say(f"rmqstore: {least}{what} could not be read; see `verify`", err=True)
+            say(f"rmqstore: {self._hidden} could not be read; see `verify`", err=True)
         if self.count:
             sys.exit(code)
 

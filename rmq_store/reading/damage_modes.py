@@ -11,6 +11,7 @@ import pyarrow as pa
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
 from rmq_store.errors import InvalidArgumentError, ListedAt, StoreError, nearest
 from rmq_store.escaping import LOG
+from rmq_store.text.hidden_messages import HiddenMessages
 
 FAILFAST, PERMISSIVE, DROPMALFORMED = MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 CORRUPT = "corruptRecord"  # the column about damage in mode PERMISSIVE
@@ -23,18 +24,24 @@ def leave_out(_: StoreError) -> None:
 
 
 class DamageTaker:
-    """Takes the errors of a read in a mode, and counts them by code: `counts`."""
+    """Takes the errors of a read in a mode; counts them by code (`counts`) and what they hide."""
 
     def __init__(self, mode: str) -> None:
         self.mode = mode
         self._waiting: list[StoreError] = []
         self.counts: Counter[str] = Counter()
+        self._hidden = HiddenMessages()
 
     def __call__(self, error: StoreError) -> None:
         """Take the error of a message that is left out."""
-        self.counts[error.code] += 1
+        self.count(error.code, error)
         if self.mode == PERMISSIVE:
             self._waiting.append(error)
+
+    def count(self, code: str, error: StoreError) -> None:
+        """Count an error under a code."""
+        self.counts[code] += 1
+        self._hidden.add(error)
 
     def waiting_rows(self, broker_name: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Rows about the errors since the last call; none unless the mode is PERMISSIVE."""
@@ -46,7 +53,7 @@ class DamageTaker:
         """Log one line about what the read of a store left out, if anything."""
         if self.counts:
             what = ", ".join(f"{number} x {code}" for code, number in sorted(self.counts.items()))
-            LOG.warning("%s: not read, mode=%s: %s", name, self.mode, what)
+            LOG.warning("%s: not read, mode=%s: %s (%s)", name, self.mode, what, self._hidden)
 
 
 class DamageMode(DamageTaker):
@@ -77,7 +84,7 @@ class DamageMode(DamageTaker):
             yield from self.waiting_rows(broker_name, columns)
         yield from self.waiting_rows(broker_name, columns)
         self.log_counts(broker_name)
-        self.counts.clear()
+        self.counts, self._hidden = Counter(), HiddenMessages()
 
 
 def handler_of(on_damage: OnDamage | str | None) -> OnDamage | None:

@@ -226,7 +226,9 @@ def test_columns_of_queues_whose_files_were_exchanged(hurt: Hurt) -> None:
     assert "warning: queue orders/0 ends before its messages" in counted.stderr
 
 
-def test_entries_of_another_queue_are_noticed_where_no_record_is_read(hurt: Hurt) -> None:
+def test_entries_of_another_queue_are_noticed_where_no_record_is_read(
+    hurt: Hurt, caplog: pytest.LogCaptureFixture
+) -> None:
     """Counts and columns of the queues: their numbers are right, but not what they are of."""
     columns = ["topic", "queueId", "queueOffset"]
     options = {"columns": ",".join(columns), "mode": "DROPMALFORMED"}
@@ -242,6 +244,7 @@ def test_entries_of_another_queue_are_noticed_where_no_record_is_read(hurt: Hurt
         (("retrying", 1, 0), 12),
     ]
     assert len(rows_of({"path": path, "unwrapBatches": "false", **options})) == len(counted)
+    assert "mode=DROPMALFORMED: 2 x RMQSTORE_CORRUPT_QUEUE (at least 24 messages)" in caplog.text
     with pytest.raises(CorruptQueueError, match="leads to a record of another queue"):
         rows_of({"path": path, "columns": options["columns"]})
     done = call("sql", path, "select count(*) from messages")
