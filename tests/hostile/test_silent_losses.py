@@ -7,6 +7,7 @@ proves is left out: a log whose first file is gone looks as if it had expired.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import shutil
@@ -19,6 +20,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from rmq_store import MessageStore
+from rmq_store.escaping import LOG
 from rmq_store.reading import check_entries
 from rmq_store.snapshot import health
 from tests.support.golden import CLEAN, KINDS, UNCLEAN, unpack, unpack_kind
@@ -33,6 +35,7 @@ NAMES = [name for name in (*CLEAN, *UNCLEAN, *KINDS) if not name.startswith("mul
 PARTS = ("commitlog", "consumequeue", "batchconsumequeue", "index", "config", "compaction")
 WEIGHTS = (5, 8, 2, 1, 2, 1)
 COLUMNS = ["topic", "queueId", "queueOffset"]
+COUNTED = "select topic, queueId, count(*) as messages from messages group by all"
 WIDTH = 20  # of a queue entry
 
 
@@ -135,19 +138,37 @@ def written(folder: Path, *words: str) -> Answer:
     return Answer(places(found), done.returncode, "\n".join(said))
 
 
-def dataset(store: Path, condition: pc.Expression | None) -> Answer:
+def library(store: Path, ask: Callable[[MessageStore], list[dict[str, Any]]]) -> Answer:
+    """The rows of a question to the library, with what it logs."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    LOG.addHandler(handler)
     try:
         with MessageStore.open(store) as opened:
-            found = opened.messages().to_table(COLUMNS, condition)
+            return Answer(places(ask(opened)), 0, "\n".join(said))
     except Exception as error:
         return Answer(frozenset(), 2, str(error))
-    return Answer(places(found.to_pylist()), 0, "")
+    finally:
+        LOG.removeHandler(handler)
+
+
+def dataset(condition: pc.Expression | None) -> Callable[[MessageStore], list[dict[str, Any]]]:
+    return lambda store: store.messages().to_table(COLUMNS, condition).to_pylist()
 
 
 def without_age(line: str) -> Iterator[str]:
     """A row without how long it waits: until the last message, which may be another one."""
     row = json.loads(line)
     yield json.dumps({name: row[name] for name in row if name not in ("openMs", "overdueMs")})
+
+
+def fates(line: str) -> Iterator[str]:
+    """What may have become of a transaction: one thing, or several where a row says that it is not known."""
+    row = json.loads(line)
+    every = ("open", "committed", "rolledBack", "givenUp", "ended")
+    states = every if row["state"] in ("ended", "unknown") else (row["state"],)
+    yield from (f"{row['transactionId']} {row['halfCommitLogOffset']} {state}" for state in states)
 
 
 def asked(store: Path, about: Message) -> Iterator[tuple[str, Answer]]:
@@ -164,15 +185,21 @@ def asked(store: Path, about: Message) -> Iterator[tuple[str, Answer]]:
     }.items():
         query = f"select topic, queueId, queueOffset from messages {condition}"
         yield f"sql{name}", command("sql", path, query, "--json", of=place)
-    yield "dataset", dataset(store, None)
-    yield "dataset of a topic", dataset(store, pc.field("topic") == about.topic)
+    yield "sql count", command("sql", path, COUNTED, "--json", of=counted)
+    yield "dataset", library(store, dataset(None))
+    yield "dataset of a topic", library(store, dataset(pc.field("topic") == about.topic))
+    yield (
+        "read_log",
+        library(store, lambda opened: opened.read_log(columns=COLUMNS).read_all().to_pylist()),
+    )
     to_parquet = ("export", path, "--format", "parquet", "--to")
     yield "export", written(store.parent / "exported", *to_parquet)
     yield "replay", written(store.parent / "replayed", "replay", path, "--to-parquet")
     for name in ("topics", "queues"):
         yield name, command(name, path, "--json", of=counted)
-    for name in ("scheduled", "transactions", "retries", "traces"):
+    for name in ("scheduled", "retries", "traces"):
         yield name, command(name, path, "--json", of=without_age)
+    yield "transactions", command("transactions", path, "--json", of=fates)
 
 
 def answers(store: Path, about: Message) -> dict[str, Answer]:
