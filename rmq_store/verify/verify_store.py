@@ -605,14 +605,19 @@ def severities(findings: Iterable[Finding]) -> dict[str, int]:
     return counts
 
 
-# By how the codes of problems begin; the first that fits. Each finding has an advice of its own too.
+_REBUILD = "rmqstore rebuild STORE --to NEW lists all messages of the log in a new store"
+# By codes, or by how they begin; the first that fits. Each finding has an advice of its own too.
 _NEXT_STEPS = {
-    "log-file-": "Begin with the files of the log, as it says above",
+    "log-file-": "begin with the files of the log, as it says above",
+    "checkpoint-ahead": "look for the lost end of the log in a replica or a copy, before any repair",
     "not-closed": "rmqstore recover STORE shows what it would repair",
-    "log-": "rmqstore salvage STORE --to NEW copies all intact messages into a new store",
-    "queue-": "rmqstore rebuild STORE --to NEW lists all messages of the log in a new store",
+    "log-damaged": "rmqstore salvage STORE --to NEW copies all intact messages into a new store",
+    "queue-misses-record": _REBUILD,
+    "queue-dangling-entry": _REBUILD,
+    "queue-missing": _REBUILD,
+    "queue-wrong-tags-code": _REBUILD,
     "index-": "rmqstore rebuild STORE --to NEW indexes all messages of the log in a new store",
-    "": "What to do stands below each problem",
+    "": "what to do stands above, with each problem",
 }
 
 
@@ -620,7 +625,8 @@ def next_step(report: VerifyReport, *, is_written: bool) -> str | None:
     """What to do about all problems together; None without one. `is_written`: a broker has the store open."""
     if report.nothing_wrong:
         return None
-    codes = {one.code for one in report.findings if one.severity is not Severity.NOTE}
+    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    codes = {one.code for one in errors or report.findings if one.severity is not Severity.NOTE}
     codes |= {one.code for one in report.findings if one.code == "not-closed" and not is_written}
     fitting = (
         step for start, step in _NEXT_STEPS.items() if any(code.startswith(start) for code in codes)

@@ -19,14 +19,15 @@ COPIES = ("rebuild", "salvage")
 @pytest.mark.parametrize(
     ("gone", "is_closed", "step"),
     [
-        ("commitlog/00000000000000262144", True, "Begin with the files of the log"),
+        ("commitlog/00000000000000262144", True, "begin with the files of the log"),
         ("consumequeue/orders/0/00000000000000002000", False, "rmqstore recover STORE shows"),
         (
             "consumequeue/orders/0/00000000000000002000",
             True,
             "rmqstore rebuild STORE --to NEW lists",
         ),
-        ("config/topics.json", True, "What to do stands below each problem"),
+        ("config/topics.json", True, "what to do stands above"),
+        ("commitlog/00000000000000786432", True, "look for the lost end of the log"),
         ("none", True, None),
     ],
 )
