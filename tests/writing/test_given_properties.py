@@ -139,7 +139,8 @@ def test_properties_that_are_no_map_are_refused(others: dict[str, Any], tmp_path
         ({"queueId": 1 << 31}, "queueId of the message does not fit int32"),
         ({"queueId": None}, "the message lacks queueId"),
         ({"body": 5}, "body of the message does not fit binary"),
-        ({"tags": b"\xff"}, "tags of the message does not fit string"),
+        ({"tags": b"\xff"}, "tags of the message is not a text"),
+        ({"bornHost": "1.2.3.4"}, "bornHost is not ip:port"),
         ({"properties": {"A": 1}}, "properties of the message is not a map of names to values"),
         ({"property": {}}, "Did you mean 'properties'"),
     ],
@@ -151,6 +152,8 @@ def test_a_value_that_its_column_cannot_have_is_refused(
     with MessageStore.create(tmp_path / "s", STORE) as store:
         with pytest.raises(InvalidMessageError, match=says):
             store.append(row)
+        with pytest.raises(InvalidMessageError, match="this is no message"):
+            store.append("abc")  # type: ignore[arg-type]
         assert store.log_range() == (0, 0)
 
 

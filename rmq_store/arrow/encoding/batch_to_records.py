@@ -163,8 +163,8 @@ def prepare(
     numbers = {
         name: _number(columns, name, kind, len(batch)) for name, kind in NUMBER_COLUMNS.items()
     }
-    born_host = _hosts(columns.get("bornHost"), len(batch), default_host)
-    store_host = _hosts(columns.get("storeHost"), len(batch), default_host)
+    born_host = _hosts(columns, "bornHost", len(batch), default_host)
+    store_host = _hosts(columns, "storeHost", len(batch), default_host)
     born_v6, store_v6 = born_host.rows_v6(), store_host.rows_v6()
     if (born_v6 | store_v6).any() and not dialect.has("ipv6_hosts"):
         row = int(np.argmax(born_v6 | store_v6))
@@ -268,11 +268,11 @@ def _number(columns: dict[str, pa.Array], name: str, kind: Any, count: int) -> n
     return values
 
 
-def _hosts(column: pa.Array | None, count: int, default: str) -> Hosts:
+def _hosts(columns: dict[str, pa.Array], name: str, count: int, default: str) -> Hosts:
     """The host of each message; nulls become the default host."""
     names, codes = [default], np.zeros(count, dtype=np.int32)
-    if column is not None:
-        texts = cast_to(column, pa.string(), "host").fill_null(default).dictionary_encode()
+    if name in columns:
+        texts = cast_to(columns[name], pa.string(), name).fill_null(default).dictionary_encode()
         names, codes = texts.dictionary.to_pylist(), texts.indices.to_numpy()
     table = np.zeros((max(1, len(names)), HOST_V6_SIZE), dtype=np.uint8)
     is_v6 = np.zeros(len(table), dtype=bool)
@@ -281,7 +281,7 @@ def _hosts(column: pa.Array | None, count: int, default: str) -> Hosts:
             raw = parse_host(text)
         except (ValueError, OverflowError) as error:
             raise invalid(
-                int(np.argmax(codes == code)), "a host is not ip:port or [ip]:port", actual=text
+                int(np.argmax(codes == code)), f"{name} is not ip:port or [ip]:port", actual=text
             ) from error
         table[code, : len(raw)] = np.frombuffer(raw, dtype=np.uint8)
         is_v6[code] = len(raw) == HOST_V6_SIZE

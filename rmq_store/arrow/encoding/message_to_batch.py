@@ -55,6 +55,10 @@ def batch_of(message: Message | Record | Mapping[str, Any], dialect: Dialect) ->
         message = _values_of_record(message)
     elif isinstance(message, Message):
         message = _values_of_message(message, dialect)
+    elif not isinstance(message, Mapping):
+        raise _invalid(
+            "this is no message", expected="a Message, a Record or a mapping", actual=type(message)
+        )
     given = {name: value for name, value in message.items() if value is not None}
     for name in given:
         if name not in KNOWN_COLUMNS:
@@ -79,16 +83,22 @@ def is_copied(message: Message | Record | Mapping[str, Any]) -> bool:
 
 
 def _column(name: str, value: Any) -> pa.Array:
-    kind = _KINDS.get(name, pa.string())
-    wrong = "is not a map of names to values" if kind is PROPERTIES else f"does not fit {kind}"
+    kind, found = _KINDS.get(name, pa.string()), value
     try:
         if kind is PROPERTIES:
-            value = [(_text(word), _text(text)) for word, text in dict(value).items()]
-        return pa.array([_text(value) if kind == pa.string() else value], kind)
+            found = [(_text(word), _text(text)) for word, text in dict(value).items()]
+        elif kind == pa.string():
+            found = _text(value)
+        elif kind == pa.binary():
+            found = bytes(memoryview(value))
+        return pa.array([found], kind)
     except (ValueError, TypeError, OverflowError) as error:  # those of Arrow are such too
-        raise _invalid(
-            f"{name} of the message {wrong}: {error}", actual=repr(value)[:99]
-        ) from error
+        wrong = {
+            PROPERTIES: "is not a map of names to values, all texts",
+            pa.string(): "is not a text",
+        }
+        reason = f"{name} of the message {wrong.get(kind, f'does not fit {kind}')}"
+        raise _invalid(reason, actual=repr(value)[:99]) from error
 
 
 def _invalid(reason: str, **sides: Any) -> InvalidMessageError:
