@@ -147,7 +147,7 @@ def _is_proven(store: MessageStore, row: Row, newest: int) -> bool:
     due = row["dueTimestamp"]
     if due is not None and due > newest and not row.get(_BY_DEFAULT):
         return True
-    return row["uniqKey"] is not None and is_whole(store, row["topic"] or "")
+    return row["uniqKey"] is not None and is_whole(store, row["topic"] or "", row["queueId"])
 
 
 def _with_copies(

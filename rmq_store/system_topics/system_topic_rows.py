@@ -67,14 +67,15 @@ def all_of(store: MessageStore, topic: str) -> Iterator[QueueSlice]:
         yield QueueSlice(queue, store.min_offset(*queue), store.max_offset(*queue))
 
 
-def is_whole(store: MessageStore, topic: str) -> bool:
-    """Whether a topic has queues and they lack none of its messages, so that another was never there."""
+def is_whole(store: MessageStore, topic: str, queue_id: int | None) -> bool:
+    """Whether a queue lacks none of its topic's messages, so that another was never there; without an id,
+    whether no queue does."""
     there, health = store.view.queues_of(topic), store.view.health
     if not there or len(store.view.queues_read([topic])) != len(there):
         return False
-    return not any(
-        queue in found for queue in there for found in (health.short_queues, health.holed_queues)
-    )
+    chosen = [queue for queue in there if queue_id in (None, queue.queue_id)]
+    short = health.short_queues.keys() | health.holed_queues.keys()
+    return bool(chosen) and short.isdisjoint(chosen)
 
 
 def newest_time(store: MessageStore) -> int:

@@ -182,7 +182,10 @@ def _with_fates(
             committed.setdefault(copy.half_offset, copy)
         elif copy.half_offset:  # the half message that it names has expired, a later one is left
             committed.setdefault(copy.uniq_key, copy)
-    there = {topic for topic in topics if is_whole(store, topic)}
+    places = {(row["topic"], row["queueId"]) for row in rows}
+    whole = {
+        (topic, number) for topic, number in places if topic and is_whole(store, topic, number)
+    }
     for row in rows:
         names = (*row.pop("places"), row["uniqKey"])
         copy_ = next((committed[name] for name in names if name in committed), None)
@@ -195,8 +198,8 @@ def _with_fates(
         elif row["uniqKey"] in given_up:
             row["state"] = GIVEN_UP
         elif is_ended:
-            # Without all queues of its topic, or its key, nobody can know how it ended.
-            known = row["topic"] in there and row["uniqKey"] is not None
+            # Without all messages of its queue, or its key, nobody can know how it ended.
+            known = (row["topic"], row["queueId"]) in whole and row["uniqKey"] is not None
             row["state"] = ROLLED_BACK if known else ENDED
         elif is_ended is None:
             row["state"] = UNKNOWN

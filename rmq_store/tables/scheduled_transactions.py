@@ -61,8 +61,8 @@ TRANSACTIONS = Table(
             "state",
             TEXT,
             "open, committed, rolledBack, givenUp (asked too often, and moved to "
-            "TRANS_CHECK_MAX_TIME_TOPIC), ended (committed or rolled back: its topic lacks queues "
-            "now, or it has no UNIQ_KEY), or unknown (op messages cannot be read)",
+            "TRANS_CHECK_MAX_TIME_TOPIC), ended (committed or rolled back: its queue lacks "
+            "messages now, or it has no UNIQ_KEY), or unknown (op messages cannot be read)",
         ),
         TableColumn("producerGroup", TEXT, "property PGROUP"),
         TableColumn("topic", TEXT, "the topic that it is for (REAL_TOPIC)"),
