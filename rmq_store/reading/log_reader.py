@@ -18,13 +18,14 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.arrow.string_slices import numbers_of
 from rmq_store.commitlog.compare_doubled_files import contradictions
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.misnamed_files import misnamed_files
+from rmq_store.commitlog.misnamed_files import MisnamedFile, misnamed_files
 from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.commitlog.record_or_gap import Extent, SoundRun
 from rmq_store.commitlog.walk import walk
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch, numbered_queues
 from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError, shown_path
 from rmq_store.escaping import LOG
+from rmq_store.files.segments import SegmentFile
 from rmq_store.format.queue_entries import Entries, ListedEntries
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
@@ -63,6 +64,9 @@ def ranges_within(limits: Limits) -> RangesOf:
     return ranges_of
 
 
+_SAID: set[str] = set()  # folders of logs of which was said that ranges were left out
+
+
 @dataclass(slots=True)
 class _Ghosts:
     """How many ranges of a log have records that name another place of it, and their bytes."""
@@ -77,8 +81,9 @@ class _Ghosts:
         self.count, self.bytes = self.count + 1, self.bytes + found.stop - found.start
 
     def say(self, folder: str) -> None:
-        """Say that they were left out: they prove no loss, and may be one."""
-        if self.count:
+        """Say once of a store that they were left out: they prove no loss, and may be one."""
+        if self.count and folder not in _SAID:
+            _SAID.add(folder)
             LOG.warning(
                 "%s: left out %s of the log (%d bytes, the first at log offset %d) where records name "
                 "another place: from before a file was reused, or damaged. rmqstore verify compares them "
@@ -115,6 +120,7 @@ class LogReader:
         self.unwrap = rows_reader.query.unwrap_batches
         self.on_damage, self._concerns = rows_reader.query.on_damage, rows_reader.query.concerns
         self._known: dict[QueueId, QueueLimits | None] = {}
+        self._misnamed: dict[SegmentFile, list[MisnamedFile]] = {}  # of the file that was met last
 
     def read(self, start: int | None, stop: int | None) -> Iterator[pa.RecordBatch]:
         """Batches of the records that start at log offsets [start, stop). None means the log's
@@ -218,14 +224,15 @@ class LogReader:
         )
 
     def _is_misnamed(self, ghosts: Extent) -> bool:
-        """Whether records of another place fill a file that has the wrong name, which is reported."""
+        """Whether records of another place are in a file that has the wrong name. Its start reports it."""
         file = next(self.log.chain.segments_from(ghosts.start), None)
-        if file is None or file.base != ghosts.start:
+        if file is None:
             return False
-        wrong = list(misnamed_files(self.log, [file]))
-        for found in wrong:
+        if file not in self._misnamed:
+            self._misnamed = {file: list(misnamed_files(self.log, [file]))}
+        for found in self._misnamed[file] if ghosts.start == file.base else ():
             self._damaged(found.error)
-        return bool(wrong)
+        return bool(self._misnamed[file])
 
     def _missing(self, start: int, stop: int) -> MissingFileError:
         return MissingFileError(

@@ -380,21 +380,29 @@ class Health:
         """
         if (last is None or last) and self.lost_log is not None:
             yield self.lost_log
-        if last is None:  # else the entries that lead there are errors
-            yield from self._holes_after_end()
+        if last is None and self.lost_log is None:  # else the entries that lead there are errors
+            yield from self._listed_after_end()
         behind = self.entries_after_log.keys()
         if (behind if last is None else behind & last) and self._root not in _LOST_END_SAID:
             for line in self.lines_of_lost_end():
                 LOG.warning("%s: %s", shown_path(os.fspath(self._root)), line)
 
-    def _holes_after_end(self) -> Iterator[StoreError]:
-        """An error for each hole of the log at its end or after it that queues list messages in."""
-        for start, stop in self.log.chain.holes:
-            if stop > self.snapshot.log_end and self.is_listed_beyond(start):
-                try:
-                    self.log.record_at(start)
-                except StoreError as error:
-                    yield error
+    def _listed_after_end(self) -> Iterator[StoreError]:
+        """The errors of a log after whose end queues list messages, in a hole of it or in a closed store."""
+        end = self.snapshot.log_end
+        holes = [start for start, stop in self.log.chain.holes if stop > end]
+        for start in filter(self.is_listed_beyond, holes):
+            try:
+                self.log.record_at(start)
+            except StoreError as error:
+                yield error
+        if not holes and self.ends.is_closed and self.is_listed_beyond(end):
+            yield DataLossError(
+                self.log.path_at(end),
+                offset=LogOffset(end),
+                reason="the end of the log is lost: queues list messages after it",
+                advice=self._where_the_end_may_be,
+            )
 
     def _reached_ends(self, parts: Sequence[QueueSlice]) -> tuple[set[QueueId], set[QueueId]]:
         """The queues of `parts` of which they reach the first message, and those with the last."""

@@ -87,6 +87,21 @@ def test_a_lost_end_of_the_log_is_an_error_where_the_read_reaches_it(
     assert [error.offset for error in met] == [end]
 
 
+def test_entries_after_the_log_of_a_closed_store_prove_that_its_end_is_lost(tmp_path: Path) -> None:
+    """The checkpoint of this one is older than its last messages."""
+    store = unpack("ext-5.5.0", tmp_path)
+    last = max(r["commitLogOffset"] for r in store.truth if in_a_queue(r))
+    file = max(Path(store.path, "commitlog").iterdir())
+    content = file.read_bytes()
+    at = last - int(file.name)
+    file.write_bytes(content[:at] + bytes(len(content) - at))
+    with (
+        store.open() as opened,
+        pytest.raises(DataLossError, match="queues list messages after it"),
+    ):
+        opened.read_log().read_all()
+
+
 def test_a_hole_where_a_crashed_log_ends_is_an_error(tmp_path: Path) -> None:
     store = unpack("crash-5.5.0", tmp_path)
     last_used, _ = sorted(Path(store.path, "commitlog").iterdir())[-2:]  # then one made ahead

@@ -85,7 +85,9 @@ def test_a_lost_end_of_the_log_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [(1, 2), (0, 1), (2, 0)])
-def test_a_log_file_under_a_wrong_name_is_an_error(tmp_path: Path, names: tuple[int, int]) -> None:
+def test_a_log_file_under_a_wrong_name_is_an_error(
+    tmp_path: Path, names: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
     """Two exchanged files, the first of the log among them, and a copy that took the place of another."""
     store = unpack("clean-5.5.0", tmp_path)
     files = sorted(Path(store.path, "commitlog").iterdir())
@@ -102,6 +104,7 @@ def test_a_log_file_under_a_wrong_name_is_an_error(tmp_path: Path, names: tuple[
     wrong = [one, other] if names[1] else [one]
     assert sum("a wrong name" in text for text in said) == len(wrong)
     assert all(any(str(file) in text for text in said) for file in wrong)
+    assert "left out" not in caplog.text
 
 
 def test_damage_before_the_first_record_is_an_error(tmp_path: Path) -> None:
