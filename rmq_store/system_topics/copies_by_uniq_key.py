@@ -76,7 +76,7 @@ def _copies(
         slices = [*plan.hits, *plan.beside_hits(store.view.offset_at_log)]
         # A record that its queue has lost was stored all the same.
         lost = (store.read_log(place, place + 1, **how) for place in plan.unlisted)
-        batches = chain(store.read_slices(slices, **how), *lost)
+        batches = chain(store.read_slices(slices, **how), chain.from_iterable(lost))
     for batch in batches:
         columns = [batch.column(name) for name in _COLUMNS]
         columns[4] = columns[4].cast("int64")
