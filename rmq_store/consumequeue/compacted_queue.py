@@ -47,7 +47,8 @@ _END = np.array([(-1, 0, 0, 0, 0, 0, -1, 0)], BATCH_QUEUE_ENTRY).tobytes()
 
 _FILES_KEPT = 16
 _REPLACED, _NEW_FILES = ".delete", "compacting"  # files and folder of a compaction
-_LOOKS, _SAME_LOOKS, _PAUSE_S = 40, 3, 0.05  # at files that a broker may be exchanging
+# At files that a broker may be exchanging or writing; it may have to wait for a processor.
+_LOOKS, _SAME_LOOKS, _PAUSE_S = 40, 10, 0.05
 _BEHIND_ALL = 2**63 - 1
 _LAST = 2**62  # queue offset and place; a larger one is damage
 ADVICE = (
