@@ -14,7 +14,7 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -236,31 +236,48 @@ def open_database(folder: str, families: Sequence[str], damaged: Damaged) -> Dat
     `damaged` makes of an error of RocksDB. The caller has called `require_rocksdict`.
     """
     problem = ""
-    for _ in range(_TRIES):
+    for attempt in range(_TRIES):
         before = _versions(folder)
-        opened, problem = _opened_once(folder, families)
-        if opened is not None and _holds_the_same(before, _versions(folder)):
-            return Database(opened[0], opened[1], damaged)
+        with _copy(folder, hold=attempt > 0) as (aside, lost):
+            if not _holds_the_same(before, _versions(folder)):
+                continue
+            opened, problem = (None, lost) if lost else _opened(aside, families)
         if opened is not None:
-            opened[0].close()
-        elif before == _versions(folder):
+            return Database(*opened, damaged)
+        problem = problem.replace(aside, folder)
+        if before == _versions(folder):
             break  # nothing has changed, so that it would not open the next time either
     raise damaged(problem or "a broker changed its files again and again while it was opened")
 
 
-def _opened_once(folder: str, families: Sequence[str]) -> tuple[tuple[Any, list[str]] | None, str]:
-    """The database and the families that it has, or why it cannot be opened."""
-    from rocksdict import AccessType, Options, Rdict
+@contextmanager
+def _copy(folder: str, *, hold: bool) -> Iterator[tuple[str, str]]:
+    """A temporary folder with what RocksDB reads, and what was missing when it was made.
 
+    With `hold` the tables are open, so that a broker that deletes one takes nothing away. It takes a second
+    file descriptor a table, which one that stands still does not need.
+    """
     try:
         aside = tempfile.mkdtemp(prefix="rmqstore-rocksdb-")
     except OSError as error:
         raise from_os_error(tempfile.gettempdir(), error, "making a temporary folder") from error
+    with ExitStack() as held:
+        held.callback(shutil.rmtree, aside, ignore_errors=True)
+        try:
+            lost = _put_files(folder, aside, held if hold else None)
+        except OSError as error:
+            raise from_os_error(folder, error, "reading the database") from error
+        yield aside, lost
+
+
+def _opened(aside: str, families: Sequence[str]) -> tuple[tuple[Any, list[str]] | None, str]:
+    """The database and the families that it has, or why it cannot be opened."""
+    from rocksdict import AccessType, Options, Rdict
+
+    odd = next(filter(None, map(_odd_record, _logs_in(aside))), None)
+    if odd is not None:
+        return None, odd
     try:
-        _put_files(folder, aside)
-        odd = next(filter(None, map(_odd_record, _logs_in(aside))), None)
-        if odd is not None:
-            return None, odd
         there = set(Rdict.list_cf(aside, _options(Options)))
         wanted = [name for name in families if name in there]
         opened = Rdict(
@@ -269,17 +286,9 @@ def _opened_once(folder: str, families: Sequence[str]) -> tuple[tuple[Any, list[
             column_families={name: _options(Options) for name in ("default", *wanted)},
             access_type=AccessType.read_only(),
         )
-        return (opened, wanted), ""
-    except StoreError:
-        raise
-    except FileNotFoundError as error:
-        return None, f"{os.path.basename(str(error.filename))} is missing"
-    except OSError as error:
-        raise from_os_error(folder, error, "reading the database") from error
-    except Exception as error:
-        return None, _sentence(error).replace(aside, folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    except Exception as error:  # the library has no class of its own
+        return None, _sentence(error)
+    return (opened, wanted), ""
 
 
 def _sentence(error: Exception) -> str:
@@ -294,21 +303,42 @@ def _options(options: Any) -> Any:
     return found
 
 
-def _put_files(folder: str, aside: str) -> None:
-    """Link and copy what RocksDB reads. The manifest comes first: later files are not in it."""
-    names = sorted(os.listdir(folder), key=lambda name: (not _is_list(name), name))
-    for name in names:
-        source, target = os.path.join(folder, name), os.path.join(aside, name)
-        shadow = shadow_of(source)
-        if not (_is_list(name) or name.endswith((_LOG, _TABLE))) or not os.path.isfile(source):
-            continue  # a pipe would make the reader wait
-        if shadow is not None:
-            with open(target, "wb") as file:
-                file.write(shadow.read_whole(source))
-        elif name.endswith(_TABLE):
-            os.symlink(os.path.realpath(source), target)
-        else:
-            shutil.copyfile(source, target)
+def _put_files(folder: str, aside: str, held: ExitStack | None) -> str:
+    """Copy and link what RocksDB reads, and return what was deleted meanwhile.
+
+    The lists come first, and the folder is listed after them: what they name is there by then.
+    """
+    for of_lists in (True, False):
+        for name in sorted(filter(_is_read, os.listdir(folder))):
+            source, target = os.path.join(folder, name), os.path.join(aside, name)
+            if _is_list(name) is not of_lists or not os.path.isfile(source):
+                continue  # a pipe would make the reader wait
+            try:
+                _put_file(source, target, held)
+            except FileNotFoundError:
+                return f"{name} is missing"
+    return ""
+
+
+def _put_file(source: str, target: str, held: ExitStack | None) -> None:
+    shadow = shadow_of(source)
+    if shadow is not None:
+        with open(target, "wb") as file:
+            file.write(shadow.read_whole(source))
+    elif source.endswith(_TABLE):
+        os.symlink(_held_open(source, held) or os.path.realpath(source), target)
+    else:
+        shutil.copyfile(source, target)
+
+
+def _held_open(path: str, held: ExitStack | None) -> str | None:
+    """A path that leads to the file also when it is deleted; None if there is no such path."""
+    if held is None:
+        return None
+    file = os.open(path, os.O_RDONLY)
+    held.callback(os.close, file)
+    here = f"/dev/fd/{file}"
+    return here if os.path.exists(here) else None
 
 
 def _logs_in(aside: str) -> list[str]:
@@ -341,6 +371,10 @@ def _odd_record(path: str) -> str | None:
             behind = _HEAD.size + length
             at += left if behind > left or not kind else behind
     return None
+
+
+def _is_read(name: str) -> bool:
+    return _is_list(name) or name.endswith((_LOG, _TABLE))
 
 
 def _is_list(name: str) -> bool:
