@@ -80,14 +80,13 @@ class EntryCheck:
                 numbers = numbers.copy() if numbers is headers.queue_offset else numbers
                 numbers[row] = own
         # ListedEntries of records that no queue lists have the queue offset -1.
-        renumbered = (numbers != rows.offset) & (rows.offset >= 0)
+        renumbered: Mask = (numbers != rows.offset) & (rows.offset >= 0)
         renumbered[strangers] = False
         if renumbered.any():
             renumbered &= ~self._moved_up(rows, numbers)
-        wrong: Ints = np.flatnonzero(renumbered)
-        if strangers:
-            wrong = np.union1d(strangers, wrong).astype(np.int64)
-        for row in wrong.tolist():
+        wrong = renumbered.copy()
+        wrong[strangers] = True
+        for row in np.flatnonzero(wrong).tolist():
             if renumbered[row]:
                 error = self._renumbered(rows, row, int(numbers[row]))
             else:
@@ -95,11 +94,11 @@ class EntryCheck:
             self._damaged(error, rows.listed_at(rows.queue_of(row), row))
         if self._check_crc and len(rows):
             bad_crc, stored = self._checked(headers)
-            self.explain(rows, np.setdiff1d(bad_crc, wrong))
-            wrong = np.union1d(wrong, bad_crc)
-        if not len(wrong):
+            self.explain(rows, bad_crc[~wrong[bad_crc]])
+            wrong[bad_crc] = True
+        if not wrong.any():
             return rows, headers, stored
-        keep = np.setdiff1d(np.arange(len(rows)), wrong)
+        keep = np.flatnonzero(~wrong)
         return rows.take(keep), headers.take(keep), None
 
     def _checked(self, headers: Headers) -> tuple[Ints, pa.Array | None]:
