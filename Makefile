@@ -85,7 +85,7 @@ fast: jdk $(LOOPS) $(VENV)/spark-classes.jsa
 	@$(TIMED) "fast tests" $(PYTEST) -m "not live and not campaign" $(CHOSEN)
 
 .PHONY: test
-test: $(if $(FILE),,lint types) fast  ## check style and types, run all fast tests and the examples in the docs
+test: $(if $(FILE),,lint types) fast  ## check style and types, run all fast tests
 
 .PHONY: campaigns
 campaigns: jdk $(LOOPS) $(VENV)/spark-classes.jsa  ## run all cases of the long campaigns

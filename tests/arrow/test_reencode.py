@@ -132,6 +132,7 @@ def check_same(golden: GoldenStore, target: Path, *, log: bool = True) -> None:
         assert first_difference(our, their) is None, name
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("write", [write_by_columns, write_one_by_one])
 @pytest.mark.parametrize("name", STORES)
 def test_a_store_written_again_has_the_same_bytes(

@@ -144,6 +144,7 @@ def test_queues_offsets_and_configuration(pair: tuple[GoldenStore, GoldenStore])
     assert all("payments" in name for name in values if "readQueueNums" not in name)
 
 
+@pytest.mark.campaign
 def test_spark_has_the_same_rows(
     spark: SparkSession, pair: tuple[GoldenStore, GoldenStore]
 ) -> None:

@@ -115,6 +115,7 @@ def questions(rows: list[tuple[QueueId, int, Truth]]) -> dict[str, tuple[Any, An
     }
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", STORES)
 def test_a_filter_has_the_rows_that_match_it_in_every_store(untouched: Golden, name: str) -> None:
     store = untouched(name)

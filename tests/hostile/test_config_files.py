@@ -59,6 +59,7 @@ def all_commands(golden: GoldenStore, case: int) -> dict[str, str]:
     return said
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("case", range(len(WRONG)))
 def test_an_offset_file_that_is_no_table_is_named(tmp_path: Path, case: int) -> None:
     text = WRONG[case]

@@ -76,6 +76,7 @@ def ending(process: subprocess.Popen[str], begun: str = "") -> str:
     return found[1]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("way", "windows"),
     [

@@ -45,6 +45,7 @@ def run_cases(seeds: Sequence[str], folder: Path) -> None:
     assert not failed, "\n".join(failed)
 
 
+@pytest.mark.campaign
 def test_hostile_stores(tmp_path: Path) -> None:
     run_cases(FOUND, tmp_path)
 

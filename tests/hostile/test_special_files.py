@@ -74,6 +74,7 @@ COMMANDS = ["info", "topics", "queues", "lag", "usage", "verify", "recover", "of
 TABLES = ["files", "index", "checkpoint", "config"]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "places",
     [

@@ -65,6 +65,7 @@ def test_a_replay_in_many_waves_fails_at_what_an_idle_queue_lost(
     assert f"log offset {lost['commitLogOffset']}" in str(report.stopped_by)
 
 
+@pytest.mark.campaign
 def test_a_replay_that_goes_on_accounts_for_what_remains(
     hurt: tuple[GoldenStore, Truth], tmp_path: Path
 ) -> None:

@@ -71,6 +71,7 @@ def test_they_need_no_spark(golden: Golden, tmp_path: Path) -> None:
     assert "pip install 'rmqstore[spark]'" in refused.stderr
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", [*JOBS, *SUBMITTED])
 def test_help_from_another_folder(name: str, tmp_path: Path) -> None:
     done = subprocess.run(

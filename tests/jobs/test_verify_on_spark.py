@@ -26,6 +26,7 @@ Golden = Callable[[str], GoldenStore]
 IN_ONE_FOLDER = [name for name in STORES if not name.startswith("multipath")]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", IN_ONE_FOLDER)
 @ON_BOTH
 def test_the_findings_are_those_of_verify(

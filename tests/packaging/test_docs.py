@@ -195,6 +195,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
+@pytest.mark.campaign
 def test_examples_run(tmp_path: Path) -> None:
     """From top to bottom, in a folder with a real broker's store in `store`."""
     pages = [str(page) for page in PAGES if examples(page)]

@@ -49,6 +49,7 @@ def test_get_message_walks_every_queue_from_min_to_max(
             assert position + len(beyond) == high
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", STORES)
 def test_get_message_compares_tags_as_text(
     untouched: Callable[[str], GoldenStore], name: str

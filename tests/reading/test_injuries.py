@@ -332,6 +332,7 @@ def test_the_store_itself_is_given_whole_and_without_a_word(name: str, tmp_path:
         }
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", BASES)
 def test_no_injury_costs_a_message_without_a_word(name: str, tmp_path: Path) -> None:
     run_injuries(name, tmp_path, range(FAST_CASES))

@@ -27,6 +27,7 @@ def holders(store: GoldenStore, key: str, topic: str) -> list[int]:
     return [r["commitLogOffset"] for r in keyed(store) if key in keys_of(r) and r["topic"] == topic]
 
 
+@pytest.mark.campaign
 def test_a_message_whose_keys_are_in_two_index_files_is_found_by_each(tmp_path: Path) -> None:
     """The first of its keys were in a file that is gone, the others are in the one behind it."""
     store = unpack(NAME, tmp_path)

@@ -73,6 +73,7 @@ def test_a_key_is_found_though_its_queue_is_gone(tmp_path: Path, gone: str) -> N
             places(store, Search(["no-such-topic"], keys=["k"]))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("broken", [False, True], ids=["", "topics.json broken"])
 def test_ids_and_traces_find_a_topic_that_has_no_queue_left(tmp_path: Path, broken: bool) -> None:
     golden = unpack("clean-5.5.0", tmp_path)
@@ -211,6 +212,7 @@ def test_a_key_that_no_index_has_is_found_though_its_queue_is_gone(tmp_path: Pat
             assert places(store, Search(["orders"], keys=[key])) == with_key(golden, key, "orders")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", STORES)
 def test_no_key_of_a_real_store_is_found_twice_or_called_damaged(
     golden: Callable[[str], GoldenStore], name: str
@@ -229,6 +231,7 @@ def test_no_key_of_a_real_store_is_found_twice_or_called_damaged(
 LAST_OF_A_FILE = 99  # entries of a queue file of that store, less one: a search sets out from these
 
 
+@pytest.mark.campaign
 def test_one_damaged_entry_hides_no_other_message_from_its_key(tmp_path: Path) -> None:
     golden = unpack("clean-5.5.0", tmp_path)
     queue = [r for r in golden.truth if r["topic"] == "orders" and r["queueId"] == 0]

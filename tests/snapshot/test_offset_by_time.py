@@ -33,6 +33,7 @@ def boundary(times: Times, wanted: int) -> Boundary:
     return find_boundary(0, len(times), times.__getitem__, lambda time: time >= wanted)
 
 
+@pytest.mark.campaign
 @settings(max_examples=2_000, derandomize=True, deadline=None)
 @given(st.data())
 def test_the_boundary_is_that_of_a_look_at_every_record(data: st.DataObject) -> None:
@@ -83,6 +84,7 @@ def spark_rows(store: GoldenStore, **options: str) -> list[int]:
     return [row["commitLogOffset"] for row in rows]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("spoiled", ["one in the middle", "the last", "a run", "scattered"])
 def test_times_select_the_same_messages_around_damage(tmp_path: Path, spoiled: str) -> None:
     store = unpack(NAME, tmp_path)

@@ -191,6 +191,7 @@ def open_and_ask(store: SparseStore, counts: Counts) -> MessageStore:
     return opened
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("short", [0, 5])
 def test_ten_thousand_queues_over_a_tebibyte_of_log_open_at_once(
     tmp_path: Path, counts: Counts, short: int

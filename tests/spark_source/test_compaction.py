@@ -44,6 +44,7 @@ def read(options: dict[str, str], *filters: Filter) -> Rows:
     return sorted(tuple(row.values()) for row in rows_of(options, filters))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "how",
     [

@@ -17,6 +17,7 @@ from tests.support.spark.reads import rows_of
 from tests.support.spark.selections import NAME, PLACE, Golden, options_of, places, truth_where
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", STORES)
 @pytest.mark.parametrize("queues", ["there", "gone"])
 def test_the_log_gives_the_rows_of_the_queues(

@@ -103,6 +103,7 @@ def options_of(store: GoldenStore, folder: Path) -> dict[str, str]:
     return options
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", some("questions in SQL", STORES, 4))
 def test_every_question_has_the_same_rows(
     golden: Golden, spark: SparkSession, tmp_path: Path, name: str

@@ -46,6 +46,7 @@ def is_regular(stored: bytes) -> bool:
     return again == stored
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", STORES)
 def test_strings_and_map_of_a_brokers_messages_say_the_same(
     untouched: Callable[[str], GoldenStore], name: str

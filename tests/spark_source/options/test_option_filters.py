@@ -113,6 +113,7 @@ def check(store: GoldenStore, given: Mapping[str, str], why: str) -> None:
         assert of_place(pushed) <= of_place(without), (case, why)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("pair", PAIRS[:3] + PAIRS[16:18], ids=lambda pair: pair.options)
 def test_filters_and_options_narrow_together(golden: Golden, pair: Pair) -> None:
     store = golden(pair.store)

@@ -41,6 +41,7 @@ def test_ten_thousand_queues_of_three_billion_entries_are_planned(
     assert counts.seen["read"] <= 2 * queues + 3 * queues
 
 
+@pytest.mark.campaign
 def test_more_entries_are_planned_with_as_many_looks(tmp_path: Path, counts: Counts) -> None:
     looks = []
     for name, files in (("few", 1), ("many", 4)):

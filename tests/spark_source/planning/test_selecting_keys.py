@@ -24,6 +24,7 @@ from tests.support.spark.selections import (
 )
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", [NAME, "clean-4.9.7", "direct-5.5.0", "geometry-5.5.0"])
 def test_keys_select_by_a_word_or_the_uniq_key(golden: Golden, name: str) -> None:
     store = golden(name)
@@ -40,6 +41,7 @@ def test_keys_select_by_a_word_or_the_uniq_key(golden: Golden, name: str) -> Non
     assert found == truth_where(store, lambda r: user_topic(r) and bool(keys_of(r) & set(two)))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("harm", INDEX_HARMS)
 def test_keys_are_found_whatever_the_index_lacks(tmp_path: Path, harm: str) -> None:
     store = unpack("geometry-5.5.0", tmp_path)

@@ -152,6 +152,7 @@ def copied_by_spark(spark: SparkSession, store: Path, folder: Path, writer: Writ
     query.awaitTermination()
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("kills", "every"),
     [(4, 3), pytest.param(KILLS, 10, marks=pytest.mark.campaign)],

@@ -72,6 +72,7 @@ def place_of(offset: Mapping[str, Any]) -> int:
     return found
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", ["clean-5.5.0", "geometry-5.5.0", "clean-4.3.2", "crc-5.5.0"])
 @pytest.mark.parametrize(
     "limit", [{}, {"maxOffsetsPerTrigger": "37"}, {"maxBytesPerTrigger": "9k"}]

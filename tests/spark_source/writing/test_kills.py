@@ -122,6 +122,7 @@ def kill_rounds(folder: Path, way: str, kills: int, chance: random.Random) -> No
     assert killed >= kills * 0.9 - 1
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     "kills", [4, pytest.param(KILLS, marks=pytest.mark.campaign)], ids=["few", "many"]

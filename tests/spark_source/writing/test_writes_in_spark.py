@@ -173,6 +173,7 @@ def test_what_is_wrong_is_said_before_a_task_runs(spark: SparkSession, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.campaign
 def test_a_failing_task_leaves_the_target_as_it_was(
     spark: SparkSession, tmp_path: Path, small_files: str
 ) -> None:
@@ -238,6 +239,7 @@ def mirror(
     return query
 
 
+@pytest.mark.campaign
 def test_a_store_mirrored_into_another_ends_equal(
     spark: SparkSession, golden: Golden, tmp_path: Path, small_files: str
 ) -> None:
