@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from rmq_store.errors import AccessError, DataLossError, OsErrorsOf, from_os_error, shown_path
+from rmq_store.errors import AccessError, DataLossError, from_os_error, shown_path
 from rmq_store.files.checked_window import Window
 from rmq_store.files.cost import LOCAL, Cost
 from rmq_store.files.remote.blocks import KEPT_BYTES, Held, RemoteFile, Run, fetch_runs
@@ -197,8 +197,10 @@ class LocalFile(Source):
         self._segment, self._all_guarded = segment, guarded
         self._mapped: Bytes | None = None
         self._guarded: Guarded | None = None
-        with OsErrorsOf(segment.path, "opening"):
+        try:
             self._fd = open_to_read(segment)
+        except OSError as error:
+            raise from_os_error(segment.path, error, "opening") from error
 
     def __del__(self) -> None:
         if self._fd >= 0:
