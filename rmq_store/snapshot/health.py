@@ -123,8 +123,8 @@ class Health:
             yield from self._inside(found, parts, covered)
         yield from self._inside(near, parts)
         yield from (self._unlisted(queue, missing[queue]) for queue in sorted(missing))
-        if found is not None and not reads_records:
-            yield from self._covered_up(found, parts)
+        if not reads_records:
+            yield from self._covered_up({} if found is None else found.covered_up, parts)
         if last and not self._is_all(covered) and not (covered and covered.alone):
             damage = self.damage_near_end
             yield from (e for e in damage if covered is None or not covered.covers(e.offset))
@@ -208,13 +208,16 @@ class Health:
         return near.ends | (found.ends if found is not None else {})
 
     def short_queue_errors(self) -> Iterator[StoreError]:
-        """An error for each of the `short_queues`, of the `holed_queues` and for damage that is not all
-        listed, for what counts entries and reads no message."""
+        """An error for each of the `short_queues`, of the `holed_queues`, of those that list records of
+        others, and for damage that is not all listed, for what counts entries and reads no message."""
         for queue, lost in self.short_queues.items():
             if queue not in self.lost_queues:  # those have a warning of their own
                 yield self._unlisted(queue, lost)
         for queue, lost in self.holed_queues.items():
             yield self._damaged_inside(queue, lost)
+        for queue, lost in self.of_other_queues.items():
+            if queue not in self.holed_queues:
+                yield self._lists_others(queue, lost)
         yield from self._damage_seen()
 
     def warn_of_short_queues(self) -> None:
@@ -235,6 +238,11 @@ class Health:
                 for start, stop in self.view.offsets_without_entry(queue)
             )
         }
+
+    @Fact
+    def of_other_queues(self) -> dict[QueueId, Missing]:
+        """Queues with files that list records of other queues, and what these files list."""
+        return self.records.of_other_queues
 
     @Fact
     def damaged_ranges(self) -> list[tuple[int, int]]:
@@ -264,6 +272,7 @@ class Health:
         """The snapshot with only these `queues`, for a part of a job, and what only all of them prove."""
         some = {queue: self._states[queue] for queue in queues if queue in self._states}
         _ = self._in_whole_log, self.damage_near_end, self.damaged_ranges, self.lost_queues
+        _ = self.of_other_queues
         return replace(self.snapshot, queues=some, part=True, facts=dict(self.snapshot.facts))
 
     def is_quick(self, covered: LogRange, parts: Sequence[QueueSlice]) -> bool:
@@ -550,14 +559,20 @@ class Health:
                 yield self._further_unlisted(queue, count)
 
     def _covered_up(
-        self, found: MissingRecords, parts: Sequence[QueueSlice]
+        self, known: Mapping[QueueId, Missing], parts: Sequence[QueueSlice]
     ) -> Iterator[StoreError]:
-        """An error for each queue in `parts` whose entries stand for records of other queues."""
-        for queue, lost in sorted(found.covered_up.items()):
+        """An error for each queue in `parts` whose entries stand for records of other queues.
+
+        `known`: the queue's own records for which they stand; a copied folder hides none.
+        """
+        others = self.of_other_queues
+        for queue in sorted(known.keys() | others.keys()):
+            lost = known.get(queue) or others[queue]
             if any(
                 p.queue == queue and p.start < lost.stop and lost.offset < p.stop for p in parts
             ):
-                yield self._damaged_inside(queue, lost)
+                make = self._damaged_inside if queue in known else self._lists_others
+                yield make(queue, lost)
 
     @Fact
     def _in_whole_log(self) -> MissingRecords | None:
@@ -640,6 +655,16 @@ class Health:
             + (", and its entry leads to a record of another queue" if is_strange else ""),
         )
 
+    def _lists_others(self, queue: QueueId, lost: Missing) -> StoreError:
+        return self._error(
+            queue,
+            lost,
+            f"queue {queue.topic}/{queue.queue_id} lists {counted(lost.count, 'record')} of other queues, at "
+            f"queue offsets from {lost.offset} to {lost.stop - 1}: its folder, or a file in it, was copied, "
+            "renamed or exchanged",
+            advice="Move it away if it is a copy, or rebuild the queues: rmqstore rebuild STORE --to NEW",
+        )
+
     def _lost(self, queue: QueueId) -> StoreError:
         lost = self.lost_queues[queue]
         error = CorruptQueueError(
@@ -706,14 +731,16 @@ class Health:
             f"{queue.queue_id}: the queue's end is damaged",
         )
 
-    def _error(self, queue: QueueId, missing: Missing, reason: str) -> StoreError:
+    def _error(
+        self, queue: QueueId, missing: Missing, reason: str, advice: str = _REBUILD
+    ) -> StoreError:
         state = self._states[queue]
         error = CorruptQueueError(
             self.view.folder(queue),
             offset=QueueOffset(missing.offset),
             reason=reason,
             actual=f"queue offsets {state.min_offset} to {state.max_offset}",
-            advice=_REBUILD,
+            advice=advice,
         )
         error.entry = ListedAt(
             *queue, missing.offset, missing.log_offset, missing.size, missing.count

@@ -6,7 +6,7 @@ The rule by which a record counts as listed is `compare`, which `verify` uses to
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,6 +24,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.errors import ListedAt, MissingFileError, StoreError
+from rmq_store.files.cost import LOCAL
 from rmq_store.format.array_types import Ints, Mask
 from rmq_store.format.byte_layout import RECORD_HEAD
 from rmq_store.format.queue_entries import (
@@ -55,6 +56,7 @@ MOST_NAMED = 10_000  # records inside of queues that are reported one by one
 _ID = 0xFFFFFFFF  # the bits of a queueId
 _FAR = 4096  # queue offsets; records further apart are looked up separately
 _KEPT = 1 << 22  # entries kept in the order of the log, of all queues; 16 bytes each
+_MOST_FILES = 500  # of queues, of which two entries each are compared with their records
 _ENTRIES_TRIED = 64  # last entries of a queue, for one that points to a record
 _NO_STATE = QueueState(0, 0, 0, 0)
 
@@ -167,34 +169,102 @@ class UnlistedRecords:
         """MOST_LISTED, or fewer where entries cost requests."""
         return min(MOST_LISTED, self._log.chain.cost.spare // QUEUE_ENTRY.itemsize)
 
-    @cached_property
+    @property
     def all_listed(self) -> ListedEntries | None:
         """All entries that lead into the log, in log order; None if they are many, or a queue is damaged.
 
         Without those of files of other queues.
         """
+        return self._listed_by_whom[0]
+
+    @property
+    def of_other_queues(self) -> dict[QueueId, Missing]:
+        """Of queues, the entries in files whose first and last one lead to records of other queues.
+
+        Where the entries are many, of as many files as are looked at quickly. None of light queues, which
+        list the records of others.
+        """
+        return self._listed_by_whom[1]
+
+    @cached_property
+    def _listed_by_whom(self) -> tuple[ListedEntries | None, dict[QueueId, Missing]]:
+        """`all_listed` and `of_other_queues`."""
         states, end = self._snapshot.queues, self._snapshot.log_end
         slices = [QueueSlice(q, one.min_offset, one.max_offset) for q, one in states.items()]
-        if self._snapshot.part or not 0 < sum(map(len, slices)) <= self.most_listed:
-            return None
+        count = sum(map(len, slices))
+        is_whole = count <= self.most_listed
+        if self._snapshot.part or not count or not (is_whole or self._log.chain.cost is LOCAL):
+            return None, {}
         try:
+            per_file = [self._view.units_per_file(one.queue) for one in slices]
+            if not is_whole:
+                slices = self._edges_of_files(slices, per_file)
             self._view.fetch_ahead(slices)
             found = [self._view.entries(one.queue, one.start, one.stop) for one in slices]
-            per_file = [self._view.units_per_file(one.queue) for one in slices]
         except StoreError:
-            return None  # who reads the damaged queue reports it
-        number = np.repeat(np.arange(len(found)), [len(one) for one in found])
-        listed = concat_entries(found).extended(ListedEntries, queues=Queues(states), queue=number)
+            return None, {}  # who reads the damaged queue reports it
+        queues = Queues(states)
+        numbers = {queue: number for number, queue in enumerate(queues)}
+        number = np.repeat(
+            [numbers[one.queue] for one in slices], [len(entries) for entries in found]
+        )
+        listed = concat_entries(found).extended(ListedEntries, queues=queues, queue=number)
         listed = listed.take(listed.points_to_record & (listed.log_offset <= end - listed.size))
         file = listed.offset // np.array(per_file, dtype=np.int64)[listed.queue]
-        listed = listed.take(~self._of_other_queues(listed, file))
-        return listed.take(np.argsort(listed.log_offset, kind="stable"))
+        of_others = self._are_of_others(listed, file)
+        strange = {
+            queue: self._in_files(queue, listed, rows, per_file[numbers[queue]])
+            for queue, rows in listed.by_queue(np.flatnonzero(of_others))
+        }
+        listed = listed.take(~of_others)
+        return listed.take(
+            np.argsort(listed.log_offset, kind="stable")
+        ) if is_whole else None, strange
 
-    def _of_other_queues(self, listed: ListedEntries, file: Ints) -> Mask:
-        """Mask of the entries in files whose first and last one lead to records of other queues.
+    def _edges_of_files(
+        self, slices: Sequence[QueueSlice], per_file: Sequence[int]
+    ) -> list[QueueSlice]:
+        """The first and the last entry of the files of some queues; of `_MOST_FILES`, wherever they are."""
+        files: list[QueueSlice] = []
+        for one, width in zip(slices, per_file, strict=True):
+            at = one.start // width * width
+            # A file that was renamed to a distant number leaves a very wide hole.
+            for hole, behind in (
+                *self._view.offsets_without_entry(one.queue),
+                (one.stop, one.stop),
+            ):
+                end = min(hole, one.stop)
+                for first in range(at, end, width):
+                    start, stop = max(one.start, first), min(first + width, end)
+                    files.append(QueueSlice(one.queue, start, stop))
+                at = max(at, behind // width * width)
+        return [
+            edge
+            for one in files[:: -(-len(files) // _MOST_FILES)]
+            for edge in (
+                QueueSlice(one.queue, one.start, one.start + 1),
+                QueueSlice(one.queue, max(one.start + 1, one.stop - 1), one.stop),
+            )
+        ]
 
-        `file`: the number of each entry's, in its queue. None of light queues, which list records of others.
-        """
+    def _in_files(
+        self, queue: QueueId, listed: ListedEntries, rows: Ints, per_file: int
+    ) -> Missing:
+        """All entries of a queue in the files that some of them are in."""
+        state, first = self._snapshot.queues[queue], int(rows[0])
+        files = np.unique(listed.offset[rows] // per_file)
+        starts = np.maximum(files * per_file, state.min_offset)
+        stops = np.minimum((files + 1) * per_file, state.max_offset)
+        return Missing(
+            int((stops - starts).sum()),
+            int(starts[0]),
+            int(listed.log_offset[first]),
+            int(listed.size[first]),
+            int(stops[-1]),
+        )
+
+    def _are_of_others(self, listed: ListedEntries, file: Ints) -> Mask:
+        """Mask of the entries of `of_other_queues`. `file`: the number of each entry's, in its queue."""
         first = np.diff(listed.queue, prepend=-1).astype(bool) | np.diff(file, prepend=-1).astype(
             bool
         )

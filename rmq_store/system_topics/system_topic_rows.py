@@ -74,8 +74,8 @@ def is_whole(store: MessageStore, topic: str, queue_id: int | None) -> bool:
     if not there or len(store.view.queues_read([topic])) != len(there):
         return False
     chosen = [queue for queue in there if queue_id in (None, queue.queue_id)]
-    short = health.short_queues.keys() | health.holed_queues.keys()
-    return bool(chosen) and short.isdisjoint(chosen)
+    lacking = (health.short_queues, health.holed_queues, health.of_other_queues)
+    return bool(chosen) and all(some.keys().isdisjoint(chosen) for some in lacking)
 
 
 def newest_time(store: MessageStore) -> int:

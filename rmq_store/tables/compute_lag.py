@@ -74,7 +74,8 @@ def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int) -> Row:
     if status == "OK" and offset < high and not store.view.is_read(queue):
         status = NOT_READ
     start = min(max(offset, low), high)
-    short, inside = health.short_queues.get(queue), health.holed_queues.get(queue)
+    short = health.short_queues.get(queue)
+    inside = health.holed_queues.get(queue) or health.of_other_queues.get(queue)
     has_hole = inside is not None and start < inside.stop
     if start < high:
         has_hole |= any(_within(start, high, store.view.offsets_without_entry(queue)))
