@@ -242,7 +242,7 @@ class KeyIndex:
 
         None if they are long: `to_read` returns the ranges to read. Call it after `indexed`.
         """
-        if sum(stop - start for start, stop in self.to_read()) > _SHORT_GAPS:
+        if not self.has_short_gaps():
             return None
         topics_of: dict[str, set[str]] = {}
         for topic, key in wanted:
@@ -254,6 +254,10 @@ class KeyIndex:
                     if topic in topics:
                         found.setdefault(topic, set()).add(offset)
         return found
+
+    def has_short_gaps(self) -> bool:
+        """Whether all uncovered ranges are short enough to be read beside a look-up."""
+        return sum(stop - start for start, stop in self.to_read()) <= _SHORT_GAPS
 
     def _read_uncovered(self) -> list[_Uncovered]:
         if self._uncovered is None:
