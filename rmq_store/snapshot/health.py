@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from rmq_store.commitlog.compare_doubled_files import contradictions
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.misnamed_files import misnamed_files
+from rmq_store.commitlog.misnamed_files import MisnamedFile, misnamed_files
 from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.config.broker_conf import StoreConfig
@@ -603,7 +603,7 @@ class Health:
             if listed < stop - extent.start:
                 why = extent.reason or "a record that names another place"
                 errors.append(self._damaged(extent.start, stop - extent.start, why))
-        return errors
+        return list(self._in_misnamed_or(errors))
 
     @Fact
     def lost_queues(self) -> dict[QueueId, LostQueue]:
@@ -675,19 +675,34 @@ class Health:
         )
 
     def _damage(self, found: MissingRecords) -> Iterator[StoreError]:
-        yield from (self._damaged(*damage) for damage in found.damage)
+        yield from self._in_misnamed_or(self._damaged(*damage) for damage in found.damage)
 
     def _damage_seen(self) -> Iterator[StoreError]:
         """The errors of damage that was met in a look at what no queue lists: maybe at a part of it."""
         damage = [] if self._in_whole_log is None else self._in_whole_log.damage
-        for place, _, why in damage:
-            if not any(start <= place < stop for start, stop in self.log.chain.holes):
-                yield CorruptRecordError(
-                    self.log.path_at(place),
-                    offset=LogOffset(place),
-                    reason=f"the log is damaged at log offset {place} ({why}), and messages there are lost",
-                    advice="rmqstore verify shows how far, and of which queues",
-                )
+        holes = self.log.chain.holes
+        yield from self._in_misnamed_or(
+            CorruptRecordError(
+                self.log.path_at(place),
+                offset=LogOffset(place),
+                reason=f"the log is damaged at log offset {place} ({why}), and messages there are lost",
+                advice="rmqstore verify shows how far, and of which queues",
+            )
+            for place, _, why in damage
+            if not any(start <= place < stop for start, stop in holes)
+        )
+
+    def _in_misnamed_or(self, damage: Iterable[StoreError]) -> Iterator[StoreError]:
+        """The errors of damage, but one for all in a log file that has the name of another place."""
+        known: dict[int, list[MisnamedFile]] = {}
+        for error in damage:
+            assert error.offset is not None
+            file = self.log.chain.segment_at(error.offset)
+            if file is not None and file.base not in known:
+                known[file.base] = list(misnamed_files(self.log, [file]))
+                yield from (one.error for one in known[file.base])
+            if file is None or not known[file.base]:
+                yield error
 
     def _damaged(self, start: int, length: int, why: str) -> StoreError:
         return CorruptRecordError(
