@@ -139,7 +139,7 @@ class StoreWriter:
         `config` are those of the existing files. Raises InvalidArgumentError if `config`
         contradicts the files; StoreLockedError; ForeignLogError if the log belongs to another
         store; UnrecoverableStoreError before a strict recovery without `until` cuts intact records
-        behind a damaged one.
+        behind a damaged one, or what a store that was closed lists after its log's end.
         """
         return cls._of(open_store(path, config, release, broker_name, recovery, until))
 
