@@ -396,13 +396,8 @@ class Health:
                 self.log.record_at(start)
             except StoreError as error:
                 yield error
-        if not holes and self.ends.is_closed and self.is_listed_beyond(end):
-            yield DataLossError(
-                self.log.path_at(end),
-                offset=LogOffset(end),
-                reason="the end of the log is lost: queues list messages after it",
-                advice=self._where_the_end_may_be,
-            )
+        if self.lost_end is not None:
+            yield self.lost_end
 
     def _reached_ends(self, parts: Sequence[QueueSlice]) -> tuple[set[QueueId], set[QueueId]]:
         """The queues of `parts` of which they reach the first message, and those with the last."""
@@ -475,6 +470,21 @@ class Health:
             + ("" if proven else "; if a clock was set back, move the checkpoint away"),
         )
 
+    @property
+    def lost_end(self) -> StoreError | None:
+        """The `lost_log`, or the error if queues of a closed store list messages after its log."""
+        end = self.snapshot.log_end
+        if self.lost_log is not None or not (self.is_listed_beyond(end) and self.ends.is_closed):
+            return self.lost_log
+        if any(stop > end for _, stop in self.log.chain.holes):
+            return None  # in a file that is missing
+        return DataLossError(
+            self.log.path_at(end),
+            offset=LogOffset(end),
+            reason="the end of the log is lost: queues list messages after it",
+            advice=self._where_the_end_may_be,
+        )
+
     @cached_property
     def _where_the_end_may_be(self) -> str:
         """Advice about a lost end of the log."""
@@ -510,12 +520,7 @@ class Health:
 
     def is_listed_beyond(self, place: int) -> bool:
         """Whether the last entry of a queue leads to a log offset at or after `place`."""
-        for queue, state in self._states.items():
-            start = max(state.min_offset, state.max_offset - 1)
-            last = self.view.entries(queue, start, state.max_offset)
-            if len(last) and int(last.log_offset[-1]) >= place:
-                return True
-        return False
+        return self.snapshot.last_listed >= place
 
     @Fact
     def _doubled(self) -> list[StoreError]:
