@@ -548,8 +548,9 @@ class MessageStore:
         at its place in the compaction log as commit_log_offset, and with the offsets of that queue,
         min_offset -1 if it is empty. No offset is too small there, and `as_broker` compares no tags.
 
-        Raises CorruptRecordError for a damaged record on the way; `as_broker` returns it unread. In
-        `compaction/` both raise it, and CorruptQueueError or MissingFileError for its other damage.
+        Raises the errors of `read_slices` for damage on the way, and DataLossError where no message is
+        before the queue's end and the log lost its own; `as_broker` answers as the broker. In
+        `compaction/` both raise CorruptRecordError, CorruptQueueError or MissingFileError.
         """
         queue = QueueId(text("topic", topic), number("queue_id", queue_id))
         log, offset = self.log, number("offset", offset)

@@ -128,7 +128,7 @@ def info_of_root(root: Path, config: StoreConfig, name: str) -> StoreInfo:
             None if unread is None else f"{unread.reason}. {unread.advice}",
             _members(root, config),
             _tiered(root),
-            (*_damage(root, log, end), *_damage_of_queues(root, log, end, in_database)),
+            (*_damage(root, log, first, end), *_damage_of_queues(root, log, end, in_database)),
         )
 
 
@@ -226,8 +226,8 @@ def _written_until(log: CommitLog, segment: SegmentFile) -> int:
     return min(low * _BLOCK, segment.size)
 
 
-def _damage(root: Path, log: CommitLog, end: LogEnd) -> Iterator[str]:
-    """What the files, the log's last file and the checkpoint show. Reads no queue."""
+def _damage(root: Path, log: CommitLog, first: Record | None, end: LogEnd) -> Iterator[str]:
+    """What the files, both ends of the log and the checkpoint show. Reads no queue."""
     doubled = doubled_names(log)
     if doubled is not None:
         yield doubled
@@ -235,8 +235,10 @@ def _damage(root: Path, log: CommitLog, end: LogEnd) -> Iterator[str]:
     yield from (
         f"{shown_path(file.path)} may not be read: Permission denied" for file in unreadable
     )
-    if not unreadable:
-        yield from map(str, misnamed_files(log))
+    misnamed = [] if unreadable else list(map(str, misnamed_files(log)))
+    yield from misnamed
+    if first is None and end.last is not None and not (unreadable or misnamed):
+        yield f"no record starts at log offset {log.start}, where the log begins, and records follow"
     for start, stop in log.chain.holes:
         yield f"log offset {start} to {stop} is in no file: a file is missing, empty or cut"
     for start, stop in end.damaged:

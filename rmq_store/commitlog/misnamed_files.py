@@ -28,6 +28,10 @@ _RENAME = "Give it that name before anything else: its messages are then read ag
 _TAKEN = (
     "Another file has that name: keep the one with the messages, and move the other one away first"
 )
+_BOTH = (
+    "The file with that name has a wrong one too: move that one aside first, then give each its own name "
+    "before anything else: their messages are then read again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +41,8 @@ class MisnamedFile:
     file: SegmentFile
     base: int
     """The log offset that its name should be."""
-    taken: bool
-    """Whether a file that belongs there has that name, so that a user must not overwrite it."""
-
-    @property
-    def advice(self) -> str:
-        """What to do with the file."""
-        return _TAKEN if self.taken else _RENAME
+    advice: str
+    """What to do with the file, so that no other one is overwritten."""
 
     @property
     def error(self) -> CorruptRecordError:
@@ -51,18 +50,18 @@ class MisnamedFile:
         return CorruptRecordError(
             self.file.path,
             offset=LogOffset(self.file.base),
-            reason="a wrong name for this file of the log, by the physicalOffset of its first record",
-            expected=segment_name(self.base),
-            actual=segment_name(self.file.base),
+            reason=f"the log file {segment_name(self.file.base)} {self._what}",
             advice=self.advice,
         )
 
     def __str__(self) -> str:
         """A sentence with both names."""
-        return (
-            f"{shown_path(self.file.path)} has a wrong name: by the physicalOffset of its first record it is "
-            f"the file {segment_name(self.base)}"
-        )
+        return f"{shown_path(self.file.path)} {self._what}"
+
+    @property
+    def _what(self) -> str:
+        named = segment_name(self.base)
+        return f"has a wrong name: by the physicalOffset of its first record it is the file {named}"
 
 
 def misnamed_files(
@@ -77,9 +76,9 @@ def misnamed_files(
     for file in files:
         base = None if log.copied or log.frame_at(file.base) else _other_base(log, file)
         if base is not None:
-            others = (other for other in log.chain.segments_from(base) if other.base == base)
+            others = [other for other in log.chain.segments_from(base) if other.base == base]
             taken = any(_other_base(log, other) is None for other in others)
-            yield MisnamedFile(file, base, taken)
+            yield MisnamedFile(file, base, _TAKEN if taken else _BOTH if others else _RENAME)
 
 
 def refuse_unsure_files(log: CommitLog) -> None:
@@ -99,11 +98,7 @@ def refuse_misnamed(log: CommitLog) -> None:
     for found in misnamed_files(log):
         error = found.error
         raise UnrecoverableStoreError(
-            error.path,
-            reason=error.reason,
-            expected=error.expected,
-            actual=error.actual,
-            advice=f"{found.advice}. Nothing was changed",
+            error.path, reason=error.reason, advice=f"{found.advice}. Nothing was changed"
         )
 
 

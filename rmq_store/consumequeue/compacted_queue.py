@@ -12,6 +12,7 @@ import os
 import time
 import zlib
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,6 +77,7 @@ class CompactionFolders:
         self._root = root
         self._sources = Sources(_FILES_KEPT)
         self._open: dict[QueueId, CompactedQueue | None] = {}
+        self._waits = 0
 
     def is_there(self, topic: str | None = None) -> bool:
         """Whether a broker with compaction has used the store; with `topic`, has compacted that."""
@@ -102,7 +104,7 @@ class CompactionFolders:
         """The files of a queue, looked at again while a running broker exchanges them.
 
         It does so after a compaction, first those of the log (CompactionLog#replaceFiles). An exchange that
-        was interrupted, and damage, stay; so this ends.
+        was interrupted, and damage, stay; so this ends, and waits for such queues of a store together.
         """
         same, last = 0, None
         for _ in range(_LOOKS if self._may_grow() else 0):
@@ -117,10 +119,22 @@ class CompactionFolders:
             same = same + 1 if quiet and before == last else 0
             if failed is not None and same >= _SAME_LOOKS:
                 raise failed
+            if self._has_stayed(queue, before):
+                break
             last = before
             self._sources.clear()
+            self._waits += 1
             time.sleep(_PAUSE_S)
         return again_if_expired(lambda: self._opened(queue, seen))
+
+    @cached_property
+    def _at_first(self) -> dict[QueueId, FilesThere]:
+        """The files of all queues when one first had to be waited for."""
+        return {queue: files_in(*self._folders_of(queue)) for queue in self.queues()}
+
+    def _has_stayed(self, queue: QueueId, files: FilesThere) -> bool:
+        """Whether a queue has had these files for as long as one is waited for."""
+        return self._at_first.get(queue) == files and self._waits >= _LOOKS
 
     def _may_grow(self) -> bool:
         """Whether a broker writes the store now, or was killed when it did."""

@@ -37,8 +37,9 @@ _NAMES = frozenset(
         "CHECKPOINT_TOPIC",
     )
 )
-# TopicValidator reserves `rmq_sys_`. %LMQ% queues list records of other topics a second time.
-_PREFIXES = ("rmq_sys_", "RMQ_SYS_", RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX)
+RESERVED_PREFIX: Final = "rmq_sys_"  # by TopicValidator, for topics of the broker
+# %LMQ% queues list records of other topics a second time.
+_PREFIXES = (RESERVED_PREFIX, "RMQ_SYS_", RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX)
 _REPLY_SUFFIX = "_REPLY_TOPIC"
 
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,41 @@ class KeyIndex:
         self._inside: dict[str, list[tuple[int, int]]] = {}
         self._uncovered: list[_Uncovered] | None = None
         self._damage: list[StoreError] = []
+        self._distrust_foreign()
+
+    def _distrust_foreign(self) -> None:
+        """Distrust files of another log, as in an index that was copied from another store.
+
+        Looks at the first and the last file, and then at all. A request for each would cost too much.
+        """
+        ends = [*self.files[:1], *self.files[-1:]]
+        if self._log.chain.cost.looks_at_once > 1 or all(map(self._is_of_log, ends)):
+            return
+        for file in [file for file in self.files if not self._is_of_log(file)]:
+            self._distrust(
+                file,
+                CorruptIndexError(
+                    file.path,
+                    reason="the log has no records where and when this file has its first and last one",
+                    advice="It is of another store. Rebuild the index: rmqstore rebuild STORE --to NEW",
+                ),
+            )
+
+    def _is_of_log(self, file: IndexFile) -> bool:
+        """Whether the first or the last record of a file is in the log, or damage there, or both expired."""
+        header = file.header
+        ends = (
+            (header.begin_log_offset, header.begin_timestamp),
+            (header.end_log_offset, header.end_timestamp),
+        )
+        inside = [(at, time) for at, time in ends if self._log.start <= at < self._log_end]
+        return not header.items or not inside or any(starmap(self._was_stored, inside))
+
+    def _was_stored(self, at: int, time: int) -> bool:
+        try:
+            return self._log.record_at(at).store_timestamp == time
+        except (CorruptRecordError, MissingFileError) as error:
+            return not_a_record(self._log, self._log_end, at, error) is not None
 
     def _fronts_fetched(self, segments: list[SegmentFile]) -> Iterator[SegmentFile]:
         """The files; for remote files, fetches the bytes that show the geometry in parallel."""
@@ -242,7 +278,7 @@ class KeyIndex:
 
         None if they are long: `to_read` returns the ranges to read. Call it after `indexed`.
         """
-        if sum(stop - start for start, stop in self.to_read()) > _SHORT_GAPS:
+        if not self.has_short_gaps():
             return None
         topics_of: dict[str, set[str]] = {}
         for topic, key in wanted:
@@ -254,6 +290,10 @@ class KeyIndex:
                     if topic in topics:
                         found.setdefault(topic, set()).add(offset)
         return found
+
+    def has_short_gaps(self) -> bool:
+        """Whether all uncovered ranges are short enough to be read beside a look-up."""
+        return sum(stop - start for start, stop in self.to_read()) <= _SHORT_GAPS
 
     def _read_uncovered(self) -> list[_Uncovered]:
         if self._uncovered is None:

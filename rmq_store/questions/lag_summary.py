@@ -33,8 +33,8 @@ _LOSSES = {
     LOST_QUEUE: "the lag in {} is not known: the entries are lost",
     LOST_ENTRIES: "no consumer gets messages of {} that the log has: their entries are lost, and the lag "
     "lacks them or counts what cannot be read. rmqstore rebuild lists them in a new store",
-    LOST_RECORDS: "the log has lost messages that wait in {}: a file of it is missing, empty, cut or "
-    "damaged. Look for it in a copy or a replica",
+    LOST_RECORDS: "the log has lost messages that wait in {}: a file of it is missing, empty, cut, damaged "
+    "or misnamed. rmqstore verify says which one",
 }
 _PROBLEMS = _LOSSES | {
     NOT_KNOWN: "whether {} may be read is not known: topics.json cannot be read",

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.format.message import Message
 from rmq_store.format.queue_entries import FILLER_SIZE, Entries
-from rmq_store.format.queues import QueueId
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
 from rmq_store.reading.message_lookup import MessageLookup
 from rmq_store.reading.message_of_entry import broker_position
-from rmq_store.reading.query import parse_tags, positive
+from rmq_store.reading.query import Query, parse_tags, positive
+from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
 from rmq_store.snapshot.queue_view import QueueView
 
 # Defaults of MessageStoreConfig.
@@ -103,19 +104,30 @@ class MessageGetter:
     def exact(self, queue: QueueId, offset: int, max_messages: int, tags: Tags) -> GetMessageResult:
         """Up to `max_messages` messages from `offset`, from all files. Tags are compared as text.
 
-        An entry that does not point to its record is skipped.
+        Raises what a read of the queue raises: for an entry that does not lead to its record, and where no
+        message is found before the queue's end, for a log that lost its own end.
         """
         positive("max_messages", max_messages)
-        wanted = parse_tags(tags)
         state = self._queues.get(queue)
         if state is None:
             return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         low, high = state.min_offset, state.max_offset
         answer = off_range(offset, low, high)
-        if answer is not None:
-            return answer
+        if answer is None:
+            found, at = self._found(queue, range(offset, high), max_messages, parse_tags(tags))
+            status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
+            answer = GetMessageResult(status, at, low, high, found)
+        if not answer.messages and answer.next_begin_offset >= high:
+            for error in self._view.health.errors_of_log_end({queue}):
+                raise error
+        return answer
+
+    def _found(
+        self, queue: QueueId, offsets: range, max_messages: int, tags: Collection[str] | None
+    ) -> tuple[list[Message], int]:
+        """The first messages in a range of queue offsets, and the one to go on at."""
         found: list[Message] = []
-        at, step = offset, _CHUNK
+        at, high, step = offsets.start, offsets.stop, _CHUNK
         while at < high and len(found) < max_messages:
             upto = min(high, at + max(step, max_messages - len(found)))
             entries = self._view.entries(queue, at, upto)
@@ -124,14 +136,23 @@ class MessageGetter:
             for row in range(len(entries)):
                 message = self._lookup.message_of(queue, entries, row)
                 at = max(at, int(entries.offset[row] + max(1, entries.count[row])))
-                if message is not None and (wanted is None or message.tags in wanted):
+                if message is None:
+                    self._refuse_dead_end(queue, int(entries.offset[row]), at)
+                elif tags is None or message.tags in tags:
                     found.append(message)
                     if len(found) == max_messages:
                         break
             else:
                 at = max(at, upto)
-        status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
-        return GetMessageResult(status, min(at, high), low, high, found)
+        return found, min(at, high)
+
+    def _refuse_dead_end(self, queue: QueueId, start: int, stop: int) -> None:
+        """Raise the error of a range of entries that do not lead to records of their queue."""
+        query, parts = Query.of(verify_queue=True), [QueueSlice(queue, start, stop)]
+        end, ranges = self._view.snapshot.log_end, ranges_of_slices(parts)
+        reader = SliceReader(self._log, self._view, "", end, query, ranges)
+        for _ in reader.read(parts):
+            pass
 
     def as_broker(
         self, queue: QueueId, offset: int, max_messages: int, tags: Tags, overflow_to_min: bool

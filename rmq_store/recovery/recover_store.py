@@ -114,7 +114,7 @@ def recover_locked(
     an unclean store at this offset, even if whole records follow. `planned`: change nothing.
     `queue_database`: the folder of a new RocksDB database for the queues of a store that has none. Raises
     InvalidArgumentError if no record ends there, and without `cuts_intact` UnrecoverableStoreError
-    before a strict recovery cuts intact records.
+    before a strict recovery cuts intact records, or entries of a closed store whose log lost its end.
     """
     begun = time.monotonic()
     changes = ChangeList(planned=planned, read_back=mode == "broker")

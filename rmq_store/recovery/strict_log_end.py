@@ -11,18 +11,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-
+from rmq_store.commitlog.half_written import half_written_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_or_gap import WITHIN_THE_LOG, Extent, SoundRun
 from rmq_store.commitlog.walk import last_from, walk
 from rmq_store.format.array_types import Ints
-from rmq_store.format.byte_layout import PROPERTIES_LENGTH_SIZE
 from rmq_store.format.record import Gap
 from rmq_store.markers.checkpoint import Checkpoint
 
-_SECTOR = 512  # bytes of the smallest disk write
 TIMESTAMP_SLACK_MS = 3000  # StoreCheckpoint#getMinTimestamp
 
 
@@ -138,7 +135,7 @@ class LogWalk:
                 yield piece
                 continue
             start = 0
-            for row in self._half_written(piece.headers).tolist():
+            for row in half_written_rows(piece.headers, self.flushed_until).tolist():
                 if start < row:
                     yield piece.part(start, row)
                 torn = piece.part(row, row + 1)
@@ -146,26 +143,6 @@ class LogWalk:
                 start = row + 1
             if start < len(piece.headers):
                 yield piece.part(start, len(piece.headers))
-
-    def _half_written(self, headers: Headers) -> Ints:
-        """Rows that add up and are still torn: the body CRC does not cover topic and properties.
-
-        Bytes that did not reach the disk are zero, to the record's end or for a whole sector.
-        Records known to have been flushed skip the sector check, because a property may hold zeros
-        itself.
-        """
-        window, start = headers.window, headers.properties_at
-        end = start + headers.properties_length
-        torn = window[start - PROPERTIES_LENGTH_SIZE - 1] == 0  # the last byte of the topic
-        torn |= (headers.properties_length > 0) & (window[end - 1] == 0)
-        fresh = headers.store_timestamp > self.flushed_until
-        sector = -(-start // _SECTOR) * _SECTOR
-        while (inside := np.flatnonzero(fresh & (sector < end))).size:
-            for row in inside[window[sector[inside]] == 0].tolist():
-                piece = window[int(sector[row]) : min(int(sector[row]) + _SECTOR, int(end[row]))]
-                torn[row] |= not piece.any()
-            sector = sector + _SECTOR
-        return np.flatnonzero(torn)
 
     def _note(self, headers: Headers) -> None:
         last = int(headers.at[-1]) + headers.base

@@ -14,7 +14,7 @@ from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import batch_topics, declared_topics
-from rmq_store.consumequeue.entries_after_log import entries_after, entries_inside
+from rmq_store.consumequeue.entries_after_log import entries_after, entries_inside, line_of_lost_end
 from rmq_store.consumequeue.entry_of_record import entries_to_write
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import InvalidArgumentError, LogOffset, UnrecoverableStoreError, spoken
@@ -174,16 +174,27 @@ class StrictRecovery:
             stops = self._folders.stops()
             report.entries_after_log = entries_after(self._folders, log, end, stops)
             self._count_behind(log, end, first.newest_timestamp)
-        if report.intact_cut and not self._cuts_intact:
-            raise UnrecoverableStoreError(
-                log.path_at(end),
-                offset=LogOffset(end),
-                reason=f"{report.intact_cut} intact records are behind a damaged one, and a recovery "
-                "cuts them",
-                advice="Copy them into a new store first: rmqstore salvage; "
-                "then rmqstore recover --apply cuts them here",
-            )
+        if not self._cuts_intact:
+            self._refuse_to_cut(log.path_at(end), end)
         return first
+
+    def _refuse_to_cut(self, path: str, end: int) -> None:
+        """Raise UnrecoverableStoreError before a writer cuts intact records, or entries of a store that was
+        closed: no crash lost their records. New messages would get the offsets of those, which consumers
+        have passed, and the file that is lost could no longer be put back."""
+        report = self.report
+        if report.intact_cut:
+            reason = f"{report.intact_cut} intact records are behind a damaged one, and a recovery cuts them"
+            advice = (
+                "Copy them into a new store first: rmqstore salvage; "
+                "then rmqstore recover --apply cuts them here"
+            )
+        elif report.entries_after_log and report.clean:
+            reason = line_of_lost_end(report.entries_after_log, end)
+            advice = "To append without them, let rmqstore recover --apply cut these entries first"
+        else:
+            return
+        raise UnrecoverableStoreError(path, offset=LogOffset(end), reason=reason, advice=advice)
 
     def _count_behind(self, log: CommitLog, end: int, newest: int) -> None:
         """Count the intact records that follow the one at `end`, which does not count.

@@ -11,7 +11,14 @@ from itertools import count
 from typing import Any
 
 from rmq_store.config.consumer_offsets import read_delay_offsets
-from rmq_store.format.topics import DLQ_PREFIX, OP_TOPICS, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from rmq_store.format.topics import (
+    DLQ_PREFIX,
+    OP_TOPICS,
+    RESERVED_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.dead_letters import DeadLettersQuestion
 from rmq_store.report.report_scope import Inquiry
@@ -34,7 +41,6 @@ from rmq_store.tables import TABLES
 from rmq_store.verify.findings import Severity
 
 _LISTED = 20
-_OF_BROKER = "rmq_sys_"  # topics of the broker; a retry belongs to a consumer
 _LATEST = 1 << 62
 
 Row = Mapping[str, Any]
@@ -312,7 +318,7 @@ def _sorted_rows(
     def users() -> Iterable[tuple[tuple[int, ...], int, Row]]:
         nonlocal system
         for row in rows_of(inquiry.store, None):
-            if str(row.get("topic")).startswith(_OF_BROKER):
+            if str(row.get("topic")).startswith(RESERVED_PREFIX):
                 system += 1
                 continue
             states[row.get("state", "")] += 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from rmq_store.commitlog.compare_doubled_files import contradictions
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.misnamed_files import misnamed_files
+from rmq_store.commitlog.misnamed_files import MisnamedFile, misnamed_files
 from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.config.broker_conf import StoreConfig
@@ -405,13 +405,8 @@ class Health:
                 self.log.record_at(start)
             except StoreError as error:
                 yield error
-        if not holes and self.ends.is_closed and self.is_listed_beyond(end):
-            yield DataLossError(
-                self.log.path_at(end),
-                offset=LogOffset(end),
-                reason="the end of the log is lost: queues list messages after it",
-                advice=self._where_the_end_may_be,
-            )
+        if self.lost_end is not None:
+            yield self.lost_end
 
     def _reached_ends(self, parts: Sequence[QueueSlice]) -> tuple[set[QueueId], set[QueueId]]:
         """The queues of `parts` of which they reach the first message, and those with the last."""
@@ -484,6 +479,21 @@ class Health:
             + ("" if proven else "; if a clock was set back, move the checkpoint away"),
         )
 
+    @property
+    def lost_end(self) -> StoreError | None:
+        """The `lost_log`, or the error if queues of a closed store list messages after its log."""
+        end = self.snapshot.log_end
+        if self.lost_log is not None or not (self.is_listed_beyond(end) and self.ends.is_closed):
+            return self.lost_log
+        if any(stop > end for _, stop in self.log.chain.holes):
+            return None  # in a file that is missing
+        return DataLossError(
+            self.log.path_at(end),
+            offset=LogOffset(end),
+            reason="the end of the log is lost: queues list messages after it",
+            advice=self._where_the_end_may_be,
+        )
+
     @cached_property
     def _where_the_end_may_be(self) -> str:
         """Advice about a lost end of the log."""
@@ -519,12 +529,7 @@ class Health:
 
     def is_listed_beyond(self, place: int) -> bool:
         """Whether the last entry of a queue leads to a log offset at or after `place`."""
-        for queue, state in self._states.items():
-            start = max(state.min_offset, state.max_offset - 1)
-            last = self.view.entries(queue, start, state.max_offset)
-            if len(last) and int(last.log_offset[-1]) >= place:
-                return True
-        return False
+        return self.snapshot.last_listed >= place
 
     @Fact
     def _doubled(self) -> list[StoreError]:
@@ -618,7 +623,7 @@ class Health:
             if listed < stop - extent.start:
                 why = extent.reason or "a record that names another place"
                 errors.append(self._damaged(extent.start, stop - extent.start, why))
-        return errors
+        return list(self._in_misnamed_or(errors))
 
     @Fact
     def lost_queues(self) -> dict[QueueId, LostQueue]:
@@ -700,19 +705,34 @@ class Health:
         )
 
     def _damage(self, found: MissingRecords) -> Iterator[StoreError]:
-        yield from (self._damaged(*damage) for damage in found.damage)
+        yield from self._in_misnamed_or(self._damaged(*damage) for damage in found.damage)
 
     def _damage_seen(self) -> Iterator[StoreError]:
         """The errors of damage that was met in a look at what no queue lists: maybe at a part of it."""
         damage = [] if self._in_whole_log is None else self._in_whole_log.damage
-        for place, _, why in damage:
-            if not any(start <= place < stop for start, stop in self.log.chain.holes):
-                yield CorruptRecordError(
-                    self.log.path_at(place),
-                    offset=LogOffset(place),
-                    reason=f"the log is damaged at log offset {place} ({why}), and messages there are lost",
-                    advice="rmqstore verify shows how far, and of which queues",
-                )
+        holes = self.log.chain.holes
+        yield from self._in_misnamed_or(
+            CorruptRecordError(
+                self.log.path_at(place),
+                offset=LogOffset(place),
+                reason=f"the log is damaged at log offset {place} ({why}), and messages there are lost",
+                advice="rmqstore verify shows how far, and of which queues",
+            )
+            for place, _, why in damage
+            if not any(start <= place < stop for start, stop in holes)
+        )
+
+    def _in_misnamed_or(self, damage: Iterable[StoreError]) -> Iterator[StoreError]:
+        """The errors of damage, but one for all in a log file that has the name of another place."""
+        known: dict[int, list[MisnamedFile]] = {}
+        for error in damage:
+            assert error.offset is not None
+            file = self.log.chain.segment_at(error.offset)
+            if file is not None and file.base not in known:
+                known[file.base] = list(misnamed_files(self.log, [file]))
+                yield from (one.error for one in known[file.base])
+            if file is None or not known[file.base]:
+                yield error
 
     def _damaged(self, start: int, length: int, why: str) -> StoreError:
         return CorruptRecordError(

@@ -283,11 +283,11 @@ class QueueView:
                 f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "
                 "missing, empty or cut. rmqstore verify shows what is lost"
             )
-        lost_log = self.health.lost_log
-        if lost_log is not None:
+        lost_end = self.health.lost_end
+        if lost_end is not None:
             yield (
-                f"{lost_log.reason}. It ends at log offset {self.snapshot.log_end}, and messages that queues "
-                f"count behind it cannot be read. {lost_log.advice}; rmqstore verify shows what is lost"
+                f"{lost_end.reason}. It ends at log offset {self.snapshot.log_end}, and messages that queues "
+                f"count behind it cannot be read. {lost_end.advice}; rmqstore verify shows what is lost"
             )
         for error in self.health.queue_holes() if listed else ():
             yield f"{error.reason}. {_LISTS_THEM}"

@@ -46,6 +46,7 @@ class StoreSnapshot:
     closed: bool = False  # there was no file `abort`: the last stop was clean
     misplaced: tuple[StoreError, ...] = ()  # undispatched records that are not in `queues`
     part: bool = False  # `queues` are some of the store's
+    last_listed: int = -1  # the furthest log offset that the last entry of a queue leads to
     # What Health found to be missing, each when something first asked; other processes get it too.
     facts: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -133,7 +134,10 @@ def _snapshot_of(
     }
     states.update({queue: _state_of_tail(tail) for queue, tail in tails.items()})
     queues = dict(sorted(states.items()))
-    return StoreSnapshot(log.start, end.stop, queues, end.last, closed, tuple(misplaced))
+    furthest = max((int(one.last_log_offset) for one in listed.values()), default=-1)
+    return StoreSnapshot(
+        *(log.start, end.stop, queues, end.last, closed, tuple(misplaced)), last_listed=furthest
+    )
 
 
 def _look_at_all(log: CommitLog, folders: QueueFolders) -> dict[QueueId, ListedQueue]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from rmq_store.reading.query import OnDamage, ReadHow
 from rmq_store.search.plan_key_search import plan_keys
+from rmq_store.snapshot.log_slices import LogSlice
 from rmq_store.store import MessageStore
 
 _KEYS_AT_ONCE = 1 << 17  # without an index, each time reads the topics once
@@ -73,12 +74,18 @@ def _copies(
     if plan is None:
         batches = store.read_slices(ranges, **how)
     else:
-        slices = [*plan.hits, *plan.beside_hits(store.view.offset_at_log)]
         # A record that its queue has lost was stored all the same.
-        lost = (store.read_log(place, place + 1, **how) for place in plan.unlisted)
-        batches = chain(store.read_slices(slices, **how), chain.from_iterable(lost))
+        pieces = [LogSlice(place, place + 1, 1) for place in plan.unlisted]
+        if store.view.health.whole_log is None and store.key_index().has_short_gaps():
+            slices = [*plan.hits, *plan.unindexed]
+            pieces += plan.gaps
+        else:
+            slices = [*plan.hits, *plan.beside_hits(store.view.offset_at_log)]
+        in_log = (store.read_log(piece.start, piece.stop, **how) for piece in pieces)
+        batches = chain(store.read_slices(slices, **how), chain.from_iterable(in_log))
     for batch in batches:
         columns = [batch.column(name) for name in _COLUMNS]
         columns[4] = columns[4].cast("int64")
         for row in zip(*(column.to_pylist() for column in columns), strict=True):
-            yield Copy(*row)
+            if row[0] in topics:
+                yield Copy(*row)

@@ -62,7 +62,8 @@ TRANSACTIONS = Table(
             TEXT,
             "open, committed, rolledBack, givenUp (asked too often, and moved to "
             "TRANS_CHECK_MAX_TIME_TOPIC), ended (committed or rolled back: its queue lacks "
-            "messages now, or it has no UNIQ_KEY), or unknown (op messages cannot be read)",
+            "messages, or may in a large log without index, or it has no UNIQ_KEY), or unknown (op messages "
+            "cannot be read)",
         ),
         TableColumn("producerGroup", TEXT, "property PGROUP"),
         TableColumn("topic", TEXT, "the topic that it is for (REAL_TOPIC)"),

@@ -90,6 +90,7 @@ USAGE = Table(
         TableColumn("stopOffset", LONG, "queue offset after the last message"),
     ),
     _usage,
+    counts_entries=True,
 )
 
 

@@ -617,21 +617,21 @@ _NEXT_STEPS = {
     "queue-missing": _REBUILD,
     "queue-wrong-tags-code": _REBUILD,
     "index-": "rmqstore rebuild STORE --to NEW indexes all messages of the log in a new store",
-    "": "what to do stands above, with each problem",
 }
 
 
 def next_step(report: VerifyReport, *, is_written: bool) -> str | None:
-    """What to do about all problems together; None without one. `is_written`: a broker has the store open."""
-    if report.nothing_wrong:
-        return None
+    """What to do first, or about all problems together; None where the advice of a finding says it.
+
+    `is_written`: a broker has the store open.
+    """
     errors = [one for one in report.findings if one.severity is Severity.ERROR]
     codes = {one.code for one in errors or report.findings if one.severity is not Severity.NOTE}
     codes |= {one.code for one in report.findings if one.code == "not-closed" and not is_written}
     fitting = (
         step for start, step in _NEXT_STEPS.items() if any(code.startswith(start) for code in codes)
     )
-    return next(fitting)
+    return next(fitting, None) if len(codes) > 1 else None
 
 
 def verdict(report: VerifyReport) -> str:

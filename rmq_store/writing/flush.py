@@ -43,7 +43,6 @@ class GroupCommit:
         self._busy = False
         self._failed: BaseException | None = None
         self.flushed_to = written_to()
-        self.flushes = 0
 
     def wait(self, offset: int) -> None:
         """Return once the log up to `offset` is on the disk. Raises AccessError if the flush fails."""
@@ -76,7 +75,6 @@ class GroupCommit:
                 self._failed = failed
                 if failed is None:
                     self.flushed_to = max(self.flushed_to, upto)
-                    self.flushes += 1
                 self._turn.notify_all()
 
 

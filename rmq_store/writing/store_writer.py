@@ -10,12 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from rmq_store.arrow.encoding.checks import of_one_message
 from rmq_store.arrow.encoding.message_to_batch import batch_of, is_copied, store_host_of
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.log_writer import LogAppender
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import update_topics
-from rmq_store.errors import InvalidArgumentError, ReadOnlyStoreError
+from rmq_store.errors import InvalidArgumentError, InvalidMessageError, ReadOnlyStoreError
 from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.format.byte_layout import CHECKPOINT_FILE
 from rmq_store.format.message import Message
@@ -138,7 +139,7 @@ class StoreWriter:
         `config` are those of the existing files. Raises InvalidArgumentError if `config`
         contradicts the files; StoreLockedError; ForeignLogError if the log belongs to another
         store; UnrecoverableStoreError before a strict recovery without `until` cuts intact records
-        behind a damaged one.
+        behind a damaged one, or what a store that was closed lists after its log's end.
         """
         return cls._of(open_store(path, config, release, broker_name, recovery, until))
 
@@ -280,7 +281,10 @@ class StoreWriter:
         It and a Record are copies, as with `copied` in `append_batch`.
         """
         batch = batch_of(message, self.dialect)
-        done = self.append_batch(batch, copied=is_copied(message))
+        try:
+            done = self.append_batch(batch, copied=is_copied(message))
+        except InvalidMessageError as error:
+            raise of_one_message(error) from error.__cause__
         place = int(done.commit_log_offset[0])
         return Appended(
             int(done.queue_offset[0]),

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.golden import unpack
-from tests.support.running.commands import objects, run
+from rmq_store.admin.info import store_info
+from tests.support.golden import log_files, unpack
+from tests.support.running.commands import call, objects, run
 
 
 def remove(file: Path) -> None:
@@ -54,3 +55,13 @@ def test_records_behind_damage_at_the_start_of_the_only_file_are_not_called_lost
     text = run("info", store.path, expect=1)
     assert f"log offset 0 to {first['storeSize']} is not a record, and records follow" in text
     assert "the log is lost" not in text
+
+
+@pytest.mark.parametrize("size", [4096, 262_144])
+def test_a_log_that_begins_with_zeros_is_damaged(size: int, tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    with log_files(golden)[0].open("r+b") as file:
+        file.write(bytes(size))
+    (damage,) = store_info(golden.path).damage
+    assert damage == "no record starts at log offset 0, where the log begins, and records follow"
+    assert call("info", golden.path).returncode == 1

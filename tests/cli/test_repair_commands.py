@@ -26,7 +26,7 @@ COPIES = ("rebuild", "salvage")
             True,
             "rmqstore rebuild STORE --to NEW lists",
         ),
-        ("config/topics.json", True, "what to do stands above"),
+        ("config/topics.json", True, None),
         ("commitlog/00000000000000786432", True, "look for the lost end of the log"),
         ("none", True, None),
     ],
@@ -39,7 +39,7 @@ def test_verify_ends_with_what_to_do_next(
         file.unlink(missing_ok=True)
     if not is_closed:
         (root / "abort").touch()
-    last = run("verify", str(root), expect=int(step is not None)).splitlines()[-1]
+    last = run("verify", str(root), expect=int(gone != "none")).splitlines()[-1]
     assert last.startswith("next: ") is (step is not None)
     assert step is None or step in last
 

@@ -71,6 +71,16 @@ def test_a_lost_end_of_the_log_is_named_by_commands_that_count_entries(tmp_path:
         assert "clock" not in said
 
 
+def test_a_lost_end_of_the_log_is_named_without_a_checkpoint(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    log_files(golden)[-1].unlink()
+    Path(golden.path, "checkpoint").unlink()
+    for command in ("topics", "queues", "lag", "usage"):
+        done = call(command, golden.path)
+        assert done.stderr.count("the end of the log is lost: queues list messages after it") == 1
+        assert done.returncode == 1
+
+
 def test_entries_after_the_log_of_a_crashed_store_are_counted_once_by_each_command(
     tmp_path: Path,
 ) -> None:

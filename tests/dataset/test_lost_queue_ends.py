@@ -202,7 +202,7 @@ def test_a_key_of_a_log_whose_files_were_exchanged(tmp_path: Path) -> None:
     with_exchanged_log_files(path)
     with MessageStore.open(path) as store, pytest.raises(DataLossError) as lost:
         store.messages().count_rows(keys == "k258")
-    assert "it is the file 00000000000000262144. Give it that name" in str(lost.value)
+    assert "it is the file 00000000000000262144. The file with that name" in str(lost.value)
 
 
 def test_a_key_that_a_crash_may_have_lost_is_a_warning(

@@ -69,7 +69,9 @@ def test_a_file_with_a_wrong_name_is_named_with_the_right_one(how: str, tmp_path
     for command in (("recover",), ("recover", "--apply"), ("rebuild", "--to", str(tmp_path / "t"))):
         done = call(command[0], golden.path, *command[1:])
         assert done.returncode == 2
-        assert f"expected {names[min(names)]}, found {min(names)}" in done.stderr
+        assert f"{min(names)} has a wrong name" in done.stderr
+        assert f"it is the file {names[min(names)]}" in done.stderr
+        assert ("move that one aside first" in done.stderr) == (how == "exchanged")
     with pytest.raises(UnrecoverableStoreError, match="a wrong name"):
         MessageStore.append_to(golden.path)
     assert {
@@ -85,6 +87,22 @@ def test_nobody_is_advised_to_overwrite_a_file_that_belongs_there(tmp_path: Path
     for said in (salvaged, call("verify", golden.path).stdout, call("recover", golden.path).stderr):
         assert "Another file has that name" in said
         assert "Give it that name" not in said
+
+
+def test_what_counts_messages_names_exchanged_files_and_call_no_message_lost(
+    tmp_path: Path,
+) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    names = exchange(golden)
+    for command in ("topics", "queues", "lag"):
+        done = call(command, golden.path)
+        assert done.returncode == 1
+        assert "are lost" not in done.both
+        for wrong, right in names.items():
+            assert f"{wrong} has a wrong name: by the physicalOffset" in done.both
+            assert (
+                f"it is the file {right}. The file with that name has a wrong one too" in done.both
+            )
 
 
 @pytest.mark.parametrize("name", STORES)

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pytest
 
 from rmq_store import MessageStore, QueueId
+from rmq_store.consumequeue.compacted_queue import CompactionFolders
 from rmq_store.errors import (
     CorruptConfigError,
     CorruptQueueError,
@@ -522,6 +523,27 @@ def test_damage_of_a_store_that_crashed_is_not_waited_for_long(
     ):
         store.read_batches(TOPIC).read_all()
     assert sum(waits) < 0.5
+
+
+def test_interrupted_exchanges_of_many_queues_are_waited_for_together(
+    golden: GoldenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(golden.path, "abort").write_bytes(b"1")
+    folders = sorted(Path(golden.path, "compaction").glob("compaction*/*/*"))
+    for folder in folders:
+        for number in range(50, 60):
+            shutil.copytree(folder, folder.parent / f"{number}{folder.name}")
+    for folder in Path(golden.path, "compaction").glob("compactionCq/*/*"):
+        new = folder / "compacting"
+        new.mkdir()
+        (new / "00000000000000000000").touch()
+    waits: list[float] = []
+    monkeypatch.setattr(f"{MODULE}.time", SimpleNamespace(sleep=waits.append))
+    found = CompactionFolders(Path(golden.path))
+    queues = found.queues()
+    assert all(found.queue(queue) is not None for queue in queues)
+    assert len(queues) > 10
+    assert 1.5 < sum(waits) < 2.5
 
 
 @pytest.mark.parametrize("written", [0, 12, 28, 36])

@@ -503,6 +503,20 @@ def test_messages_that_the_log_has_lost_at_its_end_are_counted_by_queue(
     assert recover(store.path).untouched
 
 
+def test_a_writer_does_not_cut_what_a_closed_store_lists_after_its_log(tmp_path: Path) -> None:
+    """New messages would take the queue offsets of the lost ones, which consumers may have passed."""
+    store = unpack("clean-5.5.0", tmp_path)
+    log_files(store)[-1].unlink()
+    lock = str(Path(store.path, "lock"))  # each writer opens it
+    before = {path: seen for path, seen in store.fingerprint().items() if path != lock}
+    with pytest.raises(UnrecoverableStoreError, match="lacks the messages of"):
+        MessageStore.append_to(store.path)
+    assert {path: seen for path, seen in store.fingerprint().items() if path != lock} == before
+    recover(store.path)
+    with MessageStore.append_to(store.path) as writer:
+        writer.append({"topic": "orders", "queueId": 0, "body": b"new"})
+
+
 def test_entries_that_lead_to_an_intact_record_behind_damage_are_not_lost(tmp_path: Path) -> None:
     store = unpack("crash-5.5.0", tmp_path)
     hit, *behind = store.truth[-60:]

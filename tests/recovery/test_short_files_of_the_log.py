@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore, QueueId
+from rmq_store.admin.rebuild import rebuild
 from rmq_store.errors import InvalidArgumentError, UnrecoverableStoreError
 from rmq_store.recovery.recover_store import plan_recovery, recover
 from rmq_store.verify.verify_store import verify
@@ -160,6 +161,10 @@ def test_a_half_written_last_record_is_cut_and_not_called_intact(
         file.write(bytes(zeros))
     plan = plan_recovery(store.path)
     assert (plan.log_end, plan.intact_cut) == (last["commitLogOffset"], 0)
+    lost = {QueueId(last["topic"], last["queueId"]): 1}
+    assert plan.entries_after_log == lost
+    report = rebuild(store.path, tmp_path / "new")
+    assert (report.recovery.entries_after_log, report.all_well) == (lost, False)
     with MessageStore.append_to(store.path) as writer:
         writer.append({"topic": "orders", "queueId": 0, "body": b"next"})
     with MessageStore.open(store.path) as opened:

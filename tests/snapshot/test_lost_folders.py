@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store import QueueId
+from rmq_store import MessageStore, QueueId
 from rmq_store.errors import CorruptQueueError, StoreError
 from tests.support.golden import GoldenStore, unpack
 from tests.support.running.commands import call, complaint, objects, run
@@ -156,9 +156,22 @@ def test_a_topic_that_lost_its_queues_and_its_configuration(tmp_path: Path) -> N
 def test_counts_in_sql_say_what_queues_lack(tmp_path: Path) -> None:
     path = unpack(NAME, tmp_path).path
     Path(path, "consumequeue/orders/1/00000000000000004000").unlink()
-    for table in ("queues", "topics", "groups"):
+    for table in ("queues", "topics", "groups", "usage"):
         said = complaint("sql", path, f"select count(*) from {table}", expect=0)
         assert said.count("queue orders/1 ends before its messages") == 1
+
+
+@pytest.mark.parametrize("table", ["queues", "topics", "groups", "usage"])
+def test_tables_that_count_entries_say_what_queues_lack(
+    table: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = unpack(NAME, tmp_path).path
+    Path(path, "consumequeue/orders/1/00000000000000004000").unlink()
+    said = call("table", path, table)
+    assert (said.returncode, said.stderr.count("queue orders/1 ends before its messages")) == (1, 1)
+    with MessageStore.open(path) as store:
+        assert store.table(table).num_rows
+    assert caplog.text.count("queue orders/1 ends before its messages") == 1
 
 
 def test_a_cut_log_file_of_a_crashed_store(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_log_file_under_a_wrong_name_is_an_error(
     if names[1]:
         other.write_bytes(content)
     options = {"path": store.path, "source": "commitlog", "maxbytesperpartition": "60k", **PLACE}
-    with pytest.raises(CorruptRecordError, match="a wrong name for this file of the log"):
+    with pytest.raises(CorruptRecordError, match="has a wrong name: by the physicalOffset"):
         rows_of(options)
     damage = rows_of({**options, "mode": "PERMISSIVE", "columns": "corruptRecord"})
     said = [row["corruptRecord"] for row in damage if row["corruptRecord"]]

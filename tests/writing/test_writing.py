@@ -78,6 +78,7 @@ REFUSED = {
     "properties too large": (message(properties={"a": "v" * 32_767}), "properties"),
     "host": (message(bornHost="nowhere"), "ip:port"),
     "queue below 0": (message(queueId=-1), "queueId"),
+    "time below 0": (message(storeTimestamp=-1), "storeTimestamp is below 0"),
     "tags differ": (message(tags="a", properties={"TAGS": "b"}), "differ"),
     "stored tags differ": (message(tags="a", rawProperties=b"TAGS\x01b\x02"), "differ"),
     "stored properties differ": (
@@ -97,8 +98,9 @@ def test_what_the_broker_refuses_is_refused_before_a_byte_is_written(
         store.append(message())
         store.dispatch()
         before = files_under(tmp_path / "s")
-        with pytest.raises(InvalidMessageError, match=says):
+        with pytest.raises(InvalidMessageError, match=says) as refused:
             store.append(wrong)
+        assert "the batch" not in str(refused.value)
         columns = (
             {**wrong, "properties": list(wrong["properties"].items())}
             if "properties" in wrong

@@ -199,10 +199,16 @@ def prepare(
         "room": prepared.total,
     }
     check_sizes(sizes, config, dialect, copied=copied)
-    negative = np.flatnonzero(prepared.queue_id < 0)
-    if len(negative) and not copied:
-        raise invalid(int(negative[0]), "queueId is below 0")
+    if not copied:
+        _refuse_negative(prepared.queue_id, "queueId")
+        _refuse_negative(prepared.store_timestamp, "storeTimestamp")
     return prepared
+
+
+def _refuse_negative(values: npt.NDArray[Any], name: str) -> None:
+    negative = np.flatnonzero(values < 0)
+    if len(negative):
+        raise invalid(int(negative[0]), f"{name} is below 0")
 
 
 def columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:

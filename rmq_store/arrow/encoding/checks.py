@@ -56,6 +56,7 @@ def topic_fault(
     return None
 
 
+_BATCH = "the batch"
 _NONE: Ints = np.zeros(0, dtype=np.int64)
 
 
@@ -97,8 +98,16 @@ def lengths(strings: pa.Array) -> Ints:
 
 def invalid(row: int, reason: str, **sides: Any) -> InvalidMessageError:
     """An InvalidMessageError for message `row` of a batch."""
-    sides.setdefault("advice", "Nothing of the batch was written")
-    return InvalidMessageError(reason=f"message {row} of the batch: {reason}", **sides)
+    sides.setdefault("advice", f"Nothing of {_BATCH} was written")
+    return InvalidMessageError(reason=f"message {row} of {_BATCH}: {reason}", **sides)
+
+
+def of_one_message(error: InvalidMessageError) -> InvalidMessageError:
+    """The error of the batch that was made of one message, as one of that message."""
+    said = error.advice and error.advice.replace(_BATCH, "it")
+    reason = error.reason.removeprefix(f"message 0 of {_BATCH}: ")
+    sides = {"expected": error.expected, "actual": error.actual}
+    return InvalidMessageError(error.path, reason=reason, advice=said, **sides)
 
 
 def cast_to(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:

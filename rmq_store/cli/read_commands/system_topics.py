@@ -24,11 +24,11 @@ from rmq_store.cli.options import (
     word,
 )
 from rmq_store.cli.printing import print_pieces, reading
+from rmq_store.format.topics import RESERVED_PREFIX
 from rmq_store.store import MessageStore
 
 _DELAYED = ("waiting", "overdue", "delivered", "cancelled", "lost", "hidden")
 _GROUPS, _TOPICS = ("consumerGroup", "groupName"), ("topic", "originTopic")
-_OF_BROKER = "rmq_sys_"  # topics of the broker; a retry belongs to a consumer
 _TRANSACTIONS = ("open", "committed", "rolledBack", "givenUp", "ended", "unknown")
 
 # The columns printed as text. --json prints all columns.
@@ -198,7 +198,7 @@ def _print_rows(
     def of_users(found: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         nonlocal left_out
         for row in found:
-            if str(row.get("topic")).startswith(_OF_BROKER):
+            if str(row.get("topic")).startswith(RESERVED_PREFIX):
                 left_out += 1
             else:
                 yield row
