@@ -103,6 +103,27 @@ def test_a_relative_time_counts_from_the_newest_message_of_the_store(golden: Gol
     assert places(rows_of(options)) == wanted
 
 
+def test_a_range_is_refused_if_it_is_reversed_and_has_no_row_if_it_is_empty(golden: Golden) -> None:
+    store = golden(NAME)
+    five, nine = '{"orders": {"b": {"0": 5}}}', '{"orders": {"b": {"0": 9}}}'
+    orders = {"brokerName": "b", "assign": '{"orders": [0]}', **PLACE}
+    reversed_ranges = [
+        {"startingOffsets": nine, "endingOffsets": five},
+        {"startingOffsets": '{"orders": {"0": -1}}', "endingOffsets": five},
+        {"startingTimestamp": "-1h", "endingTimestamp": "-2h"},
+    ]
+    for given in reversed_ranges:
+        with pytest.raises(InvalidArgumentError, match="Give an end that is not before the start"):
+            rows_of(options_of(store, **orders, **given))
+    when = str(store.truth[100]["storeTimestamp"])
+    for given in (
+        {"startingOffsets": five, "endingOffsets": five},
+        {"startingTimestamp": when, "endingTimestamp": when},
+        {"startingTimestamp": "-1h", "endingTimestamp": "-1h"},
+    ):
+        assert rows_of(options_of(store, **orders, **given)) == [], given
+
+
 def test_a_time_that_no_message_reaches_is_nothing_or_an_error_as_asked(golden: Golden) -> None:
     options = options_of(golden(NAME), topic="orders", startingTimestamp="9999999999999")
     assert rows_of(options) == []
