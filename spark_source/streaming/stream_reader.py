@@ -35,6 +35,7 @@ from spark_source.spark_words import settle_reading_worker
 from spark_source.streaming.micro_batch_ends import Follower
 from spark_source.streaming.offsets import StorePlace, StreamOffset, from_dict, to_dict
 from spark_source.streaming.stream_options import StreamOptions
+from spark_source.streaming.stream_selection import StreamSelection, check_selection
 from spark_source.task_damage import DamageHandler
 
 
@@ -70,7 +71,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @_plain_errors()
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query starts."""
-        return to_dict(self.follower.initial())
+        return self._to_dict(self.follower.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The limit of a micro-batch by the options."""
@@ -90,6 +91,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends; `start` if there is nothing to read yet."""
         places = from_dict(start)
+        check_selection(start, self.asked)
         limited = not isinstance(limit, ReadAllAvailable)
         end = self.follower.latest(
             places,
@@ -99,7 +101,10 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         if self._target is None and self._waits(places, end):
             return start
-        return to_dict(end)
+        return self._to_dict(end)
+
+    def _to_dict(self, offset: StreamOffset) -> dict[str, Any]:
+        return {**to_dict(offset), "selection": StreamSelection.of(self.asked).to_dict()}
 
     def _waits(self, start: StreamOffset, end: StreamOffset) -> bool:
         """Whether minOffsetsPerTrigger asks to wait for more messages."""
@@ -124,8 +129,10 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @_plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Slices of the logs between two offsets."""
-        places, found = from_dict(start), list[InputPartition]()
-        for name, last in from_dict(end).items():
+        places, last_places = from_dict(start), from_dict(end)
+        check_selection(end, self.asked)
+        found = list[InputPartition]()
+        for name, last in last_places.items():
             # A store that appeared in this micro-batch has no place in `start`.
             first = places.get(name) or StorePlace(LogPlace(last.since or 0))
             if first.place.offset < last.place.offset:
