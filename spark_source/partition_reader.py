@@ -37,7 +37,8 @@ def read_share(
 
     `log_order`: see ReadManner; a query has no order of its own.
     Rows about damage follow the batch they belong to; in them every column can be null. `store` is
-    the plan's store, opened. Raises what `damage` raises.
+    the plan's store, opened. Raises what `damage` raises, and OtherStoreError
+    if another store took the place of the plan's meanwhile.
     """
     batches = read_messages(plan, share, store, columns, damage, log_order=log_order)
     for batch in batches:
@@ -45,6 +46,7 @@ def read_share(
             yield batch
         yield from damage.rows(columns)
     yield from damage.rows(columns)
+    plan.store.refuse_other(store)
 
 
 def read_messages(

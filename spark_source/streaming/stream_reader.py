@@ -153,6 +153,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 name,
                 self.asked.storage_options,
                 store.listing(),
+                () if last.place.first is None else (last.place.first,),
             )
         plan = ReadPlan(pinned, (), self.asked, limits)
         pieces = even_slices(

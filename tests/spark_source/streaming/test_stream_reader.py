@@ -316,6 +316,20 @@ def test_another_store_at_the_same_path_is_refused(golden: Golden, tmp_path: Pat
             latest(reader_of(path, failOnDataLoss=lenient), offset)
 
 
+def test_a_planned_micro_batch_is_not_read_from_another_store(
+    golden: Golden, tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(golden("clean-5.1.1").path, path)
+    reader = reader_of(path)
+    start = through_json(reader.initialOffset())
+    end = latest(reader, start)
+    shutil.rmtree(path)
+    shutil.copytree(golden(NAME).path, path)
+    with pytest.raises(OtherStoreError, match="another store is at this path"):
+        rows_between(reader_of(path), start, end)
+
+
 @pytest.mark.parametrize(
     ("before", "now", "added"),
     [
