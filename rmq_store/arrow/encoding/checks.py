@@ -98,7 +98,9 @@ def lengths(strings: pa.Array) -> Ints:
 def invalid(row: int, reason: str, **sides: Any) -> InvalidMessageError:
     """An InvalidMessageError for message `row` of a batch."""
     sides.setdefault("advice", "Nothing of the batch was written")
-    return InvalidMessageError(reason=f"message {row} of the batch: {reason}", **sides)
+    error = InvalidMessageError(reason=f"message {row} of the batch: {reason}", **sides)
+    error.row, error.fault = row, reason
+    return error
 
 
 def cast_to(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
