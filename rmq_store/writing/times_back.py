@@ -12,6 +12,7 @@ import numpy as np
 
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
+from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_duration
 from rmq_store.writing.encoded_records import Unplaced
 
@@ -50,9 +51,9 @@ class TimesBack:
             return ""
         queue = min(self._queues)
         return (
-            f"{self._count:,} messages in {len(self._queues):,} queues, such as "
-            f"{queue.topic}/{queue.queue_id}, have a store time before that of earlier ones there, by up "
-            f"to {shown_duration(self._most)}. A broker, and readers by time, find a time in a queue by "
+            f"given store times go back within {counted(len(self._queues), 'queue')}, such as "
+            f"{queue.topic}/{queue.queue_id}: {counted(self._count, 'message')}, by up to "
+            f"{shown_duration(self._most)}. A broker, and readers by time, find a time in a queue by "
             "binary search and miss messages there: write rows in the order of their store time, or "
             "without their times"
         )

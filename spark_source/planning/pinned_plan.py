@@ -17,6 +17,7 @@ from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.growing_log import Mark, marks_of_files, refuse_other_store
 from rmq_store.reading.log_reader import Limits
+from rmq_store.reading.query import warn_of_tags
 from rmq_store.snapshot.covered_range import covered_range
 from rmq_store.snapshot.snapshot import collector_paused
 from spark_source.options.definitions import COMMITLOG
@@ -159,6 +160,7 @@ def pin_all(asked: SourceOptions) -> QueryPlan:
 
 
 def _plan_all(asked: SourceOptions) -> QueryPlan:
+    warn_of_tags(asked.tags)
     opened, left_out = open_all(asked)
     try:
         asked = asked.with_fixed_times(lambda: newest_of(store for _, store in _in_turn(opened)))

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from rmq_store.errors import InvalidMessageError
 from rmq_store.heap_settings import settle_worker
+from spark_source.hidden_traceback import plain_errors
 from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.rows_to_append import check_columns, check_types, to_append
 from spark_source.writing.target.staging import Part
@@ -44,6 +45,7 @@ class RmqStoreWriter(DataSourceArrowWriter):
         if self.wanted:
             self.job.staging.begin()
 
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Prepare the rows of one task."""
         partition = partition_id()
@@ -52,6 +54,7 @@ class RmqStoreWriter(DataSourceArrowWriter):
         rows = prepared_rows(iterator, self.job.asked)
         return PreparedPart(self.job.staging.write(partition, rows), self.job.write_id)
 
+    @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Write what all tasks have prepared."""
         if self.wanted:

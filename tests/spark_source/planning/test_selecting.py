@@ -44,6 +44,20 @@ def test_a_pattern_that_no_topic_has_selects_nothing(golden: Golden) -> None:
     assert rows_of(options_of(golden(NAME), subscribePattern="nothing-like-this")) == []
 
 
+def test_a_tag_that_looks_like_several_is_said(
+    golden: Golden, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = golden(NAME)
+    for tags in ("TagA, TagB", "TagA|TagB"):
+        caplog.clear()
+        assert rows_of(options_of(store, tags=tags, **PLACE)) == []
+        said = [line for line in caplog.messages if "is one tag" in line]
+        assert said == [f"{tags!r} is one tag; several are given as 'TagA || TagB'"]
+    caplog.clear()
+    rows_of(options_of(store, tags="TagA || TagB || a-b", **PLACE))
+    assert "is one tag" not in caplog.text
+
+
 def test_offsets_and_times_have_kafkas_precedence(golden: Golden) -> None:
     store = golden(NAME)
     orders = [r for r in store.truth if r["topic"] == "orders"]

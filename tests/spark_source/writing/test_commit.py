@@ -77,11 +77,11 @@ def test_store_times_that_go_back_are_said(
     write_times(target, [at + 20, at + 10, at + 30, at + 20], queue=[0, 1, 0, 1])
     assert caplog.text == ""
     write_times(tmp_path / "other", [at, at + 59_901, at + 1, at + 2])
-    assert f"{tmp_path / 'other'}: 2 messages in 1 queues" in caplog.text
-    assert "by up to 59.9 s" in caplog.text
+    assert f"{tmp_path / 'other'}: given store times go back within 1 queue" in caplog.text
+    assert "orders/0: 2 messages, by up to 59.9 s" in caplog.text
     caplog.clear()
     write_times(target, [at + 7])  # before what the store has
-    assert "1 messages in 1 queues" in caplog.text
+    assert "orders/0: 1 message, by up to" in caplog.text
 
 
 def test_an_empty_folder_becomes_a_store_and_no_rows_a_store_without_messages(
