@@ -316,6 +316,28 @@ def test_another_store_at_the_same_path_is_refused(golden: Golden, tmp_path: Pat
             latest(reader_of(path, failOnDataLoss=lenient), offset)
 
 
+def test_files_that_expire_before_a_task_reads_them_are_data_loss(
+    golden: Golden, tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(golden(NAME).path, path)
+    found = []
+    for options in ({}, {"failOnDataLoss": "false"}):
+        reader = reader_of(path, **options)
+        start = through_json(reader.initialOffset())
+        found.append((reader, reader.partitions(start, latest(reader, start))))
+    min((path / "commitlog").iterdir()).unlink()
+    reader, parts = found[0]
+    with pytest.raises(
+        DataLossError, match="files of the log that the plan of this read has are gone"
+    ):
+        [list(reader.read(part)) for part in parts]
+    reader, parts = found[1]
+    rest = {row["commitLogOffset"] for row in batch_rows(path)}
+    rows = [b for part in parts for b in reader.read(part)]
+    assert set(pa.Table.from_batches(rows)["commitLogOffset"].to_pylist()) == rest
+
+
 def test_a_planned_micro_batch_is_not_read_from_another_store(
     golden: Golden, tmp_path: Path
 ) -> None:
