@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -13,7 +12,7 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import arrow_schema, column_names
 from rmq_store.errors import InvalidArgumentError, StoreError, nearest
-from rmq_store.escaping import LOG
+from rmq_store.escaping import warn_once
 from rmq_store.format.byte_layout import TAG_SEPARATOR
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
 from rmq_store.reading.damage_modes import DamageMode, handler_of
@@ -197,9 +196,5 @@ def warn_of_tags(tags: str | Sequence[str] | None) -> None:
     for tag in sorted(parse_tags(tags) or ()):
         words = tuple(word.strip() for word in re.split("[,|]", tag) if word.strip())
         if len(words) > 1:
-            _warn_of_tag(tag, f" {TAG_SEPARATOR} ".join(words))
-
-
-@cache
-def _warn_of_tag(tag: str, several_tags: str) -> None:
-    LOG.warning("%r is one tag; several are given as %r", tag, several_tags)
+            several_tags = f" {TAG_SEPARATOR} ".join(words)
+            warn_once("%r is one tag; several are given as %r", tag, several_tags)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -56,6 +57,14 @@ def test_a_tag_that_looks_like_several_is_said(
     caplog.clear()
     rows_of(options_of(store, tags="TagA || TagB || a-b", **PLACE))
     assert "is one tag" not in caplog.text
+
+
+def test_what_is_passed_over_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = unpack(NAME, tmp_path)
+    os.mkfifo(Path(store.path) / "commitlog" / "00000000000009999999")
+    for _ in range(2):  # each with many opens of the store
+        assert rows_of(options_of(store, maxBytesPerPartition="50k", **PLACE))
+    assert len([line for line in caplog.messages if "not a regular file" in line]) == 1
 
 
 def test_offsets_and_times_have_kafkas_precedence(golden: Golden) -> None:
