@@ -227,9 +227,9 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
 
 def _unchanging_end(snapshot: StoreSnapshot) -> int:
     """Up to where the bytes of a log stay as they are: its last record may be written right now."""
-    if snapshot.closed or snapshot.last_record is None:
+    if snapshot.closed:
         return snapshot.log_end
-    return snapshot.last_record
+    return snapshot.log_start if snapshot.last_record is None else snapshot.last_record
 
 
 def replaced(plan: QueryPlan, **changed: Any) -> QueryPlan:
