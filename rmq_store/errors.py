@@ -236,8 +236,13 @@ class InvalidArgumentError(StoreError, ValueError):
 
 
 class InvalidMessageError(StoreError, ValueError):
-    """A message that the broker would refuse; no part of it was written."""
+    """A message that the broker would refuse; no part of it was written.
 
+    `row`: its number in a batch, and `fault`: what is wrong with it, if the message is of a batch.
+    """
+
+    row: int | None = None
+    fault = ""
     code = "RMQSTORE_INVALID_MESSAGE"
 
 

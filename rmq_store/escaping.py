@@ -64,3 +64,18 @@ def _as_printable(record: logging.LogRecord) -> bool:
 LOG = logging.getLogger("rmqstore")
 """The logger of all packages here, with every line escaped."""
 LOG.addFilter(_as_printable)
+
+_MOST_SAID = 10_000
+_said: set[str] = set()
+
+
+def warn_once(text: str, *values: object) -> None:
+    """Log a warning about a fact of the files, once a process: every open of a store finds it again.
+
+    Not for what one read leaves out: each read says that.
+    """
+    said = text % values
+    if said not in _said:
+        if len(_said) < _MOST_SAID:
+            _said.add(said)
+        LOG.warning("%s", said)

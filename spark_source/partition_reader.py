@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from rmq_store import MessageStore
+from rmq_store.errors import LogOffset, MissingFileError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import OnDamage, ReadHow
 from rmq_store.search.prefetch import offset_at_log
@@ -37,7 +38,8 @@ def read_share(
 
     `log_order`: see ReadManner; a query has no order of its own.
     Rows about damage follow the batch they belong to; in them every column can be null. `store` is
-    the plan's store, opened. Raises what `damage` raises.
+    the plan's store, opened. Raises what `damage` raises, and OtherStoreError
+    if another store took the place of the plan's meanwhile.
     """
     batches = read_messages(plan, share, store, columns, damage, log_order=log_order)
     for batch in batches:
@@ -45,6 +47,7 @@ def read_share(
             yield batch
         yield from damage.rows(columns)
     yield from damage.rows(columns)
+    plan.store.refuse_other(store)
 
 
 def read_messages(
@@ -77,6 +80,9 @@ def read_messages(
     if plan.limits is not None:
         assert share.slice is not None
         unqueued, part = asked.include_unqueued, share.slice
+        there = store.log.chain.segments
+        if part.start is not None and (not there or part.start < store.log.start):
+            damage(_expired_files(store, part.start))
         yield from store.read_log(
             part.start, part.stop, limits=plan.limits, include_unqueued=unqueued, **how
         )
@@ -88,6 +94,17 @@ def read_messages(
     }  # shares of their own report what is missing
     for slices in pieces_of_share(plan, share, store):
         yield from store.read_slices(slices, verify_queue=asked.verify_queue, **how)
+
+
+def _expired_files(store: MessageStore, start: int) -> MissingFileError:
+    """The error for files that were there when the read was planned."""
+    return MissingFileError(
+        str(store.path),
+        offset=LogOffset(start),
+        reason="files of the log that the plan of this read has are gone",
+        expected=f"the log from {start} on",
+        actual=f"from {store.log.start} on" if store.log.chain.segments else "no file",
+    )
 
 
 def pieces_of_share(

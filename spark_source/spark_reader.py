@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from rmq_store.escaping import LOG
 from rmq_store.snapshot.log_slices import LogSlice
+from spark_source.hidden_traceback import plain_errors
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import Share, missing_shares, shares_of
@@ -20,10 +21,12 @@ from spark_source.spark_words import settle_reading_worker
 from spark_source.task_damage import DamageHandler
 
 _KEPT_BY_SPARK = (
-    "a filter was pushed down. Spark uses what it left for every later query of the same DataFrame or "
-    "view, even without the filter, so that rows are missing there: call load() for each query, or "
+    "filters were pushed down (%s). Spark uses what they left for every later query of the same DataFrame "
+    "or view, even without them, so that rows are missing there: call load() for each query, or "
     "set options such as 'topic' instead of spark.sql.python.filterPushdown.enabled"
 )
+
+_FILTER_TEXT = 300  # characters: a filter may list thousands of values
 
 
 class LogPartition(InputPartition):
@@ -48,11 +51,12 @@ class RmqStoreReader(DataSourceReader):
         before = self.plan
         self.plan, left = narrowed(before, filters)
         if self.plan != before:
-            LOG.warning(_KEPT_BY_SPARK)
+            LOG.warning(_KEPT_BY_SPARK, ", ".join(map(str, filters))[:_FILTER_TEXT])
         return left
 
     pushFilters = PushFilters(_push)
 
+    @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
         """Partitions with about equal numbers of selected bytes."""
         shares = shares_of(self.plan, self.columns)
@@ -67,7 +71,7 @@ class RmqStoreReader(DataSourceReader):
         settle_reading_worker()
         share, schema = partition.share, arrow_schema_for(self.spark_schema)
         plan = self.plan.stores[share.store]
-        with plan.store.open() as store:
+        with plain_errors(), plan.store.open() as store:
             damage = DamageHandler(store, plan.asked)
             batches = read_share(plan, share, store, self.columns, damage, log_order=False)
             yield from all_to_spark(batches, schema, ahead=store.log.chain.cost.looks_at_once > 1)

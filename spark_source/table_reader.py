@@ -30,6 +30,7 @@ from rmq_store.tables.diff import differences
 from rmq_store.tables.plan import files_opened, log_files_between
 from rmq_store.tables.table import DAY, DOUBLE, FLAG, INT, LONG, TEXT, TEXTS, TIMESTAMP, Row, Table
 from rmq_store.tables.usage_damage import damage_row
+from spark_source.hidden_traceback import plain_errors
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.partition_reader import pieces_of_share, read_messages
 from spark_source.planning.partitions import Share, missing_errors, missing_shares, shares_of
@@ -94,6 +95,7 @@ class TableReader(DataSourceReader):
                 )
         self.plan, self.table, self.names = plan, name, schema.fieldNames()
 
+    @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
         """One partition per store; for `usage` and `damage`, which read messages, one per share."""
         if self.table == PLAN:
@@ -127,7 +129,7 @@ class TableReader(DataSourceReader):
             yield from self._batches(table.pieces_of_rows("", partition.rows))
             return
         plan = self.plan.stores[partition.store]
-        with plan.store.open() as store:
+        with plain_errors(), plan.store.open() as store:
             if self.table == DIFF:
                 with self.plan.stores[1].store.open() as other:
                     rows = differences(store, other)

@@ -236,12 +236,22 @@ def group_option(text: str = option_names.GROUP) -> Callable[[_F], _F]:
     )
 
 
+def _tags(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
+    """The tags as one expression."""
+    tags = option_names.joined(" || ")(ctx, param, values)
+    if tags is not None:
+        from rmq_store.reading.query import warn_of_tags
+
+        warn_of_tags(tags)
+    return tags
+
+
 tag_option = click.option(
     *("--tag", "tags"),
     type=word,
     metavar="TAG",
     multiple=True,
-    callback=option_names.joined(" || "),  # several tags become one expression
+    callback=_tags,
     help=option_names.TAG,
 )
 

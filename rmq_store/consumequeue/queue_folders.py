@@ -16,7 +16,7 @@ from rmq_store.config.topics_json import TopicConfigs, batch_topics, topics_or_p
 from rmq_store.consumequeue.queue_database import QueueDatabase, QueueRange
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.errors import CorruptQueueError, StoreError, UnsupportedStoreError
-from rmq_store.escaping import LOG, is_utf8, printable
+from rmq_store.escaping import is_utf8, printable, warn_once
 from rmq_store.files.safe_paths import path_inside
 from rmq_store.files.segments import entries_of
 from rmq_store.files.source import ReadCounts, Sources
@@ -197,13 +197,13 @@ def _range_of(files: QueueFiles) -> QueueRange:
 def queue_folders_in(folder: Path) -> Iterable[QueueId]:
     for topic in _folders_in(folder):
         if not is_utf8(topic.name):  # a broker takes the name from a topic, which is UTF-8
-            LOG.warning("passed over %s, whose name is not UTF-8", printable(topic.path))
+            warn_once("passed over %s, whose name is not UTF-8", printable(topic.path))
             continue
         for queue in _folders_in(topic.path):
             if is_queue_id(queue.name):
                 yield QueueId(topic.name, int(queue.name))
             elif queue.name.isdigit():
-                LOG.warning("passed over %s: no queue has this id", printable(queue.path))
+                warn_once("passed over %s: no queue has this id", printable(queue.path))
 
 
 def is_queue_id(name: str) -> bool:
@@ -215,7 +215,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError as error:  # a link that leads to itself
-        LOG.warning("passed over %s: %s", printable(entry.path), error.strerror)
+        warn_once("passed over %s: %s", printable(entry.path), error.strerror)
         return False
 
 

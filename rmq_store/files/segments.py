@@ -20,7 +20,7 @@ from rmq_store.errors import (
     from_os_error,
     shown_path,
 )
-from rmq_store.escaping import LOG, printable
+from rmq_store.escaping import printable, warn_once
 from rmq_store.format.byte_layout import SEGMENT_NAME_DIGITS
 
 if TYPE_CHECKING:
@@ -142,10 +142,10 @@ def size_of_file(entry: os.DirEntry[str]) -> int | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        LOG.warning("passed over %s: %s", printable(entry.path), error.strerror)
+        warn_once("passed over %s: %s", printable(entry.path), error.strerror)
         return None
     if not entry.is_dir():
-        LOG.warning("passed over %s, which is not a regular file", printable(entry.path))
+        warn_once("passed over %s, which is not a regular file", printable(entry.path))
     return None
 
 

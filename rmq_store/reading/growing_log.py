@@ -45,7 +45,11 @@ class Mark:
         segment = log.chain.segment_at(start)
         if segment is None or not start < stop <= log.chain.segment_end(segment):
             return None
-        raw = log.chain.read(start, stop).tobytes()
+        return cls.over(start, stop, log.chain.read(start, stop).tobytes())
+
+    @classmethod
+    def over(cls, start: int, stop: int, raw: bytes) -> Mark:
+        """The mark of a range with these bytes."""
         return cls(start, stop, hashlib.blake2b(raw, digest_size=8).hexdigest())
 
 
@@ -79,16 +83,7 @@ def check_place(log: CommitLog, place: LogPlace, path: str) -> None:
     place are gone or others, DataLossError if the place has expired.
     """
     if place.first is not None:
-        now = Mark.of(log, place.first.start, place.first.stop)
-        if now is not None and now != place.first:
-            raise OtherStoreError(
-                path,
-                offset=LogOffset(place.first.start),
-                reason="another store is at this path: its log begins with other bytes",
-                expected=place.first.digest,
-                actual=now.digest,
-                advice="Put the store back, or start again; a stream then needs another checkpoint",
-            )
+        _refuse_other(place.first, Mark.of(log, place.first.start, place.first.stop), path)
     if place.offset < log.start:
         raise expired(path, place.offset, log.start)
     if place.before is not None and place.before.start >= log.start:
@@ -106,6 +101,51 @@ def check_place(log: CommitLog, place: LogPlace, path: str) -> None:
                 advice="The broker may have lost messages that were read after the cut. Start "
                 "again, or let a stream continue at the end of the log with failOnDataLoss=false",
             )
+
+
+def _refuse_other(before: Mark, now: Mark | None, path: str) -> None:
+    if now is not None and now != before:
+        raise OtherStoreError(
+            path,
+            offset=LogOffset(before.start),
+            reason="another store is at this path: its log has other bytes",
+            expected=before.digest,
+            actual=now.digest,
+            advice="Put the store back, or start again; a stream then needs another checkpoint",
+        )
+
+
+def marks_of_files(log: CommitLog, stop: int) -> tuple[Mark, ...]:
+    """Marks of the first bytes of the first and of the last file of a log whose bytes before `stop` do
+    not change. None of a log in an object store, where each would be a request."""
+    if log.chain.cost.looks_at_once > 1:
+        return ()
+    first, last = log.chain.segments[:1], log.chain.segment_at(stop - 1)
+    files = dict.fromkeys((*first, *([last] if last else ())))
+    marks = (_mark_now(file, file.base, min(file.base + _MARK_BYTES, stop)) for file in files)
+    return tuple(mark for mark in marks if mark is not None)
+
+
+def refuse_other_store(log: CommitLog, marks: Iterable[Mark], path: str) -> None:
+    """Raise OtherStoreError if a log has other bytes than at `marks`. Files that are gone have expired.
+
+    Reads the files that are at their paths now, also if others are open.
+    """
+    for mark in marks:
+        file = log.chain.segment_at(mark.start)
+        if file is not None:
+            _refuse_other(mark, _mark_now(file, mark.start, mark.stop), path)
+
+
+def _mark_now(file: SegmentFile, start: int, stop: int) -> Mark | None:
+    """The mark of a range of a file as it is now; None if the file is gone or shorter."""
+    length = stop - start
+    try:
+        with open(file.path, "rb", buffering=0) as opened:
+            raw = os.pread(opened.fileno(), max(length, 0), start - file.base)
+    except FileNotFoundError:
+        return None
+    return Mark.over(start, stop, raw) if 0 < length == len(raw) else None
 
 
 def expired(path: str, offset: int, log_start: int) -> DataLossError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import arrow_schema, column_names
 from rmq_store.errors import InvalidArgumentError, StoreError, nearest
+from rmq_store.escaping import warn_once
 from rmq_store.format.byte_layout import TAG_SEPARATOR
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
 from rmq_store.reading.damage_modes import DamageMode, handler_of
@@ -187,3 +189,12 @@ def parse_tags(tags: str | Sequence[str] | None) -> frozenset[str] | None:
     words = tags.split(TAG_SEPARATOR) if isinstance(tags, str) else several("tags", tags) or ()
     wanted = frozenset(word.strip() for word in words if word.strip())
     return None if not wanted or ALL_TAGS in wanted else wanted
+
+
+def warn_of_tags(tags: str | Sequence[str] | None) -> None:
+    """Warn, once for each, of a tag that looks like several in another form than "a || b"."""
+    for tag in sorted(parse_tags(tags) or ()):
+        words = tuple(word.strip() for word in re.split("[,|]", tag) if word.strip())
+        if len(words) > 1:
+            several_tags = f" {TAG_SEPARATOR} ".join(words)
+            warn_once("%r is one tag; several are given as %r", tag, several_tags)

@@ -187,8 +187,9 @@ def plan_partitions(
         )
         return cut_log(found, target_bytes, min_slices, max_entries)
 
-    # Where all entries that were looked at are damaged, others may not be.
-    return slices_of(looked_at(parts, most)) or slices_of((part, 1.0) for part in parts)
+    # Where all entries that were looked at are damaged or gone, others may not be, and the read reports it.
+    found = slices_of(looked_at(parts, most)) or slices_of((part, 1.0) for part in parts)
+    return found or [LogSlice(None, None, 0)] * bool(parts)
 
 
 def looked_at(

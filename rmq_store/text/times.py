@@ -10,8 +10,8 @@ from datetime import datetime, timedelta, timezone
 from rmq_store.errors import InvalidArgumentError
 
 TIME_FORMS = (
-    "ms, ISO 8601 (UTC if without a zone), 10:00 of the store's newest day (UTC), or -1h before "
-    "its newest message"
+    "ms, ISO 8601 (UTC if without a zone), 10:00 on the newest message's day (UTC), or -1h: an hour "
+    "before it"
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 LATEST_MS = 61_851_600_000_000

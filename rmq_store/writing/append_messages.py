@@ -30,6 +30,7 @@ from rmq_store.writing.encoded_records import (
     Unplaced,
     facts_of,
 )
+from rmq_store.writing.times_back import TimesBack
 
 _FEW = 16  # messages whose entries are found together with those of others, in the log's bytes
 
@@ -89,6 +90,7 @@ class RecordAppender:
         self.last_record, self.last_timestamp = last
         self._dispatcher = dispatcher
         self.lists, self.broken = True, False
+        self.times_back: TimesBack | None = None
         self._with_record_crc = bool(config.enabledAppendPropCRC and dialect.has("record_crc"))
 
     def append_rows(self, batch: pa.RecordBatch, together: bool, copied: bool) -> AppendResult:
@@ -124,6 +126,8 @@ class RecordAppender:
     ) -> AppendResult:
         queue_offset = self._offsets.assign(records, counts)
         stamps = self._stamps(records)
+        if self.times_back is not None:
+            self.times_back.take(records, stamps)
         with self._reporting_failure():
             places = self._write_records(records, queue_offset, stamps, facts, together)
         self.last_timestamp = int(stamps[-1])

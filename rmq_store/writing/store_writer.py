@@ -16,7 +16,13 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.log_writer import LogAppender
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import update_topics
-from rmq_store.errors import InvalidArgumentError, InvalidMessageError, ReadOnlyStoreError
+from rmq_store.errors import (
+    InvalidArgumentError,
+    InvalidMessageError,
+    ReadOnlyStoreError,
+    shown_path,
+)
+from rmq_store.escaping import LOG
 from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.format.byte_layout import CHECKPOINT_FILE
 from rmq_store.format.message import Message
@@ -39,6 +45,7 @@ from rmq_store.writing.flush import Flusher, GroupCommit, WrittenSoFar
 from rmq_store.writing.long_polling import Arrivals
 from rmq_store.writing.open_for_writing import WritableStore, make_store, open_store
 from rmq_store.writing.reput import RETRIES, Reput
+from rmq_store.writing.times_back import TimesBack
 
 
 class StoreWriter:
@@ -408,6 +415,17 @@ class StoreWriter:
         """Close without finishing: `abort` stays, and the store needs a recovery."""
         self._failed = True
         self.close()
+
+    @contextmanager
+    def watching_times(self, path: str | os.PathLike[str]) -> Iterator[None]:
+        """Warn at the end if store times that are given inside go back within a queue.
+
+        `path`: where the store will be.
+        """
+        self._records.times_back = back = TimesBack(self._offsets, self._records.last_timestamp)
+        yield
+        if said := str(back):
+            LOG.warning("%s: %s", shown_path(os.fspath(path)), said)
 
     def close(self, *, sync: bool = True) -> None:
         """Flush all files, write checkpoint and topics.json, delete `abort`, release the lock.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -139,8 +140,10 @@ class LocalReplay(ReplayCall):
     ) -> None:
         total = sum(wave.selected_bytes for wave in waves)
         with opened as target, Progress("replay", total) as progress:
+            keeps = self.spec.keep_timestamps
             try:
-                self._append_waves(target, waves, should_stop, progress)
+                with target.watching_times(target.path) if keeps else nullcontext():
+                    self._append_waves(target, waves, should_stop, progress)
             except BaseException:
                 target.abandon()  # what arrived of the last wave is undone
                 raise

@@ -51,7 +51,10 @@ class ReplayCall:
     def _new_run(self) -> ReplayRun:
         snapshot = self.plan.store.snapshot
         return ReplayRun(
-            self.spec.asked(), self.plan.ranges, (snapshot.log_start, snapshot.log_end)
+            self.spec.asked(),
+            self.plan.ranges,
+            (snapshot.log_start, snapshot.log_end),
+            marks=self.plan.store.marks,
         )
 
     def _begin(self) -> None:

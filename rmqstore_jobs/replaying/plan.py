@@ -10,6 +10,7 @@ from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.files.journal import JournalError, has_content
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
+from rmq_store.reading.growing_log import refuse_other_store
 from rmq_store.search.log_partitions import joined, offset_steps
 from rmq_store.search.plan_key_search import errors_of_lost, plan_keys
 from rmq_store.snapshot.covered_range import covered_range
@@ -53,6 +54,7 @@ def _still_to_read(
     with MessageStore.open(
         spec.source, broker_name=spec.broker_name, broker_conf=spec.broker_conf
     ) as source:
+        refuse_other_store(source.log, before.marks, spec.source)
         there = {part.queue for part in before.ranges}.intersection(source.queues())
         left: Sequence[QueueSlice] = before.ranges
         if start and not again and len(there) == len(before.ranges):

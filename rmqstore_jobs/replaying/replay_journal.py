@@ -16,6 +16,7 @@ from typing import Any
 from rmq_store.files.journal import Journal, now
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.queues import QueueSlice
+from rmq_store.reading.growing_log import Mark
 from spark_source.writing.target.write_journal import APPENDING, Begun
 
 
@@ -28,7 +29,8 @@ class ReplayRun:
     queue id and max offset of each queue that the target store had. `next_log_offset` is a commitLog
     offset of the source: selected messages before it are in the target, later ones are not; None once
     the target store has everything. `target_end` is the end of the target's log at that time.
-    `signed`: the target store has the mark of this run, which is about to append.
+    `signed`: the target store has the mark of this run, which is about to append. `marks` are those of
+    the source, by which a run that continues notices another store at its path.
     """
 
     asked: Mapping[str, Any]
@@ -44,6 +46,7 @@ class ReplayRun:
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     started: str = field(default_factory=now)
     updated: str = ""
+    marks: tuple[Mark, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ValueError for a run id that is no file name: refused messages get this name."""

@@ -120,9 +120,9 @@ def source_rows(source: Provenance) -> Iterator[tuple[str, str]]:
     """The provenance as names and values."""
     yield "store", source.store
     yield "broker", source.broker_name
-    yield "log range", "{:,} to {:,}".format(*source.log_range)
+    yield "log range", "{} to {}".format(*source.log_range)
     for topic, queues in list(source.queues.items())[:_TOPICS_SHOWN]:
-        parts = (f"{queue}: {start:,} to {stop:,}" for queue, (start, stop) in queues.items())
+        parts = (f"{queue}: {start} to {stop}" for queue, (start, stop) in queues.items())
         yield f"offsets of {topic}", "  ".join(parts)
     if len(source.queues) > _TOPICS_SHOWN:
         yield "offsets", f"of {len(source.queues) - _TOPICS_SHOWN:,} more topics: --json"
@@ -132,5 +132,5 @@ def source_rows(source: Provenance) -> Iterator[tuple[str, str]]:
             yield name.replace("_", " "), text
     if source.files:
         size = sum(file.size for file in source.files)
-        yield "files", f"{len(source.files):,} with {size:,} bytes; --json has their SHA-256"
+        yield "files", f"{len(source.files)} with {size} bytes; --json has their SHA-256"
     yield "rmqstore", source.version

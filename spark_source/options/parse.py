@@ -82,12 +82,17 @@ class SourceOptions:
         return self.compacted and self.table is None and self.source == CONSUMEQUEUE
 
     def with_fixed_times(self, newest: Callable[[], int | None]) -> SourceOptions:
-        """The options with relative times fixed by the storeTimestamp of the newest message."""
-        return replace(
+        """The options with relative times fixed by the storeTimestamp of the newest message.
+
+        Raises InvalidArgumentError if they end before they begin.
+        """
+        fixed = replace(
             self,
             starting_timestamp=fixed_time(self.starting_timestamp, newest),
             ending_timestamp=fixed_time(self.ending_timestamp, newest),
         )
+        refuse_reversed_ranges(fixed)
+        return fixed
 
     @property
     def times(self) -> tuple[int | None, int | None]:
@@ -181,7 +186,7 @@ def _check_together(asked: SourceOptions, given: set[str]) -> None:
             "option 'checkpointLocation' and table=stream need each other",
             "Give both for the progress of a query. A query itself has the option in writeStream",
         )
-    _refuse_empty_ranges(asked)
+    refuse_reversed_ranges(asked)
     if asked.table is not None and asked.columns is not None and asked.table != "plan":
         raise invalid(
             f"option 'columns' selects columns of messages, not of table {asked.table!r}",
@@ -189,26 +194,46 @@ def _check_together(asked: SourceOptions, given: set[str]) -> None:
         )
 
 
-def _refuse_empty_ranges(asked: SourceOptions) -> None:
-    """Raise InvalidArgumentError for ranges that end before they begin: no message is in them."""
-    first, stop = asked.times
-    if first is not None and stop is not None and first >= stop:
+def refuse_reversed_ranges(asked: SourceOptions) -> None:
+    """Raise InvalidArgumentError for a range that ends before it begins. An empty one has no row."""
+    first, stop = asked.starting_timestamp, asked.ending_timestamp
+    _refuse_reversed("", ("startingTimestamp", first), ("endingTimestamp", stop), shown_time)
+    times = asked.starting_timestamps, asked.ending_timestamps
+    offsets = asked.starting_offsets, asked.ending_offsets
+    brokers = {name for by_queue in (*times, *offsets) for name in by_queue.brokers()}
+    for broker in ("", *sorted(brokers)):  # no broker has the first name: what is for all of them
+        of_broker = f" of broker {broker!r}" if broker else ""
+        for queue in sorted({q for by_queue in (*times, *offsets) for q in by_queue.on(broker)}):
+            where = f" for queue {queue.topic}/{queue.queue_id}{of_broker}"
+            begin, end = (one.of(broker, queue) for one in times)
+            since = _in_force("startingTimestamp", first, begin)
+            until = _in_force("endingTimestamp", stop, end)
+            _refuse_reversed(where, since, until, shown_time)
+            if since[1] is None and until[1] is None:
+                low, high = (one.of(broker, queue) for one in offsets)
+                _refuse_reversed(where, ("startingOffsets", low), ("endingOffsets", high), str)
+
+
+def _in_force(name: str, for_all: Time | None, of_queue: int | None) -> tuple[str, Time | None]:
+    """The time of a queue with the option that gives it: the one for all queues takes precedence."""
+    if for_all is not None:
+        return name, for_all
+    return name.replace("Timestamp", "OffsetsByTimestamp"), of_queue
+
+
+def _refuse_reversed(
+    where: str,
+    start: tuple[str, Time | None],
+    stop: tuple[str, Time | None],
+    shown: Callable[[int], str],
+) -> None:
+    (begins, low), (ends, high) = start, stop
+    # The words for a queue's ends are below 0, and a relative time is not fixed yet.
+    if isinstance(low, int) and isinstance(high, int) and low > high >= 0:
         raise invalid(
-            f"startingTimestamp {shown_time(first)} is not before endingTimestamp {shown_time(stop)}",
-            "No message is stored at or after the one and before the other",
+            f"{begins} has {shown(low)}{where}, and {ends} has {shown(high)}",
+            "Give an end that is not before the start",
         )
-    for what, begin, end in (
-        ("Offsets", asked.starting_offsets, asked.ending_offsets),
-        ("OffsetsByTimestamp", asked.starting_timestamps, asked.ending_timestamps),
-    ):
-        for queue in begin.everywhere.keys() & end.everywhere.keys():
-            low, high = begin.everywhere[queue], end.everywhere[queue]
-            if low > high >= 0:
-                raise invalid(
-                    f"starting{what} has {low} for queue {queue.topic}/{queue.queue_id}, and ending{what} "
-                    f"has {high}",
-                    "Give an end that is not before the start",
-                )
 
 
 def _known(name: str) -> Option:

@@ -244,7 +244,22 @@ def _range_of(
     stop = Bound(time_ms=to_time)
     if to_time is None:
         stop = _bound(store, queue, asked.ending_offsets.of(name, queue), limits, asked)
+    if start.offset is not None and stop.offset is not None:
+        _refuse_reversed(store, queue, start.offset, stop.offset, limits[0])
     return resolve(queue, limits, start, stop, first_since)
+
+
+def _refuse_reversed(
+    store: MessageStore, queue: QueueId, start: int, stop: int, least: int
+) -> None:
+    """Raise InvalidArgumentError if -1 for the start makes a range end before it begins."""
+    if start > stop >= least:  # an end before the first offset has expired
+        raise InvalidArgumentError(
+            store.path,
+            reason=f"startingOffsets is {start} for queue {queue.queue_id} of topic {queue.topic!r}, "
+            f"and endingOffsets {stop}",
+            advice="Give an end that is not before the start; -2 is the earliest offset, -1 the latest",
+        )
 
 
 def _first(for_all: Time | None, of_queue: int | None) -> int | None:

@@ -24,6 +24,7 @@ from rmq_store.reading.growing_log import (
     end_by_rows,
 )
 from rmq_store.reading.log_reader import QueueLimits
+from rmq_store.reading.query import warn_of_tags
 from spark_source.options.parse import SourceOptions
 from spark_source.options.value_parsers import ByQueue
 from spark_source.planning.pinned_plan import newest_of
@@ -141,6 +142,7 @@ class Follower:
 
     def initial(self) -> dict[str, StorePlace]:
         """Where a new query starts: by default at the ends of the logs."""
+        warn_of_tags(self.asked.tags)
         found = self.targets()
         asked = self.asked.with_fixed_times(lambda: self._newest(found))
         return {name: self._initial(name, target, asked) for name, target in found.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -19,11 +18,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from rmq_store import StoreSnapshot
-from rmq_store.errors import StoreError
 from rmq_store.escaping import LOG
 from rmq_store.reading.growing_log import LogPlace, expired
 from rmq_store.search.log_partitions import even_slices
-from spark_source.hidden_traceback import without_traceback
+from spark_source.hidden_traceback import plain_errors
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import SourceOptions
 from spark_source.partition_reader import read_share
@@ -35,16 +33,8 @@ from spark_source.spark_words import settle_reading_worker
 from spark_source.streaming.micro_batch_ends import Follower
 from spark_source.streaming.offsets import StorePlace, StreamOffset, from_dict, to_dict
 from spark_source.streaming.stream_options import StreamOptions
+from spark_source.streaming.stream_selection import StreamSelection, check_selection
 from spark_source.task_damage import DamageHandler
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Raise our errors without a traceback before their text."""
-    try:
-        yield
-    except StoreError as error:
-        raise without_traceback(error) from None
 
 
 class StreamPartition(InputPartition):
@@ -67,10 +57,10 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- offsets, on the driver ------------------------------------------------------------------
 
-    @_plain_errors()
+    @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query starts."""
-        return to_dict(self.follower.initial())
+        return self._to_dict(self.follower.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The limit of a micro-batch by the options."""
@@ -80,16 +70,17 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self.stream.max_bytes)
         return ReadAllAvailable()
 
-    @_plain_errors()
+    @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember where the logs end now; no micro-batch goes further."""
         self.follower.latest({})
         self._target = dict(self.follower.ends)
 
-    @_plain_errors()
+    @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends; `start` if there is nothing to read yet."""
         places = from_dict(start)
+        check_selection(start, self.asked)
         limited = not isinstance(limit, ReadAllAvailable)
         end = self.follower.latest(
             places,
@@ -99,7 +90,10 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         if self._target is None and self._waits(places, end):
             return start
-        return to_dict(end)
+        return self._to_dict(end)
+
+    def _to_dict(self, offset: StreamOffset) -> dict[str, Any]:
+        return {**to_dict(offset), "selection": StreamSelection.of(self.asked).to_dict()}
 
     def _waits(self, start: StreamOffset, end: StreamOffset) -> bool:
         """Whether minOffsetsPerTrigger asks to wait for more messages."""
@@ -121,11 +115,13 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- rows ------------------------------------------------------------------------------------
 
-    @_plain_errors()
+    @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Slices of the logs between two offsets."""
-        places, found = from_dict(start), list[InputPartition]()
-        for name, last in from_dict(end).items():
+        places, last_places = from_dict(start), from_dict(end)
+        check_selection(end, self.asked)
+        found = list[InputPartition]()
+        for name, last in last_places.items():
             # A store that appeared in this micro-batch has no place in `start`.
             first = places.get(name) or StorePlace(LogPlace(last.since or 0))
             if first.place.offset < last.place.offset:
@@ -146,6 +142,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 name,
                 self.asked.storage_options,
                 store.listing(),
+                () if last.place.first is None else (last.place.first,),
             )
         plan = ReadPlan(pinned, (), self.asked, limits)
         pieces = even_slices(
@@ -169,7 +166,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, StreamPartition)
         settle_reading_worker()
         schema, plan = arrow_schema_for(self.spark_schema), partition.plan
-        with plan.store.open() as store:
+        with plain_errors(), plan.store.open() as store:
             damage = DamageHandler(store, plan.asked)
             share, names = partition.share, self.columns
             batches = read_share(plan, share, store, names, damage)

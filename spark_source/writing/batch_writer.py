@@ -11,11 +11,16 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from rmq_store.errors import InvalidMessageError
 from rmq_store.heap_settings import settle_worker
+from spark_source.hidden_traceback import plain_errors
 from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.rows_to_append import check_columns, check_types, to_append
 from spark_source.writing.target.staging import Part
 from spark_source.writing.target.write_options import WriteOptions, parse_write_options
+
+_NAMING = ("topic", "queueId", "keys", "uniqKey")
+"""Columns that name a row in an error."""
 
 
 @dataclass
@@ -40,6 +45,7 @@ class RmqStoreWriter(DataSourceArrowWriter):
         if self.wanted:
             self.job.staging.begin()
 
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Prepare the rows of one task."""
         partition = partition_id()
@@ -48,6 +54,7 @@ class RmqStoreWriter(DataSourceArrowWriter):
         rows = prepared_rows(iterator, self.job.asked)
         return PreparedPart(self.job.staging.write(partition, rows), self.job.write_id)
 
+    @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Write what all tasks have prepared."""
         if self.wanted:
@@ -74,6 +81,31 @@ def prepared_rows(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task, checked and in the form in which they are staged."""
     settle_worker()  # this process is a Spark worker that only writes
+    before = 0
     for batch in batches:
         if batch.num_rows:
-            yield from to_append(batch, asked)
+            try:
+                yield from to_append(batch, asked)
+            except InvalidMessageError as error:
+                raise _of_partition(error, batch, before, asked) from None
+        before += batch.num_rows
+
+
+def _of_partition(
+    error: InvalidMessageError, batch: pa.RecordBatch, before: int, asked: WriteOptions
+) -> InvalidMessageError:
+    """The error with what its row can be found by in the DataFrame: batches are Spark's own."""
+    if error.row is None:
+        return error
+    row = batch.slice(error.row, 1)
+    found = {"topic": asked.topic}
+    found |= {name: row[name][0].as_py() for name in _NAMING if name in batch.schema.names}
+    named = ", ".join(f"{name} {value!r}" for name, value in found.items() if value is not None)
+    return InvalidMessageError(
+        reason=f"row {before + error.row} of partition {partition_id()}, counted from 0"
+        + (f" ({named})" if named else "")
+        + f": {error.fault}",
+        expected=error.expected,
+        actual=error.actual,
+        advice=(error.advice or "").replace("Nothing of the batch", "Nothing"),
+    )

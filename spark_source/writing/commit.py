@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -189,8 +189,9 @@ def _settled(journal: WriteJournal, asked: WriteOptions, done: bool) -> bool:
 
 
 def _append_all(store: StoreWriter, rows: Iterator[pa.RecordBatch], asked: WriteOptions) -> None:
-    for batch in rows:
-        append_staged(store, batch)
+    with store.watching_times(asked.path) if asked.keep_timestamps else nullcontext():
+        for batch in rows:
+            append_staged(store, batch)
     if asked.flush:
         store.flush()
     else:

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from rmq_store.errors import StoreError
 from rmq_store.heap_settings import settle_worker
+from spark_source.hidden_traceback import plain_errors
 from spark_source.writing.batch_writer import PreparedPart, partition_id, prepared_rows
 from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.rows_to_append import check_columns, check_types
@@ -47,6 +48,7 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
     def _job(self, write_id: str) -> StoreWrite:
         return StoreWrite(write_id, self.asked, self.overwrite)
 
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Prepare the rows of one task."""
         context = TaskContext.get()
@@ -61,6 +63,7 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
         part = job.staging.write(partition_id(), rows, begin=True)
         return PreparedPart(part, job.write_id, query)
 
+    @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Write what all tasks have prepared, unless the journal lists the batch."""
         prepared = [message for message in messages if isinstance(message, PreparedPart)]

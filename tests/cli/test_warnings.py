@@ -277,3 +277,10 @@ def test_commands_that_count_and_recover_name_a_lost_middle_file(lose: str, tmp_
         assert said in (done.stdout if command == "recover" else done.stderr), command
         assert done.returncode == 1, command
         assert "end together" not in done.both
+
+
+def test_a_tag_that_looks_like_several_is_said(golden: Golden) -> None:
+    read = ("--topic", "orders", "--tag", "TagA,TagB")
+    done = call("cat", golden("clean-5.5.0").path, *read)
+    assert done.stdout == ""
+    assert "warning: 'TagA,TagB' is one tag; several are given as 'TagA || TagB'" in done.stderr

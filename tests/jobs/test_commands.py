@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,6 +51,15 @@ def test_jobs_are_commands_of_rmqstore(golden: Golden, tmp_path: Path) -> None:
     wrong = call("exprt", store.path)
     assert wrong.returncode == EXIT_REFUSED
     assert "Did you mean 'export'?" in wrong.both
+
+
+def test_a_pipe_gets_numbers_without_commas(golden: Golden, tmp_path: Path) -> None:
+    for options in (("--checksums",), ()):
+        target = tmp_path / f"csv{len(options)}"
+        done = call("export", golden("clean-5.5.0").path, "--to", str(target), *options)
+        assert done.returncode == EXIT_OK, done.both
+        assert re.search("log range\t0 to [0-9]{6}", done.stdout)
+        assert not re.search("[0-9],[0-9]{3}", done.stdout), done.stdout
 
 
 def test_they_need_no_spark(golden: Golden, tmp_path: Path) -> None:

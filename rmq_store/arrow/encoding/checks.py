@@ -99,15 +99,16 @@ def lengths(strings: pa.Array) -> Ints:
 def invalid(row: int, reason: str, **sides: Any) -> InvalidMessageError:
     """An InvalidMessageError for message `row` of a batch."""
     sides.setdefault("advice", f"Nothing of {_BATCH} was written")
-    return InvalidMessageError(reason=f"message {row} of {_BATCH}: {reason}", **sides)
+    error = InvalidMessageError(reason=f"message {row} of {_BATCH}: {reason}", **sides)
+    error.row, error.fault = row, reason
+    return error
 
 
 def of_one_message(error: InvalidMessageError) -> InvalidMessageError:
     """The error of the batch that was made of one message, as one of that message."""
     said = error.advice and error.advice.replace(_BATCH, "it")
-    reason = error.reason.removeprefix(f"message 0 of {_BATCH}: ")
     sides = {"expected": error.expected, "actual": error.actual}
-    return InvalidMessageError(error.path, reason=reason, advice=said, **sides)
+    return InvalidMessageError(error.path, reason=error.fault or error.reason, advice=said, **sides)
 
 
 def cast_to(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmq_store.errors import SHOWN_AS, NotAStoreError
-from rmq_store.escaping import LOG
+from rmq_store.escaping import warn_once
 from rmq_store.files.remote.uri_filesystem import file_system, from_remote
 from rmq_store.files.safe_paths import is_plain_name
 
@@ -175,5 +175,5 @@ def _is_of_a_store(path: str, uri: str) -> bool:
     """Whether a key of the bucket names a file below the store; any key may be in a bucket."""
     if all(map(is_plain_name, path.split("/"))):
         return True
-    LOG.warning("%s: passed over the key %r, which names no file below it", uri, path)
+    warn_once("%s: passed over the key %r, which names no file below it", uri, path)
     return False

@@ -95,6 +95,17 @@ def test_store_timestamps_are_new_or_kept(
         assert keep or min(found) > max(old)
 
 
+def test_kept_store_timestamps_that_go_back_are_said(
+    engine: SparkSession | None, golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = spec(golden(NAME), topics=("payments",), keep_timestamps=True)
+    asked = replace(asked, to_store=str(tmp_path / "new"))
+    run(engine, asked)
+    assert "store time" not in caplog.text
+    run(engine, replace(asked, append=True, since="2020-01-01"))
+    assert "store times go back within" in caplog.text
+
+
 def test_topic_and_queue_are_remapped(
     engine: SparkSession | None, golden: Golden, tmp_path: Path
 ) -> None:

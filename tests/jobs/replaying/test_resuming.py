@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmq_store import QueueId
-from rmq_store.errors import AccessError, ForeignLogError, MissingFileError
+from rmq_store.errors import AccessError, ForeignLogError, MissingFileError, OtherStoreError
 from rmq_store.files.journal import JournalError
 from rmq_store.writing.append_messages import RecordAppender
 from rmqstore_jobs.replay import run
@@ -89,6 +89,24 @@ def test_a_stopped_replay_goes_on_where_it_was(
     assert sum(part.stop - part.start for part in last.target_queues if part.topic == "orders") == (
         sum(record["topic"] == "orders" for record in store.truth)
     )
+
+
+def test_a_replay_does_not_go_on_with_another_store_at_the_path(
+    engine: SparkSession | None, golden: Golden, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(golden("clean-5.3.3").path, source)
+    one = ReplaySpec(str(source), to_store=str(tmp_path / "new"), wave_bytes=50_000)
+    assert run(engine, one, lambda: True).stopped_by == "stopped on request"
+    written = read_back(tmp_path / "new")
+    shutil.rmtree(source)
+    shutil.copytree(golden(NAME).path, source)
+    with pytest.raises(OtherStoreError, match="another store is at this path"):
+        run(engine, one)
+    assert read_back(tmp_path / "new") == written
+    shutil.rmtree(source)
+    shutil.copytree(golden("clean-5.3.3").path, source)
+    assert run(engine, one).ok
 
 
 def test_an_unfinished_replay_is_not_mixed_with_another(

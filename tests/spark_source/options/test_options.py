@@ -167,7 +167,26 @@ def test_every_option_fills_a_field_of_its_own() -> None:
         ),
         (
             {"startingTimestamp": "2026-12-01", "endingTimestamp": "2026-11-01"},
-            "is not before endingTimestamp 2026-11-01",
+            "startingTimestamp has 2026-12-01T00:00:00.000Z, and endingTimestamp has 2026-11-01",
+        ),
+        (
+            {
+                "startingOffsets": '{"a": {"b1": {"0": 9}}}',
+                "endingOffsets": '{"a": {"b1": {"0": 4}}}',
+            },
+            "startingOffsets has 9 for queue a/0 of broker 'b1', and endingOffsets has 4",
+        ),
+        (
+            {"startingOffsets": '{"a": {"0": 9}}', "endingOffsets": '{"a": {"b1": {"0": 4}}}'},
+            "startingOffsets has 9 for queue a/0 of broker 'b1', and endingOffsets has 4",
+        ),
+        (
+            {
+                "startingTimestamp": "2026-12-01",
+                "endingOffsetsByTimestamp": '{"a": {"0": 1764547200000}}',
+            },
+            "startingTimestamp has 2026-12-01T00:00:00.000Z for queue a/0, and "
+            "endingOffsetsByTimestamp has 2025-12-01",
         ),
         ({"location": "/x"}, "CREATE TEMPORARY VIEW"),
         ({"nameServer": "localhost:9876"}, "client of a live broker"),
@@ -185,6 +204,27 @@ def test_options_that_exclude_each_other_are_refused_with_the_reason(
     with pytest.raises(InvalidArgumentError) as refused:
         parsed(**raw)
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"startingTimestamp": "2026-12-01", "endingTimestamp": "2026-12-01"},
+        {"startingOffsets": '{"a": {"0": 4}}', "endingOffsets": '{"a": {"0": 4}}'},
+        {"startingOffsets": '{"a": {"0": 9}}', "endingOffsets": '{"a": {"0": -1}}'},
+        {
+            "startingOffsets": '{"a": {"0": 9, "b1": {"0": 2}}}',
+            "endingOffsets": '{"a": {"0": 9, "b1": {"0": 4}}}',
+        },
+        {
+            "startingOffsets": '{"a": {"0": 9}}',
+            "endingOffsets": '{"a": {"0": 4}}',
+            "startingTimestamp": "2026-12-01",
+        },
+    ],
+)
+def test_ranges_that_are_not_reversed_are_taken(raw: dict[str, str]) -> None:
+    parsed(**raw)
 
 
 def test_a_list_of_paths_is_how_spark_hands_it_over() -> None:

@@ -101,6 +101,20 @@ def test_a_filter_reads_what_it_lets_through_and_no_more_if_it_is_claimed(golden
         assert found == expected if claimed else found >= expected, one
 
 
+def test_the_warning_about_a_narrowed_plan_names_the_filters(
+    golden: Golden, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = options_of(golden(NAME), **PLACE)
+    for topic in ("orders", "payments"):
+        left_over(options, [EqualTo(("topic",), topic)])
+    left_over(options, [EqualTo(("flag",), 0)])
+    said = [line for line in caplog.messages if "pushed down" in line]
+    assert [("orders" in line, "payments" in line) for line in said] == [
+        (True, False),
+        (False, True),
+    ]
+
+
 def test_key_and_time_filters_spare_reading(golden: Golden) -> None:
     store = golden(NAME)
     one = [r for r in store.truth if r["topic"] == "orders" and r["uniqKey"]][80]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,28 @@ def test_topics_by_name_by_pattern_and_by_queue(golden: Golden) -> None:
 
 def test_a_pattern_that_no_topic_has_selects_nothing(golden: Golden) -> None:
     assert rows_of(options_of(golden(NAME), subscribePattern="nothing-like-this")) == []
+
+
+def test_a_tag_that_looks_like_several_is_said(
+    golden: Golden, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = golden(NAME)
+    for tags in ("TagA, TagB", "TagA|TagB"):
+        caplog.clear()
+        assert rows_of(options_of(store, tags=tags, **PLACE)) == []
+        said = [line for line in caplog.messages if "is one tag" in line]
+        assert said == [f"{tags!r} is one tag; several are given as 'TagA || TagB'"]
+    caplog.clear()
+    rows_of(options_of(store, tags="TagA || TagB || a-b", **PLACE))
+    assert "is one tag" not in caplog.text
+
+
+def test_what_is_passed_over_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = unpack(NAME, tmp_path)
+    os.mkfifo(Path(store.path) / "commitlog" / "00000000000009999999")
+    for _ in range(2):  # each with many opens of the store
+        assert rows_of(options_of(store, maxBytesPerPartition="50k", **PLACE))
+    assert len([line for line in caplog.messages if "not a regular file" in line]) == 1
 
 
 def test_offsets_and_times_have_kafkas_precedence(golden: Golden) -> None:
@@ -101,6 +124,27 @@ def test_a_relative_time_counts_from_the_newest_message_of_the_store(golden: Gol
     )
     options = options_of(store, topic="orders", startingTimestamp=f"-{seconds}s", **PLACE)
     assert places(rows_of(options)) == wanted
+
+
+def test_a_range_is_refused_if_it_is_reversed_and_has_no_row_if_it_is_empty(golden: Golden) -> None:
+    store = golden(NAME)
+    five, nine = '{"orders": {"b": {"0": 5}}}', '{"orders": {"b": {"0": 9}}}'
+    orders = {"brokerName": "b", "assign": '{"orders": [0]}', **PLACE}
+    reversed_ranges = [
+        {"startingOffsets": nine, "endingOffsets": five},
+        {"startingOffsets": '{"orders": {"0": -1}}', "endingOffsets": five},
+        {"startingTimestamp": "-1h", "endingTimestamp": "-2h"},
+    ]
+    for given in reversed_ranges:
+        with pytest.raises(InvalidArgumentError, match="Give an end that is not before the start"):
+            rows_of(options_of(store, **orders, **given))
+    when = str(store.truth[100]["storeTimestamp"])
+    for given in (
+        {"startingOffsets": five, "endingOffsets": five},
+        {"startingTimestamp": when, "endingTimestamp": when},
+        {"startingTimestamp": "-1h", "endingTimestamp": "-1h"},
+    ):
+        assert rows_of(options_of(store, **orders, **given)) == [], given
 
 
 def test_a_time_that_no_message_reaches_is_nothing_or_an_error_as_asked(golden: Golden) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -314,6 +315,109 @@ def test_another_store_at_the_same_path_is_refused(golden: Golden, tmp_path: Pat
     for lenient in ("true", "false"):
         with pytest.raises(OtherStoreError, match="another store is at this path"):
             latest(reader_of(path, failOnDataLoss=lenient), offset)
+
+
+def test_files_that_expire_before_a_task_reads_them_are_data_loss(
+    golden: Golden, tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(golden(NAME).path, path)
+    found = []
+    for options in ({}, {"failOnDataLoss": "false"}):
+        reader = reader_of(path, **options)
+        start = through_json(reader.initialOffset())
+        found.append((reader, reader.partitions(start, latest(reader, start))))
+    min((path / "commitlog").iterdir()).unlink()
+    reader, parts = found[0]
+    with pytest.raises(
+        DataLossError, match="files of the log that the plan of this read has are gone"
+    ):
+        [list(reader.read(part)) for part in parts]
+    reader, parts = found[1]
+    rest = {row["commitLogOffset"] for row in batch_rows(path)}
+    rows = [b for part in parts for b in reader.read(part)]
+    assert set(pa.Table.from_batches(rows)["commitLogOffset"].to_pylist()) == rest
+
+
+def test_a_planned_micro_batch_is_not_read_from_another_store(
+    golden: Golden, tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(golden("clean-5.1.1").path, path)
+    reader = reader_of(path)
+    start = through_json(reader.initialOffset())
+    end = latest(reader, start)
+    shutil.rmtree(path)
+    shutil.copytree(golden(NAME).path, path)
+    with pytest.raises(OtherStoreError, match="another store is at this path"):
+        rows_between(reader_of(path), start, end)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "added"),
+    [
+        ({"topic": "orders"}, {"topic": "orders, payments"}, "topic 'payments'"),
+        ({"topic": "orders"}, {}, "topics that were not selected"),
+        ({"topic": "orders"}, {"assign": '{"payments": [0]}'}, "topic 'payments'"),
+        (
+            {"assign": '{"orders": [0]}'},
+            {"assign": '{"orders": [0, 1]}'},
+            "queue 1 of topic 'orders'",
+        ),
+        ({"assign": '{"orders": [0]}'}, {"topic": "orders"}, "queues that 'assign' did not name"),
+        ({"subscribePattern": "o.*"}, {"subscribePattern": "p.*"}, "topics that were not selected"),
+        ({"subscribePattern": "o.*"}, {"topic": "payments"}, "topic 'payments'"),
+        ({}, {"includeSystemTopics": "true"}, "system topics"),
+        ({}, {"topic": "SCHEDULE_TOPIC_XXXX"}, "topic 'SCHEDULE_TOPIC_XXXX'"),
+        ({"tags": "TagA"}, {"tags": "TagA || TagB"}, "tag 'TagB'"),
+        ({"keys": "a"}, {}, "messages with any key"),
+    ],
+)
+def test_a_query_that_goes_on_does_not_select_more(
+    golden: Golden,
+    before: dict[str, str],
+    now: dict[str, str],
+    added: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = golden(NAME).path
+    first = reader_of(path, maxOffsetsPerTrigger="5", **before)
+    start = through_json(first.initialOffset())
+    planned = latest(first, start)
+    for go_on in (
+        lambda reader: latest(reader, planned),
+        lambda reader: rows_between(reader, start, planned),
+    ):
+        with pytest.raises(InvalidArgumentError, match=re.escape(f"the options select {added}")):
+            go_on(reader_of(path, **now))
+        go_on(reader_of(path, **before))
+    accepts = reader_of(path, failOnDataLoss="false", **now)
+    after = latest(accepts, planned)
+    assert added in caplog.text
+    latest(reader_of(path, **now), after)  # from here on it is read
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({"topic": "orders, payments"}, {"topic": "payments"}),
+        ({}, {"topic": "orders", "tags": "TagA", "keys": "a"}),
+        ({}, {"subscribePattern": "o.*"}),
+        ({"includeSystemTopics": "true"}, {"topic": "SCHEDULE_TOPIC_XXXX"}),
+        ({"topic": "orders"}, {"assign": '{"orders": [0, 1]}'}),
+        ({"assign": '{"orders": [0, 1]}'}, {"assign": '{"orders": {"store": [1]}}'}),
+        ({"subscribePattern": "o.*"}, {"topic": "orders"}),
+    ],
+)
+def test_a_query_that_goes_on_may_select_less(
+    golden: Golden, before: dict[str, str], now: dict[str, str]
+) -> None:
+    path = golden(NAME).path
+    start = through_json(reader_of(path, **before).initialOffset())
+    narrowed = latest(reader_of(path, **now), start)
+    rows_between(reader_of(path, **now), start, narrowed)
+    with pytest.raises(InvalidArgumentError, match="the options select"):
+        latest(reader_of(path, **before), narrowed)
 
 
 def test_files_that_expired_before_they_were_read_are_data_loss(tmp_path: Path) -> None:

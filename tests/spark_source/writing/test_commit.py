@@ -57,6 +57,33 @@ def test_rows_come_in_order_of_partition_and_row_and_nothing_is_left(tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
+def write_times(target: Path, times: list[int], queue: list[int] | None = None) -> None:
+    """Write messages with store times (ms), in queue 0 or in these queues."""
+    batch = rows(0, len(times))
+    given = {name: batch.column(name) for name in batch.schema.names if name != "storeTimestamp"}
+    given["topic"] = pa.repeat("orders", len(times))
+    given["queueId"] = pa.array(queue or [0] * len(times), pa.int32())
+    batch = pa.RecordBatch.from_pydict({**given, "storeTimestamp": pa.array(times)})
+    write = StoreWrite(f"w{times}", options(target, keep_timestamps=True))
+    commit(write, staged(write, [batch]))
+
+
+def test_store_times_that_go_back_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker finds a time in a queue by binary search."""
+    target, at = tmp_path / "store", 1_750_000_000_000
+    write_times(target, [at, at + 5, at + 5, at + 9])
+    write_times(target, [at + 20, at + 10, at + 30, at + 20], queue=[0, 1, 0, 1])
+    assert caplog.text == ""
+    write_times(tmp_path / "other", [at, at + 59_901, at + 1, at + 2])
+    assert f"{tmp_path / 'other'}: given store times go back within 1 queue" in caplog.text
+    assert "orders/0: 2 messages, by up to 59.9 s" in caplog.text
+    caplog.clear()
+    write_times(target, [at + 7])  # before what the store has
+    assert "orders/0: 1 message, by up to" in caplog.text
+
+
 def test_an_empty_folder_becomes_a_store_and_no_rows_a_store_without_messages(
     tmp_path: Path,
 ) -> None:

@@ -182,7 +182,10 @@ def test_a_failing_task_leaves_the_target_as_it_was(
     bad = spark.range(0, 100, 1, 2).selectExpr(
         "if(id = 77, 'not a topic!', 't') AS topic", "cast(id AS string) AS body"
     )
-    assert "forbidden character" in refusal(lambda: save(bad, target))
+    found = refusal(lambda: save(bad, target))
+    assert "forbidden character" in found
+    assert "row 27 of partition 1, counted from 0 (topic 'not a topic!')" in found
+    assert "Traceback" not in found
     # Its time zone is not known: Spark takes such a time in that of the session.
     local = good.selectExpr("*", "timestamp_ntz'2026-01-02 00:00:00' AS bornTimestamp")
     assert "without a time zone" in refusal(lambda: save(local, target))

@@ -1,0 +1,59 @@
+"""Counts messages that are stored at an earlier time than one before them in their queue.
+
+A broker finds a time in a queue by binary search, which such messages mislead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import numpy as np
+
+from rmq_store.format.array_types import Ints
+from rmq_store.format.queues import QueueId
+from rmq_store.text.sizes import counted
+from rmq_store.text.times import shown_duration
+from rmq_store.writing.encoded_records import Unplaced
+
+
+class TimesBack:
+    """Looks at the store times that a writer is given, in order of the log."""
+
+    def __init__(self, queues: Iterable[QueueId], newest: int) -> None:
+        """`queues` have messages already, none of them stored after `newest` (ms)."""
+        self._newest = dict.fromkeys(queues, newest)
+        self._queues: set[QueueId] = set()
+        self._count = self._most = 0
+
+    def take(self, records: Unplaced, stamps: Ints) -> None:
+        """Count messages that are about to be appended with these times (ms)."""
+        keys = records.topic_code << 32 | (records.queue_id.astype(np.int64) & 0xFFFFFFFF)
+        order = np.argsort(keys, kind="stable")
+        edges = [0, *(np.flatnonzero(np.diff(keys[order])) + 1).tolist(), len(order)]
+        for first, stop in pairwise(edges):
+            row = order[first]
+            queue = QueueId(
+                records.topics[int(records.topic_code[row])], int(records.queue_id[row])
+            )
+            times = stamps[order[first:stop]]
+            newest = np.maximum.accumulate(np.r_[self._newest.get(queue, 0), times])
+            self._newest[queue] = int(newest[-1])
+            back = np.maximum(newest[:-1] - times, 0)
+            if back.any():
+                self._queues.add(queue)
+                self._count += int(np.count_nonzero(back))
+                self._most = max(self._most, int(back.max()))
+
+    def __str__(self) -> str:
+        """A sentence about them; empty for none."""
+        if not self._count:
+            return ""
+        queue = min(self._queues)
+        return (
+            f"given store times go back within {counted(len(self._queues), 'queue')}, such as "
+            f"{queue.topic}/{queue.queue_id}: {counted(self._count, 'message')}, by up to "
+            f"{shown_duration(self._most)}. A broker, and readers by time, find a time in a queue by "
+            "binary search and miss messages there: write rows in the order of their store time, or "
+            "without their times"
+        )

@@ -1,0 +1,115 @@
+"""A store that changes under a query, or is replaced by another: the query sees one state, or fails."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_store.errors import DataLossError, OtherStoreError, StoreError
+from spark_source.source import RmqStoreSource
+from spark_source.spark_reader import RmqStoreReader
+from tests.support.golden import GoldenStore
+
+Golden = Callable[[str], GoldenStore]
+BEFORE = "clean-5.1.1"
+
+
+def reader_of(path: Path, **options: str) -> RmqStoreReader:
+    given = {"path": str(path), "maxbytesperpartition": "20k", "brokername": "b", **options}
+    source = pickle.loads(pickle.dumps(RmqStoreSource(given)))
+    reader = source.reader(source.schema())
+    assert isinstance(reader, RmqStoreReader)
+    return reader
+
+
+def replace_store(path: Path, other: GoldenStore) -> None:
+    shutil.rmtree(path)
+    shutil.copytree(other.path, path)
+
+
+@pytest.mark.parametrize("after", ["clean-5.5.0", "geometry-5.5.0"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"columns": "topic,queueId,queueOffset"},
+        {"source": "commitlog"},
+        {"topic": "orders", "mode": "DROPMALFORMED", "failondataloss": "false"},
+        {"topic": "orders", "mode": "PERMISSIVE"},
+    ],
+)
+def test_a_query_never_mixes_two_stores(
+    golden: Golden, tmp_path: Path, after: str, options: dict[str, str]
+) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(golden(BEFORE).path, path)
+    reader = reader_of(path, **options)
+    partitions = list(reader.partitions())
+    assert any(batch.num_rows for batch in reader.read(partitions[0]))
+    replace_store(path, golden(after))
+    for partition in partitions:
+        with pytest.raises(OtherStoreError, match="another store is at this path"):
+            list(reader.read(partition))
+    with pytest.raises(OtherStoreError, match="another store is at this path"):
+        [list(reader.read(partition)) for partition in reader.partitions()]  # the next action
+    again = reader_of(path)
+    assert any(batch.num_rows for batch in again.read(again.partitions()[0]))
+
+
+def test_a_store_that_is_replaced_while_a_task_reads_is_noticed_at_its_end(
+    golden: Golden, tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(golden(BEFORE).path, path)
+    reader = reader_of(path, maxbytesperpartition="1g", mode="DROPMALFORMED")
+    (partition,) = reader.partitions()
+    batches = reader.read(partition)
+    next(batches)
+    replace_store(path, golden("clean-5.5.0"))
+    with pytest.raises(OtherStoreError):
+        list(batches)
+
+
+def expire(path: Path) -> None:
+    """Delete the oldest file of the log, as a broker does."""
+    min((path / "commitlog").iterdir()).unlink()
+
+
+def test_log_files_that_expire_before_a_task_reads_them_are_data_loss(
+    golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(golden(BEFORE).path, path)
+    readers = [
+        reader_of(path, source="commitlog", failondataloss=loss) for loss in ("true", "false")
+    ]
+    planned = [list(reader.partitions()) for reader in readers]
+    expire(path)
+    with pytest.raises(
+        DataLossError, match="files of the log that the plan of this read has are gone"
+    ):
+        [list(readers[0].read(partition)) for partition in planned[0]]
+    rest = sum(b.num_rows for one in planned[1] for b in readers[1].read(one))
+    again = reader_of(path, source="commitlog")
+    assert rest == sum(b.num_rows for one in again.partitions() for b in again.read(one)) > 0
+    assert "RMQSTORE_DATA_LOSS" in caplog.text
+    for file in (path / "commitlog").iterdir():
+        file.unlink()
+    with pytest.raises(StoreError):
+        [list(readers[0].read(partition)) for partition in planned[0]]
+
+
+@pytest.mark.parametrize("options", [{}, {"columns": "topic,queueId,queueOffset"}])
+def test_a_topic_that_is_deleted_after_load_is_not_read_as_empty(
+    golden: Golden, tmp_path: Path, options: dict[str, str]
+) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(golden(BEFORE).path, path)
+    reader = reader_of(path, topic="orders", **options)
+    shutil.rmtree(path / "consumequeue" / "orders")
+    with pytest.raises(StoreError):
+        [list(reader.read(partition)) for partition in reader.partitions()]
