@@ -216,10 +216,10 @@ class UnlistedRecords:
             queue: self._in_files(queue, listed, rows, per_file[numbers[queue]])
             for queue, rows in listed.by_queue(np.flatnonzero(of_others))
         }
+        if not is_whole:
+            return None, strange
         listed = listed.take(~of_others)
-        return listed.take(
-            np.argsort(listed.log_offset, kind="stable")
-        ) if is_whole else None, strange
+        return listed.take(np.argsort(listed.log_offset, kind="stable")), strange
 
     def _edges_of_files(
         self, slices: Sequence[QueueSlice], per_file: Sequence[int]

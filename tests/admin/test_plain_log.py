@@ -163,6 +163,7 @@ def files_of(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("at", [1, 700_000, 2_300_000, 4_000_000, 7_000_000])
 def test_killed_anywhere_it_goes_on_to_the_same_bytes(tmp_path: Path, at: int) -> None:
     root = unpack_field("mixed-dledger-old-log-there", tmp_path)

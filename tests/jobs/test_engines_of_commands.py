@@ -37,6 +37,7 @@ def without_ages(done: Done) -> tuple[int, str, str]:
     return done.returncode, _AGE.sub("", done.stdout), done.stderr
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", ["clean-5.5.0", "crash-5.5.0", "lmq-5.3.3"])
 def test_both_engines_give_the_same_answer(
     spark: SparkSession, golden: Golden, tmp_path: Any, name: str

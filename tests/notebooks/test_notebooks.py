@@ -61,6 +61,7 @@ def test_no_outputs_are_kept_in_git(name: str) -> None:
             assert (cell.outputs, cell.execution_count) == ([], None), cell.source
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "name",
     [

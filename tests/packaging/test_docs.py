@@ -254,6 +254,7 @@ def built(docs: Path, target: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.campaign
 def test_make_docs_builds_every_page(tmp_path: Path) -> None:
     done = built(CHECKOUT / "docs", tmp_path / "pages")
     assert done.returncode == 0, done.stderr

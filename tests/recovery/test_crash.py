@@ -135,6 +135,7 @@ def kill_rounds(
         first = check(root, acknowledged)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("kind", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 @pytest.mark.parametrize(
     "rounds", [10, pytest.param(MANY_KILLS, marks=pytest.mark.campaign)], ids=["few", "many"]

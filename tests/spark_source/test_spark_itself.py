@@ -28,6 +28,7 @@ def pushdown(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[st
     spark.conf.set(PUSHDOWN, "false")
 
 
+@pytest.mark.campaign
 def test_filters_give_the_same_rows_pushed_down_or_not(
     spark: SparkSession, golden: Golden, pushdown: str
 ) -> None:

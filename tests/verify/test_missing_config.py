@@ -59,6 +59,7 @@ def test_a_store_without_the_folder_says_that_no_group_is_known(tmp_path: Path) 
     assert "there is no consumerOffset.json" in call("lag", golden.path).stderr
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", [*STORES, *KINDS])
 def test_no_store_of_a_real_broker_lacks_a_file(name: str, tmp_path: Path) -> None:
     kind = name in KINDS

@@ -266,6 +266,7 @@ def test_info_compares_each_time_of_the_checkpoint(clean: GoldenStore, field: in
     assert "the end of the log is lost" in run("info", clean.path, expect=1)
 
 
+@pytest.mark.campaign
 def test_an_index_header_with_a_record_after_the_end_of_the_log(
     clean: GoldenStore, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ from tests.support.spark.replays import (
 Golden = Callable[[str], GoldenStore]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "name", ["clean-5.5.0", "clean-5.3.3", "clean-4.9.7", "direct-5.5.0", "crc-5.5.0", "lmq-5.3.3"]
 )

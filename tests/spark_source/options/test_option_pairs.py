@@ -36,6 +36,7 @@ from tests.support.spark.reads import partitions_of, rows_of
 Golden = Callable[[str], GoldenStore]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.options)
 def test_a_pair_selects_what_the_truth_says(golden: Golden, pair: Pair) -> None:
     store = golden(pair.store)

@@ -36,6 +36,7 @@ def test_a_table_of_the_catalog_is_refused_with_what_to_use(
     assert not spark.catalog.tableExists("kept")
 
 
+@pytest.mark.campaign
 def test_an_end_of_a_stream_is_refused_with_a_sentence(spark: SparkSession, golden: Golden) -> None:
     path = golden("clean-5.5.0").path
 

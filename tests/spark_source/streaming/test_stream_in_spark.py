@@ -46,6 +46,7 @@ def in_store(spark: SparkSession, store: Path) -> list[Any]:
     )
 
 
+@pytest.mark.campaign
 def test_a_query_that_starts_again_copies_what_is_new_once(
     spark: SparkSession, golden: Golden, tmp_path: Path
 ) -> None:

@@ -199,6 +199,7 @@ def test_a_failing_task_leaves_the_target_as_it_was(
     assert left_beside(target) == []
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", ["pay.ment", "%RETRY%g"])
 def test_rows_of_a_store_keep_the_names_that_its_broker_gave(
     spark: SparkSession, tmp_path: Path, small_files: str, name: str
