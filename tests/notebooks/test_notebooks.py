@@ -23,7 +23,6 @@ NOTEBOOKS = {
     "incident": (1, ("left out: [(911493, 911898)]", "nothing wrong: True - 1588 records")),
     "replay": (1, ("matched 100", "100 replayed, 100 of them equal")),
 }
-IN_SPARK = ("replay",)  # with a Spark of its own, which takes as long as all others together
 SECONDS_A_CELL = 180
 # Each notebook also runs on six other stores: crashed ones, expired ones, without groups or topics.
 _ANY = ("clean-4.3.2", "clean-5.2.0", "crash-5.5.0", "expired-5.5.0", "proxy-5.5.0", "lmq-5.3.3")
@@ -62,13 +61,7 @@ def test_no_outputs_are_kept_in_git(name: str) -> None:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.campaign] if name in IN_SPARK else [])
-        for name in NOTEBOOKS
-    ],
-)
+@pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_runs_from_top_to_bottom(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
