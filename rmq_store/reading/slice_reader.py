@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from rmq_store.reading.inner_batch_rows import MemberBatches, RangesOf, all_offs
 from rmq_store.reading.query import Query
 from rmq_store.reading.queue_slice_entries import EntriesOfQueues, WantedEntries
 from rmq_store.snapshot.covered_range import covered_range
+from rmq_store.snapshot.files_of_other_queues import ForeignFiles
 from rmq_store.snapshot.health import Health
 from rmq_store.snapshot.uncovered_bytes import SeenPlaces
 
@@ -71,7 +72,13 @@ class SliceReader:
         self._filters = query.tags is not None or query.keys is not None
         self._reads_log = needs_log(self._builder.names) or self._filters or query.verify_queue
         self._entries = WantedEntries(
-            view, log, log_end, query, self._damaged, reads_log=self._reads_log
+            view,
+            log,
+            log_end,
+            query,
+            self._damaged,
+            reads_log=self._reads_log,
+            foreign=self._foreign_files(),
         )
         self._check = EntryCheck(
             log,
@@ -84,6 +91,14 @@ class SliceReader:
         self._members = MemberBatches(
             log, self._builder, ranges_of, self._matches if self._filters else None, self._damaged
         )
+
+    def _foreign_files(self) -> Mapping[QueueId, Sequence[ForeignFiles]]:
+        """Files of other queues, where no record shows them and this read, or its plan, looks for them."""
+        health = self._health
+        if self._reads_log or health is None:
+            return {}
+        looks = self.query.check_ends or "of_other_queues" in health.snapshot.facts
+        return health.of_other_queues.by_queue if looks else {}
 
     def read(
         self, slices: Sequence[QueueSlice], listed: Sequence[QueueSlice] | None = None

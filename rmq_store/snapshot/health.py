@@ -39,6 +39,7 @@ from rmq_store.format.queue_entries import Entries, point_to_records
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.snapshot.covered_range import LogRange, light_queues, users_queues
+from rmq_store.snapshot.files_of_other_queues import FilesOfOtherQueues
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from rmq_store.snapshot.lost_queue_ends import LostQueueEnds
 from rmq_store.snapshot.lost_queues import LOOKED_AT, LostQueue, lost_queues
@@ -215,9 +216,8 @@ class Health:
                 yield self._unlisted(queue, lost)
         for queue, lost in self.holed_queues.items():
             yield self._damaged_inside(queue, lost)
-        for queue, lost in self.of_other_queues.items():
-            if queue not in self.holed_queues:
-                yield self._lists_others(queue, lost)
+        for queue in sorted(self.of_other_queues.by_queue.keys() - self.holed_queues.keys()):
+            yield self._lists_others(queue)
         yield from self._damage_seen()
 
     def warn_of_short_queues(self) -> None:
@@ -240,8 +240,8 @@ class Health:
         }
 
     @Fact
-    def of_other_queues(self) -> dict[QueueId, Missing]:
-        """Queues with files that list records of other queues, and what these files list."""
+    def of_other_queues(self) -> FilesOfOtherQueues:
+        """Files of queues that list records of other queues."""
         return self.records.of_other_queues
 
     @Fact
@@ -272,7 +272,6 @@ class Health:
         """The snapshot with only these `queues`, for a part of a job, and what only all of them prove."""
         some = {queue: self._states[queue] for queue in queues if queue in self._states}
         _ = self._in_whole_log, self.damage_near_end, self.damaged_ranges, self.lost_queues
-        _ = self.of_other_queues
         return replace(self.snapshot, queues=some, part=True, facts=dict(self.snapshot.facts))
 
     def is_quick(self, covered: LogRange, parts: Sequence[QueueSlice]) -> bool:
@@ -570,14 +569,13 @@ class Health:
 
         `known`: the queue's own records for which they stand; a copied folder hides none.
         """
-        others = self.of_other_queues
+        others = self.of_other_queues.by_queue
         for queue in sorted(known.keys() | others.keys()):
-            lost = known.get(queue) or others[queue]
-            if any(
-                p.queue == queue and p.start < lost.stop and lost.offset < p.stop for p in parts
-            ):
-                make = self._damaged_inside if queue in known else self._lists_others
-                yield make(queue, lost)
+            lost = known.get(queue)
+            ranges = [(lost.offset, lost.stop)] if lost else [one[:2] for one in others[queue]]
+            mine = [part for part in parts if part.queue == queue]
+            if any(p.start < stop and start < p.stop for p in mine for start, stop in ranges):
+                yield self._damaged_inside(queue, lost) if lost else self._lists_others(queue)
 
     @Fact
     def _in_whole_log(self) -> MissingRecords | None:
@@ -660,13 +658,15 @@ class Health:
             + (", and its entry leads to a record of another queue" if is_strange else ""),
         )
 
-    def _lists_others(self, queue: QueueId, lost: Missing) -> StoreError:
+    def _lists_others(self, queue: QueueId) -> StoreError:
+        found, files = self.of_other_queues, self.of_other_queues.by_queue[queue]
+        first, count = files[0], found.count(queue)
         return self._error(
             queue,
-            lost,
-            f"queue {queue.topic}/{queue.queue_id} lists {counted(lost.count, 'record')} of other queues, at "
-            f"queue offsets from {lost.offset} to {lost.stop - 1}: its folder, or a file in it, was copied, "
-            "renamed or exchanged",
+            Missing(count, first.start, first.log_offset, first.size),
+            f"queue {queue.topic}/{queue.queue_id} lists {'' if found.is_all else 'at least '}"
+            f"{counted(count, 'record')} of other queues, at queue offsets between {first.start} and "
+            f"{files[-1].stop - 1}: its folder, or a file in it, was copied, renamed or exchanged",
             advice="Move it away if it is a copy, or rebuild the queues: rmqstore rebuild STORE --to NEW",
         )
 

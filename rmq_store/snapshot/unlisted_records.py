@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rmq_store.arrow.column_values import other_queue_rows, stored_topics
+from rmq_store.arrow.column_values import stored_topics
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.arrow.string_slices import numbers_of
 from rmq_store.commitlog.headers import Headers
@@ -37,7 +37,11 @@ from rmq_store.format.queue_entries import (
 )
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Gap
-from rmq_store.format.topics import LMQ_PREFIX
+from rmq_store.snapshot.files_of_other_queues import (
+    FilesOfOtherQueues,
+    are_of_others,
+    edges_of_files,
+)
 from rmq_store.snapshot.queue_range import QueueState
 
 if TYPE_CHECKING:
@@ -56,7 +60,6 @@ MOST_NAMED = 10_000  # records inside of queues that are reported one by one
 _ID = 0xFFFFFFFF  # the bits of a queueId
 _FAR = 4096  # queue offsets; records further apart are looked up separately
 _KEPT = 1 << 22  # entries kept in the order of the log, of all queues; 16 bytes each
-_MOST_FILES = 500  # of queues, of which two entries each are compared with their records
 _ENTRIES_TRIED = 64  # last entries of a queue, for one that points to a record
 _NO_STATE = QueueState(0, 0, 0, 0)
 
@@ -169,118 +172,56 @@ class UnlistedRecords:
         """MOST_LISTED, or fewer where entries cost requests."""
         return min(MOST_LISTED, self._log.chain.cost.spare // QUEUE_ENTRY.itemsize)
 
-    @property
+    @cached_property
     def all_listed(self) -> ListedEntries | None:
         """All entries that lead into the log, in log order; None if they are many, or a queue is damaged.
 
         Without those of files of other queues.
         """
-        return self._listed_by_whom[0]
-
-    @property
-    def of_other_queues(self) -> dict[QueueId, Missing]:
-        """Of queues, the entries in files whose first and last one lead to records of other queues.
-
-        Where the entries are many, of as many files as are looked at quickly. None of light queues, which
-        list the records of others.
-        """
-        return self._listed_by_whom[1]
+        if self._all_entries is None:
+            return None
+        listed, _, of_others = self._all_entries
+        listed = listed.take(~of_others)
+        return listed.take(np.argsort(listed.log_offset, kind="stable"))
 
     @cached_property
-    def _listed_by_whom(self) -> tuple[ListedEntries | None, dict[QueueId, Missing]]:
-        """`all_listed` and `of_other_queues`."""
-        states, end = self._snapshot.queues, self._snapshot.log_end
+    def of_other_queues(self) -> FilesOfOtherQueues:
+        """The files of other queues. Where the entries are many, of as many as are looked at quickly."""
+        found, is_all = self._all_entries, True
+        if found is None and self._log.chain.cost is LOCAL:
+            edges, is_all = edges_of_files(self._view, self._snapshot.queues)
+            found = self._listed_in(edges)
+        if found is None:
+            return FilesOfOtherQueues(is_all=False)
+        listed, file, of_others = found
+        return FilesOfOtherQueues.among(listed, of_others, file, self._view, is_all=is_all)
+
+    @cached_property
+    def _all_entries(self) -> tuple[ListedEntries, Ints, Mask] | None:
+        states = self._snapshot.queues
         slices = [QueueSlice(q, one.min_offset, one.max_offset) for q, one in states.items()]
-        count = sum(map(len, slices))
-        is_whole = count <= self.most_listed
-        if self._snapshot.part or not count or not (is_whole or self._log.chain.cost is LOCAL):
-            return None, {}
+        if self._snapshot.part or not 0 < sum(map(len, slices)) <= self.most_listed:
+            return None
+        return self._listed_in(slices)
+
+    def _listed_in(self, slices: Sequence[QueueSlice]) -> tuple[ListedEntries, Ints, Mask] | None:
+        """The entries of some slices that lead into the log, the number of each one's file in its queue, and
+        a mask of those of other queues. None if a queue is damaged: who reads it reports it."""
+        queues, end = Queues(self._snapshot.queues), self._snapshot.log_end
+        numbers = {queue: number for number, queue in enumerate(queues)}
         try:
-            per_file = [self._view.units_per_file(one.queue) for one in slices]
-            if not is_whole:
-                slices = self._edges_of_files(slices, per_file)
+            per_file = np.array([self._view.units_per_file(one) for one in queues], dtype=np.int64)
             self._view.fetch_ahead(slices)
             found = [self._view.entries(one.queue, one.start, one.stop) for one in slices]
         except StoreError:
-            return None, {}  # who reads the damaged queue reports it
-        queues = Queues(states)
-        numbers = {queue: number for number, queue in enumerate(queues)}
-        number = np.repeat(
-            [numbers[one.queue] for one in slices], [len(entries) for entries in found]
+            return None
+        number = np.repeat([numbers[one.queue] for one in slices], [len(one) for one in found])
+        listed = concat_entries(found).extended(
+            ListedEntries, queues=queues, queue=number.astype(np.int64)
         )
-        listed = concat_entries(found).extended(ListedEntries, queues=queues, queue=number)
         listed = listed.take(listed.points_to_record & (listed.log_offset <= end - listed.size))
-        file = listed.offset // np.array(per_file, dtype=np.int64)[listed.queue]
-        of_others = self._are_of_others(listed, file)
-        strange = {
-            queue: self._in_files(queue, listed, rows, per_file[numbers[queue]])
-            for queue, rows in listed.by_queue(np.flatnonzero(of_others))
-        }
-        if not is_whole:
-            return None, strange
-        listed = listed.take(~of_others)
-        return listed.take(np.argsort(listed.log_offset, kind="stable")), strange
-
-    def _edges_of_files(
-        self, slices: Sequence[QueueSlice], per_file: Sequence[int]
-    ) -> list[QueueSlice]:
-        """The first and the last entry of the files of some queues; of `_MOST_FILES`, wherever they are."""
-        files: list[QueueSlice] = []
-        for one, width in zip(slices, per_file, strict=True):
-            at = one.start // width * width
-            # A file that was renamed to a distant number leaves a very wide hole.
-            for hole, behind in (
-                *self._view.offsets_without_entry(one.queue),
-                (one.stop, one.stop),
-            ):
-                end = min(hole, one.stop)
-                for first in range(at, end, width):
-                    start, stop = max(one.start, first), min(first + width, end)
-                    files.append(QueueSlice(one.queue, start, stop))
-                at = max(at, behind // width * width)
-        return [
-            edge
-            for one in files[:: -(-len(files) // _MOST_FILES)]
-            for edge in (
-                QueueSlice(one.queue, one.start, one.start + 1),
-                QueueSlice(one.queue, max(one.start + 1, one.stop - 1), one.stop),
-            )
-        ]
-
-    def _in_files(
-        self, queue: QueueId, listed: ListedEntries, rows: Ints, per_file: int
-    ) -> Missing:
-        """All entries of a queue in the files that some of them are in."""
-        state, first = self._snapshot.queues[queue], int(rows[0])
-        files = np.unique(listed.offset[rows] // per_file)
-        starts = np.maximum(files * per_file, state.min_offset)
-        stops = np.minimum((files + 1) * per_file, state.max_offset)
-        return Missing(
-            int((stops - starts).sum()),
-            int(starts[0]),
-            int(listed.log_offset[first]),
-            int(listed.size[first]),
-            int(stops[-1]),
-        )
-
-    def _are_of_others(self, listed: ListedEntries, file: Ints) -> Mask:
-        """Mask of the entries of `of_other_queues`. `file`: the number of each entry's, in its queue."""
-        first = np.diff(listed.queue, prepend=-1).astype(bool) | np.diff(file, prepend=-1).astype(
-            bool
-        )
-        starts = np.flatnonzero(first)
-        edges = np.concatenate([starts, np.append(starts[1:], len(listed))[: len(starts)] - 1])
-        of_other = np.zeros(len(edges), dtype=bool)
-        places = listed.log_offset[edges], listed.size[edges]
-        try:
-            for rows, headers in self._log.whole_headers(*places):
-                of_other[rows[other_queue_rows(listed.take(edges[rows]), headers)]] = True
-        except MissingFileError:
-            of_other[:] = False  # it has expired since the store was opened
-        light = np.array([one.topic.startswith(LMQ_PREFIX) for one in listed.queues], dtype=bool)
-        strange = of_other[: len(starts)] & of_other[len(starts) :] & ~light[listed.queue[starts]]
-        found: Mask = strange[np.cumsum(first) - 1]
-        return found
+        file = listed.offset // per_file[listed.queue]
+        return listed, file, are_of_others(self._log, listed, file)
 
     def search(self, queues: Collection[QueueId], start: int, stop: int) -> MissingRecords:
         """What the log has in [start, stop) for `queues`, and they do not list."""

@@ -79,7 +79,7 @@ def is_whole(store: MessageStore, topic: str, queue_id: int | None) -> bool:
     if health.whole_log is None and not store.key_index().has_short_gaps():
         return False
     chosen = [queue for queue in there if queue_id in (None, queue.queue_id)]
-    lacking = (health.short_queues, health.holed_queues, health.of_other_queues)
+    lacking = (health.short_queues, health.holed_queues, health.of_other_queues.by_queue)
     return bool(chosen) and all(some.keys().isdisjoint(chosen) for some in lacking)
 
 

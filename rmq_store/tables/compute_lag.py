@@ -75,8 +75,9 @@ def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int) -> Row:
         status = NOT_READ
     start = min(max(offset, low), high)
     short = health.short_queues.get(queue)
-    inside = health.holed_queues.get(queue) or health.of_other_queues.get(queue)
+    inside = health.holed_queues.get(queue)
     has_hole = inside is not None and start < inside.stop
+    has_hole |= any(start < one.stop for one in health.of_other_queues.by_queue.get(queue, ()))
     if start < high:
         has_hole |= any(_within(start, high, store.view.offsets_without_entry(queue)))
         if any(_within(start, high, store.view.offsets_without_log(queue))):

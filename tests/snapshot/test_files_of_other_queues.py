@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.errors import CorruptQueueError
-from rmq_store.snapshot import unlisted_records
+from rmq_store.errors import CorruptQueueError, StoreError
+from rmq_store.snapshot import files_of_other_queues, unlisted_records
 from tests.support.golden import STORES, GoldenStore, unpack
 from tests.support.running.commands import call
+from tests.support.spark.reads import rows_of
 
 NAME = "clean-5.5.0"
 OF_QUEUES = ("topic", "queueOffset")
@@ -40,7 +41,7 @@ def copied(golden: GoldenStore) -> Path:
 @pytest.mark.parametrize("name", STORES)
 def test_no_queue_of_a_real_store_is_called_one(name: str, tmp_path: Path) -> None:
     with unpack(name, tmp_path).open() as store:
-        assert store.view.health.of_other_queues == {}
+        assert store.view.health.of_other_queues.by_queue == {}
 
 
 @pytest.mark.usefixtures("looked_at")
@@ -60,8 +61,9 @@ def test_exchanged_files_count_as_damage(files: str, tmp_path: Path) -> None:
     other.rename(one)
     aside.rename(other)
     with MessageStore.open(path.parent.parent) as store:
-        found = store.view.health.of_other_queues
-        assert {queue.queue_id: lost.count for queue, lost in found.items()} == {0: 100, 1: 100}
+        by_queue = store.view.health.of_other_queues.by_queue
+        found = {q.queue_id: [one.stop - one.start for one in its] for q, its in by_queue.items()}
+        assert found == {0: [100], 1: [100]}
         with pytest.raises(CorruptQueueError, match=r"queue orders/[01]"):
             count(store, "orders")
         assert count(store, "payments") == 418
@@ -80,7 +82,33 @@ def test_a_copy_beside_many_files_may_not_be_looked_at(
 ) -> None:
     """The time that it takes is limited, whatever the store has."""
     monkeypatch.setattr(unlisted_records, "MOST_LISTED", 10)
-    monkeypatch.setattr(unlisted_records, "_MOST_FILES", 1)
+    monkeypatch.setattr(files_of_other_queues, "MOST_FILES", 1)
     with MessageStore.open(copied(unpack(NAME, tmp_path))) as store:
-        assert store.view.health.of_other_queues == {}
+        assert store.view.health.of_other_queues.by_queue == {}
         assert store.log.chain.counts.bytes < 10_000
+
+
+@pytest.mark.usefixtures("looked_at")
+def test_its_rows_are_left_out_where_damage_is(tmp_path: Path) -> None:
+    path, columns = copied(unpack(NAME, tmp_path)), ",".join(OF_QUEUES)
+    said: list[StoreError] = []
+    with MessageStore.open(path) as store:
+        batches = store.read_batches("payments-old", columns=OF_QUEUES, on_damage=said.append)
+        assert [batch.num_rows for batch in batches if batch.num_rows] == []
+        assert [error.entry.messages for error in said if error.entry] == [216, 202]
+    options = {"path": str(path), "topic": "payments, payments-old", "columns": columns}
+    assert len(rows_of({**options, "mode": "DROPMALFORMED"})) == 418
+
+
+def test_a_damaged_entry_of_a_queue_with_one_is_no_copied_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unlisted_records, "MOST_LISTED", 10)
+    path = Path(unpack(NAME, tmp_path).path)
+    alone = path / "consumequeue/alone/0"
+    alone.mkdir(parents=True)
+    held = (path / "consumequeue/orders/0/00000000000000000000").read_bytes()
+    (alone / "00000000000000000000").write_bytes(held[:20] + bytes(len(held) - 20))
+    with MessageStore.open(path) as store:
+        assert store.max_offset("alone", 0) == 1
+        assert store.view.health.of_other_queues.by_queue == {}
