@@ -104,8 +104,8 @@ class MessageGetter:
     def exact(self, queue: QueueId, offset: int, max_messages: int, tags: Tags) -> GetMessageResult:
         """Up to `max_messages` messages from `offset`, from all files. Tags are compared as text.
 
-        Raises what a read of the queue raises: for an entry that does not lead to its record, and where no
-        message is found before the queue's end, for a log that lost its own end.
+        Raises what a read of the queue raises: for an entry that does not lead to its record, if no message
+        is before it, and where none is before the queue's end, for a log that lost its own end.
         """
         positive("max_messages", max_messages)
         state = self._queues.get(queue)
@@ -134,8 +134,10 @@ class MessageGetter:
             # Offsets may be far apart in a batch queue, and files may be missing in any queue.
             step = _CHUNK if len(entries) > 1 else 2 * step
             for row in range(len(entries)):
-                message = self._lookup.message_of(queue, entries, row)
+                message, before = self._lookup.message_of(queue, entries, row), at
                 at = max(at, int(entries.offset[row] + max(1, entries.count[row])))
+                if message is None and found:
+                    return found, before
                 if message is None:
                     self._refuse_dead_end(queue, int(entries.offset[row]), at)
                 elif tags is None or message.tags in tags:

@@ -27,6 +27,8 @@ def test_an_entry_behind_the_end_of_the_log_is_an_error(tmp_path: Path) -> None:
         lost = sum(one["commitLogOffset"] < end for one in golden.by_queue[QUEUE])
         (last,) = store.get_message(*QUEUE, lost - 1, 1).messages
         assert last.commit_log_offset < end
+        before = store.get_message(*QUEUE, 0, lost + 1)  # those before it come first
+        assert (len(before.messages), before.next_begin_offset) == (lost, lost)
         for offset, tags in ((lost, None), (lost - 1, "no such tag")):
             with pytest.raises(CorruptQueueError, match=f"queueOffset {lost}"):
                 store.get_message(*QUEUE, offset, tags=tags)
