@@ -16,6 +16,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.log_writer import LogAppender
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import update_topics
+from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import (
     InvalidArgumentError,
     InvalidMessageError,
@@ -203,9 +204,7 @@ class StoreWriter:
         self._records.lists = False
         self._reput = Reput(
             self._log.end,
-            lambda: CommitLog(
-                commitlog_folders(self.path, self.config), file_size=self.config.commitlog_file_size
-            ),
+            self._written_log,
             self._readable_range,
             self._dispatcher.write_entries,
             self._fail,
@@ -416,14 +415,31 @@ class StoreWriter:
         self._failed = True
         self.close()
 
+    def _written_log(self) -> CommitLog:
+        """The files of the log as they are now."""
+        size = self.config.commitlog_file_size
+        return CommitLog(commitlog_folders(self.path, self.config), file_size=size)
+
     @contextmanager
     def watching_times(self, path: str | os.PathLike[str]) -> Iterator[None]:
         """Warn at the end if store times that are given inside go back within a queue.
 
         `path`: where the store will be.
         """
-        self._records.times_back = back = TimesBack(self._offsets, self._records.last_timestamp)
-        yield
+        stops = {queue: self._offsets.next_of(queue) for queue in list(self._offsets)}
+        files, log = QueueFolders(self.path, self.config), self._written_log()
+
+        def last_of(queue: QueueId) -> int:
+            stop = stops.get(queue, 0)
+            last = files.files_of(queue).unit_or_none(stop - 1) if stop else None
+            return log.store_time_at(*last, queue) or 0 if last else 0
+
+        self._records.times_back = back = TimesBack(last_of)
+        try:
+            yield
+        finally:
+            files.close()
+            log.chain.close()
         if said := str(back):
             LOG.warning("%s: %s", shown_path(os.fspath(path)), said)
 

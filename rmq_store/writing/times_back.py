@@ -5,7 +5,7 @@ A broker finds a time in a queue by binary search, which such messages mislead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -20,9 +20,10 @@ from rmq_store.writing.encoded_records import Unplaced
 class TimesBack:
     """Looks at the store times that a writer is given, in order of the log."""
 
-    def __init__(self, queues: Iterable[QueueId], newest: int) -> None:
-        """`queues` have messages already, none of them stored after `newest` (ms)."""
-        self._newest = dict.fromkeys(queues, newest)
+    def __init__(self, last_of: Callable[[QueueId], int]) -> None:
+        """`last_of`: the store time (ms) of the last message that a queue has so far; 0 if not known."""
+        self._last_of = last_of
+        self._newest: dict[QueueId, int] = {}
         self._queues: set[QueueId] = set()
         self._count = self._most = 0
 
@@ -37,7 +38,9 @@ class TimesBack:
                 records.topics[int(records.topic_code[row])], int(records.queue_id[row])
             )
             times = stamps[order[first:stop]]
-            newest = np.maximum.accumulate(np.r_[self._newest.get(queue, 0), times])
+            if queue not in self._newest:
+                self._newest[queue] = self._last_of(queue)
+            newest = np.maximum.accumulate(np.r_[self._newest[queue], times])
             self._newest[queue] = int(newest[-1])
             back = np.maximum(newest[:-1] - times, 0)
             if back.any():

@@ -75,6 +75,8 @@ def test_store_times_that_go_back_are_said(
     target, at = tmp_path / "store", 1_750_000_000_000
     write_times(target, [at, at + 5, at + 5, at + 9])
     write_times(target, [at + 20, at + 10, at + 30, at + 20], queue=[0, 1, 0, 1])
+    write_times(target, [at + 40], queue=[2])
+    write_times(target, [at + 31, at + 21], queue=[0, 1])  # after those of their queues
     assert caplog.text == ""
     write_times(tmp_path / "other", [at, at + 59_901, at + 1, at + 2])
     assert f"{tmp_path / 'other'}: given store times go back within 1 queue" in caplog.text
