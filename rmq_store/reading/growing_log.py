@@ -138,12 +138,12 @@ def refuse_other_store(log: CommitLog, marks: Iterable[Mark], path: str) -> None
 
 
 def _mark_now(file: SegmentFile, start: int, stop: int) -> Mark | None:
-    """The mark of a range of a file as it is now; None if the file is gone or shorter."""
+    """The mark of a range of a file as it is now; None if it is gone or shorter, or cannot be read."""
     length = stop - start
     try:
         with open(file.path, "rb", buffering=0) as opened:
             raw = os.pread(opened.fileno(), max(length, 0), start - file.base)
-    except FileNotFoundError:
+    except OSError:  # who reads the file reports it
         return None
     return Mark.over(start, stop, raw) if 0 < length == len(raw) else None
 

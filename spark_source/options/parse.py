@@ -86,12 +86,11 @@ class SourceOptions:
 
         Raises InvalidArgumentError if they end before they begin.
         """
-        fixed = replace(
-            self,
-            starting_timestamp=fixed_time(self.starting_timestamp, newest),
-            ending_timestamp=fixed_time(self.ending_timestamp, newest),
-        )
-        refuse_reversed_ranges(fixed)
+        given = self.starting_timestamp, self.ending_timestamp
+        first, stop = (fixed_time(time, newest) for time in given)
+        fixed = replace(self, starting_timestamp=first, ending_timestamp=stop)
+        if not any(isinstance(time, int) for time in given):  # else a store without new messages
+            refuse_reversed_ranges(fixed)
         return fixed
 
     @property

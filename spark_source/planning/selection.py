@@ -245,11 +245,11 @@ def _range_of(
     if to_time is None:
         stop = _bound(store, queue, asked.ending_offsets.of(name, queue), limits, asked)
     if start.offset is not None and stop.offset is not None:
-        _refuse_reversed(store, queue, start.offset, stop.offset, limits[0])
+        _refuse_end_before_latest(store, queue, start.offset, stop.offset, limits[0])
     return resolve(queue, limits, start, stop, first_since)
 
 
-def _refuse_reversed(
+def _refuse_end_before_latest(
     store: MessageStore, queue: QueueId, start: int, stop: int, least: int
 ) -> None:
     """Raise InvalidArgumentError if -1 for the start makes a range end before it begins."""

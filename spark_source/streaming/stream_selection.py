@@ -117,8 +117,8 @@ def check_selection(stored: Mapping[str, Any], asked: SourceOptions) -> None:
         return
     error = InvalidArgumentError(
         asked.path,
-        reason=f"the options select {added}, and the query did not up to the place in its checkpoint, "
-        "so earlier messages of it would be missing",
+        reason=f"the options select {added}, which the query may not have selected up to the place in its "
+        "checkpoint, so that earlier messages may be missing",
         advice="Start a query with another checkpoint for what was added; with failOnDataLoss=false "
         "this one goes on without these messages",
     )

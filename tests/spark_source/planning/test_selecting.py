@@ -143,6 +143,7 @@ def test_a_range_is_refused_if_it_is_reversed_and_has_no_row_if_it_is_empty(gold
         {"startingOffsets": five, "endingOffsets": five},
         {"startingTimestamp": when, "endingTimestamp": when},
         {"startingTimestamp": "-1h", "endingTimestamp": "-1h"},
+        {"startingTimestamp": "2030-01-01", "endingTimestamp": "-1s"},  # nothing is new
     ):
         assert rows_of(options_of(store, **orders, **given)) == [], given
 
