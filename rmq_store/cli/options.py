@@ -242,7 +242,7 @@ def _tags(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     if tags is not None:
         from rmq_store.reading.query import warn_of_tags
 
-        warn_of_tags(tags)
+        warn_of_tags(tags, lambda several: " ".join(f"--tag {tag}" for tag in several))
     return tags
 
 

@@ -119,8 +119,9 @@ class KeyIndex:
                 file,
                 CorruptIndexError(
                     file.path,
-                    reason="the log has no records where and when this file has its first and last one",
-                    advice="It is of another store. Rebuild the index: rmqstore rebuild STORE --to NEW",
+                    reason="the log has other records where and when this file has its first or last one",
+                    advice="It is of another store, or from before the log was cut. Rebuild the index: "
+                    "rmqstore rebuild STORE --to NEW",
                 ),
             )
 

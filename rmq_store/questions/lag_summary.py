@@ -34,7 +34,7 @@ _LOSSES = {
     LOST_ENTRIES: "no consumer gets messages of {} that the log has: their entries are lost, and the lag "
     "lacks them or counts what cannot be read. rmqstore rebuild lists them in a new store",
     LOST_RECORDS: "the log has lost messages that wait in {}: a file of it is missing, empty, cut, damaged "
-    "or misnamed. rmqstore verify says which one",
+    "or misnamed. rmqstore verify says which one; look for it in a copy or a replica",
 }
 _PROBLEMS = _LOSSES | {
     NOT_KNOWN: "whether {} may be read is not known: topics.json cannot be read",

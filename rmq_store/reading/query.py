@@ -191,10 +191,15 @@ def parse_tags(tags: str | Sequence[str] | None) -> frozenset[str] | None:
     return None if not wanted or ALL_TAGS in wanted else wanted
 
 
-def warn_of_tags(tags: str | Sequence[str] | None) -> None:
-    """Warn, once for each, of a tag that looks like several in another form than "a || b"."""
+def _in_one_expression(tags: Sequence[str]) -> str:
+    return repr(f" {TAG_SEPARATOR} ".join(tags))
+
+
+def warn_of_tags(
+    tags: str | Sequence[str] | None, form: Callable[[Sequence[str]], str] = _in_one_expression
+) -> None:
+    """Warn, once for each, of a tag that looks like several; `form`: how several are given."""
     for tag in sorted(parse_tags(tags) or ()):
         words = tuple(word.strip() for word in re.split("[,|]", tag) if word.strip())
         if len(words) > 1:
-            several_tags = f" {TAG_SEPARATOR} ".join(words)
-            warn_once("%r is one tag; several are given as %r", tag, several_tags)
+            warn_once("%r is one tag; several are given as %s", tag, form(words))

@@ -283,4 +283,6 @@ def test_a_tag_that_looks_like_several_is_said(golden: Golden) -> None:
     read = ("--topic", "orders", "--tag", "TagA,TagB")
     done = call("cat", golden("clean-5.5.0").path, *read)
     assert done.stdout == ""
-    assert "warning: 'TagA,TagB' is one tag; several are given as 'TagA || TagB'" in done.stderr
+    assert (
+        "warning: 'TagA,TagB' is one tag; several are given as --tag TagA --tag TagB" in done.stderr
+    )
