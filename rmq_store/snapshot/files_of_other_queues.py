@@ -46,7 +46,7 @@ class FilesOfOtherQueues:
         """Those of entries that lead to a record, by the mask of `are_of_others`."""
         return cls(
             {
-                queue: list(_runs(listed, rows, file, QueueFiles.of(view, queue)))
+                queue: list(_runs(listed, rows, file, _WholeQueue.of(view, queue)))
                 for queue, rows in listed.by_queue(np.flatnonzero(of_others))
             },
             is_all,
@@ -57,7 +57,7 @@ class FilesOfOtherQueues:
         return sum(one.stop - one.start for one in self.by_queue[queue])
 
 
-class QueueFiles(NamedTuple):
+class _WholeQueue(NamedTuple):
     """The range of a queue, and how many entries a file of it has."""
 
     start: int
@@ -65,14 +65,14 @@ class QueueFiles(NamedTuple):
     per_file: int
 
     @classmethod
-    def of(cls, view: QueueView, queue: QueueId) -> QueueFiles:
+    def of(cls, view: QueueView, queue: QueueId) -> _WholeQueue:
         """Those of a queue of the view."""
         state = view.snapshot.queues[queue]
         return cls(state.min_offset, state.max_offset, view.units_per_file(queue))
 
 
 def _runs(
-    listed: ListedEntries, rows: Ints, file: Ints, whole: QueueFiles
+    listed: ListedEntries, rows: Ints, file: Ints, whole: _WholeQueue
 ) -> Iterator[ForeignFiles]:
     """The files of some rows of one queue, those behind each other as one."""
     for run in np.split(rows, np.flatnonzero(np.diff(file[rows]) > 1) + 1):
@@ -92,7 +92,7 @@ def edges_of_files(view: QueueView, queues: Iterable[QueueId]) -> tuple[list[Que
     """
     files: list[QueueSlice] = []
     for queue in queues:
-        start, stop, width = QueueFiles.of(view, queue)
+        start, stop, width = _WholeQueue.of(view, queue)
         at = start // width * width
         # A file that was renamed to a distant number leaves a very wide hole.
         for hole, behind in (*view.offsets_without_entry(queue), (stop, stop)):
@@ -104,12 +104,8 @@ def edges_of_files(view: QueueView, queues: Iterable[QueueId]) -> tuple[list[Que
     count = len(files)
     if count > MOST_FILES:
         files = [files[number * count // MOST_FILES] for number in range(MOST_FILES)]
-    edges = ((one.start, one.stop - 1) for one in files)
-    return [
-        QueueSlice(one.queue, at, at + 1)
-        for one, both in zip(files, edges, strict=True)
-        for at in both
-    ], count <= MOST_FILES
+    edges = [QueueSlice(one.queue, at, at + 1) for one in files for at in (one.start, one.stop - 1)]
+    return edges, count <= MOST_FILES
 
 
 def are_of_others(log: CommitLog, listed: ListedEntries, file: Ints) -> Mask:
