@@ -183,7 +183,7 @@ def _read_properties(
     queue_ids, stamps = headers.queue_id, headers.store_timestamp
     extra: list[tuple[int, QueueId, int]] = []
     for row in rows.tolist():
-        found = _properties_of(headers, row)
+        found = properties_of(headers, row)
         if is_batch[row]:
             values.offset[row] = _integer(found.get(Property.INNER_BASE), int(values.offset[row]))
             values.count[row] = _integer(found.get(Property.INNER_NUM), 1)
@@ -199,7 +199,8 @@ def _signed(value: int) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
-def _properties_of(headers: Headers, row: int) -> dict[str, str]:
+def properties_of(headers: Headers, row: int) -> dict[str, str]:
+    """The properties of one record."""
     at, length = int(headers.properties_at[row]), int(headers.properties_length[row])
     return decode_properties(headers.window[at : at + length].tobytes())
 
@@ -223,6 +224,12 @@ def _deliver_time(
     level = min(level, max(delays, default=0))
     due = stored + delays.get(level, _UNKNOWN_LEVEL_MS)
     return (due + (1 << 63)) % (1 << 64) - (1 << 63)  # as Java adds
+
+
+def is_also_in(properties: Mapping[str, str], topic: str) -> bool:
+    """Whether a record says that a queue of another topic lists it too (INNER_MULTI_DISPATCH)."""
+    names = properties.get(Property.INNER_MULTI_DISPATCH, "")
+    return topic in names.split(MULTI_DISPATCH_SEPARATOR)
 
 
 def other_queues(properties: Mapping[str, str], queue_id: int) -> list[tuple[QueueId, int]]:
@@ -264,7 +271,7 @@ def messages_in(log: CommitLog, log_offset: Ints, size: Ints) -> Ints:
     count = np.ones(len(log_offset), dtype=np.int64)
     for rows, headers in log.whole_headers(log_offset, size):
         for row in np.flatnonzero(headers.sys_flag & SysFlag.INNER_BATCH).tolist():
-            found = _properties_of(headers, row).get(Property.INNER_NUM)
+            found = properties_of(headers, row).get(Property.INNER_NUM)
             count[rows[row]] = max(1, _integer(found, 1))
     return count
 

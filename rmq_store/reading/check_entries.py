@@ -17,12 +17,10 @@ from rmq_store.arrow.column_values import bodies_with_crcs, other_queue_rows, st
 from rmq_store.commitlog.check_crcs import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.consumequeue.entry_of_record import other_queues
+from rmq_store.consumequeue.entry_of_record import is_also_in, other_queues, properties_of
 from rmq_store.errors import CorruptQueueError, ListedAt, LogOffset, StoreError, shown_path
 from rmq_store.escaping import LOG
 from rmq_store.format.array_types import Bytes, Ints, Mask
-from rmq_store.format.byte_layout import MULTI_DISPATCH_SEPARATOR, Property
-from rmq_store.format.properties import decode_properties
 from rmq_store.format.queue_entries import ListedEntries
 from rmq_store.format.queues import QueueId
 from rmq_store.reading.queue_slice_entries import EntriesOfQueues
@@ -210,10 +208,9 @@ def _offset_in(rows: ListedEntries, headers: Headers, row: int) -> int | None:
 
     None if it does not name the queue. One that gives no offset is believed to be in its place.
     """
-    at, length = int(headers.properties_at[row]), int(headers.properties_length[row])
-    found = decode_properties(headers.window[at : at + length].tobytes())
+    found = properties_of(headers, row)
     (topic, queue_id), listed_at = rows.queue_of(row), int(rows.offset[row])
-    if topic not in found.get(Property.INNER_MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR):
+    if not is_also_in(found, topic):
         return None
     queues = other_queues(found, queue_id)
     offsets = [offset for queue, offset in queues if queue.topic == topic]

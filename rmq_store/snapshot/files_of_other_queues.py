@@ -10,11 +10,11 @@ import numpy as np
 
 from rmq_store.arrow.column_values import other_queue_rows
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.consumequeue.entry_of_record import is_also_in, properties_of
 from rmq_store.errors import MissingFileError
 from rmq_store.format.array_types import Ints, Mask
 from rmq_store.format.queue_entries import ListedEntries
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.format.topics import LMQ_PREFIX
 
 if TYPE_CHECKING:
     from rmq_store.snapshot.queue_view import QueueView
@@ -111,7 +111,8 @@ def edges_of_files(view: QueueView, queues: Iterable[QueueId]) -> tuple[list[Que
 def are_of_others(log: CommitLog, listed: ListedEntries, file: Ints) -> Mask:
     """Mask of the entries in files whose first and last one lead to records of other queues.
 
-    `file`: the number of each entry's, in its queue. None of light queues, which list records of others.
+    `file`: the number of each entry's, in its queue. None of light queues and others of which the records
+    say that these list them too.
     """
     first = np.diff(listed.queue, prepend=-1).astype(bool) | np.diff(file, prepend=-1).astype(bool)
     starts = np.flatnonzero(first)
@@ -120,10 +121,12 @@ def are_of_others(log: CommitLog, listed: ListedEntries, file: Ints) -> Mask:
     places = listed.log_offset[edges], listed.size[edges]
     try:
         for rows, headers in log.whole_headers(*places):
-            of_other[rows[other_queue_rows(listed.take(edges[rows]), headers)]] = True
+            some = listed.take(edges[rows])
+            for row in other_queue_rows(some, headers).tolist():
+                topic = some.queue_of(row).topic
+                of_other[rows[row]] = not is_also_in(properties_of(headers, row), topic)
     except MissingFileError:
         of_other[:] = False  # it has expired since the store was opened
-    light = np.array([one.topic.startswith(LMQ_PREFIX) for one in listed.queues], dtype=bool)
-    strange = of_other[: len(starts)] & of_other[len(starts) :] & ~light[listed.queue[starts]]
+    strange = of_other[: len(starts)] & of_other[len(starts) :]
     found: Mask = strange[np.cumsum(first) - 1]
     return found
