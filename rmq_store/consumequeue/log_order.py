@@ -9,11 +9,11 @@ import numpy as np
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queue_entries import Entries, ListedEntries, Queues, concat_entries
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.loops import log_order
+from rmq_store.loops import queue_entries
 
 _FIRST_SPAN = 2 << 20  # first span: log bytes whose entries are sorted together
 _WIDEST_SPAN = 256 << 20
-_SPAN_ENTRIES = 1 << 16  # approximate number of entries sorted together
+_SPAN_ENTRIES = 1 << 16
 _SPAN_ENTRIES_A_QUEUE = 64  # minimum per queue, because a step costs the same for few entries
 _ENTRIES_HELD = 1 << 20  # entries read ahead, in all queues together
 _MOST_ENTRIES_READ = 1 << 14  # entries of a queue read at a time
@@ -161,10 +161,10 @@ class _Cursor:
         """The entries before the first one that points to `log_offset` or later."""
         parts: list[Entries] = []
         while self._block is not None:
-            behind = self._block.log_offset[self._row :] >= log_offset
-            count = int(behind.argmax())
-            start, self._row = self._row, self._row + count
-            if behind[count]:
+            start = self._row
+            places = self._block.log_offset.data
+            self._row = queue_entries.first_behind(places, start, log_offset)
+            if self._row < len(places):
                 parts.append(self._block.take(slice(start, self._row)))
                 break
             parts.append(self._block.take(slice(start, None)) if start else self._block)
@@ -194,17 +194,24 @@ class _RowMaker:
 
     def rows_in_log_order(self, found: Sequence[tuple[int, Entries]]) -> ListedEntries:
         """The entries of some parts in log order."""
-        rows = self.rows(found)
-        return rows.take(_order_of(rows.log_offset))
+        ranks = _ranks_of(np.concatenate([entries.log_offset for _, entries in found]))
+        columns = [np.empty(len(ranks), dtype=np.int64) for _ in range(6)]
+        at = 0
+        for number, entries in found:
+            places = ranks[at : at + len(entries)].data
+            given = (np.ascontiguousarray(column).data for column in entries.columns())
+            queue_entries.spread(places, number, *given, *(column.data for column in columns))
+            at += len(entries)
+        return ListedEntries(*columns[:-1], queues=self._queues, queue=columns[-1])
 
 
-def _order_of(log_offset: Ints) -> Ints:
-    """The rows in the order of the log; those of one place in their order."""
-    rows = np.empty(len(log_offset), dtype=np.int64)
+def _ranks_of(log_offset: Ints) -> Ints:
+    """The place of each row among all in the order of the log; those of one place in their order."""
+    rows, ranks = (np.empty(len(log_offset), dtype=np.int64) for _ in range(2))
     buckets = np.zeros(len(log_offset) + 1, dtype=np.int32)
-    if log_order.order(np.ascontiguousarray(log_offset).data, buckets.data, rows.data):
-        return rows
-    return np.argsort(log_offset, kind="stable")
+    if not queue_entries.order(log_offset.data, buckets.data, rows.data, ranks.data):
+        ranks[np.argsort(log_offset, kind="stable")] = np.arange(len(log_offset))
+    return ranks
 
 
 def _without_holes(block: Entries, start: int, stop: int) -> Entries:

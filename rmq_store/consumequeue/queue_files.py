@@ -32,6 +32,7 @@ from rmq_store.format.queue_entries import (
     concat_entries,
     hole_at,
 )
+from rmq_store.loops import queue_entries
 
 _LAST_LOOK = 200  # units, about a page of a ConsumeQueue
 _LAST_BASE_OFFSET = 2**62  # larger values are damage and would overflow
@@ -184,17 +185,19 @@ class QueueFiles:
 
     def _entries_held(self, start: int, stop: int) -> Entries:
         """The entries of units in one file."""
-        raw = self.raw(start, stop) if self.batch else self._stored(start, stop)
-        log_offset = raw["log_offset"].astype(np.int64)
-        size = raw["size"].astype(np.int64)
-        tags_code = raw["tags_code"].astype(np.int64)
-        if self.batch:
-            offset = raw["base_offset"].astype(np.int64).clip(0, _LAST_BASE_OFFSET)
-            count = raw["batch_size"].astype(np.int64).clip(0)
-        else:
-            offset = np.arange(start, start + len(raw), dtype=np.int64)
-            count = np.ones(len(raw), dtype=np.int64)
-        return Entries(offset, log_offset, size, tags_code, count)
+        if not self.batch:
+            found = Entries(*np.empty((5, stop - start), dtype=np.int64))
+            stored = self._stored(start, stop).view(np.uint8)
+            queue_entries.split(stored.data, start, *(column.data for column in found.columns()))
+            return found
+        raw = self.raw(start, stop)
+        return Entries(
+            raw["base_offset"].astype(np.int64).clip(0, _LAST_BASE_OFFSET),
+            raw["log_offset"].astype(np.int64),
+            raw["size"].astype(np.int64),
+            raw["tags_code"].astype(np.int64),
+            raw["batch_size"].astype(np.int64).clip(0),
+        )
 
     def unit(self, number: int) -> tuple[int, int]:
         """Log offset and size of unit `number`."""

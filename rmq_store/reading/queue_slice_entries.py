@@ -19,6 +19,7 @@ from rmq_store.format.array_types import Ints
 from rmq_store.format.queue_entries import EXT_MAX_ADDRESS, FILLER_SIZE, Entries, ListedEntries
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
+from rmq_store.loops import queue_entries
 from rmq_store.reading.query import Query
 from rmq_store.snapshot.files_of_other_queues import ForeignFiles
 
@@ -112,20 +113,10 @@ class WantedEntries:
     def _leads(self, entries: Entries) -> npt.NDArray[np.bool_]:
         return entries.points_to_record & (entries.log_offset <= self._log_end - entries.size)
 
-    def _all_lead(self, entries: Entries) -> bool:
-        """Whether `_leads` holds for all, in fewer steps."""
-        at, size = entries.log_offset, entries.size
-        return not len(size) or bool(
-            size.min() > 0
-            and size.max() < FILLER_SIZE
-            and at.min() >= 0
-            and at.max() <= self._log_end
-            and (at + size).max() <= self._log_end
-        )
-
     def _leading(self, part: QueueSlice, entries: Entries) -> Entries:
         """The entries without those that point nowhere, which are reported."""
-        if not self._all_lead(entries):
+        places = (entries.log_offset.data, entries.size.data)
+        if not queue_entries.all_lead(*places, self._log_end):
             leads = self._leads(entries)
             others = self._report_missing_files(part, entries.take(~leads))
             self._report_dead_ends(part.queue, others)
