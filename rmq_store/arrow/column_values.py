@@ -102,25 +102,6 @@ def stored_properties(headers: Headers) -> pa.Array:
     return slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
 
 
-def other_queue_rows(rows: ListedEntries, headers: Headers) -> Ints:
-    """The rows whose record names another topic or queue than the queue that lists it."""
-    same = np.empty(len(rows), dtype=np.uint8)
-    names, starts, stops = rows.queues.topic_texts
-    count = texts.is_of_queue(
-        headers.window.data,
-        headers.topic_at.data,
-        headers.topic_length.data,
-        headers.queue_id.data,
-        names.data,
-        starts.data,
-        stops.data,
-        rows.queues.queue_ids.data,
-        rows.queue.data,
-        same.data,
-    )
-    return np.flatnonzero(same == 0) if count < len(rows) else np.zeros(0, dtype=np.int64)
-
-
 def stored_topics(headers: Headers) -> pa.Array:
     """The topics that the records name."""
     return as_java_reads(

@@ -18,7 +18,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.escaping import LOG
 from rmq_store.files.safe_paths import is_plain_name
-from rmq_store.format.array_types import Ints
+from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.byte_layout import MULTI_DISPATCH_SEPARATOR, Property
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY, QUEUE_ENTRY, ListedEntries, Queues
@@ -26,6 +26,7 @@ from rmq_store.format.queues import QueueId
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.topics import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_store.format.transaction_type import enters_queue
+from rmq_store.loops import queue_entries
 
 _NOT_COMPACTED = -1
 _UNKNOWN_LEVEL_MS = 1000  # ScheduleMessageService#computeDeliverTimestamp
@@ -224,6 +225,31 @@ def _deliver_time(
     level = min(level, max(delays, default=0))
     due = stored + delays.get(level, _UNKNOWN_LEVEL_MS)
     return (due + (1 << 63)) % (1 << 64) - (1 << 63)  # as Java adds
+
+
+def compare(listed: ListedEntries, headers: Headers) -> Bytes:
+    """How n entries compare with the records they lead to, as loops/queue_entries.py names it; all zeros if
+    these are their records. `headers`: of the bytes that each leads to."""
+    names, starts, stops = listed.queues.topic_texts
+    found = np.empty(len(listed), dtype=np.uint8)
+    queue_entries.compare(
+        headers.window.data,
+        headers.fault.data,
+        headers.total.data,
+        headers.topic_at.data,
+        headers.topic_length.data,
+        headers.queue_id.data,
+        headers.queue_offset.data,
+        names.data,
+        starts.data,
+        stops.data,
+        listed.queues.queue_ids.data,
+        listed.queue.data,
+        listed.offset.data,
+        listed.size.data,
+        found.data,
+    )
+    return found
 
 
 def is_also_in(properties: Mapping[str, str], topic: str) -> bool:

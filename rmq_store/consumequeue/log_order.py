@@ -195,14 +195,17 @@ class _RowMaker:
     def rows_in_log_order(self, found: Sequence[tuple[int, Entries]]) -> ListedEntries:
         """The entries of some parts in log order."""
         ranks = _ranks_of(np.concatenate([entries.log_offset for _, entries in found]))
-        columns = [np.empty(len(ranks), dtype=np.int64) for _ in range(6)]
+        # An array each: a column of a batch may keep one of them.
+        merged = Entries(*(np.empty(len(ranks), dtype=np.int64) for _ in range(5)))
+        queue = np.empty(len(ranks), dtype=np.int64)
+        room = [column.data for column in (*merged.columns(), queue)]
         at = 0
         for number, entries in found:
             places = ranks[at : at + len(entries)].data
             given = (np.ascontiguousarray(column).data for column in entries.columns())
-            queue_entries.spread(places, number, *given, *(column.data for column in columns))
+            queue_entries.spread(places, number, *given, *room)
             at += len(entries)
-        return ListedEntries(*columns[:-1], queues=self._queues, queue=columns[-1])
+        return merged.extended(ListedEntries, queues=self._queues, queue=queue)
 
 
 def _ranks_of(log_offset: Ints) -> Ints:

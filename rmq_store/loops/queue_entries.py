@@ -1,4 +1,4 @@
-"""Entries of queues: as files have them, those that lead to a record, and many queues in the order of the log.
+"""Queue entries: as files have them, beside the records they lead to, and of many queues in log order.
 
 The log offsets of records are spread evenly enough to be counted into as many buckets as there are rows:
 most have one or two. That takes less than half the time of a sort.
@@ -13,9 +13,17 @@ if cython.compiled:
 else:
     from rmq_store.loops import bits
 
-UNIT_SIZE = cython.declare(cython.int, 20)  # of an entry in a ConsumeQueue file
+_UNIT_SIZE = cython.declare(cython.int, 20)  # of an entry in a ConsumeQueue file
 _FILLER_SIZE = cython.declare(cython.longlong, 0x7FFFFFFF)
 _CROWD = cython.declare(cython.int, 16)  # rows of a bucket, which are put in order one by one
+
+SAME, OTHER_RECORD, OTHER_QUEUE, OTHER_OFFSET = range(4)
+"""How an entry compares with the bytes it leads to: there is no whole record of its size, the record names
+another queue, or another offset in the queue. The first that holds."""
+_SAME = cython.declare(cython.int, 0)
+_OTHER_RECORD = cython.declare(cython.int, 1)
+_OTHER_QUEUE = cython.declare(cython.int, 2)
+_OTHER_OFFSET = cython.declare(cython.int, 3)
 
 
 def split(
@@ -27,12 +35,12 @@ def split(
     tags_code: bits.LongRoom,
     count: bits.LongRoom,
 ) -> None:
-    """Write n entries of a ConsumeQueue as columns. `raw`: as its file has them, from queue offset `first` on."""
+    """Write n entries of a ConsumeQueue as columns. `raw`: its file from the queue offset `first` on."""
     row: bits.Place
     at: bits.Place
     with cython.nogil:
         for row in range(offset.shape[0]):
-            at = row * UNIT_SIZE
+            at = row * _UNIT_SIZE
             offset[row] = first + row
             log_offset[row] = bits.i64(raw, at)
             size[row] = bits.i32(raw, at + 8)
@@ -53,6 +61,55 @@ def all_lead(log_offset: bits.Longs, size: bits.Longs, end: bits.Long) -> bool:
                 or log_offset[row] > end - size[row]
             )
     return not wrong
+
+
+def compare(
+    raw: bits.Bytes,
+    fault: bits.Ints,
+    total: bits.Longs,
+    topic_at: bits.Longs,
+    topic_length: bits.Longs,
+    queue_id: bits.Ints,
+    queue_offset: bits.Longs,
+    names: bits.Bytes,
+    starts: bits.Ints,
+    stops: bits.Ints,
+    queue_ids: bits.Ints,
+    queue: bits.Longs,
+    offset: bits.Longs,
+    size: bits.Longs,
+    out: bits.Room,
+) -> int:
+    """Write how each of n entries compares with its record; returns how many are the same.
+
+    The fields up to `queue_offset` are of the records, as record_fields.split finds them. Queue i has the
+    queueId `queue_ids[i]`, and its topic is a slice of `names`. The others are of the entries; one whose
+    `offset` is below 0 is of a record that no queue lists.
+    """
+    row: bits.Place
+    which: bits.Place
+    found: cython.int
+    count: bits.Place = 0
+    with cython.nogil:
+        for row in range(queue.shape[0]):
+            if row + 8 < topic_at.shape[0]:
+                bits.prefetch(raw, topic_at[row + 8], 1)
+            which = queue[row]
+            if fault[row] or total[row] != size[row]:
+                found = _OTHER_RECORD
+            elif (
+                queue_id[row] != queue_ids[which]
+                or topic_length[row] != stops[which] - starts[which]
+                or not bits.same(raw, topic_at[row], names, starts[which], topic_length[row])
+            ):
+                found = _OTHER_QUEUE
+            elif queue_offset[row] != offset[row] and offset[row] >= 0:
+                found = _OTHER_OFFSET
+            else:
+                found = _SAME
+                count += 1
+            out[row] = found
+    return count
 
 
 def first_behind(log_offset: bits.Longs, start: bits.Place, place: bits.Long) -> int:

@@ -87,37 +87,6 @@ def gather_numbered(
             ends[row + 1] = cython.cast(cython.int, to)
 
 
-def is_of_queue(
-    raw: bits.Bytes,
-    at: bits.Longs,
-    length: bits.Longs,
-    queue_id: bits.Ints,
-    names: bits.Bytes,
-    starts: bits.Ints,
-    stops: bits.Ints,
-    queue_ids: bits.Ints,
-    queue: bits.Longs,
-    out: bits.Room,
-) -> int:
-    """Write 1 for each record that names the queue with its number, else 0; returns how many do.
-
-    `at` and `length`: of the topic that a record names. The topic of a queue is a slice of `names`.
-    """
-    row: bits.Place
-    which: bits.Place
-    count: bits.Place = 0
-    with cython.nogil:
-        for row in range(at.shape[0]):
-            if row + 8 < at.shape[0]:
-                bits.prefetch(raw, at[row + 8], 1)
-            which = queue[row]
-            out[row] = 0
-            if length[row] == stops[which] - starts[which] and queue_id[row] == queue_ids[which]:
-                out[row] = bits.same(raw, at[row], names, starts[which], length[row])
-            count += out[row]
-    return count
-
-
 @cython.cfunc
 @cython.inline
 @cython.nogil

@@ -13,16 +13,17 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.arrow.column_values import bodies_with_crcs, other_queue_rows, stored_topics
+from rmq_store.arrow.column_values import bodies_with_crcs, stored_topics
 from rmq_store.commitlog.check_crcs import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.consumequeue.entry_of_record import is_also_in, other_queues, properties_of
+from rmq_store.consumequeue.entry_of_record import compare, is_also_in, other_queues, properties_of
 from rmq_store.errors import CorruptQueueError, ListedAt, LogOffset, StoreError, shown_path
 from rmq_store.escaping import LOG
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.queue_entries import ListedEntries
 from rmq_store.format.queues import QueueId
+from rmq_store.loops.queue_entries import OTHER_QUEUE, OTHER_RECORD, SAME
 from rmq_store.reading.queue_slice_entries import EntriesOfQueues
 
 SoundRows = tuple[ListedEntries, Headers, pa.Array | None]
@@ -57,39 +58,16 @@ class EntryCheck:
     def sound_rows(self, window: Bytes, first: int, rows: ListedEntries) -> SoundRows:
         """The rows with intact records; other rows are damage."""
         headers = Headers(window, rows.log_offset - first, first)
-        good = headers.valid & (headers.total == rows.size)
-        if not good.all():
-            self.explain(rows, np.flatnonzero(~good))
-            rows, headers = rows.take(good), headers.take(np.flatnonzero(good))
+        found = compare(rows, headers)
+        if OTHER_RECORD in found:
+            self.explain(rows, np.flatnonzero(found == OTHER_RECORD))
+            whole = np.flatnonzero(found != OTHER_RECORD)
+            rows, headers, found = rows.take(whole), headers.take(whole), found[whole]
         self._log.chain.counts.bytes += int(headers.total.sum())
         if not self._reads_bodies:
             self._log.chain.counts.bytes -= int(headers.body_length.sum())
-        return self._believed(rows, headers)
-
-    def _believed(self, rows: ListedEntries, headers: Headers) -> SoundRows:
-        """The rows without records of another queue and without bodies with a wrong CRC."""
+        wrong = self._disproved(rows, headers, found) if found.any() else found != SAME
         stored = None
-        strangers, numbers = [], headers.queue_offset
-        for row in other_queue_rows(rows, headers).tolist():
-            own = _offset_in(rows, headers, row)
-            if own is None:
-                strangers.append(row)
-            else:
-                numbers = numbers.copy() if numbers is headers.queue_offset else numbers
-                numbers[row] = own
-        # ListedEntries of records that no queue lists have the queue offset -1.
-        renumbered: Mask = (numbers != rows.offset) & (rows.offset >= 0)
-        renumbered[strangers] = False
-        if renumbered.any():
-            renumbered &= ~self._moved_up(rows, numbers)
-        wrong = renumbered.copy()
-        wrong[strangers] = True
-        for row in np.flatnonzero(wrong).tolist():
-            if renumbered[row]:
-                error = self._renumbered(rows, row, int(numbers[row]))
-            else:
-                error = self._stranger(rows, headers, row)
-            self._damaged(error, rows.listed_at(rows.queue_of(row), row))
         if self._check_crc and len(rows):
             bad_crc, stored = self._checked(headers)
             self.explain(rows, bad_crc[~wrong[bad_crc]])
@@ -99,8 +77,32 @@ class EntryCheck:
         keep = np.flatnonzero(~wrong)
         return rows.take(keep), headers.take(keep), None
 
+    def _disproved(self, rows: ListedEntries, headers: Headers, found: Bytes) -> Mask:
+        """The rows with records of another queue, or of another place in it, which are reported."""
+        strangers, numbers = [], headers.queue_offset.copy()
+        for row in np.flatnonzero(found == OTHER_QUEUE).tolist():
+            own = _offset_in(rows, headers, row)
+            if own is None:
+                strangers.append(row)
+            else:
+                numbers[row] = own
+        # Entries of records that no queue lists have the queue offset -1.
+        renumbered: Mask = (numbers != rows.offset) & (rows.offset >= 0)
+        renumbered[strangers] = False
+        if renumbered.any():
+            renumbered &= ~self._moved_up(rows, numbers)
+        wrong: Mask = renumbered.copy()
+        wrong[strangers] = True
+        for row in np.flatnonzero(wrong).tolist():
+            if renumbered[row]:
+                error = self._renumbered(rows, row, int(numbers[row]))
+            else:
+                error = self._stranger(rows, headers, row)
+            self._damaged(error, rows.listed_at(rows.queue_of(row), row))
+        return wrong
+
     def _checked(self, headers: Headers) -> tuple[Ints, pa.Array | None]:
-        """ListedEntries with a wrong CRC, and the bodies of all rows if they come with the check."""
+        """Rows with a wrong CRC, and the bodies of all rows if they come with the check."""
         copied = self._log.copied
         if not self._copy_bodies:
             return wrong_crc_rows(headers, copied=copied), None

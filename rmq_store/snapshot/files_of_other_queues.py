@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rmq_store.arrow.column_values import other_queue_rows
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.consumequeue.entry_of_record import is_also_in, properties_of
+from rmq_store.consumequeue.entry_of_record import compare, is_also_in, properties_of
 from rmq_store.errors import MissingFileError
 from rmq_store.format.array_types import Ints, Mask
 from rmq_store.format.queue_entries import ListedEntries
 from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.loops.queue_entries import OTHER_QUEUE
 
 if TYPE_CHECKING:
     from rmq_store.snapshot.queue_view import QueueView
@@ -122,7 +122,7 @@ def are_of_others(log: CommitLog, listed: ListedEntries, file: Ints) -> Mask:
     try:
         for rows, headers in log.whole_headers(*places):
             some = listed.take(edges[rows])
-            for row in other_queue_rows(some, headers).tolist():
+            for row in np.flatnonzero(compare(some, headers) == OTHER_QUEUE).tolist():
                 topic = some.queue_of(row).topic
                 of_other[rows[row]] = not is_also_in(properties_of(headers, row), topic)
     except MissingFileError:

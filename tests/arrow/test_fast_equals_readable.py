@@ -15,17 +15,13 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from rmq_store.arrow.column_definitions import BY_NAME
-from rmq_store.arrow.column_values import (
-    BatchBuilder,
-    other_queue_rows,
-    stored_bodies,
-    stored_topics,
-)
+from rmq_store.arrow.column_values import BatchBuilder, stored_bodies, stored_topics
 from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.commitlog import record_runs as walk
 from rmq_store.commitlog.check_crcs import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
+from rmq_store.consumequeue.entry_of_record import compare
 from rmq_store.errors import CorruptRecordError, StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import (
@@ -43,6 +39,7 @@ from rmq_store.format.queue_entries import ListedEntries, Queues
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record, decode_record
 from rmq_store.format.tag_key_hashes import index_key_hash, java_string_hash, java_string_hashes
+from rmq_store.loops.queue_entries import OTHER_OFFSET, OTHER_QUEUE, OTHER_RECORD, SAME
 from tests.support.encode_record import encode_record
 from tests.support.records import as_log, records
 from tests.support.running.campaigns import some
@@ -173,17 +170,22 @@ def test_columns_equal_messages_where_the_upper_half_of_the_offset_changes() -> 
     check_columns([plain] * 4, base, [True] * 4)
 
 
-def test_a_queue_of_other_topics_is_noticed_row_by_row() -> None:
+def test_a_record_of_another_queue_place_or_size_is_noticed_row_by_row() -> None:
     plain = Record(3, 0, 0, 0, 0, 0, bytes(8), 0, bytes(8), 0, 0, b"x", b"orders", b"")
     others = [plain, replace(plain, topic=b"order"), replace(plain, queue_id=4)]
-    window, at, placed = as_log([*others, replace(plain, topic=b"or\xff")])
+    others += [replace(plain, topic=b"or\xff"), plain, plain, plain]
+    window, at, placed = as_log(others)
     headers = Headers(window, at, 0)
-    count = len(placed)
-    nothing = np.zeros(count, dtype=np.int64)
+    nothing = np.zeros(len(placed), dtype=np.int64)
+    offset, size = headers.queue_offset.copy(), headers.total.copy()
+    offset[4], offset[5], size[6] = offset[4] + 1, -1, size[6] - 1
     rows = ListedEntries(
-        nothing, nothing, nothing, nothing, nothing, Queues([QueueId("orders", 3)]), nothing
+        offset, at, size, nothing, nothing, Queues([QueueId("orders", 3)]), nothing
     )
-    assert other_queue_rows(rows, headers).tolist() == [1, 2, 3]
+    assert compare(rows, headers).tolist() == [
+        *(SAME, OTHER_QUEUE, OTHER_QUEUE, OTHER_QUEUE),
+        *(OTHER_OFFSET, SAME, OTHER_RECORD),
+    ]
 
 
 # --- which bytes are a record ----------------------------------------------------------------------

@@ -19,10 +19,7 @@ from tests.loops.test_record_loops import both, numbers
 
 def in_order(places: list[int], buckets: int) -> tuple[int, list[int]]:
     def rooms() -> list[Any]:
-        return [
-            np.zeros(buckets, np.int32),
-            *(np.zeros(len(places), np.int64) for _ in range(2)),
-        ]
+        return [np.zeros(buckets, np.int32), *(np.zeros(len(places), np.int64) for _ in range(2))]
 
     answer, _, rows, ranks = both(
         queue_entries,

@@ -18,7 +18,7 @@ from rmq_store.format.byte_layout import Property
 from rmq_store.format.crc import CRC32_IN_C
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.sys_flag import SysFlag
-from rmq_store.loops import bits, checksums, property_items, record_fields, texts
+from rmq_store.loops import bits, checksums, property_items, queue_entries, record_fields, texts
 from tests.loops.interpreted import interpreted
 from tests.support.golden import log_files, unpack
 
@@ -153,22 +153,34 @@ def test_texts(log: bytes, seed: int) -> None:
     of_queues = np.array([chosen.choice(ids) for _ in names], dtype=np.int32)
     codes[0] = names.index(log[starts[0] : starts[0] + lengths[0]])
     of_queues[codes[0]] = ids[0]
+    faults = np.array([chosen.random() < 0.1 for _ in some], dtype=np.int32)
+    faults[0] = 0
+    totals, offsets = fields["total"].copy(), fields["queue_offset"].copy()
+    sizes = totals + numbers([chosen.random() < 0.1 for _ in some])
+    listed = offsets - numbers([chosen.choice([0, 0, 1 << 40, -1]) for _ in some])
+    sizes[0], listed[0] = totals[0], offsets[0]
     joined = memoryview(b"".join(names))
-    count, same = both(
-        texts,
-        lambda form, rooms: form.is_of_queue(
+    count, found = both(
+        queue_entries,
+        lambda form, rooms: form.compare(
             raw,
-            *(starts.data, lengths.data, ids.data),
+            *(faults.data, totals.data, starts.data, lengths.data, ids.data, offsets.data),
             *(joined, begins.data, stops.data, of_queues.data, codes.data),
-            rooms[0].data,
+            *(listed.data, sizes.data, rooms[0].data),
         ),
         lambda: [np.zeros(ROWS, np.uint8)],
     )
-    assert same == [
-        names[code] == log[s : s + n] and of_queues[code] == number
-        for code, number, s, n in zip(codes, ids, starts, lengths, strict=True)
-    ]
-    assert count == sum(same) > 0
+    for row, code in enumerate(codes):
+        written = log[starts[row] : starts[row] + lengths[row]]
+        if faults[row] or totals[row] != sizes[row]:
+            assert found[row] == queue_entries.OTHER_RECORD
+        elif names[code] != written or of_queues[code] != ids[row]:
+            assert found[row] == queue_entries.OTHER_QUEUE
+        elif listed[row] >= 0 and listed[row] != offsets[row]:
+            assert found[row] == queue_entries.OTHER_OFFSET
+        else:
+            assert found[row] == queue_entries.SAME
+    assert count == found.count(queue_entries.SAME) > 0
     _, copied, copy_ends = both(
         texts,
         lambda form, rooms: form.gather_numbered(
