@@ -19,8 +19,9 @@ _EMPTY = pa.scalar("", pa.string())
 _QUOTE = pa.scalar('"', pa.string())
 _NULL = pa.scalar("null", pa.string())
 _BLANK = 0x20  # lower codes are control characters
+_QUOTE_BYTE, _BACKSLASH = 0x22, 0x5C
 _WIDE = CONTROLS.removeprefix("\x00-\x1f")
-_WIDE_STARTS = np.array([0x7F, 0xC2, 0xD8, 0xE2, 0xEF], dtype=np.uint8)  # their first bytes
+_WIDE_STARTS = (0x7F, 0xC2, 0xD8, 0xE2, 0xEF)  # their first bytes
 # JSON's short escapes. Other control characters are written by number.
 _SHORT = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _MILLIS = pa.array([f"{ms:03d}Z" for ms in range(1000)])
@@ -89,14 +90,10 @@ def _quoted(strings: pa.Array) -> pa.Array:
 def _escaped(strings: pa.Array) -> pa.Array:
     ends, raw = buffers(strings)
     used = raw[int(ends[0]) : int(ends[-1])]
-    seen = np.flatnonzero(np.bincount(used, minlength=256)[:128]).tolist()
-    for byte in (
-        0x5C,
-        0x22,
-        *range(_BLANK),
-    ):  # the backslash first, because the other escapes add backslashes
-        if byte in seen:
-            strings = pc.replace_substring(strings, chr(byte), _escape(chr(byte)))
+    seen = np.unique(used[(used < _BLANK) | (used == _QUOTE_BYTE) | (used == _BACKSLASH)])
+    # The backslash first, because the other escapes add backslashes.
+    for byte in sorted(seen.tolist(), reverse=True):
+        strings = pc.replace_substring(strings, chr(byte), _escape(chr(byte)))
     return _each_printable(strings, used)
 
 
@@ -204,7 +201,7 @@ def _each_printable(strings: pa.Array, used: np.ndarray) -> pa.Array:
     `used`: their bytes. Few texts have one of the bytes that these characters begin with, and only
     strings with such a character are looked at one by one.
     """
-    if not np.isin(used, _WIDE_STARTS).any():
+    if not any((used == first).any() for first in _WIDE_STARTS):
         return strings
     hits = pc.match_substring_regex(strings, f"[{_WIDE}]").fill_null(False)
     if not pc.any(hits).as_py():
