@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -137,6 +137,12 @@ class Follower:
                 "name them by option 'stores'; or start a new query with another checkpoint",
             )
         return there[name]
+
+    def with_queues(self, names: Iterable[str]) -> Iterator[MessageStore]:
+        """The stores of some brokers as they are now, each open until the next one."""
+        for name in names:
+            with self._opened(self.require(name), name, None) as store:
+                yield store
 
     # --- where a query starts --------------------------------------------------------------------
 
