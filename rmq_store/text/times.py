@@ -95,6 +95,36 @@ def fixed_time(time: Time | None, newest: Callable[[], int | None]) -> int | Non
     return time.at(newest()) if isinstance(time, RelativeTime) else time
 
 
+def fixed_range(
+    since: Time | None,
+    until: Time | None,
+    newest: Callable[[], int | None] = lambda: None,
+    names: tuple[str, str] = ("--since", "--until"),
+) -> tuple[int | None, int | None]:
+    """A half-open range of times in ms, as `fixed_time`; an empty one has no message.
+
+    Raises InvalidArgumentError if it ends before it begins. Between a fixed and a relative time it is
+    empty then: nothing is new in the store.
+    """
+    first, stop = fixed_time(since, newest), fixed_time(until, newest)
+    if first is None or stop is None or first <= stop:
+        return first, stop
+    if isinstance(since, RelativeTime) is isinstance(until, RelativeTime):
+        raise reversed_range((names[0], shown_time(first)), (names[1], shown_time(stop)))
+    fixed = stop if isinstance(since, RelativeTime) else first
+    return fixed, fixed
+
+
+def reversed_range(
+    start: tuple[str, str], stop: tuple[str, str], where: str = ""
+) -> InvalidArgumentError:
+    """The error for a range that ends before it begins, by the names and values of its two limits."""
+    return InvalidArgumentError(
+        reason=f"{start[0]} has {start[1]}{where}, and {stop[0]} has {stop[1]}",
+        advice="Give an end that is not before the start",
+    )
+
+
 def _of_number(digits: str) -> int:
     """Milliseconds. Refuses a number that only has a meaning in another unit, except 0, which is
     the same in every unit."""

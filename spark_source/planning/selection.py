@@ -256,8 +256,8 @@ def _refuse_end_before_latest(
     if start > stop >= least:  # an end before the first offset has expired
         raise InvalidArgumentError(
             store.path,
-            reason=f"startingOffsets is {start} for queue {queue.queue_id} of topic {queue.topic!r}, "
-            f"and endingOffsets {stop}",
+            reason=f"the offsets of queue {queue.queue_id} of topic {queue.topic!r} start at {start} and "
+            f"end at {stop}",
             advice="Give an end that is not before the start; -2 is the earliest offset, -1 the latest",
         )
 

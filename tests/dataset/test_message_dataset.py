@@ -445,6 +445,9 @@ def test_times_narrow_the_dataset_itself(golden: Golden) -> None:
         assert dataset.count_rows() == sum(since <= stamp < until for stamp in stamps)
         both = dataset.filter(F("storeTimestamp") < time(stamps[200]))
         assert both.count_rows() == sum(since <= stamp < stamps[200] for stamp in stamps)
+        assert opened.messages(since=since, until=since).count_rows() == 0
+        with pytest.raises(InvalidArgumentError, match="Give an end that is not before the start"):
+            opened.messages(since=until, until=since)
 
 
 def test_what_a_dataset_refuses_and_warns_of(
