@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from rmq_store.escaping import LOG
+from rmq_store.escaping import LOG, warn_once
 from rmq_store.snapshot.log_slices import LogSlice
 from spark_source.hidden_traceback import plain_errors
 from spark_source.options.definitions import PERMISSIVE
@@ -51,7 +51,8 @@ class RmqStoreReader(DataSourceReader):
         before = self.plan
         self.plan, left = narrowed(before, filters)
         if self.plan != before:
-            LOG.warning(_KEPT_BY_SPARK, ", ".join(map(str, filters))[:_FILTER_TEXT])
+            named = ", ".join(map(str, filters))[:_FILTER_TEXT]
+            warn_once(_KEPT_BY_SPARK, named, about=f"filters of {self.plan.load}")
         return left
 
     pushFilters = PushFilters(_push)
