@@ -203,6 +203,7 @@ class MessageDataset(LazyDataset):
             for batch in batches or store.read_slices(part.slices, **how):
                 if batch.num_rows:
                     yield batch
+            store.refuse_other()
 
     def _concerns(self, store: MessageStore, part: StorePart) -> Concerns:
         """Whether an error of a read is about messages that its filter may match."""

@@ -11,12 +11,10 @@ from uuid import uuid4
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.admin.info import newest_store_timestamp
 from rmq_store.arrow.column_definitions import column_names, needs_log
-from rmq_store.errors import StoreError
 from rmq_store.escaping import LOG
 from rmq_store.files.remote.remote_store import Listing
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.queues import QueueSlice
-from rmq_store.reading.growing_log import Mark, marks_of_files, refuse_other_store
 from rmq_store.reading.log_reader import Limits
 from rmq_store.reading.query import warn_of_tags
 from rmq_store.snapshot.covered_range import covered_range
@@ -43,11 +41,10 @@ class PinnedStore:
     broker_name: str
     storage_options: StorageOptions | None = None
     listing: Listing | None = None  # the files at that time, for a store in an object store
-    marks: tuple[Mark, ...] = ()  # by which another store at the path is noticed
 
     def open(self) -> MessageStore:
         """Open the store with the pinned offsets. Raises OtherStoreError for another store."""
-        store = MessageStore.open(
+        return MessageStore.open(
             self.path,
             broker_name=self.broker_name,
             broker_conf=self.broker_conf,
@@ -56,16 +53,6 @@ class PinnedStore:
             storage_options=self.storage_options,
             listing=self.listing,
         )
-        try:
-            self.refuse_other(store)
-        except StoreError:
-            store.close()
-            raise
-        return store
-
-    def refuse_other(self, store: MessageStore) -> None:
-        """Raise OtherStoreError if another store has taken the place of the one that was pinned."""
-        refuse_other_store(store.log, self.marks, self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,16 +209,8 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
         store.broker_name,
         asked.storage_options,
         store.listing(),
-        marks_of_files(store.log, _unchanging_end(store.snapshot())),
     )
     return ReadPlan(pinned, ranges, asked, limits, empty=empty)
-
-
-def _unchanging_end(snapshot: StoreSnapshot) -> int:
-    """Up to where the bytes of a log stay as they are: its last record may be written right now."""
-    if snapshot.closed:
-        return snapshot.log_end
-    return snapshot.log_start if snapshot.last_record is None else snapshot.last_record
 
 
 def replaced(plan: QueryPlan, **changed: Any) -> QueryPlan:

@@ -138,18 +138,17 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _slices(
         self, name: str, target: Target, first: StorePlace, last: StorePlace
     ) -> Iterator[StreamPartition]:
-        start, stop = first.place.offset, last.place.offset
+        start, stop, mark = first.place.offset, last.place.offset, last.place.first
         with self.follower.open(name, target) as store:
             start = max(start, self._expired_until(store.log.start, start, str(store.path)))
             limits = self.follower.limits(store, first)
             pinned = PinnedStore(
                 target.path,
                 target.broker_conf,
-                StoreSnapshot(store.log.start, stop),
+                StoreSnapshot(store.log.start, stop, marks=() if mark is None else (mark,)),
                 name,
                 self.asked.storage_options,
                 store.listing(),
-                () if last.place.first is None else (last.place.first,),
             )
         plan = ReadPlan(pinned, (), self.asked, limits)
         pieces = even_slices(
