@@ -11,7 +11,7 @@ import click
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
 from rmqstore_jobs.running.source_options import rare_option, word_of
-from rmqstore_jobs.running.store_selection import assign_json, offsets_json
+from rmqstore_jobs.running.store_selection import options_of_queues
 from spark_source.options.value_parsers import EARLIEST
 
 queue_options = (
@@ -59,18 +59,6 @@ def refuse_topics_beside(topics: Collection[str], queues: Collection[object]) ->
             reason="topics and single queues exclude each other",
             advice="Name every queue, or only topics",
         )
-
-
-def options_of_queues(
-    queues: Sequence[QueueId], offsets: Mapping[QueueId, tuple[int, int]]
-) -> dict[str, str]:
-    """The options of the source that select single queues, and those with ranges of offsets."""
-    every = tuple(dict.fromkeys((*queues, *offsets)))
-    options = {"assign": assign_json(every)} if every else {}
-    if offsets:
-        options["startingOffsets"] = offsets_json({q: span[0] for q, span in offsets.items()})
-        options["endingOffsets"] = offsets_json({q: span[1] for q, span in offsets.items()})
-    return options
 
 
 def offsets_of(texts: Sequence[str]) -> dict[QueueId, tuple[int, int]]:

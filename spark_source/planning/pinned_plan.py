@@ -23,7 +23,7 @@ from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
 from spark_source.planning.selection import (
     LogLimits,
-    WantedTopics,
+    WantedQueues,
     check_brokers,
     check_names,
     select_ranges,
@@ -193,7 +193,7 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
     empty: tuple[QueueSlice, ...] = ()
     snapshot = store.snapshot()
     if asked.source == COMMITLOG:
-        limits = LogLimits(WantedTopics.of(store, asked), asked)
+        limits = LogLimits(WantedQueues.of(store, asked), asked)
     else:
         selected = select_ranges(store, asked)
         ranges = tuple(part for part in selected if len(part))

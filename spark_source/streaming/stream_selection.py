@@ -6,7 +6,7 @@ its messages before the place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,7 +15,7 @@ from rmq_store.errors import InvalidArgumentError
 from rmq_store.escaping import LOG
 from rmq_store.format.queues import QueueId
 from spark_source.options.parse import SourceOptions
-from spark_source.planning.selection import WantedTopics
+from spark_source.planning.selection import WantedQueues
 
 _Words = frozenset[Any] | None
 
@@ -76,29 +76,29 @@ class StreamSelection:
 
     def _queue_added_to(self, before: StreamSelection, store: MessageStore) -> str | None:
         """The first queue of a store that `before` lacks, or its topic if `before` has none of it."""
-        view, had = store.view, before._has_in(store)
+        view, had = store.view, before._wanted(store)
         without_queue = (QueueId(topic, 0) for topic in view.queueless_topics)
         there = {*store.queues(), *view.lost_queues(), *without_queue}
-        added = sorted(filter(lambda queue: not had(queue), filter(self._has_in(store), there)))
+        added = sorted(filter(lambda queue: not had(queue), filter(self._wanted(store), there)))
         if not added:
             return None
         topic, number = added[0]
         partly = any(one.topic == topic and had(one) for one in there)
         return f"queue {number} of topic {topic!r}" if partly else f"topic {topic!r}"
 
-    def _has_in(self, store: MessageStore) -> Callable[[QueueId], bool]:
-        if (queues := self.queues) is not None:
-            brokers = ("", store.broker_name)
-            return lambda queue: any((broker, *queue) in queues for broker in brokers)
-        wanted = WantedTopics.of(
-            store,
-            SourceOptions(
-                topics=None if self.topics is None else tuple(self.topics),
-                topic_pattern=self.pattern,
-                include_system_topics=self.system,
-            ),
+    def _wanted(self, store: MessageStore) -> WantedQueues:
+        name, queues = store.broker_name, self.queues
+        return WantedQueues(
+            None
+            if queues is None
+            else frozenset(QueueId(t, n) for b, t, n in queues if b in ("", name)),
+            self.topics,
+            self.pattern,
+            self.system,
+            store.config.brokerClusterName,
+            name,
+            store.own_topic,
         )
-        return lambda queue: wanted(queue.topic)
 
 
 def _words_added(kind: str, now: _Words, before: _Words) -> str | None:
