@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from itertools import chain
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rmq_store.commitlog.log import CommitLog, open_log
+from rmq_store.commitlog.marks import marks_of_files, refuse_other_store
 from rmq_store.commitlog.record_or_gap import Extent
 from rmq_store.commitlog.walk import extents, guess_release_4
 from rmq_store.config.broker_conf import StoreConfig
@@ -91,9 +93,15 @@ class MessageStore:
         self._folders = QueueFolders(root, config, self._log)
         self._compaction = CompactionFolders(root)
         looked = snapshot is None and queues
-        if looked:
-            snapshot = take_snapshot(root, self._log, self._folders, config, past_damage=True)
-        self._snapshot = snapshot or snapshot_without_queues(root, self._log)
+        if snapshot is None:
+            snapshot = (
+                take_snapshot(root, self._log, self._folders, config, past_damage=True)
+                if queues
+                else snapshot_without_queues(root, self._log)
+            )
+            marks = marks_of_files(self._log, snapshot.unchanging_end)
+            snapshot = replace(snapshot, marks=marks)
+        self._snapshot = snapshot
         self._key_index: KeyIndex | None = None
         self.view = QueueView(
             root, lambda: self.log, self._folders, self._snapshot, self.is_system_topic
@@ -135,7 +143,8 @@ class MessageStore:
         - `listing`: the files of an object store at an earlier `listing()`.
 
         Raises NotAStoreError, UnsupportedStoreError, AccessError, UndispatchedError where the
-        queues are lost, InvalidArgumentError for an unknown name in `config`.
+        queues are lost, OtherStoreError if the snapshot is of another store, InvalidArgumentError for an
+        unknown name in `config`.
         """
         known = StoreConfig.of(config)
         if broker_conf is not None:
@@ -155,6 +164,8 @@ class MessageStore:
             if not is_utf8(name):  # a folder's; columns of text have no room for it
                 name = printable(name)
             store = again_if_expired(lambda: cls(root, known, name, snapshot, release, queues))
+            if snapshot is not None:
+                store.refuse_other()
             on_failure.pop_all()
         if shadow is not None:
             store._shadow, store.own_topic = shadow, topic_of_broker(name, where)
@@ -224,6 +235,13 @@ class MessageStore:
         self._key_index = None
         if self._shadow is not None:
             self._shadow.close()
+
+    def refuse_other(self) -> None:
+        """Raise OtherStoreError if another store is at the path now, not that of the snapshot.
+
+        Opening with a snapshot does so; what is read later may be of a store that came meanwhile.
+        """
+        refuse_other_store(self._log, self._snapshot.marks, str(self.path))
 
     def release_files(self) -> None:
         """Close the files of a local store, for a caller with many open stores. The next read opens

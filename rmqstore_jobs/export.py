@@ -55,12 +55,10 @@ from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.queue_options import queue_options, with_queues
 from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import rare_option, source_options
-from rmqstore_jobs.running.store_selection import lost_from, pieces_in
+from rmqstore_jobs.running.store_selection import lost_from, pieces_in, plan_of
 from spark_source.options.definitions import DROPMALFORMED, PERMISSIVE
-from spark_source.options.parse import parse_options
 from spark_source.options.secret import HidesSecrets, without_secrets
 from spark_source.planning.partitions import cut_into_slices
-from spark_source.planning.pinned_plan import ReadPlan, pin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,7 +141,7 @@ class _Export:
     def __init__(self, spark: SparkSession | None, spec: ExportSpec, manifest: Manifest) -> None:
         self.spark, self.spec, self.manifest = spark, spec, manifest
         self.began = time.monotonic()
-        self.plan: ReadPlan = pin(parse_options(_selection(spec)))
+        self.plan = plan_of(spec.store, spec.options)
         self.problems = list(lost_from(self.plan))
         self.stopped_by: str | None = None
         self.written: list[Wave] = []
@@ -398,15 +396,10 @@ def _as_text(asked: Mapping[str, str]) -> str:
 # --- the command ----------------------------------------------------------------------------------
 
 
-def _selection(spec: ExportSpec) -> dict[str, str]:
-    """The options of the Spark source. An export has queues as they are, with every message."""
-    return {"path": spec.store, **spec.options, "compacted": "false"}
-
-
 def look(spec: ExportSpec) -> None:
     """Raise StoreError for a store or a selection that cannot be read."""
     check(spec)
-    pin(parse_options(_selection(spec)))
+    plan_of(spec.store, spec.options)
 
 
 def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.Builder:

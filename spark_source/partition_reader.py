@@ -47,7 +47,7 @@ def read_share(
             yield batch
         yield from damage.rows(columns)
     yield from damage.rows(columns)
-    plan.store.refuse_other(store)
+    store.refuse_other()
 
 
 def read_messages(

@@ -8,13 +8,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from rmq_store.escaping import LOG
-from rmq_store.snapshot.log_slices import LogSlice
+from rmq_store.escaping import LOG, warn_once
 from spark_source.hidden_traceback import plain_errors
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import Share, missing_shares, shares_of
-from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
+from spark_source.planning.pinned_plan import QueryPlan
 from spark_source.planning.pushed_filters import PushFilters, narrowed
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
 from spark_source.spark_words import settle_reading_worker
@@ -32,26 +31,26 @@ _FILTER_TEXT = 300  # characters: a filter may list thousands of values
 class LogPartition(InputPartition):
     """A share of a query as a Spark partition."""
 
-    def __init__(self, value: Share | LogSlice) -> None:
-        super().__init__(value)
-        self.share = Share(0, value) if isinstance(value, LogSlice) else value
+    def __init__(self, share: Share) -> None:
+        super().__init__(share)
+        self.share = share
 
 
 class RmqStoreReader(DataSourceReader):
     """Plans the shares on the driver and reads one of them in each task."""
 
-    def __init__(self, plan: QueryPlan | ReadPlan, schema: StructType) -> None:
-        self.plan = QueryPlan((plan,)) if isinstance(plan, ReadPlan) else plan
-        self.permissive = any(store.asked.mode == PERMISSIVE for store in self.plan.stores)
-        self.columns = checked_columns(schema, all_nullable=self.permissive)
-        self.spark_schema = schema
+    def __init__(self, plan: QueryPlan, schema: StructType) -> None:
+        permissive = any(store.asked.mode == PERMISSIVE for store in plan.stores)
+        self.plan, self.spark_schema = plan, schema
+        self.columns = checked_columns(schema, all_nullable=permissive)
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
         """Narrow the plan by the filters. Returns those that Spark must apply as well."""
         before = self.plan
         self.plan, left = narrowed(before, filters)
         if self.plan != before:
-            LOG.warning(_KEPT_BY_SPARK, ", ".join(map(str, filters))[:_FILTER_TEXT])
+            named = ", ".join(map(str, filters))[:_FILTER_TEXT]
+            warn_once(_KEPT_BY_SPARK, named, about=f"filters of {self.plan.load}")
         return left
 
     pushFilters = PushFilters(_push)

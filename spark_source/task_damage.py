@@ -36,15 +36,17 @@ class DamageHandler(DamageTaker):
         super().__call__(error)
 
     def _is_expired(self, error: StoreError) -> bool:
-        """Whether a missing file is before all files that exist: the broker deletes from the
-        front."""
+        """Whether a missing file is before all files that exist: the broker deletes from the front, or all
+        of a topic."""
         entry = error.entry
         if entry is not None and entry.size <= 0:  # no queue file has the entry
             queue = QueueId(entry.topic, entry.queue_id)
             if self._asked.sees_compacted and self._store.served.compacted(queue) is not None:
                 return False  # its own files keep messages that have expired from the queue
-            is_plain = not self._store.view.is_batch(queue)
-            return is_plain and entry.queue_offset < self._store.view.files(queue).first_unit
+            if isinstance(error, MissingFileError):
+                return True  # the topic was deleted
+            files = self._store.view.files(queue)
+            return not files.batch and entry.queue_offset < files.first_unit
         if not isinstance(error, MissingFileError):
             return False
         return error.offset is not None and error.offset < self._store.log.starts_now()
@@ -62,6 +64,6 @@ def _data_loss(error: StoreError) -> DataLossError:
     return DataLossError(
         error.path,
         offset=error.offset,
-        reason=f"messages expired during the read: {error.reason}",
+        reason=f"messages expired or were deleted during the read: {error.reason}",
         advice="Read the remaining messages again, or set failOnDataLoss=false",
     )

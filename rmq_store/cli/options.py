@@ -14,7 +14,7 @@ from rmq_store.cli import option_names
 from rmq_store.cli.shell_words import in_shell_words
 from rmq_store.errors import StoreError, spoken, spoken_as
 from rmq_store.escaping import printable
-from rmq_store.text.times import NotATimeError, Time, fixed_time, iso_time, parse_time
+from rmq_store.text.times import NotATimeError, Time, fixed_range, fixed_time, parse_time
 
 if TYPE_CHECKING:
     from rmq_store.store import MessageStore
@@ -114,14 +114,8 @@ json_option = click.option(
 def time_range(
     store: MessageStore, begin: Time | None, end: Time | None
 ) -> tuple[int | None, int | None]:
-    """The times of --since and --until in ms. Raises click.UsageError if they exclude everything."""
-    first, stop = time_in(store, begin), time_in(store, end)
-    if first is not None and stop is not None and first >= stop:
-        raise click.UsageError(
-            f"--since {iso_time(first)} is not before --until {iso_time(stop)}: no message is stored "
-            "at or after the one and before the other"
-        )
-    return first, stop
+    """The times of --since and --until in ms. Raises InvalidArgumentError as `fixed_range`."""
+    return fixed_range(begin, end, partial(_newest, store))
 
 
 def warn_of(store: MessageStore) -> None:
@@ -190,9 +184,13 @@ def time(text: str) -> Time:
 
 def time_in(store: MessageStore, given: Time | None) -> int | None:
     """A time in ms; one relative to the newest message is fixed by the store's."""
+    return fixed_time(given, partial(_newest, store))
+
+
+def _newest(store: MessageStore) -> int | None:
     from rmq_store.admin.info import newest_store_timestamp
 
-    return fixed_time(given, lambda: newest_store_timestamp(store.log))
+    return newest_store_timestamp(store.log)
 
 
 time_options = with_options(

@@ -26,6 +26,7 @@ from rmq_store.search.plan_key_search import KeyPlan, errors_of_lost, plan_keys
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS, DamageInTime, Search, selected_slices
 from rmq_store.snapshot.log_slices import pieces_of
 from rmq_store.store import MessageStore
+from rmq_store.text.times import fixed_range
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -202,6 +203,7 @@ class MessageDataset(LazyDataset):
             for batch in batches or store.read_slices(part.slices, **how):
                 if batch.num_rows:
                     yield batch
+            store.refuse_other()
 
     def _concerns(self, store: MessageStore, part: StorePart) -> Concerns:
         """Whether an error of a read is about messages that its filter may match."""
@@ -250,6 +252,7 @@ def messages_of(
     """
     named, words = several("topics", topics), several("keys", how.get("keys"))
     since, until = number("since", since), number("until", until)
+    since, until = fixed_range(since, until, names=("since", "until"))
     if words is not None:
         how["keys"] = words
     first: ReadManner = {"first_batch_rows": _FIRST_BATCH_ROWS, "log_order": False}

@@ -483,17 +483,25 @@ class IndexFile:
         """The hashes of the items of one record, which are beside each other; none if it has none."""
         if not self.header.begin_log_offset <= log_offset <= self.header.end_log_offset:
             return set()
-        count = min(self.header.items, self.geometry.items - 1)
-        numbers = range(1, count + 1)
-        at = bisect_left(numbers, log_offset, key=lambda number: self._item(number)[1]) + 1
         found: set[int] = set()
-        while at <= count:
-            key_hash, place = self._item(at)
+        for number in self._from(log_offset):
+            key_hash, place = self._item(number)
             if place != log_offset:
                 break
             found.add(key_hash)
-            at += 1
         return found
+
+    def first_from(self, log_offset: int) -> tuple[int, Hit] | None:
+        """The hash of the first item that leads to a log offset or one after it, and the item."""
+        for number in self._from(log_offset):
+            key_hash, place = self._item(number)
+            return key_hash, Hit(self, number, place)
+        return None
+
+    def _from(self, log_offset: int) -> range:
+        """The numbers of the items that lead to a log offset, and of all after them."""
+        numbers = range(1, min(self.header.items, self.geometry.items - 1) + 1)
+        return numbers[bisect_left(numbers, log_offset, key=lambda number: self._item(number)[1]) :]
 
     def _item(self, number: int) -> tuple[int, int]:
         """The hash of an item, and its log offset."""

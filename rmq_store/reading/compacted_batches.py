@@ -54,6 +54,10 @@ class _EntriesOfFiles:
         """None are known: a compaction leaves out offsets."""
         return ()
 
+    def has_lost_files(self, queue: QueueId) -> bool:
+        """Never: they are open."""
+        return False
+
 
 def compacted_batches(
     served: ServedQueues,

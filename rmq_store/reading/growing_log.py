@@ -7,7 +7,6 @@ notices a log that was cut behind it, and another store at the same path. A stre
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,40 +16,18 @@ import pyarrow as pa
 
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.marks import MARK_BYTES, Mark, refuse_other
 from rmq_store.commitlog.next_intact_record import next_start
 from rmq_store.commitlog.walk import records_from
-from rmq_store.errors import DataLossError, LogCutError, LogOffset, OtherStoreError, StoreError
+from rmq_store.errors import DataLossError, LogCutError, LogOffset, StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.queue_view import QueueView
 
-_MARK_BYTES = 4096
 _ZEROS_LOOKED_AT = 4096
 _MOST_ZEROS = 4 << 20  # zeros after the end of a log that are read, if the file system stored them
 _QUEUES_EVERY = 10.0  # seconds between looks at all queues while the last file of a log changes
 _QUIET_QUEUES_EVERY = 60.0  # the same once the file has not changed for some seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """The digest of the bytes [start, stop) of a log."""
-
-    start: int
-    stop: int
-    digest: str
-
-    @classmethod
-    def of(cls, log: CommitLog, start: int, stop: int) -> Mark | None:
-        """The mark of a range within one file; None if the log does not have all of it."""
-        segment = log.chain.segment_at(start)
-        if segment is None or not start < stop <= log.chain.segment_end(segment):
-            return None
-        return cls.over(start, stop, log.chain.read(start, stop).tobytes())
-
-    @classmethod
-    def over(cls, start: int, stop: int, raw: bytes) -> Mark:
-        """The mark of a range with these bytes."""
-        return cls(start, stop, hashlib.blake2b(raw, digest_size=8).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +48,8 @@ class LogPlace:
             return cls(offset)
         start = log.start
         file_start = (offset - 1) // log.chain.file_size * log.chain.file_size
-        before = Mark.of(log, max(start, file_start, offset - _MARK_BYTES), offset)
-        first_end = min(offset, start + _MARK_BYTES, start + log.chain.file_size)
+        before = Mark.of(log, max(start, file_start, offset - MARK_BYTES), offset)
+        first_end = min(offset, start + MARK_BYTES, start + log.chain.file_size)
         return cls(offset, before, Mark.of(log, start, first_end))
 
 
@@ -83,7 +60,7 @@ def check_place(log: CommitLog, place: LogPlace, path: str) -> None:
     place are gone or others, DataLossError if the place has expired.
     """
     if place.first is not None:
-        _refuse_other(place.first, Mark.of(log, place.first.start, place.first.stop), path)
+        refuse_other(place.first, Mark.of(log, place.first.start, place.first.stop), path)
     if place.offset < log.start:
         raise expired(path, place.offset, log.start)
     if place.before is not None and place.before.start >= log.start:
@@ -101,51 +78,6 @@ def check_place(log: CommitLog, place: LogPlace, path: str) -> None:
                 advice="The broker may have lost messages that were read after the cut. Start "
                 "again, or let a stream continue at the end of the log with failOnDataLoss=false",
             )
-
-
-def _refuse_other(before: Mark, now: Mark | None, path: str) -> None:
-    if now is not None and now != before:
-        raise OtherStoreError(
-            path,
-            offset=LogOffset(before.start),
-            reason="another store is at this path: its log has other bytes",
-            expected=before.digest,
-            actual=now.digest,
-            advice="Put the store back, or start again; a stream then needs another checkpoint",
-        )
-
-
-def marks_of_files(log: CommitLog, stop: int) -> tuple[Mark, ...]:
-    """Marks of the first bytes of the first and of the last file of a log whose bytes before `stop` do
-    not change. None of a log in an object store, where each would be a request."""
-    if log.chain.cost.looks_at_once > 1:
-        return ()
-    first, last = log.chain.segments[:1], log.chain.segment_at(stop - 1)
-    files = dict.fromkeys((*first, *([last] if last else ())))
-    marks = (_mark_now(file, file.base, min(file.base + _MARK_BYTES, stop)) for file in files)
-    return tuple(mark for mark in marks if mark is not None)
-
-
-def refuse_other_store(log: CommitLog, marks: Iterable[Mark], path: str) -> None:
-    """Raise OtherStoreError if a log has other bytes than at `marks`. Files that are gone have expired.
-
-    Reads the files that are at their paths now, also if others are open.
-    """
-    for mark in marks:
-        file = log.chain.segment_at(mark.start)
-        if file is not None:
-            _refuse_other(mark, _mark_now(file, mark.start, mark.stop), path)
-
-
-def _mark_now(file: SegmentFile, start: int, stop: int) -> Mark | None:
-    """The mark of a range of a file as it is now; None if it is gone or shorter, or cannot be read."""
-    length = stop - start
-    try:
-        with open(file.path, "rb", buffering=0) as opened:
-            raw = os.pread(opened.fileno(), max(length, 0), start - file.base)
-    except OSError:  # who reads the file reports it
-        return None
-    return Mark.over(start, stop, raw) if 0 < length == len(raw) else None
 
 
 def expired(path: str, offset: int, log_start: int) -> DataLossError:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.log_order import in_log_order, queue_after_queue
-from rmq_store.errors import CorruptQueueError, ListedAt, QueueOffset, StoreError
+from rmq_store.errors import CorruptQueueError, ListedAt, MissingFileError, QueueOffset, StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queue_entries import EXT_MAX_ADDRESS, FILLER_SIZE, Entries, ListedEntries
 from rmq_store.format.queues import QueueId, QueueSlice
@@ -52,6 +52,9 @@ class EntriesOfQueues(Protocol):
 
     def offsets_without_file(self, queue: QueueId) -> Sequence[tuple[int, int]]:
         """Ranges of queue offsets between others that no file holds and that are reported as one."""
+
+    def has_lost_files(self, queue: QueueId) -> bool:
+        """Whether all files of a queue went away after the snapshot."""
 
 
 class WantedEntries:
@@ -185,6 +188,10 @@ class WantedEntries:
 
         A file that was renamed to a distant number leaves millions of such places.
         """
+        if len(entries) and self._view.has_lost_files(part.queue):
+            entry = entries.listed_at(part.queue, 0)._replace(messages=int(entries.count.sum()))
+            self._damaged(without_any_file(self._view.folder(part.queue), entry), entry)
+            return entries.take(slice(0))
         for start, stop in self._view.offsets_without_file(part.queue) if len(entries) else ():
             first, behind = max(start, part.start), min(stop, part.stop)
             inside = (entries.offset >= first) & (entries.offset < behind)
@@ -245,6 +252,17 @@ def without_file(folder: str, entry: ListedAt) -> CorruptQueueError:
         advice="Look for the file in a copy, or rebuild the queues: rmqstore rebuild STORE "
         "--to NEW. Read with on_damage to "
         "skip it",
+    )
+
+
+def without_any_file(folder: str, entry: ListedAt) -> MissingFileError:
+    """The error of a range of queue offsets of a queue whose files all went away after the snapshot."""
+    return MissingFileError(
+        folder,
+        offset=QueueOffset(entry.queue_offset),
+        reason=f"the files of queue {entry.topic}/{entry.queue_id} are gone since the store was opened: its "
+        "topic was deleted, or they were moved away",
+        advice="Open the store again to read what it has now. Read with on_damage to skip it",
     )
 
 

@@ -416,6 +416,11 @@ class QueueView:
         holes = () if files.batch or not files.has_holes else files.chain.holes
         return [(start // width, stop // width) for start, stop in holes if stop - start > size]
 
+    def has_lost_files(self, queue: QueueId) -> bool:
+        """Whether all files of a queue went away after the snapshot."""
+        state = self.state(queue)
+        return state.file_start < state.file_stop and not self.files(queue).chain.segments
+
     def offsets_without_entry(self, queue: QueueId) -> Iterator[tuple[int, int]]:
         """Ranges of queue offsets between others that no file holds: one is missing, empty or cut."""
         state = self.state(queue)

@@ -17,6 +17,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.marks import Mark
 from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.commitlog.walk import last_from
 from rmq_store.config.broker_conf import StoreConfig
@@ -47,8 +48,18 @@ class StoreSnapshot:
     misplaced: tuple[StoreError, ...] = ()  # undispatched records that are not in `queues`
     part: bool = False  # `queues` are some of the store's
     last_listed: int = -1  # the furthest log offset that the last entry of a queue leads to
+    marks: tuple[Mark, ...] = field(
+        default=(), compare=False
+    )  # by which `open` notices another store
     # What Health found to be missing, each when something first asked; other processes get it too.
     facts: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def unchanging_end(self) -> int:
+        """Up to where the bytes of the log stay as they are: its last record may be written right now."""
+        if self.closed:
+            return self.log_end
+        return self.log_start if self.last_record is None else self.last_record
 
     @property
     def batch_topics(self) -> set[str]:

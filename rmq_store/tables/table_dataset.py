@@ -35,6 +35,7 @@ class TableDataset(LazyDataset):
             with opened.again() as store:
                 for piece in self._pieces(store):
                     yield from piece.select(list(columns)).to_batches()
+                store.refuse_other()
 
     def _pieces(self, store: MessageStore) -> Iterator[pa.Table]:
         past = self._table.rows_past_damage

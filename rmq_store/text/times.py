@@ -16,8 +16,8 @@ TIME_FORMS = (
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 LATEST_MS = 61_851_600_000_000
 """The last time that is a datetime in every zone, and as long before 1970 (year 10): ms."""
-_LEAST_MS = 10**11  # March 1973: before any broker, and as seconds after any
-_MOST_MS = 10**14  # the year 5138; microseconds of today are more
+LEAST_MS = 10**11  # March 1973: before any broker, and as seconds after any
+MOST_MS = 10**14  # the year 5138; microseconds of today are more
 _DAY_MS = 86_400_000
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": _DAY_MS}
 
@@ -95,27 +95,64 @@ def fixed_time(time: Time | None, newest: Callable[[], int | None]) -> int | Non
     return time.at(newest()) if isinstance(time, RelativeTime) else time
 
 
+def fixed_range(
+    since: Time | None,
+    until: Time | None,
+    newest: Callable[[], int | None] = lambda: None,
+    names: tuple[str, str] = ("--since", "--until"),
+) -> tuple[int | None, int | None]:
+    """A half-open range of times in ms, as `fixed_time`; an empty one has no message.
+
+    Raises InvalidArgumentError if it ends before it begins. Between a fixed and a relative time it is
+    empty then: nothing is new in the store.
+    """
+    first, stop = fixed_time(since, newest), fixed_time(until, newest)
+    if first is None or stop is None or first <= stop:
+        return first, stop
+    if isinstance(since, RelativeTime) is isinstance(until, RelativeTime):
+        raise reversed_range((names[0], shown_time(first)), (names[1], shown_time(stop)))
+    fixed = stop if isinstance(since, RelativeTime) else first
+    return fixed, fixed
+
+
+def reversed_range(
+    start: tuple[str, str], stop: tuple[str, str], where: str = ""
+) -> InvalidArgumentError:
+    """The error for a range that ends before it begins, by the names and values of its two limits."""
+    return InvalidArgumentError(
+        reason=f"{start[0]} has {start[1]}{where}, and {stop[0]} has {stop[1]}",
+        advice="Give an end that is not before the start",
+    )
+
+
 def _of_number(digits: str) -> int:
-    """Milliseconds. Refuses a number that only has a meaning in another unit, except 0, which is
-    the same in every unit."""
-    if len(digits) > 20:
-        raise NotATimeError("is too large for a time in milliseconds")
-    number = int(digits)
-    if number == 0 or _LEAST_MS <= abs(number) < _MOST_MS:
-        return number
-    if abs(number) < _LEAST_MS:
+    """Milliseconds. Raises NotATimeError as `why_not_ms`."""
+    number = int(digits) if len(digits) <= 20 else 10**20  # Python limits the digits of a number
+    why = why_not_ms(number)
+    if why is not None:
+        raise NotATimeError("; give ".join(why))
+    return number
+
+
+def why_not_ms(number: int) -> tuple[str, ...] | None:
+    """Why a number is no time of a broker in milliseconds, as the rest of a sentence: it only has a meaning
+    in another unit; then what to give, if that is known. None if it is one, and for 0, which is the same in
+    every unit."""
+    if number == 0 or LEAST_MS <= abs(number) < MOST_MS:
+        return None
+    if abs(number) < LEAST_MS:
         as_ms, as_seconds = _iso_of(number), _iso_of(number * 1000)
-        raise NotATimeError(
-            f"is {as_ms} as milliseconds, which is what it means here, and {as_seconds} as "
-            f"seconds; give the one you mean as ISO 8601: {as_seconds} or {as_ms}"
+        return (
+            f"is {as_ms} as milliseconds, which is what it means here, and {as_seconds} as seconds",
+            f"the one you mean as ISO 8601: {as_seconds} or {as_ms}",
         )
     for unit, per_ms in (("microseconds", 1000), ("nanoseconds", 1_000_000)):
-        if abs(number) < _MOST_MS * per_ms:
-            raise NotATimeError(
-                f"is no time of a store as milliseconds, and {_iso_of(number // per_ms)} as "
-                f"{unit}; give {number // per_ms} for that"
+        if abs(number) < MOST_MS * per_ms:
+            return (
+                f"is no time of a store as milliseconds, and {_iso_of(number // per_ms)} as {unit}",
+                f"{number // per_ms} for that",
             )
-    raise NotATimeError("is too large for a time in milliseconds")
+    return ("is too large for a time in milliseconds",)
 
 
 def _iso_of(ms: int) -> str:

@@ -44,7 +44,6 @@ from rmqstore_jobs.replaying.replay_question import (
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.replaying.report import PlannedQueue, ReplayReport
 from rmqstore_jobs.running.spark_engine import engine_of
-from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,7 +124,6 @@ class DryRun(ReplayCall):
             ranges,
             partial(_grouped_rows, self.spec),
             columns=READ_TO_SEND if live else columns_for_store(self.spec),
-            share_bytes=DEFAULT_PARTITION_BYTES,
         )
         with Progress("replay") as progress:
             handled = ask(question, self.plan.store, engine_of(self.spark), progress=progress)

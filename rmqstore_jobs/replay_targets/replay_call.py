@@ -54,7 +54,7 @@ class ReplayCall:
             self.spec.asked(),
             self.plan.ranges,
             (snapshot.log_start, snapshot.log_end),
-            marks=self.plan.store.marks,
+            marks=snapshot.marks,
         )
 
     def _begin(self) -> None:

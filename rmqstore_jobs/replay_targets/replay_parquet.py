@@ -19,7 +19,6 @@ from rmq_store.text.progress import Progress
 from rmqstore_jobs.replaying.replay_question import ReplayRows
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.spark_engine import engine_of
-from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
 from spark_source.planning.pinned_plan import ReadPlan
 
 if TYPE_CHECKING:
@@ -43,12 +42,7 @@ def write_parquet(
     for stale in (folder / _WHOLE, *folder.glob("*.parquet"), *folder.glob(".*.parquet")):
         stale.unlink(missing_ok=True)
     question = ReplayRows.of(
-        spec,
-        plan,
-        plan.ranges,
-        partial(_write_share, path),
-        columns=DEFAULT_NAMES,
-        share_bytes=DEFAULT_PARTITION_BYTES,
+        spec, plan, plan.ranges, partial(_write_share, path), columns=DEFAULT_NAMES
     )
     with Progress("replay") as progress:
         handled = ask(question, plan.store, engine_of(spark), progress=progress)

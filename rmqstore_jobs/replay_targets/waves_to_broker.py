@@ -115,7 +115,6 @@ class LiveReplay(ReplayCall):
             pieces_in(self.read, wave),
             partial(_send_rows, self.spec, self.access, self.tasks),
             columns=READ_TO_SEND,
-            share_bytes=0,
             tasks=self.tasks,
         )
         sent = ask(question, self.plan.store, engine_of(self.spark, tasks_a_core=1))

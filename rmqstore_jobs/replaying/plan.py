@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from rmq_store import MessageStore, StoreSnapshot
+from rmq_store.commitlog.marks import refuse_other_store
 from rmq_store.files.journal import JournalError, has_content
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.reading.growing_log import refuse_other_store
 from rmq_store.search.log_partitions import joined, offset_steps
 from rmq_store.search.plan_key_search import errors_of_lost, plan_keys
 from rmq_store.snapshot.covered_range import covered_range

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rmq_store.commitlog.marks import Mark
 from rmq_store.files.journal import Journal, now
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.queues import QueueSlice
-from rmq_store.reading.growing_log import Mark
 from spark_source.writing.target.write_journal import APPENDING, Begun
 
 

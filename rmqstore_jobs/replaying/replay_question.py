@@ -14,8 +14,8 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, RowRules
-from rmqstore_jobs.running.queue_options import options_of_queues
-from rmqstore_jobs.running.store_selection import range_options
+from rmqstore_jobs.running.store_selection import options_of_queues, range_options
+from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
 from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import Share, cut_into_slices, missing_shares
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
@@ -118,7 +118,7 @@ class ReplayRows(Generic[_Part]):
         handle: Handle[_Part],
         *,
         columns: tuple[str, ...],
-        share_bytes: int,
+        share_bytes: int = DEFAULT_PARTITION_BYTES,
         tasks: int | None = None,
         selected_bytes: int | None = None,
     ) -> ReplayRows[_Part]:

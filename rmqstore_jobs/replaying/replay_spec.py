@@ -17,9 +17,15 @@ from rmq_store.errors import InvalidArgumentError
 from rmq_store.files.journal import refuse_uri
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import dialect
-from rmq_store.text.times import NotATimeError, RelativeTime, Time, fixed_time, iso_time, parse_time
-from rmqstore_jobs.running.queue_options import refuse_topics_beside
-from spark_source.options.value_parsers import EARLIEST
+from rmq_store.text.times import (
+    NotATimeError,
+    RelativeTime,
+    Time,
+    fixed_range,
+    fixed_time,
+    parse_time,
+)
+from rmqstore_jobs.running.queue_options import refuse_reversed_offsets, refuse_topics_beside
 
 DEFAULT_PATIENCE = 120.0
 QueueMap = Mapping[tuple[str | None, int], int]
@@ -155,14 +161,7 @@ def _check_selection(spec: ReplaySpec) -> None:
             raise _invalid("--key is one word of KEYS, or a UNIQ_KEY", advice, found=repr(key))
     if spec.by_index and not spec.keys:
         raise _invalid("--by-index needs --key", "Give --key")
-    for queue, (start, stop) in spec.offsets.items():
-        # -1 and -2 are compared only if the order is certain.
-        if 0 <= stop < start or (stop == EARLIEST and start != EARLIEST):
-            raise _invalid(
-                f"the offsets of queue {queue.queue_id} of {queue.topic!r} end before they start",
-                "In --offsets TOPIC:ID=FROM..BEFORE, FROM must be smaller",
-                found=f"{start}..{stop}",
-            )
+    refuse_reversed_offsets(spec.offsets)
     refuse_topics_beside(spec.topics, (*spec.queues, *spec.offsets))
 
 
@@ -182,28 +181,21 @@ def _checked_time(value: str | None) -> Time | None:
 def with_fixed_times(spec: ReplaySpec) -> ReplaySpec:
     """The spec with relative times as milliseconds, fixed by the newest message of the source.
 
-    So the journal has the times that the replay used. Raises InvalidArgumentError if the times
-    exclude every message.
+    So the journal has the times that the replay used. Raises InvalidArgumentError as `fixed_range`.
     """
     since, until = _checked_time(spec.since), _checked_time(spec.until)
-    if isinstance(since, RelativeTime) or isinstance(until, RelativeTime):
-        with MessageStore.open(
-            spec.source, broker_name=spec.broker_name, broker_conf=spec.broker_conf
-        ) as source:
-            newest = newest_store_timestamp(source.log)
-        spec = replace(
-            spec,
-            since=str(since.at(newest)) if isinstance(since, RelativeTime) else spec.since,
-            until=str(until.at(newest)) if isinstance(until, RelativeTime) else spec.until,
-        )
-    first, stop = times_of(spec)
-    if first is not None and stop is not None and first >= stop:
-        raise InvalidArgumentError(
-            reason="--since is not before --until, so no message is selected",
-            expected=f"--until after {iso_time(first)}",
-            actual=iso_time(stop),
-        )
-    return spec
+    if not isinstance(since, RelativeTime) and not isinstance(until, RelativeTime):
+        fixed_range(since, until)
+        return spec
+    with MessageStore.open(
+        spec.source, broker_name=spec.broker_name, broker_conf=spec.broker_conf
+    ) as source:
+        times = fixed_range(since, until, lambda: newest_store_timestamp(source.log))
+    return replace(
+        spec,
+        since=str(times[0]) if isinstance(since, RelativeTime) else spec.since,
+        until=str(times[1]) if isinstance(until, RelativeTime) else spec.until,
+    )
 
 
 def times_of(spec: ReplaySpec) -> tuple[int | None, int | None]:

@@ -11,7 +11,8 @@ import click
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
 from rmqstore_jobs.running.source_options import rare_option, word_of
-from rmqstore_jobs.running.store_selection import assign_json, offsets_json
+from rmqstore_jobs.running.store_selection import options_of_queues
+from spark_source.options.value_parsers import EARLIEST
 
 queue_options = (
     click.option(
@@ -36,7 +37,9 @@ def with_queues(given: Mapping[str, Any]) -> dict[str, Any]:
     rest = {name: value for name, value in given.items() if name not in ("queues", "offsets")}
     topics = tuple(given["topic"].split(",")) if given["topic"] else ()
     queues, topics = queues_of(given["queues"], topics)
-    options = options_of_queues(queues, offsets_of(given["offsets"]))
+    offsets = offsets_of(given["offsets"])
+    refuse_reversed_offsets(offsets)
+    options = options_of_queues(queues, offsets)
     refuse_topics_beside(topics, options)
     for name in options:
         if given[name] is not None:
@@ -56,18 +59,6 @@ def refuse_topics_beside(topics: Collection[str], queues: Collection[object]) ->
             reason="topics and single queues exclude each other",
             advice="Name every queue, or only topics",
         )
-
-
-def options_of_queues(
-    queues: Sequence[QueueId], offsets: Mapping[QueueId, tuple[int, int]]
-) -> dict[str, str]:
-    """The options of the source that select single queues, and those with ranges of offsets."""
-    every = tuple(dict.fromkeys((*queues, *offsets)))
-    options = {"assign": assign_json(every)} if every else {}
-    if offsets:
-        options["startingOffsets"] = offsets_json({q: span[0] for q, span in offsets.items()})
-        options["endingOffsets"] = offsets_json({q: span[1] for q, span in offsets.items()})
-    return options
 
 
 def offsets_of(texts: Sequence[str]) -> dict[QueueId, tuple[int, int]]:
@@ -114,3 +105,15 @@ def _range_in(text: str) -> tuple[QueueId, tuple[int, int]]:
     if not equals or match is None:
         raise refused("--offsets TOPIC:ID=FROM..BEFORE", text)
     return queue_in(queue, "--offsets"), (int(match[1]), int(match[2]))
+
+
+def refuse_reversed_offsets(offsets: Mapping[QueueId, tuple[int, int]]) -> None:
+    """Raise InvalidArgumentError for a range of offsets that ends before it begins."""
+    for queue, (start, stop) in offsets.items():
+        # -1 and -2 are compared only if the order is certain.
+        if 0 <= stop < start or (stop == EARLIEST and start != EARLIEST):
+            raise InvalidArgumentError(
+                reason=f"the offsets of queue {queue.queue_id} of {queue.topic!r} end before they start",
+                actual=f"{start}..{stop}",
+                advice="In --offsets TOPIC:ID=FROM..BEFORE, FROM must not be after BEFORE",
+            )

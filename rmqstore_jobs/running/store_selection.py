@@ -9,7 +9,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from spark_source.options.parse import parse_options
 from spark_source.planning.pinned_plan import PinnedStore, ReadPlan, pin
-from spark_source.planning.selection import WantedTopics
+from spark_source.planning.selection import WantedQueues
 
 
 def plan_of(store: str, options: Mapping[str, str]) -> ReadPlan:
@@ -37,11 +37,9 @@ def lost_from(plan: ReadPlan) -> Iterator[str]:
     A read that skips damage does not name them.
     """
     with plan.store.open() as store:
-        wanted = WantedTopics.of(store, plan.asked)
-        assigned = None if plan.asked.assign is None else plan.asked.assign.of(store.broker_name)
+        wanted = WantedQueues.of(store, plan.asked)
         for queue, lost in store.view.health.lost_queues.items():
-            is_selected = wanted(queue.topic) if assigned is None else queue in assigned
-            if lost.records and is_selected and lost.may_be_in(*plan.asked.times):
+            if lost.records and wanted(queue) and lost.may_be_in(*plan.asked.times):
                 yield f"queue {queue.topic}/{queue.queue_id} {lost}; none of them was selected"
 
 
@@ -53,22 +51,20 @@ def pieces_in(plan: ReadPlan, wave: LogSlice) -> list[QueueSlice]:
 
 def range_options(ranges: Sequence[QueueSlice]) -> dict[str, str]:
     """The options that select `ranges`: at least one range, and at most one per queue."""
-    return {
-        "assign": assign_json(part.queue for part in ranges),
-        "startingOffsets": offsets_json({part.queue: part.start for part in ranges}),
-        "endingOffsets": offsets_json({part.queue: part.stop for part in ranges}),
-    }
+    return options_of_queues((), {part.queue: (part.start, part.stop) for part in ranges})
 
 
-def assign_json(queues: Iterable[QueueId]) -> str:
-    by_topic: dict[str, list[int]] = {}
-    for topic, queue_id in queues:
-        by_topic.setdefault(topic, []).append(queue_id)
-    return json.dumps(by_topic)
-
-
-def offsets_json(offsets: Mapping[QueueId, int]) -> str:
-    by_topic: dict[str, dict[str, int]] = {}
-    for (topic, queue_id), offset in offsets.items():
-        by_topic.setdefault(topic, {})[str(queue_id)] = offset
-    return json.dumps(by_topic)
+def options_of_queues(
+    queues: Iterable[QueueId], offsets: Mapping[QueueId, tuple[int, int]]
+) -> dict[str, str]:
+    """The options of the source that select single queues, and those with ranges of offsets."""
+    assigned: dict[str, list[int]] = {}
+    starts: dict[str, dict[str, int]] = {}
+    stops: dict[str, dict[str, int]] = {}
+    for topic, queue_id in dict.fromkeys((*queues, *offsets)):
+        assigned.setdefault(topic, []).append(queue_id)
+    for (topic, queue_id), (start, stop) in offsets.items():
+        starts.setdefault(topic, {})[str(queue_id)] = start
+        stops.setdefault(topic, {})[str(queue_id)] = stop
+    found = {"assign": assigned, "startingOffsets": starts, "endingOffsets": stops}
+    return {name: json.dumps(by_topic) for name, by_topic in found.items() if by_topic}

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.errors import InvalidArgumentError, nearest, spoken
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
-from rmq_store.text.times import Time, fixed_time, shown_time
+from rmq_store.text.times import Time, fixed_time, reversed_range, shown_time
 from spark_source.options import value_parsers as values
 from spark_source.options.client_options import why_only_a_client
 from spark_source.options.definitions import (
@@ -229,10 +229,7 @@ def _refuse_reversed(
     (begins, low), (ends, high) = start, stop
     # The words for a queue's ends are below 0, and a relative time is not fixed yet.
     if isinstance(low, int) and isinstance(high, int) and low > high >= 0:
-        raise invalid(
-            f"{begins} has {shown(low)}{where}, and {ends} has {shown(high)}",
-            "Give an end that is not before the start",
-        )
+        raise reversed_range((spoken(begins), shown(low)), (spoken(ends), shown(high)), where)
 
 
 def _known(name: str) -> Option:
@@ -266,7 +263,7 @@ def _paths(value: str) -> tuple[str, ...]:
 
 def invalid(reason: str, advice: str) -> InvalidArgumentError:
     """The error for options that are not accepted."""
-    return InvalidArgumentError(reason=reason, advice=advice)
+    return InvalidArgumentError(reason=spoken(reason), advice=advice)
 
 
 def parse_option(option: Option, value: str) -> Any:
@@ -275,7 +272,7 @@ def parse_option(option: Option, value: str) -> Any:
         return option.parse(reveal(value))
     except InvalidValue as refused:
         raise InvalidArgumentError(
-            reason=f"option {option.name!r} {refused}",
+            reason=spoken(f"option {option.name!r} {refused}"),
             actual=None if option.secret else repr(value),
             advice=f"It means: {option.meaning}",
         ) from None

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, overload
+from uuid import uuid4
 
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.admin.info import newest_store_timestamp
 from rmq_store.arrow.column_definitions import column_names, needs_log
-from rmq_store.errors import StoreError
 from rmq_store.escaping import LOG
 from rmq_store.files.remote.remote_store import Listing
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.queues import QueueSlice
-from rmq_store.reading.growing_log import Mark, marks_of_files, refuse_other_store
 from rmq_store.reading.log_reader import Limits
 from rmq_store.reading.query import warn_of_tags
 from rmq_store.snapshot.covered_range import covered_range
@@ -24,7 +23,7 @@ from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
 from spark_source.planning.selection import (
     LogLimits,
-    WantedTopics,
+    WantedQueues,
     check_brokers,
     check_names,
     select_ranges,
@@ -42,11 +41,10 @@ class PinnedStore:
     broker_name: str
     storage_options: StorageOptions | None = None
     listing: Listing | None = None  # the files at that time, for a store in an object store
-    marks: tuple[Mark, ...] = ()  # by which another store at the path is noticed
 
     def open(self) -> MessageStore:
         """Open the store with the pinned offsets. Raises OtherStoreError for another store."""
-        store = MessageStore.open(
+        return MessageStore.open(
             self.path,
             broker_name=self.broker_name,
             broker_conf=self.broker_conf,
@@ -55,16 +53,6 @@ class PinnedStore:
             storage_options=self.storage_options,
             listing=self.listing,
         )
-        try:
-            self.refuse_other(store)
-        except StoreError:
-            store.close()
-            raise
-        return store
-
-    def refuse_other(self, store: MessageStore) -> None:
-        """Raise OtherStoreError if another store has taken the place of the one that was pinned."""
-        refuse_other_store(store.log, self.marks, self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +97,19 @@ class QueryPlan:
     """What is read from all stores, and the stores left out.
 
     Every task gets it and reads one store, so each plan is pickled for itself, and unpickled when it
-    is used: those of 1,000 stores take 1 ms then, not 160.
+    is used: those of 1,000 stores take 1 ms then, not 160. `load`: a name of its own, for all readers.
     """
 
     stores: Sequence[ReadPlan]
     left_out: tuple[LeftOut, ...] = ()
+    load: str = field(default_factory=lambda: uuid4().hex, compare=False)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _unpickled, ([pickle.dumps(one) for one in self.stores], self.left_out)
+        return _unpickled, ([pickle.dumps(one) for one in self.stores], self.left_out, self.load)
 
 
-def _unpickled(stores: list[bytes], left_out: tuple[LeftOut, ...]) -> QueryPlan:
-    return QueryPlan(_PickledPlans(stores), left_out)
+def _unpickled(stores: list[bytes], left_out: tuple[LeftOut, ...], load: str) -> QueryPlan:
+    return QueryPlan(_PickledPlans(stores), left_out, load)
 
 
 class _PickledPlans(Sequence[ReadPlan]):
@@ -204,7 +193,7 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
     empty: tuple[QueueSlice, ...] = ()
     snapshot = store.snapshot()
     if asked.source == COMMITLOG:
-        limits = LogLimits(WantedTopics.of(store, asked), asked)
+        limits = LogLimits(WantedQueues.of(store, asked), asked)
     else:
         selected = select_ranges(store, asked)
         ranges = tuple(part for part in selected if len(part))
@@ -220,16 +209,8 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
         store.broker_name,
         asked.storage_options,
         store.listing(),
-        marks_of_files(store.log, _unchanging_end(store.snapshot())),
     )
     return ReadPlan(pinned, ranges, asked, limits, empty=empty)
-
-
-def _unchanging_end(snapshot: StoreSnapshot) -> int:
-    """Up to where the bytes of a log stay as they are: its last record may be written right now."""
-    if snapshot.closed:
-        return snapshot.log_end
-    return snapshot.log_start if snapshot.last_record is None else snapshot.last_record
 
 
 def replaced(plan: QueryPlan, **changed: Any) -> QueryPlan:

@@ -159,20 +159,21 @@ def _selected_queues(store: MessageStore, asked: SourceOptions) -> list[QueueId]
     if asked.assign is not None:
         assigned = asked.assign.of(store.broker_name)
         return [queue for queue in assigned if queue in there or _is_declared(store, queue)]
-    wanted, lost = WantedTopics.of(store, asked), store.view.lost_queues(*asked.times)
+    wanted, lost = WantedQueues.of(store, asked), store.view.lost_queues(*asked.times)
     named = {
         queue
         for _, by_queue in _of_queues(asked)
         for queue in by_queue.on(store.broker_name)
         if queue not in there and _is_declared(store, queue)
     }
-    return sorted(queue for queue in {*there, *named, *lost} if wanted(queue.topic))
+    return sorted(filter(wanted, {*there, *named, *lost}))
 
 
 @dataclass(frozen=True, slots=True)
-class WantedTopics:
-    """Says whether a topic of a store is selected. Plain data, so that executors can use it."""
+class WantedQueues:
+    """Says whether a queue of a store is selected. Plain data, so that executors can use it."""
 
+    assigned: frozenset[QueueId] | None
     topics: frozenset[str] | None
     pattern: str | None
     include_system: bool
@@ -181,9 +182,10 @@ class WantedTopics:
     own_topic: str | None  # of the broker
 
     @classmethod
-    def of(cls, store: MessageStore, asked: SourceOptions) -> WantedTopics:
-        """The topics selected in `store`."""
+    def of(cls, store: MessageStore, asked: SourceOptions) -> WantedQueues:
+        """The queues selected in `store`."""
         return cls(
+            None if asked.assign is None else frozenset(asked.assign.of(store.broker_name)),
             None if asked.topics is None else frozenset(asked.topics),
             asked.topic_pattern,
             asked.include_system_topics,
@@ -192,7 +194,10 @@ class WantedTopics:
             store.own_topic,
         )
 
-    def __call__(self, topic: str) -> bool:
+    def __call__(self, queue: QueueId) -> bool:
+        if self.assigned is not None:
+            return queue in self.assigned
+        topic = queue.topic
         if self.topics is not None:
             return topic in self.topics
         if not self.include_system and is_system_topic(topic, self.cluster, self.own_topic):
@@ -256,8 +261,8 @@ def _refuse_end_before_latest(
     if start > stop >= least:  # an end before the first offset has expired
         raise InvalidArgumentError(
             store.path,
-            reason=f"startingOffsets is {start} for queue {queue.queue_id} of topic {queue.topic!r}, "
-            f"and endingOffsets {stop}",
+            reason=f"the offsets of queue {queue.queue_id} of topic {queue.topic!r} start at {start} and "
+            f"end at {stop}",
             advice="Give an end that is not before the start; -2 is the earliest offset, -1 the latest",
         )
 
@@ -305,15 +310,12 @@ def _bound(
 class LogLimits:
     """The limits of each queue if the log is the source, where only the records name the queues."""
 
-    wanted: WantedTopics
+    wanted: WantedQueues
     asked: SourceOptions
 
     def __call__(self, queue: QueueId) -> QueueLimits | None:
         asked, name = self.asked, self.wanted.broker_name
-        if asked.assign is not None:
-            if queue not in asked.assign.of(name):
-                return None
-        elif not self.wanted(queue.topic):
+        if not self.wanted(queue):
             return None
         from_time = _first(asked.starting_timestamp, asked.starting_timestamps.of(name, queue))
         to_time = _first(asked.ending_timestamp, asked.ending_timestamps.of(name, queue))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ from rmq_store.reading.query import warn_of_tags
 from spark_source.options.parse import SourceOptions
 from spark_source.options.value_parsers import ByQueue
 from spark_source.planning.pinned_plan import newest_of
-from spark_source.planning.selection import LogLimits, WantedTopics, first_offsets
+from spark_source.planning.selection import LogLimits, WantedQueues, first_offsets
 from spark_source.planning.stores import Target, require_one_name_each, targets
 from spark_source.streaming.offsets import StorePlace, StreamOffset
 from spark_source.streaming.stream_options import EARLIEST, LATEST, StreamOptions
@@ -137,6 +137,12 @@ class Follower:
                 "name them by option 'stores'; or start a new query with another checkpoint",
             )
         return there[name]
+
+    def with_queues(self, names: Iterable[str]) -> Iterator[MessageStore]:
+        """The stores of some brokers as they are now, each open until the next one."""
+        for name in names:
+            with self._opened(self.require(name), name, None) as store:
+                yield store
 
     # --- where a query starts --------------------------------------------------------------------
 
@@ -290,7 +296,7 @@ class Follower:
             starting_offsets=ByQueue(),
             starting_timestamps=ByQueue(),
         )
-        wanted = WantedTopics.of(store, self.asked)
+        wanted = WantedQueues.of(store, self.asked)
         return StreamLimits(LogLimits(wanted, without_start), first.first_offsets)
 
 

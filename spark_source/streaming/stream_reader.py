@@ -53,6 +53,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.columns = checked_columns(schema, all_nullable=asked.mode == PERMISSIVE)
         self.follower = Follower(asked, stream)
         self._target: dict[str, StorePlace] | None = None  # of Trigger.AvailableNow
+        self._checked: dict[str, Any] | None = None  # the last selection of an offset
         self._waiting_since: float | None = None  # for minOffsetsPerTrigger
 
     # --- offsets, on the driver ------------------------------------------------------------------
@@ -79,8 +80,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends; `start` if there is nothing to read yet."""
-        places = from_dict(start)
-        check_selection(start, self.asked)
+        places = self._to_go_on(start)
         limited = not isinstance(limit, ReadAllAvailable)
         end = self.follower.latest(
             places,
@@ -94,6 +94,14 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _to_dict(self, offset: StreamOffset) -> dict[str, Any]:
         return {**to_dict(offset), "selection": StreamSelection.of(self.asked).to_dict()}
+
+    def _to_go_on(self, offset: dict[str, Any]) -> dict[str, StorePlace]:
+        """The places of an offset, from which the options as they are now may go on."""
+        places, selected = from_dict(offset), offset.get("selection")
+        if selected != self._checked:
+            check_selection(offset, self.asked, self.follower.with_queues(places))
+            self._checked = selected
+        return places
 
     def _waits(self, start: StreamOffset, end: StreamOffset) -> bool:
         """Whether minOffsetsPerTrigger asks to wait for more messages."""
@@ -118,8 +126,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Slices of the logs between two offsets."""
-        places, last_places = from_dict(start), from_dict(end)
-        check_selection(end, self.asked)
+        places, last_places = from_dict(start), self._to_go_on(end)
         found = list[InputPartition]()
         for name, last in last_places.items():
             # A store that appeared in this micro-batch has no place in `start`.
@@ -131,18 +138,17 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _slices(
         self, name: str, target: Target, first: StorePlace, last: StorePlace
     ) -> Iterator[StreamPartition]:
-        start, stop = first.place.offset, last.place.offset
+        start, stop, mark = first.place.offset, last.place.offset, last.place.first
         with self.follower.open(name, target) as store:
             start = max(start, self._expired_until(store.log.start, start, str(store.path)))
             limits = self.follower.limits(store, first)
             pinned = PinnedStore(
                 target.path,
                 target.broker_conf,
-                StoreSnapshot(store.log.start, stop),
+                StoreSnapshot(store.log.start, stop, marks=() if mark is None else (mark,)),
                 name,
                 self.asked.storage_options,
                 store.listing(),
-                () if last.place.first is None else (last.place.first,),
             )
         plan = ReadPlan(pinned, (), self.asked, limits)
         pieces = even_slices(

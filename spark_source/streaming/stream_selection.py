@@ -6,15 +6,16 @@ its messages before the place.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.escaping import LOG
-from rmq_store.format.topics import is_system_topic
+from rmq_store.format.queues import QueueId
 from spark_source.options.parse import SourceOptions
+from spark_source.planning.selection import WantedQueues
 
 _Words = frozenset[Any] | None
 
@@ -65,36 +66,39 @@ class StreamSelection:
                 )
         return cls(**given)
 
-    def added_to(self, before: StreamSelection) -> str | None:
-        """What it selects that `before` does not, or may not; None for nothing."""
+    def added_to(self, before: StreamSelection, stores: Iterable[MessageStore]) -> str | None:
+        """What it selects of some stores that `before` does not; None for nothing."""
         return (
-            self._topics_added_to(before)
-            or _words_added("tag", self.tags, before.tags)
+            _words_added("tag", self.tags, before.tags)
             or _words_added("key", self.keys, before.keys)
+            or next(filter(None, (self._queue_added_to(before, store) for store in stores)), None)
         )
 
-    def _topics_added_to(self, before: StreamSelection) -> str | None:
-        if self.queues is not None and before.queues is not None:
-            for broker, topic, number in sorted(self.queues - before.queues):
-                if ("", topic, number) not in before.queues:
-                    return f"queue {number} of topic {topic!r}" + (broker and f" of {broker!r}")
+    def _queue_added_to(self, before: StreamSelection, store: MessageStore) -> str | None:
+        """The first queue of a store that `before` lacks, or its topic if `before` has none of it."""
+        view, had = store.view, before._wanted(store)
+        without_queue = (QueueId(topic, 0) for topic in view.queueless_topics)
+        there = {*store.queues(), *view.lost_queues(), *without_queue}
+        added = sorted(filter(lambda queue: not had(queue), filter(self._wanted(store), there)))
+        if not added:
             return None
-        if before.queues is not None:
-            return "queues that 'assign' did not name"
-        names = self.topics or frozenset(topic for _, topic, _ in self.queues or ())
-        if names:
-            added = sorted(topic for topic in names if not before._has(topic))
-            return f"topic {added[0]!r}" if added else None
-        if before.topics is not None or before.pattern not in (None, self.pattern):
-            return "topics that were not selected"
-        return "system topics" if self.system and not before.system else None
+        topic, number = added[0]
+        partly = any(one.topic == topic and had(one) for one in there)
+        return f"queue {number} of topic {topic!r}" if partly else f"topic {topic!r}"
 
-    def _has(self, topic: str) -> bool:
-        if self.topics is not None:
-            return topic in self.topics
-        if not self.system and is_system_topic(topic):
-            return False
-        return self.pattern is None or re.fullmatch(self.pattern, topic) is not None
+    def _wanted(self, store: MessageStore) -> WantedQueues:
+        name, queues = store.broker_name, self.queues
+        return WantedQueues(
+            None
+            if queues is None
+            else frozenset(QueueId(t, n) for b, t, n in queues if b in ("", name)),
+            self.topics,
+            self.pattern,
+            self.system,
+            store.config.brokerClusterName,
+            name,
+            store.own_topic,
+        )
 
 
 def _words_added(kind: str, now: _Words, before: _Words) -> str | None:
@@ -106,13 +110,18 @@ def _words_added(kind: str, now: _Words, before: _Words) -> str | None:
     return f"{kind} {added[0]!r}" if added else None
 
 
-def check_selection(stored: Mapping[str, Any], asked: SourceOptions) -> None:
+def check_selection(
+    stored: Mapping[str, Any], asked: SourceOptions, stores: Iterable[MessageStore]
+) -> None:
     """Raise InvalidArgumentError, or warn with failOnDataLoss=false, if a query that goes on from the
-    offset `stored` selects more than before."""
-    if "selection" not in stored:  # of a release that did not keep it
+    offset `stored` selects more than before of its stores, which are opened only if needed.
+
+    A topic that a store does not have yet has no earlier message.
+    """
+    now = StreamSelection.of(asked)
+    if stored.get("selection", now.to_dict()) == now.to_dict():  # an early release did not keep it
         return
-    before = StreamSelection.from_dict(stored["selection"])
-    added = StreamSelection.of(asked).added_to(before)
+    added = now.added_to(StreamSelection.from_dict(stored["selection"]), stores)
     if added is None:
         return
     error = InvalidArgumentError(

@@ -37,12 +37,14 @@ from rmq_store.format.releases import dialect
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.tag_key_hashes import java_string_hashes
 from rmq_store.format.transaction_type import enters_queue
+from rmq_store.text.times import LEAST_MS, MOST_MS, why_not_ms
 from rmq_store.writing.encoded_records import can_encode
 from spark_source.writing.staged_records import staged_records
 from spark_source.writing.target.write_options import WriteOptions
 
 BATCH_BYTES = 32 << 20  # about, of a batch that is staged
 _HOSTS = ("bornHost", "storeHost")
+_TIMES = frozenset(("bornTimestamp", "storeTimestamp"))
 _COMPRESSION = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK
 
 WRITTEN = tuple(name for name in BY_NAME if name in KNOWN_COLUMNS or name == "rawBody")
@@ -235,13 +237,29 @@ def _refuse_unlisted(flags: npt.NDArray[np.int32]) -> None:
 
 
 def _numbers(column: pa.Array, name: str, null: int | None = 0) -> pa.Array:
-    """A number for each row; times as milliseconds, rounded down. Null becomes `null`."""
+    """A number for each row; times as milliseconds, rounded down. Null becomes `null`.
+
+    Raises InvalidMessageError for a number that is a time in seconds, or another unit.
+    """
     kind = pa.from_numpy_dtype(NUMBER_COLUMNS[name])
-    if pa.types.is_timestamp(column.type):
+    is_time = pa.types.is_timestamp(column.type)
+    if is_time:
         millis = pa.timestamp("ms", tz=column.type.tz)
         column = pc.floor_temporal(column, unit="millisecond").cast(millis).view(pa.int64())
     numbers = cast_to(column, kind, name)
+    if name in _TIMES and not is_time:
+        _refuse_other_units(pc.fill_null(numbers, 0).to_numpy(), name)
     return numbers if null is None else pc.fill_null(numbers, pa.scalar(null, kind))
+
+
+def _refuse_other_units(values: Ints, name: str) -> None:
+    sizes = np.abs(values)
+    wrong = (sizes != 0) & ((sizes < LEAST_MS) | (sizes >= MOST_MS))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        why = why_not_ms(int(values[row])) or ("is no time",)
+        advice = "Give a timestamp, or milliseconds: timestamp_seconds() makes one of seconds"
+        raise invalid(row, f"{name} {values[row]} {why[0]}", advice=advice)
 
 
 def _queues_by_key(queue_id: pa.Array, properties: pa.Array, queues: int) -> pa.Array:

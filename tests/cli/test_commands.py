@@ -292,9 +292,18 @@ def test_lag_shows_what_groups_have_left(store: GoldenStore) -> None:
         (["cat", "STORE", "--topic", "orders", "--limit", "nan"], "not a valid whole number"),
         (
             ["cat", "STORE", "--topic", "orders", "--since", "-1s", "--until", "-2s"],
-            "is not before",
+            "Give an end that is not before the start",
         ),
-        (["find", "STORE", "--since", "2026-11-22", "--until", "2026-11-22"], "is not before"),
+        (["find", "STORE", "--since", "2026-11-22", "--until", "2026-11-21"], "and --until has"),
+        (
+            ["export", "STORE", "--to", "/x", "--since", "2026-11-22", "--until", "2026-11-21"],
+            "--since has 2026-11-22T00:00:00.000Z, and --until has 2026-11-21",
+        ),
+        (
+            ["export", "STORE", "--to", "/x", "--offsets", "orders:0=9..5"],
+            "queue 0 of 'orders' end before they start (found 9..5)",
+        ),
+        (["export", "STORE", "--to", "/x", "--max-body-bytes", "x"], "'--max-body-bytes' is not"),
         (["find", "STORE", "--key", ""], "it is empty"),
         (["find", "STORE", "--text", " "], "it is empty"),
         (["trace", "STORE", ""], "it is empty"),
@@ -317,6 +326,24 @@ def test_a_wrong_name_is_refused_with_the_nearest(
 ) -> None:
     words = [store.path if word == "STORE" else word for word in words]
     assert reported in run(*words, expect=2)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [("2026-11-22", "2026-11-22"), ("-1s", "-1s"), ("2030-01-01", "-1s"), ("-1s", "2020-01-01")],
+)
+def test_an_empty_range_of_times_has_no_message(
+    store: GoldenStore, times: tuple[str, str], tmp_path: Path
+) -> None:
+    words = ["--since", times[0], "--until", times[1]]
+    assert run("cat", store.path, "--topic", "orders", *words) == ""
+    assert "no message found" in call("find", store.path, *words).stderr
+    assert objects("sql", store.path, "select count(*) as n from messages", *words) == [{"n": 0}]
+    for job in ("export", "replay"):
+        (report,) = objects(job, store.path, "--to", str(tmp_path / job), *words)
+        assert report["ok"]
+    with MessageStore.open(tmp_path / "replay") as replayed:
+        assert replayed.log_range() == (0, 0)
 
 
 def test_a_pipe_that_is_closed_ends_quietly(store: GoldenStore) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import pickle
+import shutil
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -19,13 +21,17 @@ import pytest
 
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.arrow.column_definitions import TIMESTAMP
+from rmq_store.commitlog.marks import MARK_BYTES
 from rmq_store.dataset.message_dataset import messages_of
 from rmq_store.errors import (
     CorruptRecordError,
     InvalidArgumentError,
     MissingFileError,
+    OtherStoreError,
     UnknownQueueError,
 )
+from rmq_store.tables import TABLES
+from rmq_store.tables.table_dataset import TableDataset
 from tests.support.damage import flip_body
 from tests.support.golden import STORES, GoldenStore, Truth, messages_in, unpack, user_topic
 
@@ -33,6 +39,12 @@ Golden = Callable[[str], GoldenStore]
 F = pc.field
 Place = tuple[str, int, int]
 _PLACE = ["topic", "queueId", "queueOffset"]
+
+
+def blank_log(store: GoldenStore) -> None:
+    """Overwrite the log with zeros, but for the bytes by which it is still the same store."""
+    for path in (Path(store.path) / "commitlog").iterdir():
+        path.write_bytes(path.read_bytes()[:MARK_BYTES].ljust(path.stat().st_size, b"\0"))
 
 
 def listed(store: GoldenStore) -> list[tuple[QueueId, int, Truth]]:
@@ -200,8 +212,7 @@ def test_columns_of_the_queues_leave_the_log_closed(tmp_path: Path) -> None:
     expected = len(listed(store))
     with store.open() as opened:
         dataset = opened.messages(check_ends=False)
-    for path in (Path(store.path) / "commitlog").iterdir():
-        path.write_bytes(bytes(path.stat().st_size))
+    blank_log(store)
     assert dataset.count_rows() == expected
     assert dataset.to_table(columns=_PLACE).num_rows == expected
     assert rows_of("SELECT count(*) FROM dataset", dataset) == [(expected,)]
@@ -372,8 +383,7 @@ def test_rows_are_counted_by_the_queues_whatever_the_columns(tmp_path: Path) -> 
     expected = len(listed(store))
     with store.open() as opened:
         bodies = opened.messages(columns=["body"], check_ends=False)
-    for path in (Path(store.path) / "commitlog").iterdir():
-        path.write_bytes(bytes(path.stat().st_size))
+    blank_log(store)
     assert bodies.count_rows() == expected
     assert sum(part.count_rows() for part in bodies.get_fragments()) == expected
 
@@ -445,6 +455,41 @@ def test_times_narrow_the_dataset_itself(golden: Golden) -> None:
         assert dataset.count_rows() == sum(since <= stamp < until for stamp in stamps)
         both = dataset.filter(F("storeTimestamp") < time(stamps[200]))
         assert both.count_rows() == sum(since <= stamp < stamps[200] for stamp in stamps)
+        assert opened.messages(since=since, until=since).count_rows() == 0
+        with pytest.raises(InvalidArgumentError, match="Give an end that is not before the start"):
+            opened.messages(since=until, until=since)
+
+
+@pytest.mark.parametrize("other", ["clean-5.1.1", "geometry-5.5.0"])
+def test_a_dataset_never_mixes_two_stores(golden: Golden, tmp_path: Path, other: str) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(golden("clean-5.5.0").path, path)
+
+    def replace_store(name: str) -> None:
+        shutil.rmtree(path)
+        shutil.copytree(golden(name).path, path)
+
+    with MessageStore.open(path) as store:
+        dataset, table = store.messages(), TableDataset(TABLES["queues"], [store])
+        snapshot = pickle.loads(pickle.dumps(store.snapshot()))
+        first, rest = dataset.to_table(), dataset.to_batches()
+        next(rest)
+        replace_store(other)
+        with pytest.raises(StoreError):
+            list(rest)
+        for read in (
+            dataset.to_table,
+            lambda: dataset.count_rows(F("topic") == "orders"),
+            lambda: dataset.count_rows(F("keys") == "ORDER_7"),
+            lambda: list(dataset.get_fragments()),
+            table.to_table,
+            store.again,
+            lambda: MessageStore.open(path, snapshot=snapshot),
+        ):
+            with pytest.raises(OtherStoreError, match="another store is at this path"):
+                read()
+        replace_store("clean-5.5.0")
+        assert dataset.to_table().equals(first)
 
 
 def test_what_a_dataset_refuses_and_warns_of(

@@ -91,7 +91,6 @@ def test_a_wave_for_a_broker_accounts_for_its_range_although_its_shares_are_queu
         plan.ranges,
         lambda store, number, rows: sum(batch.num_rows for batch in rows),
         columns=READ_TO_SEND,
-        share_bytes=0,
         tasks=tasks,
     )
     with pytest.raises(StoreError, match="at least 4 whole records of it"):

@@ -27,6 +27,42 @@ def test_an_index_of_another_store_is_not_believed(other: str, key: str, tmp_pat
     assert run("trace", golden.path, key) == traced
 
 
+def test_a_single_file_of_another_store_is_not_believed(tmp_path: Path) -> None:
+    golden = unpack(NAME, tmp_path / "own")
+    found = objects("find", golden.path, "--key", "CUSTOMER_11")
+    own, others = (
+        sorted(Path(path, "index").iterdir())
+        for path in (golden.path, unpack("clean-5.3.3", tmp_path / "other").path)
+    )
+    shutil.copy(others[6], own[6])
+    assert sorted(map(str, objects("find", golden.path, "--key", "CUSTOMER_11"))) == sorted(
+        map(str, found)
+    )
+    rows = objects("table", "index", golden.path)
+    (distrusted,) = (row for row in rows if row["path"] == str(own[6]))
+    assert "the log has other records" in distrusted["problem"]
+    assert distrusted["beginLogOffset"] is None
+
+
+def test_a_file_of_another_store_from_before_the_log_to_after_it_is_not_believed(
+    tmp_path: Path,
+) -> None:
+    golden, other = unpack("expired-5.5.0", tmp_path / "own"), unpack(NAME, tmp_path / "other")
+    key = next(
+        row["keys"] for row in objects("cat", golden.path, "--topic", "orders") if row["keys"]
+    )
+    found = objects("find", golden.path, "--key", key)
+    conf = tmp_path / "broker.conf"
+    conf.write_text("maxHashSlotNum=1000\nmaxIndexNum=20000\n")
+    rebuilt = tmp_path / "rebuilt"
+    run("rebuild", other.path, "--to", str(rebuilt), "--broker-conf", str(conf))
+    index = Path(golden.path, "index")
+    shutil.rmtree(index)
+    shutil.copytree(rebuilt / "index", index)
+    assert objects("find", golden.path, "--key", key) == found
+    assert "the log has other records" in objects("table", "index", golden.path)[0]["problem"]
+
+
 @pytest.mark.parametrize("name", STORES)
 def test_no_index_of_a_real_broker_counts_as_foreign(name: str, tmp_path: Path) -> None:
     with unpack(name, tmp_path).open() as store:

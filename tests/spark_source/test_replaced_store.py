@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.errors import DataLossError, OtherStoreError, StoreError
+from rmq_store import MessageStore
+from rmq_store.errors import DataLossError, MissingFileError, OtherStoreError, StoreError
 from spark_source.source import RmqStoreSource
 from spark_source.spark_reader import RmqStoreReader
 from tests.support.golden import GoldenStore
@@ -105,11 +106,28 @@ def test_log_files_that_expire_before_a_task_reads_them_are_data_loss(
 
 @pytest.mark.parametrize("options", [{}, {"columns": "topic,queueId,queueOffset"}])
 def test_a_topic_that_is_deleted_after_load_is_not_read_as_empty(
-    golden: Golden, tmp_path: Path, options: dict[str, str]
+    golden: Golden, tmp_path: Path, options: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "store"
     shutil.copytree(golden(BEFORE).path, path)
     reader = reader_of(path, topic="orders", **options)
+    goes_on = reader_of(path, topic="orders", failondataloss="false", **options)
     shutil.rmtree(path / "consumequeue" / "orders")
-    with pytest.raises(StoreError):
+    with pytest.raises(DataLossError, match="the files of queue orders/0 are gone since the store"):
         [list(reader.read(partition)) for partition in reader.partitions()]
+    caplog.clear()
+    assert not any(list(goes_on.read(partition)) for partition in goes_on.partitions())
+    truth = [r for r in golden(BEFORE).truth if r["topic"] == "orders"]
+    assert f"(at least {len(truth)} messages)" in caplog.text
+
+
+def test_a_dataset_says_that_a_topic_was_deleted(golden: Golden, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(golden(BEFORE).path, path)
+    with MessageStore.open(path) as store:
+        messages = store.messages("orders")
+        shutil.rmtree(path / "consumequeue" / "orders")
+        with pytest.raises(
+            MissingFileError, match="its topic was deleted, or they were moved away"
+        ):
+            messages.to_table()

@@ -20,7 +20,8 @@ from rmq_store.arrow.column_definitions import COLUMNS, DEFAULT_NAMES
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.snapshot.log_slices import LogSlice
 from spark_source.options.parse import parse_options
-from spark_source.planning.pinned_plan import pin
+from spark_source.planning.partitions import Share
+from spark_source.planning.pinned_plan import pin_all
 from spark_source.source import RmqStoreSource
 from spark_source.spark_reader import LogPartition, RmqStoreReader
 from spark_source.spark_types import spark_schema
@@ -268,9 +269,9 @@ def test_source_reader_and_partitions_pickle_small(golden: Golden) -> None:
 
 def test_the_first_batch_of_a_partition_is_small(golden: Golden) -> None:
     reader = RmqStoreReader(
-        pin(parse_options({"path": golden("clean-5.5.0").path})), spark_schema()
+        pin_all(parse_options({"path": golden("clean-5.5.0").path})), spark_schema()
     )
-    first = next(iter(reader.read(LogPartition(LogSlice(None, None, 0)))))
+    first = next(iter(reader.read(LogPartition(Share(0, LogSlice(None, None, 0))))))
     assert 0 < first.num_rows <= 256
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -18,6 +19,7 @@ from pyspark.sql.datasource import (
 )
 
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS
+from spark_source.source import RmqStoreSource
 from tests.conftest import GoldenStore, user_topic
 from tests.support.golden import Truth, messages_in
 from tests.support.spark.reads import left_over, rows_of
@@ -99,6 +101,17 @@ def test_a_filter_reads_what_it_lets_through_and_no_more_if_it_is_claimed(golden
         expected = {r["commitLogOffset"] for r in plain if wanted(r)}
         assert left_over(options, [one]) == ([] if claimed else [one]), one
         assert found == expected if claimed else found >= expected, one
+
+
+def test_a_load_warns_once_of_its_narrowed_plans(
+    golden: Golden, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = RmqStoreSource(options_of(golden(NAME), **PLACE))
+    loaded = pickle.loads(pickle.dumps(source))
+    for topic in ("orders", "orders", "payments"):
+        list(loaded.reader(loaded.schema()).pushFilters([EqualTo(("topic",), topic)]))
+    (said,) = (line for line in caplog.messages if "pushed down" in line)
+    assert "orders" in said
 
 
 def test_the_warning_about_a_narrowed_plan_names_the_filters(

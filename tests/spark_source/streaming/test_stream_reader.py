@@ -357,17 +357,17 @@ def test_a_planned_micro_batch_is_not_read_from_another_store(
     ("before", "now", "added"),
     [
         ({"topic": "orders"}, {"topic": "orders, payments"}, "topic 'payments'"),
-        ({"topic": "orders"}, {}, "topics that were not selected"),
+        ({"topic": "orders"}, {}, "topic 'documents'"),
         ({"topic": "orders"}, {"assign": '{"payments": [0]}'}, "topic 'payments'"),
         (
             {"assign": '{"orders": [0]}'},
             {"assign": '{"orders": [0, 1]}'},
             "queue 1 of topic 'orders'",
         ),
-        ({"assign": '{"orders": [0]}'}, {"topic": "orders"}, "queues that 'assign' did not name"),
-        ({"subscribePattern": "o.*"}, {"subscribePattern": "p.*"}, "topics that were not selected"),
+        ({"assign": '{"orders": [0]}'}, {"topic": "orders"}, "queue 1 of topic 'orders'"),
+        ({"subscribePattern": "o.*"}, {"subscribePattern": "p.*"}, "topic 'payments'"),
         ({"subscribePattern": "o.*"}, {"topic": "payments"}, "topic 'payments'"),
-        ({}, {"includeSystemTopics": "true"}, "system topics"),
+        ({}, {"includeSystemTopics": "true"}, "topic '%RETRY%g-retry'"),
         ({}, {"topic": "SCHEDULE_TOPIC_XXXX"}, "topic 'SCHEDULE_TOPIC_XXXX'"),
         ({"tags": "TagA"}, {"tags": "TagA || TagB"}, "tag 'TagB'"),
         ({"keys": "a"}, {}, "messages with any key"),
@@ -406,7 +406,6 @@ def test_a_query_that_goes_on_does_not_select_more(
         ({"includeSystemTopics": "true"}, {"topic": "SCHEDULE_TOPIC_XXXX"}),
         ({"topic": "orders"}, {"assign": '{"orders": [0, 1]}'}),
         ({"assign": '{"orders": [0, 1]}'}, {"assign": '{"orders": {"store": [1]}}'}),
-        ({"subscribePattern": "o.*"}, {"topic": "orders"}),
     ],
 )
 def test_a_query_that_goes_on_may_select_less(
@@ -418,6 +417,53 @@ def test_a_query_that_goes_on_may_select_less(
     rows_between(reader_of(path, **now), start, narrowed)
     with pytest.raises(InvalidArgumentError, match="the options select"):
         latest(reader_of(path, **before), narrowed)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({"subscribePattern": ".*"}, {}),
+        ({"topic": "orders"}, {"subscribePattern": "ord.*"}),
+        ({"topic": "orders"}, {"topic": "orders, %RETRY%g-slow"}),
+        ({"assign": '{"orders": [0, 1, 2, 3]}'}, {"topic": "orders"}),
+        ({"assign": '{"orders": {"golden": [0, 1, 2, 3]}}'}, {"subscribePattern": "ord.*"}),
+    ],
+)
+def test_a_query_that_goes_on_may_select_the_same_in_other_words(
+    golden: Golden, before: dict[str, str], now: dict[str, str]
+) -> None:
+    path = golden(NAME).path
+    start = through_json(reader_of(path, brokerName="golden", **before).initialOffset())
+    go_on = reader_of(path, brokerName="golden", **now)
+    end = latest(go_on, start)
+    assert rows_between(go_on, start, end)
+    assert end["selection"] != start["selection"]
+
+
+def test_the_messages_of_a_topic_that_lost_its_queues_would_be_missed(
+    golden: Golden, tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(golden(NAME).path, path)
+    start = through_json(reader_of(path, subscribePattern="ord.*").initialOffset())
+    in_other_words = reader_of(path, topic="orders, documents")
+    shutil.rmtree(path / "consumequeue" / "documents")
+    with pytest.raises(InvalidArgumentError, match="the options select topic 'documents'"):
+        latest(in_other_words, start)
+    (path / "config" / "topics.json").unlink()
+    with pytest.raises(InvalidArgumentError, match="the options select topic 'documents'"):
+        latest(in_other_words, start)
+
+
+def test_the_broker_s_own_topic_is_a_system_topic_of_a_stream(
+    golden: Golden, tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(golden(NAME).path, path)
+    (path / "consumequeue" / "payments").rename(path / "consumequeue" / "golden")
+    start = through_json(reader_of(path, brokerName="golden").initialOffset())
+    with pytest.raises(InvalidArgumentError, match="the options select topic 'golden'"):
+        latest(reader_of(path, brokerName="golden", topic="golden"), start)
 
 
 def test_files_that_expired_before_they_were_read_are_data_loss(tmp_path: Path) -> None:

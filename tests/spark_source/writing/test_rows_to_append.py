@@ -87,6 +87,36 @@ def test_times_are_milliseconds_rounded_down() -> None:
     assert old["bornTimestamp"] == [-1]
 
 
+@pytest.mark.parametrize("name", ["bornTimestamp", "storeTimestamp"])
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (1_795_253_026, "and 2026-11-21T09:23:46Z as seconds"),
+        ("1795253026", "and 2026-11-21T09:23:46Z as seconds"),
+        (1_795_253_026_123_000, "and 2026-11-21T09:23:46.123Z as microseconds"),
+        (-(2**63), "and 1677-09-21T00:12:43.145Z as nanoseconds"),
+    ],
+)
+def test_a_number_that_is_no_time_in_milliseconds_is_refused(
+    name: str, number: int | str, reason: str
+) -> None:
+    columns = {"topic": ["t"] * 3, "body": ["b"] * 3}
+    zero = type(number)(0)
+    with pytest.raises(InvalidMessageError, match=reason) as refused:
+        ready({**columns, name: [zero, None, number]}, keep_timestamps=True)
+    assert refused.value.row == 2
+    assert ready({**columns, name: [zero] * 3}, keep_timestamps=True)[name] == [0] * 3
+
+
+def test_a_row_of_a_store_keeps_a_time_that_no_clock_had() -> None:
+    stored = pa.array([0, 5], pa.timestamp("ms", tz="UTC"))
+    found = ready(
+        {"topic": ["t"] * 2, "body": ["b"] * 2, "bornTimestamp": stored, "storeTimestamp": stored},
+        keep_timestamps=True,
+    )
+    assert found["bornTimestamp"] == found["storeTimestamp"] == [0, 5]
+
+
 def test_null_in_an_optional_column_is_its_default() -> None:
     nothing = pa.nulls(1, pa.int32())
     found = ready(
