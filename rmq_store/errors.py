@@ -79,6 +79,11 @@ class ListedAt(NamedTuple):
     messages: int = 1  # that are hidden with it, as far as that is known
 
     @property
+    def name(self) -> str:
+        """The queue in messages."""
+        return f"{self.topic}/{self.queue_id}"
+
+    @property
     def is_of_queue(self) -> bool:
         """Whether it stands for a queue that cannot be read at all: no record, and nobody knows how many."""
         return self.log_offset < 0 and not self.messages

@@ -120,7 +120,7 @@ class EntryCheck:
                 CorruptQueueError(
                     self._log.path_at(where),
                     offset=LogOffset(where),
-                    reason=f"queue {_name(rows, row)} lists a record of another size",
+                    reason=f"queue {rows.queue_of(row).name} lists a record of another size",
                     expected=size,
                     actual=found.total_size,
                     advice="The entry is left from before the log was cut, or damaged",
@@ -169,7 +169,7 @@ class EntryCheck:
             "lost records. Rows have the queue offsets by which consumers get messages. Other queues may "
             "have moved too: rmqstore verify names them",
             shown_path(self._view.folder(rows.queue_of(row))),
-            _name(rows, row),
+            rows.queue_of(row).name,
             int(numbers[row]),
             int(rows.offset[row]),
         )
@@ -179,8 +179,8 @@ class EntryCheck:
         return CorruptQueueError(
             self._log.path_at(int(rows.log_offset[row])),
             offset=LogOffset(int(rows.log_offset[row])),
-            reason=f"queue {_name(rows, row)} lists a record of another queue",
-            expected=_name(rows, row),
+            reason=f"queue {rows.queue_of(row).name} lists a record of another queue",
+            expected=rows.queue_of(row).name,
             actual=f"{topic}/{int(headers.queue_id[row])}",
             advice="The entry is damaged, left from before the log was cut, or in a file or folder that was "
             "renamed. Rebuild the queues: rmqstore rebuild STORE --to NEW",
@@ -190,17 +190,12 @@ class EntryCheck:
         return CorruptQueueError(
             self._log.path_at(int(rows.log_offset[row])),
             offset=LogOffset(int(rows.log_offset[row])),
-            reason=f"queue {_name(rows, row)} {OTHER_OFFSET}",
+            reason=f"queue {rows.queue_of(row).name} {OTHER_OFFSET}",
             expected=f"queue offset {int(rows.offset[row])}",
             actual=own,
             advice="The entry is damaged, or was written after a loss of entries. Read with "
             "source=commitlog, which numbers messages as their records say",
         )
-
-
-def _name(rows: ListedEntries, row: int) -> str:
-    queue = rows.queue_of(row)
-    return f"{queue.topic}/{queue.queue_id}"
 
 
 def _offset_in(rows: ListedEntries, headers: Headers, row: int) -> int | None:

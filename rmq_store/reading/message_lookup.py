@@ -283,8 +283,7 @@ def behind_index(error: StoreError, topic: str, key: str, offset: int) -> StoreE
     return type(error)(
         error.path,
         offset=LogOffset(offset),
-        reason=f"an index entry for the hash of {key!r} in topic {topic!r} points to damage: "
-        f"{error.reason}",
+        reason=f"an index entry for the hash of {key!r} in topic {topic!r} points to damage: {error.reason}",
         expected=error.expected,
         actual=error.actual,
         advice="A message may have been there. rmqstore verify lists all damage",

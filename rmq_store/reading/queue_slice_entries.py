@@ -229,14 +229,14 @@ def leads_nowhere(folder: str, entry: ListedAt, log_end: int, why: str) -> Corru
         return CorruptQueueError(
             folder,
             offset=QueueOffset(entry.queue_offset),
-            reason=f"queue {entry.topic}/{entry.queue_id}, which has later messages, lists none ({why})",
+            reason=f"queue {entry.name}, which has later messages, lists none ({why})",
             advice="Read with on_damage to skip it",
         )
     what = "filler" if entry.size == FILLER_SIZE else "an entry that points outside the log"
     return CorruptQueueError(
         folder,
         offset=QueueOffset(entry.queue_offset),
-        reason=f"{what} in queue {entry.topic}/{entry.queue_id}",
+        reason=f"{what} in queue {entry.name}",
         expected=f"a record before log offset {log_end}",
         actual=f"log offset {entry.log_offset}, size {entry.size}",
         advice="Read with on_damage to skip it",
@@ -249,11 +249,10 @@ def without_file(folder: str, entry: ListedAt) -> CorruptQueueError:
     return CorruptQueueError(
         folder,
         offset=QueueOffset(entry.queue_offset),
-        reason=f"queue {entry.topic}/{entry.queue_id} has no file for its queue offsets {entry.queue_offset} "
+        reason=f"queue {entry.name} has no file for its queue offsets {entry.queue_offset} "
         f"to {last}: a file is gone, or the next one has a wrong name",
-        advice="Look for the file in a copy, or rebuild the queues: rmqstore rebuild STORE "
-        "--to NEW. Read with on_damage to "
-        "skip it",
+        advice="Look for the file in a copy, or rebuild the queues: rmqstore rebuild STORE --to NEW. Read "
+        "with on_damage to skip it",
     )
 
 
@@ -262,7 +261,7 @@ def points_back(folder: str, entry: ListedAt, before: int) -> CorruptQueueError:
     return CorruptQueueError(
         folder,
         offset=QueueOffset(entry.queue_offset),
-        reason=f"an entry of queue {entry.topic}/{entry.queue_id} points back in the log",
+        reason=f"an entry of queue {entry.name} points back in the log",
         expected=f"log offset {before} or more",
         actual=entry.log_offset,
         advice="Read with verifyQueue to check the entries against their records",

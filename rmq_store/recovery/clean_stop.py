@@ -41,7 +41,7 @@ def refuse_unclean(
         if state.tail is not None or _has_units_after(folders, queue, state):
             raise UncleanStoreError(
                 root,
-                reason=f"queue {queue.topic}/{queue.queue_id} and the log do not end together",
+                reason=f"queue {queue.name} and the log do not end together",
                 expected=f"its last entry to be unit {state.file_stop - 1}",
                 advice=_ADVICE,
             )

@@ -125,7 +125,7 @@ class StrictRecovery:
             if files.find_stop() > files.first_unit:
                 raise UnrecoverableStoreError(
                     log.chain.folders[0],
-                    reason=f"the log has no file, and queue {queue.topic}/{queue.queue_id} lists messages",
+                    reason=f"the log has no file, and queue {queue.name} lists messages",
                     expected="the files that hold them",
                     actual="none",
                     advice="Look whether the disk of the log is mounted and storePathCommitLog is right. "

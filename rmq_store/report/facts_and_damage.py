@@ -41,8 +41,7 @@ def facts_of_remote(named: Named) -> Section:
         "The store",
         f"The store is in an object store: {named.path}.",
         unseen=[
-            "How the store was closed, its lock and its checkpoint: rmqstore info reads a store in a "
-            "folder."
+            "How the store was closed, its lock and its checkpoint: rmqstore info reads a store in a folder."
         ],
     )
 

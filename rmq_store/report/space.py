@@ -43,8 +43,7 @@ def space(inquiry: Inquiry) -> Section:
     return Section(
         "space",
         "What fills the log",
-        f"{usage.messages:,} messages in queues take {about}"
-        f"{_share(usage.listed_bytes, usage.log_bytes)} of "
+        f"{usage.messages:,} messages in queues take {about}{_share(usage.listed_bytes, usage.log_bytes)} of "
         "the log.",
         plots=[_topics_plot(topics, usage.log_bytes), _days_plot(inquiry, days)] if topics else [],
         grids=[_topics_grid(topics, rest, usage.log_bytes), _days_grid(days)],
@@ -75,9 +74,8 @@ def _estimated(inquiry: Inquiry) -> list[str]:
     if most is None:
         return []
     return [
-        f"Bytes of a queue and day with more than {most:,} messages are estimated from samples; "
-        f"the store has {inquiry.messages:,} messages. rmqstore usage, or rmqstore report --all, "
-        "adds them up."
+        f"Bytes of a queue and day with more than {most:,} messages are estimated from samples; the store "
+        f"has {inquiry.messages:,} messages. rmqstore usage, or rmqstore report --all, adds them up."
     ]
 
 

@@ -261,7 +261,7 @@ class Health:
             for start, stop in self.view.offsets_without_entry(queue) if state.has_hole else ():
                 error = CorruptQueueError(
                     self.view.folder(queue),
-                    reason=f"queue {queue.topic}/{queue.queue_id} lists no message at queue offset {start} "
+                    reason=f"queue {queue.name} lists no message at queue offset {start} "
                     f"to {stop}: a file of it is missing, empty or cut",
                     advice=_REBUILD,
                 )
@@ -636,7 +636,7 @@ class Health:
         return self._error(
             queue,
             missing,
-            f"queue {queue.topic}/{queue.queue_id} {end} its messages: the log has at least "
+            f"queue {queue.name} {end} its messages: the log has at least "
             f"{counted(missing.count, 'whole record')} of it that the queue does not list; the first has "
             f"queue offset {missing.offset} and log offset {missing.log_offset}",
         )
@@ -652,9 +652,8 @@ class Health:
         return self._error(
             queue,
             missing,
-            f"queue {queue.topic}/{queue.queue_id} does not list {records} that the log has of it, at queue "
-            f"offsets from {offset} to {missing.stop - 1}; the first has log offset "
-            f"{missing.log_offset}"
+            f"queue {queue.name} does not list {records} that the log has of it, at queue offsets from "
+            f"{offset} to {missing.stop - 1}; the first has log offset {missing.log_offset}"
             + (", and its entry leads to a record of another queue" if is_strange else ""),
         )
 
@@ -664,7 +663,7 @@ class Health:
         return self._error(
             queue,
             Missing(count, first.start, first.log_offset, first.size),
-            f"queue {queue.topic}/{queue.queue_id} lists {'' if found.is_all else 'at least '}"
+            f"queue {queue.name} lists {'' if found.is_all else 'at least '}"
             f"{counted(count, 'record')} of other queues, at queue offsets between {first.start} and "
             f"{files[-1].stop - 1}: its folder, or a file in it, was copied, renamed or exchanged",
             advice="Move it away if it is a copy, or rebuild the queues: rmqstore rebuild STORE --to NEW",
@@ -674,7 +673,7 @@ class Health:
         lost = self.lost_queues[queue]
         error = CorruptQueueError(
             self.view.folder(queue),
-            reason=f"queue {queue.topic}/{queue.queue_id} {lost}",
+            reason=f"queue {queue.name} {lost}",
             advice=f"{_REBUILD}. If the topic was deleted and created again, nothing is lost",
         )
         error.entry = ListedAt(*queue, 0, -1, 0, lost.records)
@@ -690,8 +689,7 @@ class Health:
         error = CorruptQueueError(
             self.log.path_at(entry.log_offset),
             offset=LogOffset(entry.log_offset),
-            reason=f"queue {entry.topic}/{entry.queue_id} does not list this record{why}, no consumer gets "
-            "it: the record",
+            reason=f"queue {entry.name} does not list this record{why}, no consumer gets it: the record",
             advice=_SKIPPED if one.skipped else _REBUILD,
         )
         error.entry = entry
@@ -700,7 +698,7 @@ class Health:
     def _further_unlisted(self, queue: QueueId, count: int) -> StoreError:
         return CorruptQueueError(
             self.view.folder(queue),
-            reason=f"{count} more records of queue {queue.topic}/{queue.queue_id} are in no entry of it",
+            reason=f"{count} more records of queue {queue.name} are in no entry of it",
             advice=f"{_REBUILD}. It skips those whose queue offsets earlier records have, as a broker does",
         )
 

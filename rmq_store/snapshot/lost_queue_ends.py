@@ -175,9 +175,9 @@ class LostQueueEnds:
             self._searched[queue] = self._records.search({queue}, start, stop).ends.get(queue)
             if self._searched[queue] is None and stop < end and not state.bytes_after:
                 LOG.warning(
-                    "queue %s/%d has offsets up to %d, but a consumer is at %d: its end may be "
+                    "queue %s has offsets up to %d, but a consumer is at %d: its end may be "
                     "lost, or the topic was created again. Read with verifyQueue=true to find out",
-                    *queue,
+                    queue.name,
                     state.max_offset,
                     self.reached[queue],
                 )

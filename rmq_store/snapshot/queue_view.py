@@ -264,9 +264,7 @@ class QueueView:
             )
         for queue, lost in self.health.lost_queues.items():
             if not lost.records:
-                yield (
-                    f"queue {queue.topic}/{queue.queue_id} {lost}. Unless its messages expired, {_LISTS_THEM}"
-                )
+                yield (f"queue {queue.name} {lost}. Unless its messages expired, {_LISTS_THEM}")
 
     @property
     def has_losses(self) -> bool:
@@ -293,7 +291,7 @@ class QueueView:
             yield f"{error.reason}. {_LISTS_THEM}"
         for queue, lost in self.health.lost_queues.items():
             if lost.records:
-                yield f"queue {queue.topic}/{queue.queue_id} {lost}. {_LISTS_THEM}"
+                yield f"queue {queue.name} {lost}. {_LISTS_THEM}"
 
     def _tiered(self) -> Iterator[str]:
         tiered = tiered_queues(self._root)
@@ -302,7 +300,7 @@ class QueueView:
         begins = {queue: state.min_offset for queue, state in self.snapshot.queues.items()}
         older = tiered.with_older(begins)
         if older or tiered.first is None:
-            some = ", ".join(f"{queue.topic}/{queue.queue_id}" for queue in older[:_NAMED])
+            some = ", ".join(queue.name for queue in older[:_NAMED])
             some += ", ..." if len(older) > _NAMED else ""
             which = f"{counted(len(older), 'queue')} ({some})" if older else "queues"
             yield f"{tiered}. There {which} may begin with older messages, which consumers get"

@@ -200,7 +200,7 @@ class _Placing:
             error = CorruptQueueError(
                 self._log.path_at(entry.log_offset),
                 offset=LogOffset(entry.log_offset),
-                reason=f"a record that queue {self._queue.topic}/{self._queue.queue_id} does not "
+                reason=f"a record that queue {self._queue.name} does not "
                 f"list says queue offset {entry.queue_offset}, which does not follow the queue's end",
                 advice="Read with source=commitlog to get the message, "
                 "or rebuild the queues: rmqstore rebuild STORE --to NEW",

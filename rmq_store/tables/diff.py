@@ -203,7 +203,7 @@ def _piece_over(log: CommitLog, place: int) -> _Piece:
 
 
 def _of_queue(one: MessageStore, other: MessageStore, queue: QueueId) -> Iterator[Row]:
-    name = f"{queue.topic}/{queue.queue_id}"
+    name = queue.name
     ranges = []
     for store in (one, other):
         has = queue in store.view.snapshot.queues

@@ -88,8 +88,7 @@ STREAM = Table(
         TableColumn(
             "logOffset",
             LONG,
-            "log offset up to which the committed micro-batches go; null for a store that is not "
-            "in them",
+            "log offset up to which the committed micro-batches go; null for a store that is not in them",
         ),
         TableColumn("logEnd", LONG, "log offset where the whole records end now"),
         TableColumn(

@@ -15,11 +15,10 @@ SCHEDULED = Table(
         TableColumn(
             "state",
             TEXT,
-            "waiting; overdue (due before the newest record of the log); delivered (its copy is "
-            "there, and the broker's files do not say so yet: it may be delivered twice); cancelled "
-            "(an order to delete it waits for the same time, and no copy is in the log); lost (the "
-            "timer log does not lead to it); hidden (the broker's files count it as delivered, and the "
-            "log shows that it is not)",
+            "waiting; overdue (due before the newest record of the log); delivered (its copy is there, and "
+            "the broker's files do not say so yet: it may be delivered twice); cancelled (an order to delete "
+            "it waits for the same time, and no copy is in the log); lost (the timer log does not lead to "
+            "it); hidden (the broker's files count it as delivered, and the log shows that it is not)",
         ),
         TableColumn("topic", TEXT, "the topic that it is for (REAL_TOPIC)"),
         TableColumn("queueId", INT, "the queue that it is for (REAL_QID)"),
@@ -61,9 +60,8 @@ TRANSACTIONS = Table(
             "state",
             TEXT,
             "open, committed, rolledBack, givenUp (asked too often, and moved to "
-            "TRANS_CHECK_MAX_TIME_TOPIC), ended (committed or rolled back: its queue lacks "
-            "messages, or may in a large log without index, or it has no UNIQ_KEY), or unknown (op messages "
-            "cannot be read)",
+            "TRANS_CHECK_MAX_TIME_TOPIC), ended (committed or rolled back: its queue lacks messages, or may "
+            "in a large log without index, or it has no UNIQ_KEY), or unknown (op messages cannot be read)",
         ),
         TableColumn("producerGroup", TEXT, "property PGROUP"),
         TableColumn("topic", TEXT, "the topic that it is for (REAL_TOPIC)"),

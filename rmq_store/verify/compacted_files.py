@@ -57,7 +57,7 @@ def _without_files(store: MessageStore, queue: QueueId) -> Iterator[Finding]:
             Severity.WARNING,
             "compaction-lost",
             queue_folder(store.path, COMPACTION_QUEUE_DIR, queue),
-            f"all {counted(count, 'message')} of queue {queue.topic}/{queue.queue_id} missing in the "
+            f"all {counted(count, 'message')} of queue {queue.name} missing in the "
             "compaction log, which has no file: no consumer gets them",
             "The files of compactionLog and compactionCq may be gone. Reads have the messages, as if the "
             "topic had no compaction",
@@ -70,7 +70,7 @@ def _replaced(queue: QueueId, lost: StoreError) -> Finding:
         Severity.NOTE,
         "compaction-replaced",
         str(lost.path),
-        f"the broker compacted queue {queue.topic}/{queue.queue_id} while the store was examined: its files "
+        f"the broker compacted queue {queue.name} while the store was examined: its files "
         "for compaction were not",
         BEING_WRITTEN,
     )
@@ -112,7 +112,7 @@ def _findings_of(store: MessageStore, queue: QueueId, files: CompactedQueue) -> 
             Severity.ERROR,
             "compaction-dangling-entry",
             files.folder,
-            f"{counted(len(damage), 'entry')} of queue {queue.topic}/{queue.queue_id} leading to no sound "
+            f"{counted(len(damage), 'entry')} of queue {queue.name} leading to no sound "
             f"record in its compaction log; the first: {damage[0]}",
             ADVICE,
             count=len(damage),
@@ -124,7 +124,7 @@ def _findings_of(store: MessageStore, queue: QueueId, files: CompactedQueue) -> 
             Severity.WARNING,
             "compaction-entry-differs",
             path,
-            f"{counted(int(wrong.sum()), 'entry')} of queue {queue.topic}/{queue.queue_id}, the first of "
+            f"{counted(int(wrong.sum()), 'entry')} of queue {queue.name}, the first of "
             f"queue offset {first}, having another tagsCode or storeTimestamp than the record",
             _UNUSED,
             place,
@@ -158,7 +158,7 @@ def _unlisted(queue: QueueId, files: CompactedQueue) -> Iterator[Finding]:
                 Severity.WARNING,
                 "compaction-unlisted",
                 path,
-                f"{stop - start} bytes of the compaction log of queue {queue.topic}/{queue.queue_id} that no "
+                f"{stop - start} bytes of the compaction log of queue {queue.name} that no "
                 f"entry lists, before the message of queue offset {int(entries.offset[row])}",
                 ADVICE,
                 start - base,
@@ -203,9 +203,8 @@ def _lost(
             Severity.WARNING,
             "compaction-lost",
             files.folder,
-            f"{counted(len(lost), 'message')} of queue {queue.topic}/{queue.queue_id}, the last of their "
-            f"keys, missing in the compaction log, the first of queue offset {int(lost[0])}: no consumer "
-            "gets them",
+            f"{counted(len(lost), 'message')} of queue {queue.name}, the last of their keys, missing in the "
+            f"compaction log, the first of queue offset {int(lost[0])}: no consumer gets them",
             _LOST,
             count=len(lost),
         )

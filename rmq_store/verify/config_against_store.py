@@ -248,7 +248,7 @@ def _consumers(store: MessageStore) -> Iterator[Finding]:
             Severity.WARNING,
             "consumer-ahead" if ahead else "consumer-behind",
             str(store.path / CONFIG_DIR / name),
-            f"group {group} has offset {offset} in {queue.topic}/{queue.queue_id}, which has offsets "
+            f"group {group} has offset {offset} in {queue.name}, which has offsets "
             f"{low} to {high}" + (": it may skip new messages" if ahead else ": it lost messages"),
             _advice_on(store, queue)
             if ahead
@@ -290,7 +290,7 @@ def _sent(store: MessageStore) -> Iterator[Finding]:
             "pop-ahead" if popped else "pull-ahead",
             str(store.path / CONFIG_DIR / name),
             f"group {group} was {'given' if popped else 'sent'} messages to offset {offset} of "
-            f"{queue.topic}/{queue.queue_id}, which has offsets {found[0]} to {found[1]}: "
+            f"{queue.name}, which has offsets {found[0]} to {found[1]}: "
             + (_GIVEN if popped else _SENT),
             _GIVEN_ADVICE if popped else _SENT_ADVICE,
         )
@@ -333,9 +333,8 @@ def _delay_levels(store: MessageStore) -> Iterator[Finding]:
                 Severity.WARNING,
                 "delay-ahead",
                 str(found.path),
-                f"delay level {queue_id + 1} is delivered to offset {offset} of "
-                f"{SCHEDULE_TOPIC}/{queue_id}, {why}: the broker goes on there and does not deliver what "
-                "it has not delivered before",
+                f"delay level {queue_id + 1} is delivered to offset {offset} of {SCHEDULE_TOPIC}/{queue_id}, "
+                f"{why}: the broker goes on there and does not deliver what it has not delivered before",
                 "rmqstore scheduled lists such messages as hidden. Before a broker starts, restore the "
                 "lost end of the log, or set the level back in this file",
             )

@@ -174,8 +174,7 @@ def order_findings(store: MessageStore, spans: Sequence[EntrySpan]) -> Iterator[
             Severity.WARNING,
             "dledger-entry-order",
             store.log.path_at(one.start),
-            f"entry {one.index} of term {one.term} follows entry {last.last_index} of term "
-            f"{last.last_term}",
+            f"entry {one.index} of term {one.term} follows entry {last.last_index} of term {last.last_term}",
             _STOPS,
             None if segment is None else one.start - segment.base,
         )

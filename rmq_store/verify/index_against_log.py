@@ -223,11 +223,9 @@ def _check_range(
                 "index-beyond-log",
                 file.path,
                 f"{counted(beyond, 'item')} pointing after the end of the log ({end}): the log was cut, or "
-                "copied "
-                "before the index",
-                "The broker ignores what it cannot read; later records at these positions give "
-                "wrong "
-                f"hits, which a client has to filter. {_SHORTEN}",
+                "copied before the index",
+                "The broker ignores what it cannot read; later records at these positions give wrong hits, "
+                f"which a client has to filter. {_SHORTEN}",
                 count=beyond,
             )
         )
@@ -238,8 +236,7 @@ def _check_range(
                 "index-expired",
                 file.path,
                 "all items point before the start of the log",
-                "The broker deletes the file at the next deletion of log files, unless it is the "
-                "last",
+                "The broker deletes the file at the next deletion of log files, unless it is the last",
                 count=file.header.items,
             )
         )
@@ -356,10 +353,9 @@ class IndexPart:
                     self._path,
                     f"{self._missing} keys of records from log offset {self._first_missing} on are "
                     "in no index file: the broker does not find these messages by key",
-                    "A broker leaves such gaps after a crash, or if it ran without "
-                    "messageIndexEnable. rmq_store searches log ranges that no index file covers and "
-                    "those around damaged items, but misses other keys inside a file. To repair it, run "
-                    "rmqstore rebuild STORE --to NEW",
+                    "A broker leaves such gaps after a crash, or if it ran without messageIndexEnable. "
+                    "rmq_store searches log ranges that no index file covers and those around damaged items, "
+                    "but misses other keys inside a file. To repair it, run rmqstore rebuild STORE --to NEW",
                     count=self._missing,
                 )
             )

@@ -21,9 +21,8 @@ from rmq_store.text.sizes import counted
 from rmq_store.verify.findings import Finding, Severity
 
 _TODO = (
-    "Messages are not affected. rmqstore rebuild rebuilds the index, in a new store; a broker "
-    "that "
-    "starts without this file finds no message by the keys in it"
+    "Messages are not affected. rmqstore rebuild rebuilds the index, in a new store; a broker that starts "
+    "without this file finds no message by the keys in it"
 )
 FALSE_ITEM = (
     "Messages are not affected, and rmq_store searches the log around such items. To repair the index, "

@@ -292,7 +292,7 @@ def unlisted_findings(store: MessageStore, tally: QueueTally) -> Iterator[Findin
             queue_folder(store, one.queue, one.batch),
             meaning.format(
                 records=counted(run.count, "record"),
-                queue=f"{one.queue.topic}/{one.queue.queue_id}",
+                queue=one.queue.name,
                 offsets=run.offsets,
                 log_offset=run.log_offset,
                 places=f"{places} places too {one.why}",
@@ -320,10 +320,9 @@ def _check_tags(
             Severity.WARNING,
             "queue-wrong-tags-code",
             queue_folder(store, queue),
-            f"{counted(len(wrong), 'entry')} of queue {queue.topic}/{queue.queue_id} lacking the hash of "
-            "the record's tag; the first: queue offset "
-            f"{int(found.offset[rows[wrong[0]]])}. "
-            "A consumer that filters by tag misses them",
+            f"{counted(len(wrong), 'entry')} of queue {queue.name} lacking the hash of the record's tag; the "
+            f"first: queue offset {int(found.offset[rows[wrong[0]]])}. A consumer that filters by tag misses "
+            "them",
             _REBUILD,
             count=len(wrong),
         )
@@ -373,7 +372,7 @@ def _dangling(
         on_damage=take,
     ):
         pass
-    name, folder = f"{queue.topic}/{queue.queue_id}", queue_folder(store, queue, state.batch)
+    name, folder = queue.name, queue_folder(store, queue, state.batch)
     if counts[True]:
         places = sorted(place[0] for place in first if place is not None)
         more = f" and {len(places) - 1} more places" if len(places) > 1 else ""
@@ -428,7 +427,7 @@ def waiting_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding
             Severity.WARNING if is_lost else Severity.NOTE,
             "not-dispatched",
             queue_folder(store, queue),
-            f"{counted(count, 'record')} of queue {queue.topic}/{queue.queue_id}, from log offset "
+            f"{counted(count, 'record')} of queue {queue.name}, from log offset "
             f"{tally.first_waiting[queue]} on, being in the log but not yet in the queue",
             ("The store was closed, so files of queues are lost" if is_lost else _WAITS)
             + "; the broker lists them when it starts, and readers of rmq_store find them in the log",
@@ -445,7 +444,7 @@ def queueless_findings(store: MessageStore, tally: QueueTally) -> Iterator[Findi
             Severity.ERROR if lost else Severity.NOTE,
             "queue-missing" if lost else "queue-deleted",
             queue_folder(store, queue),
-            f"{counted(count, 'record')} of queue {queue.topic}/{queue.queue_id} in the log, but the queue "
+            f"{counted(count, 'record')} of queue {queue.name} in the log, but the queue "
             + ("has no files, though its topic is there" if lost else "is gone with its topic"),
             _REBUILD if lost else "Normal after a topic was deleted; a rebuild brings them back",
             count=count,

@@ -72,9 +72,8 @@ _LOG_FINDINGS = {
     Gap.DAMAGED: (
         Severity.ERROR,
         "log-damaged",
-        "{size} damaged bytes; the log continues after them: {reason}. A broker that has to "
-        "recover "
-        "cuts the log here",
+        "{size} damaged bytes; the log continues after them: {reason}. A broker that has to recover cuts the "
+        "log here",
         _SALVAGE,
     ),
     Gap.MISSING: (
@@ -93,8 +92,7 @@ _LOG_FINDINGS = {
     Gap.GHOST: (
         Severity.WARNING,
         "log-ghost",
-        "an intact record of {size} bytes from another log offset: left from before the file was "
-        "reused",
+        "an intact record of {size} bytes from another log offset: left from before the file was reused",
         "Readers skip it; brokers from 5.5.0 with writeWithoutMmap serve it as a message",
     ),
     Gap.STALE: (
@@ -574,7 +572,7 @@ def _inner_batches(store: MessageStore, database: str) -> Iterator[Finding]:
                 Severity.WARNING,
                 "inner-batches-in-rocksdb",
                 database,
-                f"queue {queue.topic}/{queue.queue_id} has inner batches, and a RocksDB database lists each "
+                f"queue {queue.name} has inner batches, and a RocksDB database lists each "
                 "at its first queue offset alone: a broker ends the pull of another one with an error, and "
                 "a consumer stays there",
                 "rmqstore reads all of them. rmqstore rebuild writes queue files in a new store, from which "
