@@ -105,7 +105,7 @@ class MessageStore:
         self._storage_options: Mapping[str, str] | None = None
         self.own_topic = topic_of_broker(broker_name, str(root.absolute()))
         if looked:
-            refuse_late_files(root, self._log, self.view, config)
+            refuse_late_files(self.view)
 
     @classmethod
     def open(

@@ -32,7 +32,6 @@ OTHER_OFFSET = "lists a record at another queue offset than its own"
 """The end of the reason for an entry whose record says another queueOffset."""
 
 _SAID: set[str] = set()  # stores of which was said that messages moved up in their queues
-_FAR = 4096  # queue offsets; entries further apart are looked at separately
 
 
 class EntryCheck:
@@ -89,7 +88,7 @@ class EntryCheck:
                 error = self._renumbered(rows, row, int(numbers[row]))
             else:
                 error = self._stranger(rows, headers, row)
-            self._damaged(error, rows.listed_at(rows.queue_of(row), row))
+            self._damaged(error, rows.entry(row))
         if self._check_crc and len(rows):
             bad_crc, stored = self._checked(headers)
             self.explain(rows, bad_crc[~wrong[bad_crc]])
@@ -114,7 +113,7 @@ class EntryCheck:
             try:
                 found = self._log.record_at(where)
             except StoreError as error:
-                self._damaged(error, rows.listed_at(rows.queue_of(row), row))
+                self._damaged(error, rows.entry(row))
                 continue
             self._damaged(
                 CorruptQueueError(
@@ -125,7 +124,7 @@ class EntryCheck:
                     actual=found.total_size,
                     advice="The entry is left from before the log was cut, or damaged",
                 ),
-                rows.listed_at(rows.queue_of(row), row),
+                rows.entry(row),
             )
 
     def _moved_up(self, rows: ListedEntries, numbers: Ints) -> Mask:
@@ -138,8 +137,7 @@ class EntryCheck:
         for number in np.unique(rows.queue[larger]).tolist():
             queue, mine = rows.queues[number], np.flatnonzero(larger & (rows.queue == number))
             if self._view.is_dense(queue):
-                mine = mine[np.argsort(rows.offset[mine], kind="stable")]
-                for near in np.split(mine, np.flatnonzero(np.diff(rows.offset[mine]) > _FAR) + 1):
+                for near in rows.near_rows(mine):
                     moved[near] = self._in_order(queue, rows.take(near))
         if moved.any():
             self._say_moved(rows, numbers, int(moved.argmax()))

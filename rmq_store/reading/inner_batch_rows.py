@@ -75,7 +75,7 @@ class MemberBatches:
                     reason="the body of an inner batch cannot be split into messages",
                     advice="Read with unwrapBatches=false and rawBody to get the stored bytes",
                 ),
-                rows.listed_at(rows.queue_of(row), row),
+                rows.entry(row),
             )
         members = members.take(np.flatnonzero(self._in_parts(rows, members)))
         for start in range(0, len(members), _ROWS):

@@ -268,7 +268,7 @@ class SliceReader:
             inner | ("body" in self._builder.names),
             max_body_bytes=self.query.max_body_bytes,
             path=self.log.chain.folders[0],
-            failed=lambda row, error: self._damaged(error, rows.listed_at(rows.queue_of(row), row)),
+            failed=lambda row, error: self._damaged(error, rows.entry(row)),
         )
         for kept, bodies in steps:
             if len(kept) == len(rows):

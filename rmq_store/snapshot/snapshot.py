@@ -28,7 +28,7 @@ from rmq_store.files.parallel import side_by_side
 from rmq_store.format.byte_layout import ABORT_FILE
 from rmq_store.format.queue_entries import FILLER_SIZE, Entries, concat_entries
 from rmq_store.format.queues import QueueId
-from rmq_store.snapshot.queue_range import ListedQueue, QueueState
+from rmq_store.snapshot.queue_range import EMPTY_QUEUE, ListedQueue, QueueState
 from rmq_store.snapshot.undispatched_records import end_offset, find_undispatched
 
 _T = TypeVar("_T")
@@ -298,7 +298,7 @@ def _state(listed_queue: ListedQueue, tail: Entries | None) -> QueueState:
 def _state_of_tail(tail: Entries) -> QueueState:
     """The state of a queue that has no files yet."""
     if not len(tail):
-        return QueueState(0, 0, 0, 0)
+        return EMPTY_QUEUE
     first, stop = int(tail.offset[0]), int(tail.offset[-1] + tail.count[-1])
     batch = bool((tail.count[tail.points_to_record] > 1).any())
     return QueueState(first, stop, first, first, batch, tail)

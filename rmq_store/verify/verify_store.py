@@ -22,8 +22,6 @@ from rmq_store.commitlog.record_or_gap import Extent, SoundRun
 from rmq_store.commitlog.walk import end_now, walk
 from rmq_store.config.dledger import DATA, dledger_folders, members_in
 from rmq_store.config.rocksdb import rocksdb_queues
-from rmq_store.config.topics_json import batch_topics
-from rmq_store.consumequeue.entry_of_record import dispatch
 from rmq_store.errors import AccessError, InvalidArgumentError, StoreError
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR
 from rmq_store.format.record import Gap
@@ -234,7 +232,6 @@ class _PartCheck:
         self.store, self.start, self.part = store, start, LogPart()
         self.index = IndexPart(store, start, stop)
         self.listed = ListedCheck(store, self.part.tally, self.part.findings)
-        self.batch_topics = batch_topics(store.view.declared_topics) | store.snapshot().batch_topics
         self.log_end = store.log_range()[1]
         self.entries = EntryChecks(store, self.part.findings)
         files = [file for file in store.log.chain.segments_from(start) if file.base == start]
@@ -265,8 +262,7 @@ class _PartCheck:
 
     def _check(self, headers: Headers) -> None:
         records = DecodedRecords.of(headers)
-        levels = self.store.config.delay_levels_ms
-        self.listed.add(dispatch(records, levels, self.batch_topics))
+        self.listed.add(self.store.view.requests_of(records))
         self.index.check(records)
         part, stored_at = self.part, headers.store_timestamp
         part.records += len(headers)
