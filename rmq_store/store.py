@@ -99,7 +99,7 @@ class MessageStore:
             root, lambda: self.log, self._folders, self._snapshot, self.is_system_topic
         )
         self.served = ServedQueues(self.view, self._compaction, config)
-        self.lookup = MessageLookup(self.view, lambda: self.log, broker_name, self.key_index)
+        self.lookup = MessageLookup(self.view, broker_name, self.key_index)
         self._release, self._queues, self._closed = release, queues, False
         self._shadow: Shadow | None = None
         self._storage_options: Mapping[str, str] | None = None
@@ -442,9 +442,7 @@ class MessageStore:
             _ = self.log
 
     def _reader(self, query: Query, ranges_of: RangesOf) -> SliceReader:
-        end = self._snapshot.log_end
-        health = self.view.health
-        return SliceReader(self.log, self.view, self.broker_name, end, query, ranges_of, health)
+        return SliceReader(self.view, self.broker_name, query, ranges_of, self.view.health)
 
     def read_batches(
         self,
@@ -553,7 +551,8 @@ class MessageStore:
         `compaction/` both raise CorruptRecordError, CorruptQueueError or MissingFileError.
         """
         queue = QueueId(text("topic", topic), number("queue_id", queue_id))
-        log, offset = self.log, number("offset", offset)
+        _ = self.log  # raises if the store is closed
+        offset = number("offset", offset)
         if self.served.is_answered(topic):
             files = self.served.files(queue)
             if files is None:
@@ -562,7 +561,7 @@ class MessageStore:
             if as_broker:
                 return compacted.as_broker(offset, max_messages)
             return compacted.exact(offset, max_messages, tags)
-        getter = MessageGetter(self.view, log, self.lookup)
+        getter = MessageGetter(self.view, self.lookup)
         if as_broker:
             overflow_to_min = self.dialect.has("overflow_to_min")
             return getter.as_broker(queue, offset, max_messages, tags, overflow_to_min)

@@ -14,6 +14,7 @@ from rmq_store.arrow.property_columns import PropertyColumns, property_columns_a
 from rmq_store.arrow.string_slices import (
     as_java_reads,
     number_array,
+    numbers_of,
     room_for,
     slices,
     slices_with_crcs,
@@ -126,6 +127,12 @@ def stored_topics(headers: Headers) -> pa.Array:
     return as_java_reads(
         slices(headers.window, headers.topic_at, headers.topic_length, pa.binary())
     )
+
+
+def numbered_topics(headers: Headers) -> tuple[list[str], Ints]:
+    """The distinct topics of records, and the place of each record's topic among them."""
+    topics = stored_topics(headers).dictionary_encode()
+    return topics.dictionary.to_pylist(), numbers_of(topics.indices, np.int32).astype(np.int64)
 
 
 def hosts(headers: Headers, of_store: bool) -> pa.Array:

@@ -22,7 +22,7 @@ from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.next_intact_record import not_a_record
+from rmq_store.commitlog.next_intact_record import not_a_record, record_or_damage
 from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.commitlog.walk import end_now, walk
 from rmq_store.config.broker_conf import StoreConfig
@@ -42,7 +42,7 @@ from rmq_store.format.byte_layout import (
     INDEX_SLOT,
     index_item_at,
 )
-from rmq_store.format.record import Gap
+from rmq_store.format.record import Gap, Record
 from rmq_store.format.tag_key_hashes import index_key, index_key_hash
 from rmq_store.index.check_item_chains import is_linked
 from rmq_store.index.index_file_reader import REMOTE_BLOCK, Hit, IndexFile, list_index_files
@@ -136,10 +136,8 @@ class KeyIndex:
         return not header.items or not inside or any(starmap(self._was_stored, inside))
 
     def _was_stored(self, at: int, time: int) -> bool:
-        try:
-            return self._log.record_at(at).store_timestamp == time
-        except (CorruptRecordError, MissingFileError) as error:
-            return not_a_record(self._log, self._log_end, at, error) is not None
+        found = record_or_damage(self._log, self._log_end, at)
+        return found.store_timestamp == time if isinstance(found, Record) else found is not None
 
     def _fronts_fetched(self, segments: list[SegmentFile]) -> Iterator[SegmentFile]:
         """The files; for remote files, fetches the bytes that show the geometry in parallel."""
@@ -247,10 +245,8 @@ class KeyIndex:
         if not self._log.start <= offset < self._log_end:
             before, after = hit.file.neighbours(hit.number)
             return before <= offset <= after
-        try:
-            return key_hash in hashes_of(self._log.record_at(offset))
-        except (CorruptRecordError, MissingFileError) as error:
-            return not_a_record(self._log, self._log_end, offset, error) is not None
+        found = record_or_damage(self._log, self._log_end, offset)
+        return key_hash in hashes_of(found) if isinstance(found, Record) else found is not None
 
     def _doubt(self, hit: Hit) -> None:
         """Search the log between the neighbours of an item, or all of its file's range."""

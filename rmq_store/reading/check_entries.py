@@ -16,7 +16,6 @@ import pyarrow as pa
 from rmq_store.arrow.column_values import bodies_with_crcs, other_queue_rows, stored_topics
 from rmq_store.commitlog.check_crcs import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.entry_of_record import is_also_in, other_queues, properties_of
 from rmq_store.errors import CorruptQueueError, ListedAt, LogOffset, StoreError, shown_path
 from rmq_store.escaping import LOG
@@ -35,11 +34,10 @@ _SAID: set[str] = set()  # stores of which was said that messages moved up in th
 
 
 class EntryCheck:
-    """Checks entries of `view` against the records in `log`. `damaged` takes the errors of the others."""
+    """Checks entries of `view` against the records in its log. `damaged` takes the errors of the others."""
 
     def __init__(
         self,
-        log: CommitLog,
         view: EntriesOfQueues,
         damaged: Callable[[StoreError, ListedAt | None], None],
         *,
@@ -49,7 +47,7 @@ class EntryCheck:
     ) -> None:
         """`reads_bodies`: whether the caller reads the bytes of bodies. `check_crc`: compare the CRC of
         bodies; with `copy_bodies` the copies that this makes are returned."""
-        self._log, self._view, self._damaged = log, view, damaged
+        self._view, self._log, self._damaged = view, view.log, damaged
         self._reads_bodies = reads_bodies
         self._check_crc, self._copy_bodies = check_crc, copy_bodies
 

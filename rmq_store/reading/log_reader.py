@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.arrow.column_values import stored_topics
+from rmq_store.arrow.column_values import numbered_topics
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.arrow.string_slices import numbers_of
 from rmq_store.commitlog.compare_doubled_files import contradictions
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.misnamed_files import MisnamedFile, misnamed_files
@@ -189,10 +188,8 @@ class LogReader:
 
     def _unqueued(self, headers: Headers) -> Iterator[ListedEntries]:
         """Records that are in no queue, with a wanted topic and time."""
-        topics = stored_topics(headers).dictionary_encode()
-        codes = numbers_of(topics.indices, np.int32).astype(np.int64)
         ids = headers.queue_id.astype(np.int64)
-        queues, queue = numbered_queues(topics.dictionary.to_pylist(), codes, ids)
+        queues, queue = numbered_queues(*numbered_topics(headers), ids)
         limits = [self._limits_of(one) or _NOTHING for one in queues]
         first, stop = (
             np.array([getattr(one, bound) for one in limits], dtype=np.int64)[queue]

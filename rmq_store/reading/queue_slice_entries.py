@@ -28,6 +28,17 @@ _MASK32 = 0xFFFFFFFF
 class EntriesOfQueues(Protocol):
     """Queues whose entries are read: `QueueView`, or a queue of a compaction topic."""
 
+    @property
+    def log(self) -> CommitLog:
+        """The log that has their records."""
+
+    @property
+    def log_end(self) -> int:
+        """Where that log ends."""
+
+    def lost(self) -> StoreError | None:
+        """The error to report instead of others, and at the end, if the files were replaced meanwhile."""
+
     def is_batch(self, queue: QueueId) -> bool:
         """Whether an entry may stand for several messages."""
 
@@ -63,18 +74,16 @@ class WantedEntries:
     def __init__(
         self,
         view: EntriesOfQueues,
-        log: CommitLog,
-        log_end: int,
         query: Query,
         damaged: Callable[[StoreError, ListedAt | None], None],
         *,
         reads_log: bool,
         foreign: Mapping[QueueId, Sequence[ForeignFiles]],
     ) -> None:
-        self._view, self._log, self._log_end = view, log, log_end
+        self._view, self._log, self._log_end = view, view.log, view.log_end
         self._foreign = foreign
         self._query, self._damaged, self._reads_log = query, damaged, reads_log
-        self._holes = log.chain.holes
+        self._holes = self._log.chain.holes
         self._hashes = (
             None
             if self._query.tags is None

@@ -102,6 +102,14 @@ class QueueView:
         return self._open_log()
 
     @property
+    def log_end(self) -> int:
+        """Where the log ends."""
+        return self.snapshot.log_end
+
+    def lost(self) -> None:
+        """None: a broker does not replace these files."""
+
+    @property
     def config(self) -> StoreConfig:
         """The settings of the store's broker, as far as they are known."""
         return self._folders.config

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rmq_store.arrow.column_values import stored_topics
+from rmq_store.arrow.column_values import numbered_topics
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.arrow.string_slices import numbers_of
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.record_or_gap import Extent, SoundRun
 from rmq_store.commitlog.walk import walk
-from rmq_store.consumequeue.entry_of_record import DispatchRequests
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, numbered_queues
 from rmq_store.errors import ListedAt, MissingFileError, StoreError
 from rmq_store.files.cost import LOCAL
 from rmq_store.format.array_types import Ints, Mask
@@ -54,7 +53,6 @@ many, once a snapshot. In a larger store it would take longer than many a read.
 _DAMAGE = (Gap.DAMAGED, Gap.TORN, Gap.STALE)
 _MOST_GAPS = 10  # damaged ranges that are compared with what queues list there
 MOST_NAMED = 10_000  # records inside of queues that are reported one by one
-_ID = 0xFFFFFFFF  # the bits of a queueId
 _KEPT = 1 << 22  # entries kept in the order of the log, of all queues; 16 bytes each
 _ENTRIES_TRIED = 64  # last entries of a queue, for one that points to a record
 
@@ -458,11 +456,8 @@ class UnlistedRecords:
         found: set[QueueId] = set()
         for piece in self.pieces(start, stop):
             if isinstance(piece, SoundRun):
-                topics = stored_topics(piece.headers).dictionary_encode()
-                codes = numbers_of(topics.indices, np.int32).astype(np.int64)
-                keys = np.unique(codes << 32 | (piece.headers.queue_id.astype(np.int64) & _ID))
-                names = topics.dictionary.to_pylist()
-                found |= {QueueId(names[key >> 32], key & _ID) for key in keys.tolist()}
+                ids = piece.headers.queue_id.astype(np.int64)
+                found.update(numbered_queues(*numbered_topics(piece.headers), ids)[0])
         return found
 
     def pieces(self, start: int, stop: int) -> Iterator[SoundRun | Extent]:
