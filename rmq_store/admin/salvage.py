@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.admin.topic_kinds import BATCH
-from rmq_store.arrow.column_values import hosts, stored_bodies, stored_topics
-from rmq_store.arrow.string_slices import slices
+from rmq_store.arrow.column_values import hosts, stored_bodies, stored_properties, stored_topics
 from rmq_store.commitlog.check_crcs import record_crc_rows
 from rmq_store.commitlog.compare_doubled_files import doubled_files
 from rmq_store.commitlog.headers import Headers
@@ -247,9 +246,7 @@ def as_written(headers: Headers) -> pa.RecordBatch:
             "topic": stored_topics(headers),
             "queueId": pa.array(headers.queue_id),
             "body": stored_bodies(headers),
-            "rawProperties": slices(
-                headers.window, headers.properties_at, headers.properties_length, pa.binary()
-            ),
+            "rawProperties": stored_properties(headers),
             "flag": pa.array(headers.flag),
             "sysFlag": pa.array(headers.sys_flag),
             "bornTimestamp": pa.array(headers.born_timestamp),

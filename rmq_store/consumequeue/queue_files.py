@@ -282,13 +282,9 @@ class QueueFiles:
             known = bisect_first(0, count, lambda place: int(sizes[place]) <= 0)
         else:
             known = bisect_first(0, count, lambda place: self.unit(first + place)[1] <= 0)
-        if known == 0:
-            return self._filled_after_zeros(first, count)
-        return known
-
-    def _filled_after_zeros(self, first: int, count: int) -> int:
-        """The same for a file that begins with zeros: checks the whole file."""
-        filled = np.flatnonzero(self.raw(first, first + count)["size"] > 0)
+        if known:
+            return known
+        filled = np.flatnonzero(self.raw(first, first + count)["size"] > 0)  # after zeros
         return int(filled[-1]) + 1 if len(filled) else 0
 
     def find_unit_at_log(self, log_offset: int, start: int, stop: int) -> int:

@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.column_values import stored_topics
+from rmq_store.arrow.column_values import stored_properties, stored_topics
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.arrow.property_columns import decode_property_columns
-from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import not_a_record, record_or_damage
@@ -426,8 +425,7 @@ def _hashes_in(headers: Headers) -> Iterator[tuple[int, set[int]]]:
 
 
 def _keys_of(headers: Headers) -> _Uncovered:
-    stored = slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
-    columns = decode_property_columns(stored, with_map=False)
+    columns = decode_property_columns(stored_properties(headers), with_map=False)
     some = pc.or_(columns.keys.is_valid(), columns.uniq_key.is_valid())
     rows = np.flatnonzero(some.to_numpy(zero_copy_only=False))
     picked = pa.array(rows)

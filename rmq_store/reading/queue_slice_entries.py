@@ -15,7 +15,6 @@ import numpy.typing as npt
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.log_order import in_log_order, queue_after_queue
 from rmq_store.errors import CorruptQueueError, ListedAt, QueueOffset, StoreError
-from rmq_store.format.array_types import Ints
 from rmq_store.format.queue_entries import EXT_MAX_ADDRESS, FILLER_SIZE, Entries, ListedEntries
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
@@ -151,19 +150,12 @@ class WantedEntries:
 
     def _with_tags(self, queue: QueueId, entries: Entries) -> Entries:
         """The entries without those that have another tag hash."""
-        if self._hashes is None or not self._has_tag_hashes(queue):
+        if self._hashes is None or not self._view.has_tag_hashes(queue):
             return entries
-        return entries.take(self._may_match(entries.tags_code))
-
-    def _has_tag_hashes(self, queue: QueueId) -> bool:
-        """Whether tagsCode is that of the message, not one of several."""
-        if not self._view.has_tag_hashes(queue):
-            return False
-        return not (self._query.unwrap_batches and self._view.is_batch(queue))
-
-    def _may_match(self, tags_code: Ints) -> npt.NDArray[np.bool_]:
-        assert self._hashes is not None
-        return np.isin(tags_code & _MASK32, self._hashes) | (tags_code <= EXT_MAX_ADDRESS)
+        if self._query.unwrap_batches and self._view.is_batch(queue):
+            return entries  # tagsCode is that of one of several messages
+        codes = entries.tags_code
+        return entries.take(np.isin(codes & _MASK32, self._hashes) | (codes <= EXT_MAX_ADDRESS))
 
     def _in_files(self, queue: QueueId, entries: Entries) -> Entries:
         """The entries whose records are in files. A reader of records notices the others itself."""

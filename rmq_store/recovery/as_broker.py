@@ -195,6 +195,7 @@ class BrokerRecovery:
                 *(self.root, self.index, geometry, self.release), planned=self.changes.planned
             )
         end = self.files[number][0]
+        lmq = bool(self.config.enableLmq and self.config.enableMultiDispatch)
         try:
             for headers in self._walk(number):
                 self.report.records += len(headers)
@@ -205,7 +206,7 @@ class BrokerRecovery:
                 if not len(headers):
                     continue
                 records = DecodedRecords.of(headers)
-                self._put(self._entries(records))
+                self._put(entries_to_write(records, self.config, self.batch_topics, lmq=lmq))
                 if indexer is not None:
                     fresh = np.flatnonzero(headers.at + headers.base >= indexer.end_log_offset)
                     if len(fresh) == len(headers):
@@ -218,10 +219,6 @@ class BrokerRecovery:
                 self.report.index_items_rebuilt = indexer.items_written
                 indexer.close()
         return end
-
-    def _entries(self, records: DecodedRecords) -> DispatchRequests:
-        lmq = bool(self.config.enableLmq and self.config.enableMultiDispatch)
-        return entries_to_write(records, self.config, self.batch_topics, lmq=lmq)
 
     def _stretch_index_files(self, size: int) -> None:
         """Extend short index files: opening one in the broker maps its full size (IndexFile)."""

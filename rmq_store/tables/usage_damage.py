@@ -28,10 +28,6 @@ _DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1)
 
 
-def _usage(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
-    return usage_rows(store, all_ranges(store) if ranges is None else ranges)
-
-
 def usage_rows(
     store: MessageStore, ranges: Iterable[QueueSlice], counted: int | None = None
 ) -> Iterator[Row]:
@@ -89,7 +85,7 @@ USAGE = Table(
         TableColumn("firstOffset", LONG, "queue offset of the first message"),
         TableColumn("stopOffset", LONG, "queue offset after the last message"),
     ),
-    _usage,
+    lambda store, ranges: usage_rows(store, all_ranges(store) if ranges is None else ranges),
     counts_entries=True,
 )
 

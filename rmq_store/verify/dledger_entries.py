@@ -167,7 +167,8 @@ def order_findings(store: MessageStore, spans: Sequence[EntrySpan]) -> Iterator[
     """Findings for entries that do not follow those before them. `spans`: of the whole log, sorted."""
     for last, one in pairwise(spans):
         # Filler or damage lies between them, or the numbers jump.
-        if _follows(last, one) or (last.stop < one.start and _is_after(last, one)):
+        is_after = one.index > last.last_index and one.term >= last.last_term
+        if _follows(last, one) or (last.stop < one.start and is_after):
             continue
         segment = store.log.chain.segment_at(one.start)
         yield Finding(
@@ -178,10 +179,6 @@ def order_findings(store: MessageStore, spans: Sequence[EntrySpan]) -> Iterator[
             _STOPS,
             None if segment is None else one.start - segment.base,
         )
-
-
-def _is_after(last: EntrySpan, one: EntrySpan) -> bool:
-    return one.index > last.last_index and one.term >= last.last_term
 
 
 def index_end_finding(store: MessageStore, spans: Sequence[EntrySpan]) -> Iterator[Finding]:
