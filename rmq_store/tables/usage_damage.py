@@ -11,18 +11,7 @@ from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.reading.damage_modes import record_size
 from rmq_store.search.log_partitions import bytes_between
 from rmq_store.store import MessageStore
-from rmq_store.tables.table import (
-    BROKER,
-    DAY,
-    FLAG,
-    INT,
-    LONG,
-    TEXT,
-    Row,
-    Table,
-    TableColumn,
-    all_ranges,
-)
+from rmq_store.tables.table import DAY, FLAG, INT, LONG, TEXT, Row, Table, all_ranges, columns
 
 _DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1)
@@ -70,20 +59,19 @@ def _date(day: int) -> date | None:
 USAGE = Table(
     "usage",
     "messages and bytes by topic, queue and day of store time (UTC)",
-    (
-        BROKER,
-        TableColumn("topic", TEXT, "topic of the queue"),
-        TableColumn("queueId", INT, "number of the queue"),
-        TableColumn(
+    columns(
+        ("topic", TEXT, "topic of the queue"),
+        ("queueId", INT, "number of the queue"),
+        (
             "day",
             DAY,
             "day of store time, UTC; null if the first record is not readable, or after 9999",
         ),
-        TableColumn("messages", LONG, "messages stored on that day"),
-        TableColumn("bytes", LONG, "bytes of their records in the log"),
-        TableColumn("shared", FLAG, "a light queue: its records are those of other topics too"),
-        TableColumn("firstOffset", LONG, "queue offset of the first message"),
-        TableColumn("stopOffset", LONG, "queue offset after the last message"),
+        ("messages", LONG, "messages stored on that day"),
+        ("bytes", LONG, "bytes of their records in the log"),
+        ("shared", FLAG, "a light queue: its records are those of other topics too"),
+        ("firstOffset", LONG, "queue offset of the first message"),
+        ("stopOffset", LONG, "queue offset after the last message"),
     ),
     lambda store, ranges: usage_rows(store, all_ranges(store) if ranges is None else ranges),
     counts_entries=True,
@@ -125,16 +113,15 @@ DAMAGE = Table(
     "damage",
     "every damaged queue entry, and what queues lack at their ends (with the log as the source: every "
     "damaged range of the log)",
-    (
-        BROKER,
-        TableColumn("topic", TEXT, "topic of the queue with the damaged entry"),
-        TableColumn("queueId", INT, "number of that queue"),
-        TableColumn("queueOffset", LONG, "queue offset of the entry"),
-        TableColumn("commitLogOffset", LONG, "where the record should be in the log"),
-        TableColumn("storeSize", INT, "size of the record according to the entry"),
-        TableColumn("code", TEXT, "error code of the damage: RMQSTORE_..."),
-        TableColumn("path", TEXT, "the file"),
-        TableColumn("reason", TEXT, "what is wrong, the expected and found values, and what to do"),
+    columns(
+        ("topic", TEXT, "topic of the queue with the damaged entry"),
+        ("queueId", INT, "number of that queue"),
+        ("queueOffset", LONG, "queue offset of the entry"),
+        ("commitLogOffset", LONG, "where the record should be in the log"),
+        ("storeSize", INT, "size of the record according to the entry"),
+        ("code", TEXT, "error code of the damage: RMQSTORE_..."),
+        ("path", TEXT, "the file"),
+        ("reason", TEXT, "what is wrong, the expected and found values, and what to do"),
     ),
     _damage,
 )
