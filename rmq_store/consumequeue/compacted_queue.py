@@ -438,7 +438,7 @@ class CompactedQueue:
             span = file.base + first * _WIDTH, file.base + last * _WIDTH
             with self._chain.window(*span) as window:
                 units: npt.NDArray[Any] = np.array(window.bytes).view(BATCH_QUEUE_ENTRY)
-            self._chain.count_read(span[0], span[1] - span[0])
+            self._chain.count_read(file, span[1] - span[0])
             no_entry = (
                 (units["log_offset"] < 0)
                 | (units["size"] <= 0)

@@ -224,8 +224,7 @@ def _each_message(entries: Entries, part: QueueSlice) -> Entries:
 
 def leads_nowhere(folder: str, entry: ListedAt, log_end: int, why: str) -> CorruptQueueError:
     """The error of filler, of an entry that points outside the log, and of a queue offset that none has:
-    between undispatched records, or in a BatchConsumeQueue (`in_order`). `folder`: of the queue; `why`: it
-    has none."""
+    between undispatched records, or in a BatchConsumeQueue. `folder`: of the queue; `why`: it has none."""
     if entry.log_offset < 0 and not entry.size:
         return CorruptQueueError(
             folder,

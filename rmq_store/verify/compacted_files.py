@@ -18,7 +18,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
-from rmq_store.verify.findings import BEING_WRITTEN, Finding, Severity
+from rmq_store.verify.findings import BEING_WRITTEN, Finding, a_note, a_warning, an_error
 
 _UNUSED = (
     "Nothing is read by these fields: a broker hands out the messages whatever their tags. Other bytes near "
@@ -53,8 +53,7 @@ def _without_files(store: MessageStore, queue: QueueId) -> Iterator[Finding]:
     there = store.snapshot().queues.get(queue)
     if there is not None and there.min_offset < there.max_offset:
         count = there.max_offset - there.min_offset
-        yield Finding(
-            Severity.WARNING,
+        yield a_warning(
             "compaction-lost",
             queue_folder(store.path, COMPACTION_QUEUE_DIR, queue),
             f"all {counted(count, 'message')} of queue {queue.name} missing in the "
@@ -66,8 +65,7 @@ def _without_files(store: MessageStore, queue: QueueId) -> Iterator[Finding]:
 
 
 def _replaced(queue: QueueId, lost: StoreError) -> Finding:
-    return Finding(
-        Severity.NOTE,
+    return a_note(
         "compaction-replaced",
         str(lost.path),
         f"the broker compacted queue {queue.name} while the store was examined: its files "
@@ -77,8 +75,7 @@ def _replaced(queue: QueueId, lost: StoreError) -> Finding:
 
 
 def _damaged(error: StoreError) -> Finding:
-    return Finding(
-        Severity.ERROR,
+    return an_error(
         "compaction-damaged",
         str(error.path),
         f"{error.reason}"
@@ -108,8 +105,7 @@ def _findings_of(store: MessageStore, queue: QueueId, files: CompactedQueue) -> 
         rows = np.searchsorted(units["base_offset"], batch.column("queueOffset").to_numpy())
         wrong[rows] = _differ(units[rows], batch)
     if damage:
-        yield Finding(
-            Severity.ERROR,
+        yield an_error(
             "compaction-dangling-entry",
             files.folder,
             f"{counted(len(damage), 'entry')} of queue {queue.name} leading to no sound "
@@ -120,8 +116,7 @@ def _findings_of(store: MessageStore, queue: QueueId, files: CompactedQueue) -> 
     if wrong.any():
         first = int(units["base_offset"][wrong.argmax()])
         path, place = files.place_of(first)
-        yield Finding(
-            Severity.WARNING,
+        yield a_warning(
             "compaction-entry-differs",
             path,
             f"{counted(int(wrong.sum()), 'entry')} of queue {queue.name}, the first of "
@@ -154,8 +149,7 @@ def _unlisted(queue: QueueId, files: CompactedQueue) -> Iterator[Finding]:
         for row in np.flatnonzero(entries.log_offset > ends).tolist():
             start, stop = int(ends[row]), int(entries.log_offset[row])
             path = files.log.path_at(start)
-            yield Finding(
-                Severity.WARNING,
+            yield a_warning(
                 "compaction-unlisted",
                 path,
                 f"{stop - start} bytes of the compaction log of queue {queue.name} that no "
@@ -199,8 +193,7 @@ def _lost(
     )
     lost = np.setdiff1d(wanted, there)
     if len(lost):
-        yield Finding(
-            Severity.WARNING,
+        yield a_warning(
             "compaction-lost",
             files.folder,
             f"{counted(len(lost), 'message')} of queue {queue.name}, the last of their keys, missing in the "

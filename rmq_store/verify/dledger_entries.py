@@ -22,7 +22,7 @@ from rmq_store.format.array_types import Ints, Mask
 from rmq_store.format.dledger import BLANK, ENTRY_HEAD, ENTRY_HEAD_SIZE, INDEX_UNIT, NORMAL
 from rmq_store.format.record import Gap
 from rmq_store.store import MessageStore
-from rmq_store.verify.findings import Finding, Findings, Severity
+from rmq_store.verify.findings import Finding, Findings, Severity, a_warning
 
 Heads = npt.NDArray[Any]
 
@@ -171,8 +171,7 @@ def order_findings(store: MessageStore, spans: Sequence[EntrySpan]) -> Iterator[
         if _follows(last, one) or (last.stop < one.start and is_after):
             continue
         segment = store.log.chain.segment_at(one.start)
-        yield Finding(
-            Severity.WARNING,
+        yield a_warning(
             "dledger-entry-order",
             store.log.path_at(one.start),
             f"entry {one.index} of term {one.term} follows entry {last.last_index} of term {last.last_term}",

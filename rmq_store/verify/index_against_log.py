@@ -37,7 +37,7 @@ from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
-from rmq_store.verify.findings import Finding, Findings, Severity
+from rmq_store.verify.findings import Finding, Findings, Severity, a_note, a_warning
 from rmq_store.verify.index_structure import (
     FALSE_ITEM,
     Wrong,
@@ -139,8 +139,7 @@ def _about_unsure(
     if half_written:  # its header and its items are of different moments
         yield being_written(segment.path)
         return
-    yield Finding(
-        Severity.WARNING,
+    yield a_warning(
         "index-unreadable",
         segment.path,
         f"{error.reason}. {_what_is_known(config)}",
@@ -231,8 +230,7 @@ def _check_range(
         )
     if 0 <= found.newest_offset < start:
         findings.add(
-            Finding(
-                Severity.NOTE,
+            a_note(
                 "index-expired",
                 file.path,
                 "all items point before the start of the log",
@@ -335,8 +333,7 @@ class IndexPart:
         false = self._false_items()
         if len(false):
             findings.add(
-                Finding(
-                    Severity.WARNING,
+                a_warning(
                     "index-false-item",
                     self._path,
                     f"{counted(len(false), 'item')} leading to no record with the key, the first to log "
@@ -347,8 +344,7 @@ class IndexPart:
             )
         if self._missing:
             findings.add(
-                Finding(
-                    Severity.WARNING,
+                a_warning(
                     "index-gap",
                     self._path,
                     f"{self._missing} keys of records from log offset {self._first_missing} on are "

@@ -21,7 +21,7 @@ from rmq_store.reading.check_entries import OTHER_OFFSET
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
-from rmq_store.verify.findings import Finding, Findings, Severity
+from rmq_store.verify.findings import Finding, Findings, Severity, a_warning, an_error
 
 _REBUILD = "Rebuild queues and index from the log into a new store: rmqstore rebuild STORE --to NEW"
 _SKIPPED = (
@@ -248,8 +248,7 @@ class ListedCheck:
         if not len(wrong) or queue.topic == SCHEDULE_TOPIC:
             return
         self._findings.add(
-            Finding(
-                Severity.WARNING,
+            a_warning(
                 "queue-wrong-tags-code",
                 queue_folder(self._store, queue),
                 f"{counted(len(wrong), 'entry')} of queue {queue.name} lacking the hash of the record's tag; "
@@ -347,8 +346,7 @@ def _dangling(
     if counts[True]:
         places = sorted(place[0] for place in first if place is not None)
         more = f" and {len(places) - 1} more places" if len(places) > 1 else ""
-        yield Finding(
-            Severity.ERROR,
+        yield an_error(
             "queue-dangling-entry",
             folder,
             f"{counted(counts[True], 'entry')} of queue {name} leading into the damage at log offset "
@@ -357,8 +355,7 @@ def _dangling(
             count=counts[True],
         )
     if counts[False]:
-        yield Finding(
-            Severity.ERROR,
+        yield an_error(
             "queue-dangling-entry",
             folder,
             f"{counted(counts[False], 'entry')} of queue {name} pointing to no record of the queue; the "
