@@ -11,7 +11,7 @@ from rmq_store.format.byte_layout import ABORT_BACKUP_FILE, ABORT_FILE
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.report.report_scope import Inquiry, Named
-from rmq_store.report.section import Cell, Grid, Remark, Section, in_units, number, text
+from rmq_store.report.section import Cell, Grid, Remark, Section, in_units, not_listed, number, text
 from rmq_store.store import MessageStore
 from rmq_store.tables import TABLES
 from rmq_store.text.sizes import counted
@@ -177,5 +177,5 @@ def _findings_grids(findings: Iterable[Finding]) -> list[Grid]:
         for one in findings
     ]
     columns = ("severity", "code", "file", "bytes of it", "meaning", "advice")
-    more = f"{len(rows) - _ROWS:,} more are not listed." if len(rows) > _ROWS else None
+    more = not_listed(len(rows), _ROWS)
     return [Grid("findings", "", columns, rows[:_ROWS], more)] if rows else []

@@ -13,7 +13,7 @@ from rmq_store.search.log_partitions import bytes_between
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import DAY, FLAG, INT, LONG, TEXT, Row, Table, all_ranges, columns
 
-_DAY_MS = 86_400_000
+DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1)
 
 
@@ -28,24 +28,29 @@ def usage_rows(
         at = part.start
         while at < part.stop:
             stored = store.view.store_time(part.queue, at)
-            day = 0 if stored is None else stored // _DAY_MS
+            day = 0 if stored is None else stored // DAY_MS
             upto = part.stop
             if stored is not None:
-                behind = store.first_since(part.queue, (day + 1) * _DAY_MS)
+                behind = store.first_since(part.queue, (day + 1) * DAY_MS)
                 upto = min(part.stop, behind) if behind > at else part.stop
-            yield {
-                "topic": part.queue.topic,
-                "queueId": part.queue.queue_id,
-                "day": None if stored is None else _date(day),
-                "messages": upto - at,
-                "bytes": bytes_between(
-                    store, part.queue, at, upto, upto - at if counted is None else counted
-                ),
-                "shared": part.queue.topic.startswith(LMQ_PREFIX),
-                "firstOffset": at,
-                "stopOffset": upto,
-            }
+            exact = upto - at if counted is None else counted
+            size = bytes_between(store, part.queue, at, upto, exact)
+            yield usage_row(part.cut(at, upto), None if stored is None else day, size)
             at = upto
+
+
+def usage_row(part: QueueSlice, day: int | None, size: int) -> Row:
+    """A row of the table `usage` for a range, of a day since 1970 if that is known."""
+    return {
+        "topic": part.queue.topic,
+        "queueId": part.queue.queue_id,
+        "day": None if day is None else _date(day),
+        "messages": len(part),
+        "bytes": size,
+        "shared": part.queue.topic.startswith(LMQ_PREFIX),
+        "firstOffset": part.start,
+        "stopOffset": part.stop,
+    }
 
 
 def _date(day: int) -> date | None:
