@@ -21,7 +21,6 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_store
-from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.compacted_queue import CompactionFolders
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import ReadOnlyStoreError, StoreError
@@ -92,12 +91,10 @@ class MessageStore:
         self._compaction = CompactionFolders(root)
         looked = snapshot is None and queues
         if looked:
-            snapshot = take_snapshot(root, self._log, self._folders, config, past_damage=True)
+            snapshot = take_snapshot(self._log, self._folders, past_damage=True)
         self._snapshot = snapshot or snapshot_without_queues(root, self._log)
         self._key_index: KeyIndex | None = None
-        self.view = QueueView(
-            root, lambda: self.log, self._folders, self._snapshot, self.is_system_topic
-        )
+        self.view = QueueView(lambda: self.log, self._folders, self._snapshot, self.is_system_topic)
         self.served = ServedQueues(self.view, self._compaction, config)
         self.lookup = MessageLookup(self.view, broker_name, self.key_index)
         self._release, self._queues, self._closed = release, queues, False
@@ -271,7 +268,7 @@ class MessageStore:
 
     def geometry(self) -> StoreConfig:
         """The file sizes of this store, as settings; None where the files do not show one."""
-        return geometry_found(self.path, self.log, self._folders, self.config, damaged_index=True)
+        return geometry_found(self.log, self._folders, damaged_index=True)
 
     @property
     def dialect(self) -> Dialect:
@@ -420,9 +417,8 @@ class MessageStore:
         query = Query.of(verify_queue=True, **how)
         limits = limits or everything
         rows = self._reader(query, ranges_within(limits))
-        levels, declared = self.config.delay_levels_ms, batch_topics(self.view.declared_topics)
         unread = partial(self._after_log, query.check_ends)
-        reader = LogReader(rows, limits, levels, declared, include_unqueued, unread)
+        reader = LogReader(rows, limits, self.view.requests_of, include_unqueued, unread)
         batches = reader.read(number("start", start), number("stop", stop))
         return pa.RecordBatchReader.from_batches(query.schema, self._while_open(batches))
 

@@ -30,16 +30,14 @@ def refuse_abort(root: Path) -> None:
         )
 
 
-def refuse_unclean(
-    root: Path, log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot
-) -> None:
+def refuse_unclean(log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot) -> None:
     """Raises UncleanStoreError if the log has a torn tail, or if log and queues do not end together."""
     _refuse_tail(log, snapshot.log_end)
     for queue, state in snapshot.queues.items():
         files = folders.files(queue, batch=state.batch)
         if state.tail is not None or files.find_stop() > state.file_stop:
             raise UncleanStoreError(
-                root,
+                folders.root,
                 reason=f"queue {queue.name} and the log do not end together",
                 expected=f"its last entry to be unit {state.file_stop - 1}",
                 advice=_ADVICE,
@@ -52,7 +50,7 @@ def why_unclean(root: Path, log: CommitLog, config: StoreConfig) -> UncleanStore
     try:
         refuse_abort(root)
         _refuse_short_files(log)
-        refuse_unclean(root, log, folders, take_snapshot(root, log, folders, config))
+        refuse_unclean(log, folders, take_snapshot(log, folders))
         _refuse_index(root, config)
     except UncleanStoreError as error:
         return error

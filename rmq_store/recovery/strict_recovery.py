@@ -335,10 +335,10 @@ class StrictRecovery:
         fresh.write(self.root / CHECKPOINT_FILE, used=checkpoint_size(self.release))
 
     def _report_untouched(self, log: CommitLog) -> None:
-        snapshot = take_snapshot(self.root, log, self._folders, self.config)
+        snapshot = take_snapshot(log, self._folders)
         self.report.untouched = True
         self.report.log_start, self.report.log_end = snapshot.log_start, snapshot.log_end
-        view = QueueView(self.root, lambda: log, self._folders, snapshot, is_system_topic)
+        view = QueueView(lambda: log, self._folders, snapshot, is_system_topic)
         short = (f"{error.reason}. {error.advice}" for error in view.health.short_queue_errors())
         self.report.lacking = [*short, *map(spoken, view.losses())]
         self.report.queues = {

@@ -82,13 +82,12 @@ class QueueView:
 
     def __init__(
         self,
-        root: Path,
         open_log: Callable[[], CommitLog],
         folders: QueueFolders,
         snapshot: StoreSnapshot,
         is_system: Callable[[str], bool],
     ) -> None:
-        self.root, self.is_system = root, is_system
+        self.root, self.is_system = folders.root, is_system
         self._open_log = open_log
         self._folders = folders
         self.snapshot = snapshot

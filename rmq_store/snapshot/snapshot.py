@@ -19,8 +19,6 @@ import numpy as np
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.commitlog.walk import last_from
-from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
@@ -75,12 +73,7 @@ class Fact(Generic[_T]):
 
 
 def take_snapshot(
-    root: Path,
-    log: CommitLog,
-    folders: QueueFolders,
-    config: StoreConfig,
-    *,
-    past_damage: bool = False,
+    log: CommitLog, folders: QueueFolders, *, past_damage: bool = False
 ) -> StoreSnapshot:
     """Determine the state of a store from its current files. Reads only the undispatched end of the log.
 
@@ -90,7 +83,7 @@ def take_snapshot(
     UndispatchedError if too many records are in no queue.
     """
     with collector_paused():
-        return _snapshot_of(root, log, folders, config, past_damage)
+        return _snapshot_of(log, folders, past_damage)
 
 
 def snapshot_without_queues(root: Path, log: CommitLog) -> StoreSnapshot:
@@ -112,10 +105,8 @@ def snapshot_without_queues(root: Path, log: CommitLog) -> StoreSnapshot:
     return StoreSnapshot(log.start, end, last_record=last, closed=closed)
 
 
-def _snapshot_of(
-    root: Path, log: CommitLog, folders: QueueFolders, config: StoreConfig, past_damage: bool
-) -> StoreSnapshot:
-    closed = not (root / ABORT_FILE).exists()
+def _snapshot_of(log: CommitLog, folders: QueueFolders, past_damage: bool) -> StoreSnapshot:
+    closed = not (folders.root / ABORT_FILE).exists()
     listed = _look_at_all(log, folders)
     end = _find_log_end(log, listed.values(), past_damage)
     # After a crash the log may end before its queues; a file that is gone from the middle is a loss.
@@ -124,10 +115,7 @@ def _snapshot_of(
         for listed_queue in listed.values():
             _cut_to_log(listed_queue, end.stop)
     back_from = None if closed else end.dispatched
-    batch = batch_topics(folders.declared[0])
-    tails, misplaced = find_undispatched(
-        log, listed, config, batch, end.dispatched, end.stop, back_from
-    )
+    tails, misplaced = find_undispatched(log, folders, listed, end.dispatched, end.stop, back_from)
     states = {
         queue: _state(listed_queue, tails.pop(queue, None))
         for queue, listed_queue in listed.items()
