@@ -99,7 +99,6 @@ class StoreError(Exception):
     """
 
     code = "RMQSTORE_ERROR"
-    entry: ListedAt | None = None
 
     def __init__(
         self,
@@ -110,6 +109,7 @@ class StoreError(Exception):
         expected: Any = None,
         actual: Any = None,
         advice: str | None = None,
+        entry: ListedAt | None = None,
     ) -> None:
         self.path = None if path is None else shown_path(os.fspath(path))
         self.offset = offset if offset is None or isinstance(offset, Place) else FileOffset(offset)
@@ -117,6 +117,7 @@ class StoreError(Exception):
         self.expected = expected
         self.actual = actual
         self.advice = None if advice is None else spoken(advice)
+        self.entry = entry
         super().__init__(self._sentence())
 
     @property

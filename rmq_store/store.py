@@ -95,7 +95,7 @@ class MessageStore:
         self._snapshot = snapshot or snapshot_without_queues(root, self._log)
         self._key_index: KeyIndex | None = None
         self.view = QueueView(lambda: self.log, self._folders, self._snapshot, self.is_system_topic)
-        self.served = ServedQueues(self.view, self._compaction, config)
+        self.served = ServedQueues(self.view, self._compaction)
         self.lookup = MessageLookup(self.view, broker_name, self.key_index)
         self._release, self._queues, self._closed = release, queues, False
         self._shadow: Shadow | None = None

@@ -74,7 +74,7 @@ class EntryCheck:
             else:
                 numbers = numbers.copy() if numbers is headers.queue_offset else numbers
                 numbers[row] = own
-        # ListedEntries of records that no queue lists have the queue offset -1.
+        # Entries of records that no queue lists have the queue offset -1.
         renumbered: Mask = (numbers != rows.offset) & (rows.offset >= 0)
         renumbered[strangers] = False
         if renumbered.any():
@@ -97,7 +97,7 @@ class EntryCheck:
         return rows.take(keep), headers.take(keep), None
 
     def _checked(self, headers: Headers) -> tuple[Ints, pa.Array | None]:
-        """ListedEntries with a wrong CRC, and the bodies of all rows if they come with the check."""
+        """Rows with a wrong CRC, and the bodies of all rows if they come with the check."""
         copied = self._log.copied
         if not self._copy_bodies:
             return wrong_crc_rows(headers, copied=copied), None

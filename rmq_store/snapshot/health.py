@@ -256,14 +256,13 @@ class Health:
         """An error for each range of queue offsets between others that no file holds."""
         for queue, state in self._states.items():
             for start, stop in self.view.offsets_without_entry(queue) if state.has_hole else ():
-                error = CorruptQueueError(
+                yield CorruptQueueError(
                     self.view.folder(queue),
                     reason=f"queue {queue.name} lists no message at queue offset {start} "
                     f"to {stop}: a file of it is missing, empty or cut",
                     advice=_REBUILD,
+                    entry=ListedAt(*queue, start, -1, 0, stop - start),
                 )
-                error.entry = ListedAt(*queue, start, -1, 0, stop - start)
-                yield error
 
     def only(self, queues: Iterable[QueueId]) -> StoreSnapshot:
         """The snapshot with only these `queues`, for a part of a job, and what only all of them prove."""
@@ -668,13 +667,12 @@ class Health:
 
     def _lost(self, queue: QueueId) -> StoreError:
         lost = self.lost_queues[queue]
-        error = CorruptQueueError(
+        return CorruptQueueError(
             self.view.folder(queue),
             reason=f"queue {queue.name} {lost}",
             advice=f"{_REBUILD}. If the topic was deleted and created again, nothing is lost",
+            entry=ListedAt(*queue, 0, -1, 0, lost.records),
         )
-        error.entry = ListedAt(*queue, 0, -1, 0, lost.records)
-        return error
 
     def _unlisted_record(self, one: Unlisted) -> StoreError:
         entry = one.at
@@ -683,14 +681,13 @@ class Health:
             if one.skipped
             else f" of queue offset {entry.queue_offset}"
         )
-        error = CorruptQueueError(
+        return CorruptQueueError(
             self.log.path_at(entry.log_offset),
             offset=LogOffset(entry.log_offset),
             reason=f"queue {entry.name} does not list this record{why}, no consumer gets it: the record",
             advice=_SKIPPED if one.skipped else _REBUILD,
+            entry=entry,
         )
-        error.entry = entry
-        return error
 
     def _further_unlisted(self, queue: QueueId, count: int) -> StoreError:
         return CorruptQueueError(
@@ -750,14 +747,11 @@ class Health:
         self, queue: QueueId, missing: Missing, reason: str, advice: str = _REBUILD
     ) -> StoreError:
         state = self._states[queue]
-        error = CorruptQueueError(
+        return CorruptQueueError(
             self.view.folder(queue),
             offset=QueueOffset(missing.offset),
             reason=reason,
             actual=f"queue offsets {state.min_offset} to {state.max_offset}",
             advice=advice,
+            entry=ListedAt(*queue, missing.offset, missing.log_offset, missing.size, missing.count),
         )
-        error.entry = ListedAt(
-            *queue, missing.offset, missing.log_offset, missing.size, missing.count
-        )
-        return error

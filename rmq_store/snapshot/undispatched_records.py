@@ -207,8 +207,8 @@ class _Placing:
                 f"list says queue offset {entry.queue_offset}, which does not follow the queue's end",
                 advice="Read with source=commitlog to get the message, "
                 "or rebuild the queues: rmqstore rebuild STORE --to NEW",
+                entry=entry,
             )
-            error.entry = entry
             self.misplaced.append(error)
 
 

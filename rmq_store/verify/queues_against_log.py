@@ -90,7 +90,7 @@ _ENTRIES_A_QUEUE = 64  # on average, where there are many queues
 _MOST_ENTRIES = 1 << 20  # some 60 bytes each
 
 
-class Unlisted(NamedTuple):
+class WhyUnlisted(NamedTuple):
     """Why a queue does not list records at their queue offsets."""
 
     queue: QueueId
@@ -145,7 +145,7 @@ class QueueTally:
     waiting: Counter[QueueId] = field(default_factory=Counter)  # not dispatched yet
     first_waiting: dict[QueueId, int] = field(default_factory=dict)  # log offset
     queueless: Counter[QueueId] = field(default_factory=Counter)  # records without their queue
-    unlisted: dict[Unlisted, UnlistedRun] = field(default_factory=dict)
+    unlisted: dict[WhyUnlisted, UnlistedRun] = field(default_factory=dict)
 
     def add(self, other: QueueTally) -> None:
         """Add the counts of another part."""
@@ -157,7 +157,7 @@ class QueueTally:
         for why, run in other.unlisted.items():
             self.note(why, run)
 
-    def note(self, why: Unlisted, run: UnlistedRun) -> None:
+    def note(self, why: WhyUnlisted, run: UnlistedRun) -> None:
         """Count records that a queue does not list at their queue offsets."""
         if why in self.unlisted:
             self.unlisted[why].add(run)
@@ -239,7 +239,7 @@ class ListedCheck:
         ):
             if those.any():
                 run = _run_of(found, rows[those], np.abs(shift[those]))
-                self._tally.note(Unlisted(queue, batch, why), run)
+                self._tally.note(WhyUnlisted(queue, batch, why), run)
 
     def _check_tags(self, queue: QueueId, found: DispatchRequests, rows: Ints, codes: Ints) -> None:
         """Compare the tagsCode of entries with the records' tags. Times in the delay topic are not
