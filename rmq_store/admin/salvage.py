@@ -31,11 +31,11 @@ from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.consumequeue.entries_after_log import EntriesAfterCopy
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import in_portions
-from rmq_store.format.byte_layout import ABORT_FILE
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.topics import SCHEDULE_TOPIC
+from rmq_store.markers.lock_file import was_closed
 from rmq_store.snapshot.file_sizes import refuse_unknown_size
 from rmq_store.store import MessageStore
 
@@ -260,7 +260,7 @@ def as_written(headers: Headers) -> pa.RecordBatch:
 
 
 def _skip(store: MessageStore, extent: Extent, report: SalvageReport) -> None:
-    closed = not (store.path / ABORT_FILE).exists()
+    closed = was_closed(store.path)
     rest = closed and extent.gap is Gap.TORN and page_rest(store.log, extent.start) is not None
     if extent.gap is None or extent.gap in _NO_LOSS or rest:
         report.no_loss_bytes += extent.stop - extent.start

@@ -22,12 +22,12 @@ from rmq_store.files.changes import Change, cut
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import LARGEST_FILE, SegmentFile
-from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE
+from rmq_store.format.byte_layout import CHECKPOINT_FILE
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import is_system_topic
 from rmq_store.index.index_writer import IndexWriter
 from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
-from rmq_store.markers.lock_file import write_abort
+from rmq_store.markers.lock_file import was_closed, write_abort
 from rmq_store.recovery.change_list import ChangeList
 from rmq_store.recovery.clean_stop import why_unclean
 from rmq_store.recovery.database_queues import DatabaseQueues
@@ -79,9 +79,7 @@ class StrictRecovery:
         self._until = until
         self._queue_database = queue_database
         self._changes = changes
-        self.report = RecoveryReport(
-            str(root), "strict", not (root / ABORT_FILE).exists(), not changes.planned
-        )
+        self.report = RecoveryReport(str(root), "strict", was_closed(root), not changes.planned)
         self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
         self._empty: list[SegmentFile] = []  # of the log, and passed over in it
         self._full_until = 0

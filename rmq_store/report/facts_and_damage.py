@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from rmq_store.admin.info import StoreInfo, facts_of
 from rmq_store.errors import StoreError, spoken
-from rmq_store.format.byte_layout import ABORT_BACKUP_FILE, ABORT_FILE
+from rmq_store.format.byte_layout import ABORT_BACKUP_FILE
+from rmq_store.markers.lock_file import was_closed
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.report.report_scope import Inquiry, Named
@@ -135,7 +136,7 @@ def _index_beyond(store: MessageStore) -> Iterator[Finding]:
         index = store.key_index()
     except StoreError:  # of another geometry than the broker.conf says; verify reports it
         return
-    severity = Severity.NOTE if (store.path / ABORT_FILE).exists() else Severity.WARNING
+    severity = Severity.NOTE if not was_closed(store.path) else Severity.WARNING
     for file in index.files:
         beyond = index.beyond_log(file)
         if beyond is not None:

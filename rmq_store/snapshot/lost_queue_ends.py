@@ -18,11 +18,11 @@ from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_
 from rmq_store.consumequeue.entry_of_record import other_queues
 from rmq_store.errors import StoreError
 from rmq_store.escaping import LOG
-from rmq_store.format.byte_layout import ABORT_FILE
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.index.index_file_reader import open_index_files
+from rmq_store.markers.lock_file import was_closed
 from rmq_store.snapshot.covered_range import LogRange, light_queues
 from rmq_store.snapshot.lost_queues import LOOKED_AT
 from rmq_store.snapshot.queue_range import QueueState
@@ -202,6 +202,6 @@ class LostQueueEnds:
     def is_closed(self) -> bool:
         """Whether nothing has written the store since its last clean stop, which ended it."""
         snapshot = self.snapshot
-        if not snapshot.closed or (self._view.root / ABORT_FILE).exists():
+        if not snapshot.closed or not was_closed(self._view.root):
             return False
         return end_now(self._log, snapshot.log_end) == snapshot.log_end

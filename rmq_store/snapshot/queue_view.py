@@ -40,7 +40,7 @@ from rmq_store.errors import InvalidArgumentError, StoreError, UnknownQueueError
 from rmq_store.escaping import LOG
 from rmq_store.files.cost import LOCAL
 from rmq_store.files.source import Ranges, fetch_all
-from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE, CONSUMEQUEUE_EXT_DIR
+from rmq_store.format.byte_layout import CHECKPOINT_FILE, CONSUMEQUEUE_EXT_DIR
 from rmq_store.format.queue_entries import (
     EXT_MAX_ADDRESS,
     FILLER_SIZE,
@@ -59,6 +59,7 @@ from rmq_store.format.topics import (
     is_system_topic,
 )
 from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.markers.lock_file import was_closed
 from rmq_store.snapshot.health import Health
 from rmq_store.snapshot.queue_range import EMPTY_QUEUE, QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
@@ -256,7 +257,7 @@ class QueueView:
         """The end of the log of a store that was closed after its last record; else 0."""
         snapshot = self.snapshot
         # A broker makes the file `abort` before it takes the first message.
-        if snapshot.last_record is None or not snapshot.closed or (self.root / ABORT_FILE).exists():
+        if snapshot.last_record is None or not snapshot.closed or not was_closed(self.root):
             return 0
         flushed = Checkpoint.read_or_zero(self.root / CHECKPOINT_FILE).physic_msg_timestamp
         stored = self.log.store_time_at(snapshot.last_record)

@@ -23,9 +23,9 @@ from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
 from rmq_store.files.parallel import side_by_side
-from rmq_store.format.byte_layout import ABORT_FILE
 from rmq_store.format.queue_entries import FILLER_SIZE, Entries, concat_entries
 from rmq_store.format.queues import QueueId
+from rmq_store.markers.lock_file import was_closed
 from rmq_store.snapshot.queue_range import EMPTY_QUEUE, ListedQueue, QueueState
 from rmq_store.snapshot.undispatched_records import end_offset, find_undispatched
 
@@ -91,7 +91,7 @@ def snapshot_without_queues(root: Path, log: CommitLog) -> StoreSnapshot:
 
     Damage in that file, or at its start, does not end the log if valid records follow.
     """
-    closed, file = not (root / ABORT_FILE).exists(), log.last_file()
+    closed, file = was_closed(root), log.last_file()
     if file is None:
         return StoreSnapshot(log.start, log.start, closed=closed)
     (last, end), file_end = last_from(log, file.base), log.chain.segment_end(file)
@@ -106,7 +106,7 @@ def snapshot_without_queues(root: Path, log: CommitLog) -> StoreSnapshot:
 
 
 def _snapshot_of(log: CommitLog, folders: QueueFolders, past_damage: bool) -> StoreSnapshot:
-    closed = not (folders.root / ABORT_FILE).exists()
+    closed = was_closed(folders.root)
     listed = _look_at_all(log, folders)
     end = _find_log_end(log, listed.values(), past_damage)
     # After a crash the log may end before its queues; a file that is gone from the middle is a loss.

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from rmq_store.config.json_files import as_it_is, config_names, read_config, written_at
 from rmq_store.errors import CorruptConfigError
-from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
+from rmq_store.format.byte_layout import CHECKPOINT_FILE, CONFIG_DIR
 from rmq_store.format.queues import QueueSlice
 from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.markers.lock_file import was_closed
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import FLAG, LONG, TEXT, TIMESTAMP, Row, Table, columns
 
@@ -26,7 +27,7 @@ def _checkpoint(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Ite
     row: dict[str, Any] = {
         "logStart": start,
         "logEnd": end,
-        "cleanShutdown": not (Path(store.path) / ABORT_FILE).exists(),
+        "cleanShutdown": was_closed(store.path),
     }
     if found is not None:
         row |= {

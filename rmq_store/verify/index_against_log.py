@@ -14,13 +14,7 @@ from rmq_store.errors import IndexGeometryError, StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
 from rmq_store.format.array_types import Ints
-from rmq_store.format.byte_layout import (
-    ABORT_FILE,
-    CHECKPOINT_FILE,
-    INDEX_DIR,
-    INDEX_HEADER,
-    INDEX_ITEM,
-)
+from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR, INDEX_HEADER, INDEX_ITEM
 from rmq_store.format.releases import dialect
 from rmq_store.index.check_item_chains import CheckedItems, check_file
 from rmq_store.index.index_file_reader import (
@@ -34,6 +28,7 @@ from rmq_store.index.index_file_reader import (
 )
 from rmq_store.index.items_of_messages import index_items, tag_items
 from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.markers.lock_file import was_closed
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
@@ -71,7 +66,7 @@ class IndexHealth:
 
 def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
     """Check each index file of a store. Returns the health of those that fit a geometry."""
-    closed = not (store.path / ABORT_FILE).exists()
+    closed = was_closed(store.path)
     sources = Sources(FILES_MAPPED)
     segments = list_index_files(store.path / INDEX_DIR)
     opened = [open_index_file(segment, store.config, sources) for segment in segments]
@@ -279,7 +274,7 @@ class IndexPart:
         self._of_a_record = np.zeros(len(self._items), dtype=np.bool_)
         self._end, self._log_end = _end_of(files), store.log_range()[1]
         self._there = bool(files)
-        self._closed = not (store.path / ABORT_FILE).exists()
+        self._closed = was_closed(store.path)
         self._path = str(store.path / INDEX_DIR)
         self._missing = 0
         self._first_missing = -1
