@@ -79,6 +79,11 @@ class ListedAt(NamedTuple):
     messages: int = 1  # that are hidden with it, as far as that is known
 
     @property
+    def name(self) -> str:
+        """The queue in messages."""
+        return f"{self.topic}/{self.queue_id}"
+
+    @property
     def is_of_queue(self) -> bool:
         """Whether it stands for a queue that cannot be read at all: no record, and nobody knows how many."""
         return self.log_offset < 0 and not self.messages
@@ -94,7 +99,6 @@ class StoreError(Exception):
     """
 
     code = "RMQSTORE_ERROR"
-    entry: ListedAt | None = None
 
     def __init__(
         self,
@@ -105,6 +109,7 @@ class StoreError(Exception):
         expected: Any = None,
         actual: Any = None,
         advice: str | None = None,
+        entry: ListedAt | None = None,
     ) -> None:
         self.path = None if path is None else shown_path(os.fspath(path))
         self.offset = offset if offset is None or isinstance(offset, Place) else FileOffset(offset)
@@ -112,6 +117,7 @@ class StoreError(Exception):
         self.expected = expected
         self.actual = actual
         self.advice = None if advice is None else spoken(advice)
+        self.entry = entry
         super().__init__(self._sentence())
 
     @property

@@ -23,7 +23,6 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_store
-from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.compacted_queue import CompactionFolders
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import ReadOnlyStoreError, StoreError
@@ -95,7 +94,7 @@ class MessageStore:
         looked = snapshot is None and queues
         if snapshot is None:
             snapshot = (
-                take_snapshot(root, self._log, self._folders, config, past_damage=True)
+                take_snapshot(self._log, self._folders, past_damage=True)
                 if queues
                 else snapshot_without_queues(root, self._log)
             )
@@ -103,17 +102,15 @@ class MessageStore:
             snapshot = replace(snapshot, marks=marks)
         self._snapshot = snapshot
         self._key_index: KeyIndex | None = None
-        self.view = QueueView(
-            root, lambda: self.log, self._folders, self._snapshot, self.is_system_topic
-        )
-        self.served = ServedQueues(self.view, self._compaction, config)
-        self.lookup = MessageLookup(self.view, lambda: self.log, broker_name, self.key_index)
+        self.view = QueueView(lambda: self.log, self._folders, self._snapshot, self.is_system_topic)
+        self.served = ServedQueues(self.view, self._compaction)
+        self.lookup = MessageLookup(self.view, broker_name, self.key_index)
         self._release, self._queues, self._closed = release, queues, False
         self._shadow: Shadow | None = None
         self._storage_options: Mapping[str, str] | None = None
         self.own_topic = topic_of_broker(broker_name, str(root.absolute()))
         if looked:
-            refuse_late_files(root, self._log, self.view, config)
+            refuse_late_files(self.view)
 
     @classmethod
     def open(
@@ -289,7 +286,7 @@ class MessageStore:
 
     def geometry(self) -> StoreConfig:
         """The file sizes of this store, as settings; None where the files do not show one."""
-        return geometry_found(self.path, self.log, self._folders, self.config, damaged_index=True)
+        return geometry_found(self.log, self._folders, damaged_index=True)
 
     @property
     def dialect(self) -> Dialect:
@@ -438,9 +435,8 @@ class MessageStore:
         query = Query.of(verify_queue=True, **how)
         limits = limits or everything
         rows = self._reader(query, ranges_within(limits))
-        levels, declared = self.config.delay_levels_ms, batch_topics(self.view.declared_topics)
         unread = partial(self._after_log, query.check_ends)
-        reader = LogReader(rows, limits, levels, declared, include_unqueued, unread)
+        reader = LogReader(rows, limits, self.view.requests_of, include_unqueued, unread)
         batches = reader.read(number("start", start), number("stop", stop))
         return pa.RecordBatchReader.from_batches(query.schema, self._while_open(batches))
 
@@ -460,9 +456,7 @@ class MessageStore:
             _ = self.log
 
     def _reader(self, query: Query, ranges_of: RangesOf) -> SliceReader:
-        end = self._snapshot.log_end
-        health = self.view.health
-        return SliceReader(self.log, self.view, self.broker_name, end, query, ranges_of, health)
+        return SliceReader(self.view, self.broker_name, query, ranges_of, self.view.health)
 
     def read_batches(
         self,
@@ -571,7 +565,8 @@ class MessageStore:
         `compaction/` both raise CorruptRecordError, CorruptQueueError or MissingFileError.
         """
         queue = QueueId(text("topic", topic), number("queue_id", queue_id))
-        log, offset = self.log, number("offset", offset)
+        _ = self.log  # raises if the store is closed
+        offset = number("offset", offset)
         if self.served.is_answered(topic):
             files = self.served.files(queue)
             if files is None:
@@ -580,7 +575,7 @@ class MessageStore:
             if as_broker:
                 return compacted.as_broker(offset, max_messages)
             return compacted.exact(offset, max_messages, tags)
-        getter = MessageGetter(self.view, log, self.lookup)
+        getter = MessageGetter(self.view, self.lookup)
         if as_broker:
             overflow_to_min = self.dialect.has("overflow_to_min")
             return getter.as_broker(queue, offset, max_messages, tags, overflow_to_min)

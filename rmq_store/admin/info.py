@@ -29,7 +29,6 @@ from rmq_store.consumequeue.queue_folders import is_queue_id
 from rmq_store.errors import CorruptConfigError, CorruptRecordError, StoreError, shown_path
 from rmq_store.files.segments import SegmentFile, entries_of
 from rmq_store.format.byte_layout import (
-    ABORT_FILE,
     BATCH_CONSUMEQUEUE_DIR,
     CHECKPOINT_FILE,
     CONSUMEQUEUE_DIR,
@@ -39,7 +38,7 @@ from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record
 from rmq_store.format.topics import is_system_topic, topic_of_broker
 from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.markers.lock_file import LockState, lock_state
+from rmq_store.markers.lock_file import LockState, lock_state, was_closed
 from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import iso_time
 
@@ -109,7 +108,7 @@ def info_of_root(root: Path, config: StoreConfig, name: str) -> StoreInfo:
         return StoreInfo(
             shown_path(str(root)),
             name,
-            not (root / ABORT_FILE).exists(),
+            was_closed(root),
             lock.held,
             lock.pid,
             log.start,
@@ -245,7 +244,7 @@ def _damage(root: Path, log: CommitLog, first: Record | None, end: LogEnd) -> It
         yield f"log offset {start} to {stop} is not a record, and records follow"
     checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
     flushed = checkpoint.newest_timestamp
-    closed = not (root / ABORT_FILE).exists()
+    closed = was_closed(root)
     if flushed > 0 and end.last is None:
         yield "the log has no record, and the checkpoint knows of messages: the log is lost"
     elif closed and end.last is not None and flushed > end.last.store_timestamp:
@@ -264,7 +263,7 @@ def _damage_of_queues(
     root: Path, log: CommitLog, end: LogEnd, in_database: set[QueueId] | None
 ) -> Iterator[str]:
     """What listings show to be missing of queues."""
-    listed = end.last is not None and not (root / ABORT_FILE).exists()
+    listed = end.last is not None and was_closed(root)
     yield from missing_queue_files(root, log.start, in_database, is_listed=listed)
 
 

@@ -93,6 +93,6 @@ def _without_files(root: Path, log_start: int, filled: Collection[QueueId]) -> l
             if offset > 0 and queue not in filled and number < queue_count(declared.get(topic)):
                 lost[queue] = max(offset, lost.get(queue, 0))
     return [
-        f"queue {queue.topic}/{queue.queue_id} has no files, although a consumer is at queue offset {offset}"
+        f"queue {queue.name} has no files, although a consumer is at queue offset {offset}"
         for queue, offset in sorted(lost.items())
     ]

@@ -205,7 +205,8 @@ def rebuild(
         )
         if store_type == DATABASE:
             _count_versions(root)
-            report = _into_database(root, recover, progress)
+            _forget(root)  # an unfinished database has no last offsets
+            report = recover(progress=progress, queue_database=root / CONSUMEQUEUE_DIR)
             kinds.learn(report.batch_topics, report.queues)
         else:
             report = _into_files(root, recover, kinds, progress)
@@ -256,12 +257,6 @@ def _into_files(
         kinds.make_folders(root)
         report = recover()
     return report
-
-
-def _into_database(root: Path, recover: Recover, progress: Progress | None) -> RecoveryReport:
-    """Write the queues into a database, from all records: an unfinished one has no last offsets."""
-    _forget(root)
-    return recover(progress=progress, queue_database=root / CONSUMEQUEUE_DIR)
 
 
 def _count_versions(root: Path) -> None:

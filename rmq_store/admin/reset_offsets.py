@@ -114,7 +114,7 @@ def _target(
     if not low <= to <= high:
         raise InvalidArgumentError(
             store.path,
-            reason=f"queue {queue.topic}/{queue.queue_id} has no offset {to}",
+            reason=f"queue {queue.name} has no offset {to}",
             expected=f"{low} to {high}",
             advice="Reset queues one by one, or reset to a time",
         )

@@ -21,7 +21,6 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import refuse_members_log, refuse_to_change
 from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues
 from rmq_store.config.rocksdb import refuse_rocksdb
-from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.errors import InvalidArgumentError, MissingFileError, OsErrorsOf, StoreError
 from rmq_store.files.changes import Change
 from rmq_store.files.segments import SegmentFile
@@ -294,14 +293,10 @@ def _expired_queue_files(store: MessageStore, log_start: int) -> Iterator[Expire
     for queue in store.queues():
         files = store.view.files(queue)
         for segment in files.chain.segments[:-1]:
-            if _last_entry(files, segment) >= log_start:
+            stop = files.chain.segment_end(segment) // files.dtype.itemsize
+            if files.unit(stop - 1)[0] >= log_start:
                 break
             yield Expired(segment.path, segment.size, "its last entry leads before the log")
-
-
-def _last_entry(files: QueueFiles, segment: SegmentFile) -> int:
-    stop = files.chain.segment_end(segment) // files.dtype.itemsize
-    return files.unit(stop - 1)[0]
 
 
 def _expired_index_files(store: MessageStore, log_start: int) -> Iterator[Expired]:

@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.admin.topic_kinds import BATCH
-from rmq_store.arrow.column_values import hosts, stored_bodies, stored_topics
-from rmq_store.arrow.string_slices import slices
+from rmq_store.arrow.column_values import hosts, stored_bodies, stored_properties, stored_topics
 from rmq_store.commitlog.check_crcs import record_crc_rows
 from rmq_store.commitlog.compare_doubled_files import doubled_files
 from rmq_store.commitlog.headers import Headers
@@ -32,11 +31,11 @@ from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.consumequeue.entries_after_log import EntriesAfterCopy
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import in_portions
-from rmq_store.format.byte_layout import ABORT_FILE
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.topics import SCHEDULE_TOPIC
+from rmq_store.markers.lock_file import was_closed
 from rmq_store.snapshot.file_sizes import refuse_unknown_size
 from rmq_store.store import MessageStore
 
@@ -247,9 +246,7 @@ def as_written(headers: Headers) -> pa.RecordBatch:
             "topic": stored_topics(headers),
             "queueId": pa.array(headers.queue_id),
             "body": stored_bodies(headers),
-            "rawProperties": slices(
-                headers.window, headers.properties_at, headers.properties_length, pa.binary()
-            ),
+            "rawProperties": stored_properties(headers),
             "flag": pa.array(headers.flag),
             "sysFlag": pa.array(headers.sys_flag),
             "bornTimestamp": pa.array(headers.born_timestamp),
@@ -263,7 +260,7 @@ def as_written(headers: Headers) -> pa.RecordBatch:
 
 
 def _skip(store: MessageStore, extent: Extent, report: SalvageReport) -> None:
-    closed = not (store.path / ABORT_FILE).exists()
+    closed = was_closed(store.path)
     rest = closed and extent.gap is Gap.TORN and page_rest(store.log, extent.start) is not None
     if extent.gap is None or extent.gap in _NO_LOSS or rest:
         report.no_loss_bytes += extent.stop - extent.start

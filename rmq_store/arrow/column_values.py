@@ -14,6 +14,7 @@ from rmq_store.arrow.property_columns import PropertyColumns, property_columns_a
 from rmq_store.arrow.string_slices import (
     as_java_reads,
     number_array,
+    numbers_of,
     room_for,
     slices,
     slices_with_crcs,
@@ -109,6 +110,12 @@ def stored_topics(headers: Headers) -> pa.Array:
     )
 
 
+def numbered_topics(headers: Headers) -> tuple[list[str], Ints]:
+    """The distinct topics of records, and the place of each record's topic among them."""
+    topics = stored_topics(headers).dictionary_encode()
+    return topics.dictionary.to_pylist(), numbers_of(topics.indices, np.int32).astype(np.int64)
+
+
 def hosts(headers: Headers, of_store: bool) -> pa.Array:
     """`ip:port` or `[ip]:port` of bornHost, or of storeHost."""
     bit = SysFlag.STORE_HOST_V6 if of_store else SysFlag.BORN_HOST_V6
@@ -174,10 +181,6 @@ def _encoded_name(text: str, count: int) -> pa.Array:
     return pa.DictionaryArray.from_arrays(numbers, texts_array([text]))
 
 
-def _queue_offsets(builder: BatchBuilder, rows: ListedEntries, headers: Headers | None) -> pa.Array:
-    return number_array(rows.offset, nulls=rows.offset < 0)
-
-
 def _record_queue_offsets(builder: BatchBuilder, rows: ListedEntries, headers: Headers) -> pa.Array:
     written = headers.queue_offset
     return number_array(written.copy(), nulls=written == rows.offset)
@@ -187,7 +190,7 @@ _MAKERS: dict[str, _Maker] = {
     "brokerName": lambda b, r, h: _constant(b.broker_name, len(r)),
     "topic": lambda b, r, h: _topics(r),
     "queueId": lambda b, r, h: number_array(r.queue_id),
-    "queueOffset": _queue_offsets,
+    "queueOffset": lambda b, r, h: number_array(r.offset, nulls=r.offset < 0),
     "commitLogOffset": lambda b, r, h: number_array(r.log_offset),
     "storeSize": lambda b, r, h: number_array(r.size.astype(np.int32)),
     "msgId": lambda b, r, h: message_ids(h),

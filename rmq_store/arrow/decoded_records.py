@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rmq_store.arrow.column_values import stored_topics
+from rmq_store.arrow.column_values import numbered_topics
 from rmq_store.arrow.property_columns import look
-from rmq_store.arrow.string_slices import numbers_of
 from rmq_store.commitlog.headers import Headers
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.loops.hashes import tags_codes
@@ -56,7 +55,5 @@ class DecodedRecords:
     @classmethod
     def of(cls, headers: Headers) -> DecodedRecords:
         """Decode the records of a window of the log."""
-        topics = stored_topics(headers).dictionary_encode()
         keys = KeyValues.of(headers.window, headers.properties_at, headers.properties_length)
-        codes = numbers_of(topics.indices, np.int32).astype(np.int64)
-        return cls(headers, topics.dictionary.to_pylist(), codes, keys)
+        return cls(headers, *numbered_topics(headers), keys)

@@ -14,10 +14,10 @@ from weakref import WeakKeyDictionary
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_or_gap import Extent, SoundRun, gap_at
 from rmq_store.commitlog.walk import walk
-from rmq_store.errors import CorruptRecordError, LogOffset, StoreError
+from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.byte_layout import MAGIC_V1, MAGIC_V2
-from rmq_store.format.record import NO_RECORD, Gap
+from rmq_store.format.record import NO_RECORD, Gap, Record
 
 _LOOK_BACK = 16 << 20  # how far before an offset a walk starts, to reach it record by record
 
@@ -79,6 +79,14 @@ def _note_damage(log: CommitLog, start: int, stop: int) -> None:
     first, behind = known.damage
     if stop - start > behind - first:
         known.damage = (start, stop)
+
+
+def record_or_damage(log: CommitLog, log_end: int, offset: int) -> Record | StoreError | None:
+    """The record at a log offset; if it cannot be read, the error of the damage there, None without any."""
+    try:
+        return log.record_at(offset)
+    except (CorruptRecordError, MissingFileError) as error:
+        return not_a_record(log, log_end, offset, error)
 
 
 def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> StoreError | None:

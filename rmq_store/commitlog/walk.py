@@ -139,7 +139,8 @@ def _pieces(
                 )
                 framed = len(run.at) and log.frame_at(at)
                 if framed and order.is_left_over(window, segment.base, run):
-                    parts = (_left_over(at, segment.base + run.stop),)
+                    why = "entries that the log was cut before"
+                    parts = (Extent(at, segment.base + run.stop, gap=Gap.STALE, reason=why),)
                 for piece in parts:
                     yield piece
                     at = piece.stop
@@ -184,7 +185,3 @@ def _unsound(headers: Headers, segment: SegmentFile, check_crc: bool) -> list[in
         bad[good[wrong_crc_rows(headers if len(good) == len(bad) else headers.take(good))]] = True
     rows: list[int] = np.flatnonzero(bad).tolist()
     return rows
-
-
-def _left_over(start: int, stop: int) -> Extent:
-    return Extent(start, stop, gap=Gap.STALE, reason="entries that the log was cut before")

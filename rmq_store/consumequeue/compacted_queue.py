@@ -32,7 +32,6 @@ from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, again_if_expired
 from rmq_store.files.source import Sources
 from rmq_store.format.byte_layout import (
-    ABORT_FILE,
     COMPACTION_DIR,
     COMPACTION_LOG_DIR,
     COMPACTION_QUEUE_DIR,
@@ -40,6 +39,7 @@ from rmq_store.format.byte_layout import (
 )
 from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY, Entries, concat_entries, no_entries
 from rmq_store.format.queues import Entry, QueueId
+from rmq_store.markers.lock_file import was_closed
 
 _WIDTH = BATCH_QUEUE_ENTRY.itemsize
 _AT_A_TIME = 1 << 16  # units; a file of the usual size has more, and most of them are zeros
@@ -138,7 +138,7 @@ class CompactionFolders:
 
     def _may_grow(self) -> bool:
         """Whether a broker writes the store now, or was killed when it did."""
-        return (self._root / ABORT_FILE).exists()
+        return not was_closed(self._root)
 
     def _folders_of(self, queue: QueueId) -> tuple[str, str]:
         names = COMPACTION_LOG_DIR, COMPACTION_QUEUE_DIR
@@ -438,7 +438,7 @@ class CompactedQueue:
             span = file.base + first * _WIDTH, file.base + last * _WIDTH
             with self._chain.window(*span) as window:
                 units: npt.NDArray[Any] = np.array(window.bytes).view(BATCH_QUEUE_ENTRY)
-            self._chain.count_read(span[0], span[1] - span[0])
+            self._chain.count_read(file, span[1] - span[0])
             no_entry = (
                 (units["log_offset"] < 0)
                 | (units["size"] <= 0)

@@ -73,7 +73,7 @@ def line_of_lost_end(after_log: Mapping[QueueId, int], log_end: int) -> str:
 def entries_by_queue(counts: Mapping[QueueId, int]) -> str:
     """A phrase about the numbers of entries of some queues, the largest first."""
     most = sorted(counts.items(), key=lambda item: -item[1])[:_NAMED]
-    named = ", ".join(f"{queue.topic}/{queue.queue_id}: {count}" for queue, count in most)
+    named = ", ".join(f"{queue.name}: {count}" for queue, count in most)
     more = ", ..." if len(counts) > _NAMED else ""
     entries, queues = counted(sum(counts.values()), "entry"), counted(len(counts), "queue")
     return printable(f"{entries} in {queues} ({named}{more})")

@@ -92,7 +92,7 @@ class QueueDatabase:
         key = self._database.first_key(ENTRIES, low, behind)
         start = last + 1 if key is None else _LONG.unpack_from(key, len(front))[0]
         if last - start >= MOST_OFFSETS:
-            raise self._damaged(f"queue {queue.topic}/{queue.queue_id} is from {start} to {last}")
+            raise self._damaged(f"queue {queue.name} is from {start} to {last}")
         return QueueRange(start, last + 1)
 
     def files(
@@ -291,7 +291,7 @@ class _DatabaseQueue(QueueFiles):
 def _segments(units: _UnitsOfQueue, folder: str, known: QueueRange) -> Iterator[SegmentFile]:
     for base in range(known.first - known.first % _UNITS, known.stop, _UNITS):
         file = _DatabaseFile(units, base, min(known.stop - base, _UNITS))
-        name = f"{folder}:{units.queue.topic}/{units.queue.queue_id}/{base * units.width:020}"
+        name = f"{folder}:{units.queue.name}/{base * units.width:020}"
         yield SegmentFile(name, base * units.width, file.size, opened=file.again)
 
 

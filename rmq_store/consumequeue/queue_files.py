@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.consumequeue.batch_order import in_order, is_in_order
-from rmq_store.consumequeue.bisection import bisect_first, recheck_neighbours
+from rmq_store.consumequeue.bisection import bisect_first, longest_ascending, recheck_neighbours
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
@@ -138,7 +137,7 @@ class QueueFiles:
         if self._is_in_order(start, stop):
             return stored
         if self._mended is None:
-            self._mended = in_order(self._entries(self.first_unit, self.find_stop()))
+            self._mended = _mended(self._entries(self.first_unit, self.find_stop()))
         mended = self._mended.take(slice(start - self.first_unit, stop - self.first_unit))
         return mended if len(mended) == len(stored) else stored
 
@@ -154,7 +153,7 @@ class QueueFiles:
         first, last = (self.first_unit, max(end, stop)) if whole else (start, stop)
         around = self._entries(max(self.first_unit, first - 1), last + 1)
         is_last = int(around.size[-1]) <= 0 and last >= end
-        found = is_in_order(around.take(slice(0, -1)) if is_last else around)
+        found = _is_ascending(around.take(slice(0, -1)) if is_last else around)
         if found and whole:
             self._in_order_to = end
         return found
@@ -285,13 +284,9 @@ class QueueFiles:
             known = bisect_first(0, count, lambda place: int(sizes[place]) <= 0)
         else:
             known = bisect_first(0, count, lambda place: self.unit(first + place)[1] <= 0)
-        if known == 0:
-            return self._filled_after_zeros(first, count)
-        return known
-
-    def _filled_after_zeros(self, first: int, count: int) -> int:
-        """The same for a file that begins with zeros: checks the whole file."""
-        filled = np.flatnonzero(self.raw(first, first + count)["size"] > 0)
+        if known:
+            return known
+        filled = np.flatnonzero(self.raw(first, first + count)["size"] > 0)  # after zeros
         return int(filled[-1]) + 1 if len(filled) else 0
 
     def find_unit_at_log(self, log_offset: int, start: int, stop: int) -> int:
@@ -325,7 +320,7 @@ class QueueFiles:
             low, high = max(start, found - 2), min(stop, found + 2)
             if first <= low and high <= last:
                 window.fetch([(low - first) * width], [(high - first) * width])
-                if _in_order(units[low - first : high - first]):
+                if _follow_each_other(units[low - first : high - first]):
                     return found
         return recheck_neighbours(found, start, stop, self._log_offset_at, log_offset)
 
@@ -364,12 +359,54 @@ def is_at_or_after(where: int, size: int, log_offset: int) -> bool:
     return size != FILLER_SIZE and size > 0 and where >= log_offset
 
 
-def _in_order(units: npt.NDArray[Any]) -> bool:
+def _follow_each_other(units: npt.NDArray[Any]) -> bool:
     """Whether all neighbouring units point to records in ascending order."""
     places = list(zip(units["log_offset"].tolist(), units["size"].tolist(), strict=True))
     return all(size > 0 for _, size in places) and all(
         where + size <= behind for (where, size), (behind, _) in pairwise(places)
     )
+
+
+# --- the order of a BatchConsumeQueue, whose queue offsets may be damaged -------------------------
+
+
+def _is_ascending(entries: Entries) -> bool:
+    """Whether each entry has messages, and their queue offsets follow those of the one before."""
+    ends = entries.offset + entries.count
+    return bool((entries.count > 0).all() and (entries.offset[1:] == ends[:-1]).all())
+
+
+def _mended(entries: Entries) -> Entries:
+    """The entries of a BatchConsumeQueue in ascending order of queue offsets.
+
+    Of those with messages, the longest ascending sequence keeps its offsets. Each other entry gets
+    the next offset at its place, and points to no record.
+    """
+    good = np.zeros(len(entries), dtype=bool)
+    filled = np.flatnonzero(entries.points_to_record & (entries.count > 0))
+    good[filled[longest_ascending(entries.offset[filled].tolist())]] = True
+    nothing = np.zeros_like(entries.offset)
+    mended = Entries(
+        entries.offset.copy(),
+        np.where(good, entries.log_offset, nothing - 1),
+        np.where(good, entries.size, nothing),
+        entries.tags_code,
+        np.where(good, entries.count, nothing + 1),
+    )
+    following = np.flatnonzero(good)
+    room = np.diff(mended.offset[following])  # up to the next entry; a count may be damaged as well
+    mended.count[following[:-1]] = np.minimum(mended.count[following[:-1]], room)
+    for row in np.flatnonzero(~good).tolist():
+        at = int(np.searchsorted(following, row))
+        end = int(mended.offset[row - 1] + mended.count[row - 1]) if row else 0
+        if at < len(following):
+            after = int(entries.offset[following[at]])
+            end = min(end, after) if row else max(0, after - int(following[at]))
+        mended.offset[row] = end
+    return mended
+
+
+# --- the extension --------------------------------------------------------------------------------
 
 
 class QueueExt:

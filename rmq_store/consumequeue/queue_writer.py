@@ -81,9 +81,9 @@ class QueueWriter:
         taken = appended_rows(requests.offset[rows], end)
         if len(taken) < len(rows):
             LOG.warning(
-                "%d records of queue %s/%d are in no queue: earlier records have their queue offsets",
+                "%d records of queue %s are in no queue: earlier records have their queue offsets",
                 len(rows) - len(taken),
-                *queue,
+                queue.name,
             )
         return rows[taken]
 

@@ -42,7 +42,9 @@ def has_database(folder: str | os.PathLike[str]) -> bool:
 def had_database(folder: str | os.PathLike[str]) -> bool:
     """As `has_database`, also for a folder that has lost all files by which a database is known."""
     try:
-        return has_database(folder) or any(_is_list(name) for name in os.listdir(folder))
+        return os.path.isdir(folder) and (
+            has_database(folder) or any(_is_list(name) for name in os.listdir(folder))
+        )
     except OSError:
         return False
 

@@ -67,12 +67,10 @@ class SegmentChain:
     def __repr__(self) -> str:
         return f"SegmentChain({self.folders}, {len(self.segments)} files of {self.file_size})"
 
-    def count_read(self, start: int, length: int) -> None:
-        """Count bytes that were read from `start` on, within one file."""
-        segment = self.segment_at(start)
-        if segment is not None:
-            self.counts.files[segment.path] = None
-            self.counts.bytes += length
+    def count_read(self, segment: SegmentFile, length: int) -> None:
+        """Count bytes that were read of a file."""
+        self.counts.files[segment.path] = None
+        self.counts.bytes += length
 
     @property
     def start(self) -> int:
@@ -136,7 +134,7 @@ class SegmentChain:
         """
         segment = self._segment_of(start, stop)
         if counted:
-            self.count_read(start, stop - start)
+            self.count_read(segment, stop - start)
         first, last = start - segment.base, stop - segment.base
         if last <= segment.size:
             return self._sources.get(segment, to_fetch=True).read(first, last)

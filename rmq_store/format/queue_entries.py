@@ -51,6 +51,8 @@ EXT_ADDRESS_BASE: Final = -(2**63)
 DEFAULT_QUEUE_FILE_SIZE: Final = 300_000 * QUEUE_ENTRY.itemsize
 DEFAULT_BATCH_QUEUE_FILE_SIZE: Final = 300_000 * BATCH_QUEUE_ENTRY.itemsize
 
+_FAR = 4096  # queue offsets
+
 # --- as columns -----------------------------------------------------------------------------------
 
 
@@ -81,6 +83,17 @@ class Entries(Columns):
     def points_to_record(self) -> npt.NDArray[np.bool_]:
         """As `point_to_records`."""
         return point_to_records(self.log_offset, self.size)
+
+    def near_rows(self, rows: Ints) -> Iterator[Ints]:
+        """Some rows by queue offset, in pieces: of offsets far apart, each piece is looked up by itself."""
+        rows = rows[np.argsort(self.offset[rows], kind="stable")]
+        pieces = np.split(rows, np.flatnonzero(np.diff(self.offset[rows]) > _FAR) + 1)
+        return (piece for piece in pieces if len(piece))
+
+    def offsets_of(self, rows: Ints) -> tuple[int, int]:
+        """The queue offsets [start, stop) from the first to the last of some rows, in ascending order."""
+        first, last = rows[0], rows[-1]
+        return int(self.offset[first]), int(self.offset[last] + self.count[last])
 
     def listed_at(self, queue: QueueId, row: int) -> ListedAt:
         """One entry, as plain numbers; `queue`: the one that lists it."""
@@ -152,6 +165,10 @@ class ListedEntries(Entries):
     def queue_of(self, row: int) -> QueueId:
         """The queue of one entry."""
         return self.queues[int(self.queue[row])]
+
+    def entry(self, row: int) -> ListedAt:
+        """One entry, as plain numbers."""
+        return self.listed_at(self.queue_of(row), row)
 
     def is_of(self, topics: Collection[str]) -> npt.NDArray[np.bool_]:
         """A mask of the entries of some topics."""

@@ -14,6 +14,11 @@ class QueueId(NamedTuple):
     topic: str
     queue_id: int
 
+    @property
+    def name(self) -> str:
+        """The queue in messages."""
+        return f"{self.topic}/{self.queue_id}"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class QueueSlice:

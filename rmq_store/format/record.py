@@ -144,8 +144,7 @@ def _fail(path: str | None, at: int, what: str, expected: object, actual: object
         reason=NO_RECORD + what,
         expected=expected,
         actual=actual,
-        advice="Records after the offset are still readable; "
-        "rmqstore verify lists the damaged ranges",
+        advice="Records after the offset are still readable; rmqstore verify lists the damaged ranges",
     )
 
 

@@ -131,7 +131,8 @@ class IndexFile:
         self._segment = segment
         self._sources = sources or Sources(1, block=REMOTE_BLOCK)
         self.cost = self._sources.get(segment).cost
-        self.header = self._read_header()
+        raw = self._bytes(0, INDEX_HEADER.itemsize).view(INDEX_HEADER)[0]
+        self.header = Header(*(int(value) for value in raw))
 
     def _window(self, start: int = 0) -> Window:
         """The file from a position on, of which ranges may have to be fetched."""
@@ -154,10 +155,6 @@ class IndexFile:
             whole = window.bytes[: len(window.bytes) // width * width]
             found: npt.NDArray[Any] = whole.view(dtype)[numbers]
         return found
-
-    def _read_header(self) -> Header:
-        raw = self._bytes(0, INDEX_HEADER.itemsize).view(INDEX_HEADER)[0]
-        return Header(*(int(value) for value in raw))
 
     # --- geometry ---------------------------------------------------------------------------------
 
@@ -268,8 +265,8 @@ class IndexFile:
         """Whether the newest item is the one that its slot points to, in a file of this geometry."""
         if not self._begins_as(geometry):
             return False
-        newest = self._items(geometry, np.array([self.header.items]))["key_hash"].astype(np.int64)
-        heads = self._heads(geometry, newest % geometry.slots)
+        newest = self._items(np.array([self.header.items]), geometry)["key_hash"].astype(np.int64)
+        heads = self._heads(newest % geometry.slots)
         return bool(newest[0] > 0) and int(heads[0]) == self.header.items
 
     def fits(self, geometry: Geometry) -> bool:
@@ -292,7 +289,7 @@ class IndexFile:
             return True
         if self.header.items >= geometry.items:
             return False
-        empty, first = self._items(geometry, np.array([0, 1]))
+        empty, first = self._items(np.array([0, 1]), geometry)
         if empty.tobytes().strip(b"\0") or int(first["previous"]):
             return False
         return int(first["log_offset"]) == self.header.begin_log_offset
@@ -301,23 +298,28 @@ class IndexFile:
         # Skips the newest item: a live writer may not have linked it yet.
         looked_at = _SAMPLE if self.cost.looks_at_once == 1 else min(_SAMPLE, _REMOTE_SAMPLE)
         ends = np.r_[1 : min(count, looked_at) + 1, max(1, count - looked_at) : count]
-        sample = self._items(geometry, ends)
+        sample = self._items(ends, geometry)
         hashes = sample["key_hash"].astype(np.int64)
         previous = sample["previous"].astype(np.int64)
         if (hashes < 0).any() or (previous < 0).any() or (previous >= ends).any():
             return False
         slots = hashes % geometry.slots
-        before = self._items(geometry, previous)["key_hash"].astype(np.int64) % geometry.slots
+        before = self._items(previous, geometry)["key_hash"].astype(np.int64) % geometry.slots
         if ((previous > 0) & (before != slots)).any():
             return False
-        heads = self._heads(geometry, slots).astype(np.int64)
+        heads = self._heads(slots).astype(np.int64)
         return bool(((heads >= ends) | (ends == count)).all() and (heads <= count + 1).all())
 
-    def _heads(self, geometry: Geometry, slots: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _heads(self, slots: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return self._gather(INDEX_SLOT, INDEX_HEADER.itemsize, slots)
 
-    def _items(self, geometry: Geometry, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return self._gather(INDEX_ITEM, index_item_at(geometry.slots, 0), numbers)
+    def _items(
+        self, numbers: npt.NDArray[Any], geometry: Geometry | None = None
+    ) -> npt.NDArray[Any]:
+        """Items by number. `geometry`: another one than that of the file, to try it."""
+        return self._gather(
+            INDEX_ITEM, index_item_at((geometry or self.geometry).slots, 0), numbers
+        )
 
     def _places(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Places `start` to `stop`, adjacent."""
@@ -337,7 +339,7 @@ class IndexFile:
         if count < 1:
             return []
         numbers = np.unique(np.linspace(1, count, min(most, count), dtype=np.int64))
-        places: list[int] = self._items(self.geometry, numbers)["log_offset"].tolist()
+        places: list[int] = self._items(numbers)["log_offset"].tolist()
         return places
 
     def jumps(self) -> list[tuple[int, int]]:
@@ -354,7 +356,7 @@ class IndexFile:
             numbers = np.arange(1, count + 1)
         else:
             numbers = np.linspace(1, count, _JUMP_SAMPLE, dtype=np.int64)
-        offsets = self._items(self.geometry, numbers)["log_offset"].astype(np.int64)
+        offsets = self._items(numbers)["log_offset"].astype(np.int64)
         length = np.diff(offsets)
         usual = float(np.median(length[length > 0])) if (length > 0).any() else 0
         rows = np.flatnonzero(length > usual * (_JUMP if count <= _ALL_ITEMS else _SAMPLED_JUMP))
@@ -365,10 +367,10 @@ class IndexFile:
         """The log offsets of two neighbouring items, far apart, between items `first` and `last`."""
         while last - first > 1:
             middle = (first + last) // 2
-            ends = self._items(self.geometry, np.array([first, middle, last]))["log_offset"]
+            ends = self._items(np.array([first, middle, last]))["log_offset"]
             low, between, high = ends.astype(np.int64).tolist()
             first, last = (first, middle) if between - low > high - between else (middle, last)
-        start, stop = self._items(self.geometry, np.array([first, last]))["log_offset"].tolist()
+        start, stop = self._items(np.array([first, last]))["log_offset"].tolist()
         return int(start), int(stop)
 
     def slot_heads(self) -> Iterator[tuple[int, Ints]]:
@@ -385,16 +387,16 @@ class IndexFile:
 
     def slots_of(self, numbers: Ints) -> Ints:
         """The slots that belong to the hashes of these items."""
-        hashes: Ints = self._items(self.geometry, numbers)["key_hash"].astype(np.int64)
+        hashes: Ints = self._items(numbers)["key_hash"].astype(np.int64)
         return hashes % self.geometry.slots
 
     def previous_of(self, number: int) -> int:
         """The number of the item that item `number` points to."""
-        return int(self._items(self.geometry, np.array([number]))["previous"][0])
+        return int(self._items(np.array([number]))["previous"][0])
 
     def log_offset_of(self, number: int) -> int:
         """The log offset that an item leads to."""
-        return int(self._items(self.geometry, np.array([number]))["log_offset"][0])
+        return int(self._items(np.array([number]))["log_offset"][0])
 
     def item_at(self, number: int) -> int:
         """The position of an item in the file."""
@@ -476,7 +478,7 @@ class IndexFile:
         if self.cost.looks_at_once > 1 or not header.items:
             return header.begin_log_offset, header.end_log_offset
         last = min(header.items, self.geometry.items - 1)
-        (offset,) = self._items(self.geometry, np.array([last]))["log_offset"].tolist()
+        (offset,) = self._items(np.array([last]))["log_offset"].tolist()
         return header.begin_log_offset, min(header.end_log_offset, offset)
 
     def hashes_at(self, log_offset: int) -> set[int]:
@@ -505,13 +507,13 @@ class IndexFile:
 
     def _item(self, number: int) -> tuple[int, int]:
         """The hash of an item, and its log offset."""
-        item = self._items(self.geometry, np.array([number]))[0]
+        item = self._items(np.array([number]))[0]
         return int(item["key_hash"]), int(item["log_offset"])
 
     def neighbours(self, number: int) -> tuple[int, int]:
         """The log offsets of the items before and after one; those of the file at its ends."""
         numbers = np.array([max(1, number - 1), min(number + 1, self.header.items)])
-        before, after = self._items(self.geometry, numbers)["log_offset"].tolist()
+        before, after = self._items(numbers)["log_offset"].tolist()
         first, last = self.covered()
         return (before if number > 1 else first), (after if number < self.header.items else last)
 

@@ -16,13 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.column_values import stored_topics
+from rmq_store.arrow.column_values import stored_properties, stored_topics
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.arrow.property_columns import decode_property_columns
-from rmq_store.arrow.string_slices import slices
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.next_intact_record import not_a_record
+from rmq_store.commitlog.next_intact_record import not_a_record, record_or_damage
 from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.commitlog.walk import end_now, walk
 from rmq_store.config.broker_conf import StoreConfig
@@ -42,7 +41,7 @@ from rmq_store.format.byte_layout import (
     INDEX_SLOT,
     index_item_at,
 )
-from rmq_store.format.record import Gap
+from rmq_store.format.record import Gap, Record
 from rmq_store.format.tag_key_hashes import index_key, index_key_hash
 from rmq_store.index.check_item_chains import is_linked
 from rmq_store.index.index_file_reader import REMOTE_BLOCK, Hit, IndexFile, list_index_files
@@ -143,10 +142,8 @@ class KeyIndex:
         return hit is None or self._is_true(*hit)
 
     def _was_stored(self, at: int, time: int) -> bool:
-        try:
-            return self._log.record_at(at).store_timestamp == time
-        except (CorruptRecordError, MissingFileError) as error:
-            return not_a_record(self._log, self._log_end, at, error) is not None
+        found = record_or_damage(self._log, self._log_end, at)
+        return found.store_timestamp == time if isinstance(found, Record) else found is not None
 
     def _fronts_fetched(self, segments: list[SegmentFile]) -> Iterator[SegmentFile]:
         """The files; for remote files, fetches the bytes that show the geometry in parallel."""
@@ -254,10 +251,8 @@ class KeyIndex:
         if not self._log.start <= offset < self._log_end:
             before, after = hit.file.neighbours(hit.number)
             return before <= offset <= after
-        try:
-            return key_hash in hashes_of(self._log.record_at(offset))
-        except (CorruptRecordError, MissingFileError) as error:
-            return not_a_record(self._log, self._log_end, offset, error) is not None
+        found = record_or_damage(self._log, self._log_end, offset)
+        return key_hash in hashes_of(found) if isinstance(found, Record) else found is not None
 
     def _doubt(self, hit: Hit) -> None:
         """Search the log between the neighbours of an item, or all of its file's range."""
@@ -437,8 +432,7 @@ def _hashes_in(headers: Headers) -> Iterator[tuple[int, set[int]]]:
 
 
 def _keys_of(headers: Headers) -> _Uncovered:
-    stored = slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
-    columns = decode_property_columns(stored, with_map=False)
+    columns = decode_property_columns(stored_properties(headers), with_map=False)
     some = pc.or_(columns.keys.is_valid(), columns.uniq_key.is_valid())
     rows = np.flatnonzero(some.to_numpy(zero_copy_only=False))
     picked = pa.array(rows)

@@ -150,6 +150,11 @@ def write_abort(root: Path, release: Dialect) -> None:
         sync_folder(root)  # must survive a power loss
 
 
+def was_closed(root: Path) -> bool:
+    """Whether the last who wrote the store has closed it: the file `abort` is gone."""
+    return not (root / ABORT_FILE).exists()
+
+
 def remove_abort(root: Path) -> None:
     """Delete `abort`: the store was closed cleanly."""
     with OsErrorsOf(root / ABORT_FILE, "deleting"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import date, timedelta
+from datetime import date
 from itertools import pairwise
 from typing import Any
 
@@ -18,13 +18,12 @@ from rmq_store.errors import MissingFileError, StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queue_entries import Entries
 from rmq_store.format.queues import QueueSlice
-from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.search.log_by_time import log_offsets_since, times_in_order
 from rmq_store.search.log_partitions import bytes_between, offset_steps
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import Row, all_ranges
-from rmq_store.tables.usage_damage import usage_rows
+from rmq_store.tables.usage_damage import DAY_MS, usage_row, usage_rows
 
 _ENTRIES_A_SHARE = 4_000_000
 _ENTRIES_AT_ONCE = 1 << 16
@@ -315,8 +314,6 @@ def _largest_of(part: QueueSlice, entries: Entries, count: int) -> list[Row]:
     ]
 
 
-_DAY_MS = 86_400_000
-_EPOCH = date(1970, 1, 1)
 _MOST_DAYS = 400
 _SMALL = 1 << 16  # entries that are read at once
 
@@ -335,10 +332,10 @@ def days_of_log(store: MessageStore) -> DaysOfLog | None:
     times = times_in_order(store)
     if times is None:
         return None
-    first, last = times[0] // _DAY_MS, times[1] // _DAY_MS
+    first, last = times[0] // DAY_MS, times[1] // DAY_MS
     if last - first > _MOST_DAYS:
         return None
-    midnights = [day * _DAY_MS for day in range(first + 1, last + 1)]
+    midnights = [day * DAY_MS for day in range(first + 1, last + 1)]
     return DaysOfLog(first, np.array([*log_offsets_since(store, midnights)], dtype=np.int64))
 
 
@@ -363,7 +360,9 @@ def rows_of_days(part: QueueSlice, entries: Entries, days: DaysOfLog) -> Iterato
     for number, (start, stop) in enumerate(pairwise(bounds)):
         if start < stop:
             size = int(summed[stop] - summed[start])
-            yield _row(part.cut(part.start + start, part.start + stop), days.first + number, size)
+            yield usage_row(
+                part.cut(part.start + start, part.start + stop), days.first + number, size
+            )
 
 
 def estimated_days(
@@ -375,17 +374,4 @@ def estimated_days(
     for number, (start, stop) in enumerate(pairwise(bounds.tolist())):
         if start < stop:
             size = bytes_between(store, part.queue, start, stop, most)
-            yield _row(part.cut(start, stop), days.first + number, size)
-
-
-def _row(part: QueueSlice, day: int, size: int) -> Row:
-    return {
-        "topic": part.queue.topic,
-        "queueId": part.queue.queue_id,
-        "day": _EPOCH + timedelta(days=day),
-        "messages": len(part),
-        "bytes": size,
-        "shared": part.queue.topic.startswith(LMQ_PREFIX),
-        "firstOffset": part.start,
-        "stopOffset": part.stop,
-    }
+            yield usage_row(part.cut(start, stop), days.first + number, size)

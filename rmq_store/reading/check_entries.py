@@ -16,7 +16,6 @@ import pyarrow as pa
 from rmq_store.arrow.column_values import bodies_with_crcs, stored_topics
 from rmq_store.commitlog.check_crcs import wrong_crc_rows
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.entry_of_record import compare, is_also_in, other_queues, properties_of
 from rmq_store.errors import CorruptQueueError, ListedAt, LogOffset, StoreError, shown_path
 from rmq_store.escaping import LOG
@@ -33,15 +32,13 @@ OTHER_OFFSET = "lists a record at another queue offset than its own"
 """The end of the reason for an entry whose record says another queueOffset."""
 
 _SAID: set[str] = set()  # stores of which was said that messages moved up in their queues
-_FAR = 4096  # queue offsets; entries further apart are looked at separately
 
 
 class EntryCheck:
-    """Checks entries of `view` against the records in `log`. `damaged` takes the errors of the others."""
+    """Checks entries of `view` against the records in its log. `damaged` takes the errors of the others."""
 
     def __init__(
         self,
-        log: CommitLog,
         view: EntriesOfQueues,
         damaged: Callable[[StoreError, ListedAt | None], None],
         *,
@@ -51,7 +48,7 @@ class EntryCheck:
     ) -> None:
         """`reads_bodies`: whether the caller reads the bytes of bodies. `check_crc`: compare the CRC of
         bodies; with `copy_bodies` the copies that this makes are returned."""
-        self._log, self._view, self._damaged = log, view, damaged
+        self._view, self._log, self._damaged = view, view.log, damaged
         self._reads_bodies = reads_bodies
         self._check_crc, self._copy_bodies = check_crc, copy_bodies
 
@@ -98,7 +95,7 @@ class EntryCheck:
                 error = self._renumbered(rows, row, int(numbers[row]))
             else:
                 error = self._stranger(rows, headers, row)
-            self._damaged(error, rows.listed_at(rows.queue_of(row), row))
+            self._damaged(error, rows.entry(row))
         return wrong
 
     def _checked(self, headers: Headers) -> tuple[Ints, pa.Array | None]:
@@ -116,18 +113,18 @@ class EntryCheck:
             try:
                 found = self._log.record_at(where)
             except StoreError as error:
-                self._damaged(error, rows.listed_at(rows.queue_of(row), row))
+                self._damaged(error, rows.entry(row))
                 continue
             self._damaged(
                 CorruptQueueError(
                     self._log.path_at(where),
                     offset=LogOffset(where),
-                    reason=f"queue {_name(rows, row)} lists a record of another size",
+                    reason=f"queue {rows.queue_of(row).name} lists a record of another size",
                     expected=size,
                     actual=found.total_size,
                     advice="The entry is left from before the log was cut, or damaged",
                 ),
-                rows.listed_at(rows.queue_of(row), row),
+                rows.entry(row),
             )
 
     def _moved_up(self, rows: ListedEntries, numbers: Ints) -> Mask:
@@ -140,8 +137,7 @@ class EntryCheck:
         for number in np.unique(rows.queue[larger]).tolist():
             queue, mine = rows.queues[number], np.flatnonzero(larger & (rows.queue == number))
             if self._view.is_dense(queue):
-                mine = mine[np.argsort(rows.offset[mine], kind="stable")]
-                for near in np.split(mine, np.flatnonzero(np.diff(rows.offset[mine]) > _FAR) + 1):
+                for near in rows.near_rows(mine):
                     moved[near] = self._in_order(queue, rows.take(near))
         if moved.any():
             self._say_moved(rows, numbers, int(moved.argmax()))
@@ -171,7 +167,7 @@ class EntryCheck:
             "lost records. Rows have the queue offsets by which consumers get messages. Other queues may "
             "have moved too: rmqstore verify names them",
             shown_path(self._view.folder(rows.queue_of(row))),
-            _name(rows, row),
+            rows.queue_of(row).name,
             int(numbers[row]),
             int(rows.offset[row]),
         )
@@ -181,8 +177,8 @@ class EntryCheck:
         return CorruptQueueError(
             self._log.path_at(int(rows.log_offset[row])),
             offset=LogOffset(int(rows.log_offset[row])),
-            reason=f"queue {_name(rows, row)} lists a record of another queue",
-            expected=_name(rows, row),
+            reason=f"queue {rows.queue_of(row).name} lists a record of another queue",
+            expected=rows.queue_of(row).name,
             actual=f"{topic}/{int(headers.queue_id[row])}",
             advice="The entry is damaged, left from before the log was cut, or in a file or folder that was "
             "renamed. Rebuild the queues: rmqstore rebuild STORE --to NEW",
@@ -192,17 +188,12 @@ class EntryCheck:
         return CorruptQueueError(
             self._log.path_at(int(rows.log_offset[row])),
             offset=LogOffset(int(rows.log_offset[row])),
-            reason=f"queue {_name(rows, row)} {OTHER_OFFSET}",
+            reason=f"queue {rows.queue_of(row).name} {OTHER_OFFSET}",
             expected=f"queue offset {int(rows.offset[row])}",
             actual=own,
             advice="The entry is damaged, or was written after a loss of entries. Read with "
             "source=commitlog, which numbers messages as their records say",
         )
-
-
-def _name(rows: ListedEntries, row: int) -> str:
-    queue = rows.queue_of(row)
-    return f"{queue.topic}/{queue.queue_id}"
 
 
 def _offset_in(rows: ListedEntries, headers: Headers, row: int) -> int | None:

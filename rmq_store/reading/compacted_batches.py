@@ -22,7 +22,7 @@ class _EntriesOfFiles:
     """The entries of one queue as those of any queue."""
 
     def __init__(self, files: CompactedQueue) -> None:
-        self._files = files
+        self._files, self.log, self.log_end, self.lost = files, files.log, files.log_end, files.lost
 
     def is_batch(self, queue: QueueId) -> bool:
         """No: a file with an entry of several messages is refused."""
@@ -78,9 +78,8 @@ def compacted_batches(
         if isinstance(files, StoreError):
             yield from report(files, ListedAt(*queue, of_queue[0].start, _NOWHERE, 0, 0))
             continue
-        view, ranges = _EntriesOfFiles(files), ranges_of_slices(of_queue)
-        log, end = files.log, files.log_end
-        reader = SliceReader(log, view, broker_name, end, checked, ranges, lost=files.lost)
+        ranges = ranges_of_slices(of_queue)
+        reader = SliceReader(_EntriesOfFiles(files), broker_name, checked, ranges)
         try:
             yield from reader.read(of_queue)
         except DataLossError as lost:  # of the entries, which the reader does not open itself

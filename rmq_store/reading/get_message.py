@@ -97,8 +97,8 @@ def _physical_memory() -> int:
 class MessageGetter:
     """Answers getMessage for the queues of one view."""
 
-    def __init__(self, view: QueueView, log: CommitLog, lookup: MessageLookup) -> None:
-        self._view, self._log, self._lookup = view, log, lookup
+    def __init__(self, view: QueueView, lookup: MessageLookup) -> None:
+        self._view, self._lookup = view, lookup
         self._queues = view.snapshot.queues
 
     def exact(self, queue: QueueId, offset: int, max_messages: int, tags: Tags) -> GetMessageResult:
@@ -151,9 +151,7 @@ class MessageGetter:
     def _refuse_dead_end(self, queue: QueueId, start: int, stop: int) -> None:
         """Raise the error of a range of entries that do not lead to records of their queue."""
         query, parts = Query.of(verify_queue=True), [QueueSlice(queue, start, stop)]
-        end, ranges = self._view.snapshot.log_end, ranges_of_slices(parts)
-        reader = SliceReader(self._log, self._view, "", end, query, ranges)
-        for _ in reader.read(parts):
+        for _ in SliceReader(self._view, "", query, ranges_of_slices(parts)).read(parts):
             pass
 
     def as_broker(
@@ -176,8 +174,8 @@ class MessageGetter:
         near = entries.take((entries.offset - offset) * unit_size < most_bytes)
         wanted = parse_tags(tags)
         hashes = None if wanted is None else {tags_code(tag) & _MASK32 for tag in wanted}
-        log_end = self._view.snapshot.log_end
-        status, rows, at = broker_batch(self._log, log_end, near, offset, max_messages, hashes)
+        log, log_end = self._view.log, self._view.log_end
+        status, rows, at = broker_batch(log, log_end, near, offset, max_messages, hashes)
         found = [self._lookup.any_message_at(queue, near, row) for row in rows]
         messages = [message for message in found if message is not None]
         return GetMessageResult(status, at, low, high, messages)

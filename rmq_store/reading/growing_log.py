@@ -69,8 +69,7 @@ def check_place(log: CommitLog, place: LogPlace, path: str) -> None:
             raise LogCutError(
                 path,
                 offset=LogOffset(place.offset),
-                reason="the log was cut behind what was already read: a broker lost what it had "
-                "not flushed",
+                reason="the log was cut behind what was already read: a broker lost what it had not flushed",
                 expected=f"the bytes that ended at {place.offset}",
                 actual="other bytes"
                 if now is not None

@@ -29,14 +29,6 @@ from rmq_store.loops.members import count_members, split_members
 RangesOf = Callable[[QueueId], Sequence[tuple[int, int]]]
 """Gives the wanted queue offsets of a queue as half-open ranges."""
 
-_LAST_OFFSET = 2**63 - 1
-
-
-def all_offsets(queue: QueueId) -> Sequence[tuple[int, int]]:
-    """All queue offsets of a queue, as a range."""
-    return [(0, _LAST_OFFSET)]
-
-
 Matches = Callable[[PropertyColumns], npt.NDArray[np.bool_]]
 Damaged = Callable[[StoreError, ListedAt | None], None]
 
@@ -75,7 +67,7 @@ class MemberBatches:
                     reason="the body of an inner batch cannot be split into messages",
                     advice="Read with unwrapBatches=false and rawBody to get the stored bytes",
                 ),
-                rows.listed_at(rows.queue_of(row), row),
+                rows.entry(row),
             )
         members = members.take(np.flatnonzero(self._in_parts(rows, members)))
         for start in range(0, len(members), _ROWS):

@@ -7,22 +7,21 @@ those of the queues. Every byte of a range is checked: it is a record, filler, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.arrow.column_values import stored_topics
+from rmq_store.arrow.column_values import numbered_topics
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.arrow.string_slices import numbers_of
 from rmq_store.commitlog.compare_doubled_files import contradictions
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.misnamed_files import MisnamedFile, misnamed_files
 from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.commitlog.record_or_gap import Extent, SoundRun
 from rmq_store.commitlog.walk import walk
-from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch, numbered_queues
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, numbered_queues
 from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError, shown_path
 from rmq_store.escaping import LOG
 from rmq_store.files.segments import SegmentFile
@@ -97,24 +96,22 @@ class _Ghosts:
 class LogReader:
     """Reads ranges of one log. `rows_reader` makes batches of the rows.
 
-    `limits`: the wanted queues and their ranges. With `include_unqueued`, records that are in no
-    queue are rows too. `unread`: the errors about what the store has after the end of this log, for a
-    range that reaches the end.
+    `limits`: the wanted queues and their ranges. `requests_of`: what records give the queues. With
+    `include_unqueued`, records that are in no queue are rows too. `unread`: the errors about what the store
+    has after the end of this log, for a range that reaches the end.
     """
 
     def __init__(
         self,
         rows_reader: SliceReader,
         limits: Limits,
-        delay_levels_ms: dict[int, int],
-        batch_topics: Collection[str],
+        requests_of: Callable[[DecodedRecords], DispatchRequests],
         include_unqueued: bool = False,
         unread: Callable[[], Iterable[StoreError]] = tuple,
     ) -> None:
         self.rows_reader, self.limits = rows_reader, limits
         self.log, self.log_end = rows_reader.log, rows_reader.log_end
-        self.delay_levels_ms = delay_levels_ms
-        self.batch_topics = frozenset(batch_topics)
+        self._requests_of = requests_of
         self.include_unqueued, self.unread = include_unqueued, unread
         # A batch is read if one of its messages is wanted.
         self.unwrap = rows_reader.query.unwrap_batches
@@ -154,7 +151,7 @@ class LogReader:
         ghosts.say(self.log.chain.folders[0])
 
     def _wanted(self, headers: Headers) -> Iterator[ListedEntries]:
-        found = dispatch(DecodedRecords.of(headers), self.delay_levels_ms, self.batch_topics)
+        found = self._requests_of(DecodedRecords.of(headers))
         # Before the first row is yielded, because its reader may discard fetched bytes.
         pieces = list(self._in_limits(found))
         if self.include_unqueued:
@@ -189,10 +186,8 @@ class LogReader:
 
     def _unqueued(self, headers: Headers) -> Iterator[ListedEntries]:
         """Records that are in no queue, with a wanted topic and time."""
-        topics = stored_topics(headers).dictionary_encode()
-        codes = numbers_of(topics.indices, np.int32).astype(np.int64)
         ids = headers.queue_id.astype(np.int64)
-        queues, queue = numbered_queues(topics.dictionary.to_pylist(), codes, ids)
+        queues, queue = numbered_queues(*numbered_topics(headers), ids)
         limits = [self._limits_of(one) or _NOTHING for one in queues]
         first, stop = (
             np.array([getattr(one, bound) for one in limits], dtype=np.int64)[queue]

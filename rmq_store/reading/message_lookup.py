@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import COLUMNS
-from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.next_intact_record import not_a_record
+from rmq_store.commitlog.next_intact_record import not_a_record, record_or_damage
 from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError
 from rmq_store.format.byte_layout import Property
 from rmq_store.format.message import Message
@@ -33,13 +32,9 @@ class MessageLookup(EntryMessages):
     """Finds messages one at a time in the store of a view."""
 
     def __init__(
-        self,
-        view: QueueView,
-        log: Callable[[], CommitLog],
-        broker_name: str,
-        key_index: Callable[[], KeyIndex],
+        self, view: QueueView, broker_name: str, key_index: Callable[[], KeyIndex]
     ) -> None:
-        super().__init__(log, broker_name)
+        super().__init__(lambda: view.log, broker_name)
         self._view = view
         self._key_index = key_index
 
@@ -50,11 +45,7 @@ class MessageLookup(EntryMessages):
         """
         where, size = int(entries.log_offset[row]), int(entries.size[row])
         points = bool(entries.points_to_record[row])
-        if (
-            not points
-            or where + size > self._view.snapshot.log_end
-            or where < self._view.snapshot.log_start
-        ):
+        if not points or where + size > self._view.log_end or where < self._view.snapshot.log_start:
             return None
         try:
             record = self._log().record_at(where)
@@ -184,16 +175,11 @@ class MessageLookup(EntryMessages):
         try:
             message = self.message_at(offset)
         except (CorruptRecordError, MissingFileError) as error:
-            damage = self.damage_at(offset, error)
+            damage = not_a_record(self._log(), self._view.log_end, offset, error)
             if damage is None:  # an id of another store, or a UNIQ_KEY
                 return []
             raise damage from error
         return [message] if message.msg_id == message_id.upper() else []
-
-    def damage_at(self, offset: int, why: StoreError) -> StoreError | None:
-        """The damage at an offset where a record should start and cannot be read (`why`); None if
-        no record can have started there."""
-        return not_a_record(self._log(), self._view.snapshot.log_end, offset, why)
 
     def query_message(
         self,
@@ -234,17 +220,34 @@ class MessageLookup(EntryMessages):
         end: int | None,
         on_damage: Callable[[StoreError], None] | None,
     ) -> Iterator[Message]:
-        """The messages with the key in queues of inner batches, in the order of the log."""
-        return messages_in_batch_queues(
-            self._log(),
-            self._view,
-            self._broker_name,
-            topics,
-            key,
-            begin,
-            end,
-            on_damage or leave_out,
+        """The messages of queues of inner batches that have `key` as a word of KEYS or as UNIQ_KEY.
+
+        Those stored in [begin, end] (ms), in the order of the log. Reads these queues, because no index
+        has the keys of the members. `on_damage` receives the errors of what is left out.
+        """
+        slices = [
+            _in_time(self._view, QueueSlice(queue, state.min_offset, state.max_offset), begin, end)
+            for queue, state in self._view.snapshot.queues.items()
+            if state.batch and queue.topic in topics
+        ]
+        slices = [part for part in slices if part.start < part.stop]
+        if not slices:
+            return
+        query = Query.of(
+            verify_queue=False,
+            columns=_NAMES,
+            keys={key},
+            unwrap_batches=True,
+            on_damage=on_damage or leave_out,
         )
+        ranges, health = ranges_of_slices(slices), self._view.health
+        reader = SliceReader(self._view, self._broker_name, query, ranges, health)
+        for batch in reader.read(slices):
+            for message in _messages(batch):
+                if begin <= message.store_timestamp and (
+                    end is None or message.store_timestamp <= end
+                ):
+                    yield message
 
     def _having_key(
         self,
@@ -256,25 +259,23 @@ class MessageLookup(EntryMessages):
         on_damage: Callable[[StoreError], None] | None = None,
     ) -> Iterator[Message]:
         """The messages at these log offsets that have the key and were stored in [begin, end]."""
-        log = self._log()
         for offset in offsets:
-            if not self._in_log(offset):
+            if not self._view.snapshot.log_start <= offset < self._view.log_end:
                 continue
-            try:
-                record = log.record_at(offset)
-            except (CorruptRecordError, MissingFileError) as error:
-                damage = None if on_damage is None else self.damage_at(offset, error)
-                if damage is not None and on_damage is not None:
-                    on_damage(behind_index(damage, topic, key, offset))
+            record: Record | StoreError | None
+            if on_damage is None:
+                record = self._log().intact_at(offset)
+            else:
+                record = record_or_damage(self._log(), self._view.log_end, offset)
+                if isinstance(record, StoreError):
+                    on_damage(behind_index(record, topic, key, offset))
+            if not isinstance(record, Record):
                 continue
             in_time = begin <= record.store_timestamp and (
                 end is None or record.store_timestamp <= end
             )
             if in_time and has_key(record, topic, key):
                 yield self._in_its_queue(record)
-
-    def _in_log(self, offset: int) -> bool:
-        return self._view.snapshot.log_start <= offset < self._view.snapshot.log_end
 
 
 def behind_index(error: StoreError, topic: str, key: str, offset: int) -> StoreError:
@@ -283,8 +284,7 @@ def behind_index(error: StoreError, topic: str, key: str, offset: int) -> StoreE
     return type(error)(
         error.path,
         offset=LogOffset(offset),
-        reason=f"an index entry for the hash of {key!r} in topic {topic!r} points to damage: "
-        f"{error.reason}",
+        reason=f"an index entry for the hash of {key!r} in topic {topic!r} points to damage: {error.reason}",
         expected=error.expected,
         actual=error.actual,
         advice="A message may have been there. rmqstore verify lists all damage",
@@ -309,41 +309,6 @@ def _raise(error: StoreError) -> None:
 
 
 _NAMES = tuple(column.name for column in COLUMNS)  # the fields of a Message, in its order
-
-
-def messages_in_batch_queues(
-    log: CommitLog,
-    view: QueueView,
-    broker_name: str,
-    topics: Collection[str],
-    key: str,
-    begin: int,
-    end: int | None,
-    on_damage: Callable[[StoreError], None],
-) -> Iterator[Message]:
-    """The messages of queues of inner batches that have `key` as a word of KEYS or as UNIQ_KEY.
-
-    Those stored in [begin, end] (ms), in the order of the log. Reads these queues, because no index
-    has the keys of the members. `on_damage` receives the errors of what is left out.
-    """
-    slices = [
-        _in_time(view, QueueSlice(queue, state.min_offset, state.max_offset), begin, end)
-        for queue, state in view.snapshot.queues.items()
-        if state.batch and queue.topic in topics
-    ]
-    slices = [part for part in slices if part.start < part.stop]
-    if not slices:
-        return
-    query = Query.of(
-        verify_queue=False, columns=_NAMES, keys={key}, unwrap_batches=True, on_damage=on_damage
-    )
-    ranges = ranges_of_slices(slices)
-    log_end = view.snapshot.log_end
-    reader = SliceReader(log, view, broker_name, log_end, query, ranges, view.health)
-    for batch in reader.read(slices):
-        for message in _messages(batch):
-            if begin <= message.store_timestamp and (end is None or message.store_timestamp <= end):
-                yield message
 
 
 def _in_time(view: QueueView, part: QueueSlice, begin: int, end: int | None) -> QueueSlice:

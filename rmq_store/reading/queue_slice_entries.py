@@ -15,7 +15,6 @@ import numpy.typing as npt
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.log_order import in_log_order, queue_after_queue
 from rmq_store.errors import CorruptQueueError, ListedAt, MissingFileError, QueueOffset, StoreError
-from rmq_store.format.array_types import Ints
 from rmq_store.format.queue_entries import EXT_MAX_ADDRESS, FILLER_SIZE, Entries, ListedEntries
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
@@ -28,6 +27,17 @@ _MASK32 = 0xFFFFFFFF
 
 class EntriesOfQueues(Protocol):
     """Queues whose entries are read: `QueueView`, or a queue of a compaction topic."""
+
+    @property
+    def log(self) -> CommitLog:
+        """The log that has their records."""
+
+    @property
+    def log_end(self) -> int:
+        """Where that log ends."""
+
+    def lost(self) -> StoreError | None:
+        """The error to report instead of others, and at the end, if the files were replaced meanwhile."""
 
     def is_batch(self, queue: QueueId) -> bool:
         """Whether an entry may stand for several messages."""
@@ -67,18 +77,16 @@ class WantedEntries:
     def __init__(
         self,
         view: EntriesOfQueues,
-        log: CommitLog,
-        log_end: int,
         query: Query,
         damaged: Callable[[StoreError, ListedAt | None], None],
         *,
         reads_log: bool,
         foreign: Mapping[QueueId, Sequence[ForeignFiles]],
     ) -> None:
-        self._view, self._log, self._log_end = view, log, log_end
+        self._view, self._log, self._log_end = view, view.log, view.log_end
         self._foreign = foreign
         self._query, self._damaged, self._reads_log = query, damaged, reads_log
-        self._holes = log.chain.holes
+        self._holes = self._log.chain.holes
         self._hashes = (
             None
             if self._query.tags is None
@@ -136,19 +144,12 @@ class WantedEntries:
 
     def _with_tags(self, queue: QueueId, entries: Entries) -> Entries:
         """The entries without those that have another tag hash."""
-        if self._hashes is None or not self._has_tag_hashes(queue):
+        if self._hashes is None or not self._view.has_tag_hashes(queue):
             return entries
-        return entries.take(self._may_match(entries.tags_code))
-
-    def _has_tag_hashes(self, queue: QueueId) -> bool:
-        """Whether tagsCode is that of the message, not one of several."""
-        if not self._view.has_tag_hashes(queue):
-            return False
-        return not (self._query.unwrap_batches and self._view.is_batch(queue))
-
-    def _may_match(self, tags_code: Ints) -> npt.NDArray[np.bool_]:
-        assert self._hashes is not None
-        return np.isin(tags_code & _MASK32, self._hashes) | (tags_code <= EXT_MAX_ADDRESS)
+        if self._query.unwrap_batches and self._view.is_batch(queue):
+            return entries  # tagsCode is that of one of several messages
+        codes = entries.tags_code
+        return entries.take(np.isin(codes & _MASK32, self._hashes) | (codes <= EXT_MAX_ADDRESS))
 
     def _in_files(self, queue: QueueId, entries: Entries) -> Entries:
         """The entries whose records are in files. A reader of records notices the others itself."""
@@ -221,20 +222,19 @@ def _each_message(entries: Entries, part: QueueSlice) -> Entries:
 
 def leads_nowhere(folder: str, entry: ListedAt, log_end: int, why: str) -> CorruptQueueError:
     """The error of filler, of an entry that points outside the log, and of a queue offset that none has:
-    between undispatched records, or in a BatchConsumeQueue (`in_order`). `folder`: of the queue; `why`: it
-    has none."""
+    between undispatched records, or in a BatchConsumeQueue. `folder`: of the queue; `why`: it has none."""
     if entry.log_offset < 0 and not entry.size:
         return CorruptQueueError(
             folder,
             offset=QueueOffset(entry.queue_offset),
-            reason=f"queue {entry.topic}/{entry.queue_id}, which has later messages, lists none ({why})",
+            reason=f"queue {entry.name}, which has later messages, lists none ({why})",
             advice="Read with on_damage to skip it",
         )
     what = "filler" if entry.size == FILLER_SIZE else "an entry that points outside the log"
     return CorruptQueueError(
         folder,
         offset=QueueOffset(entry.queue_offset),
-        reason=f"{what} in queue {entry.topic}/{entry.queue_id}",
+        reason=f"{what} in queue {entry.name}",
         expected=f"a record before log offset {log_end}",
         actual=f"log offset {entry.log_offset}, size {entry.size}",
         advice="Read with on_damage to skip it",
@@ -247,11 +247,10 @@ def without_file(folder: str, entry: ListedAt) -> CorruptQueueError:
     return CorruptQueueError(
         folder,
         offset=QueueOffset(entry.queue_offset),
-        reason=f"queue {entry.topic}/{entry.queue_id} has no file for its queue offsets {entry.queue_offset} "
+        reason=f"queue {entry.name} has no file for its queue offsets {entry.queue_offset} "
         f"to {last}: a file is gone, or the next one has a wrong name",
-        advice="Look for the file in a copy, or rebuild the queues: rmqstore rebuild STORE "
-        "--to NEW. Read with on_damage to "
-        "skip it",
+        advice="Look for the file in a copy, or rebuild the queues: rmqstore rebuild STORE --to NEW. Read "
+        "with on_damage to skip it",
     )
 
 
@@ -271,7 +270,7 @@ def points_back(folder: str, entry: ListedAt, before: int) -> CorruptQueueError:
     return CorruptQueueError(
         folder,
         offset=QueueOffset(entry.queue_offset),
-        reason=f"an entry of queue {entry.topic}/{entry.queue_id} points back in the log",
+        reason=f"an entry of queue {entry.name} points back in the log",
         expected=f"log offset {before} or more",
         actual=entry.log_offset,
         advice="Read with verifyQueue to check the entries against their records",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ from rmq_store.arrow.column_values import BatchBuilder, stored_bodies
 from rmq_store.arrow.opened_bodies import opened_bodies
 from rmq_store.arrow.property_columns import PropertyColumns
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import ListedAt, MissingFileError, StoreError
 from rmq_store.files.checked_window import Window
 from rmq_store.format.array_types import Bytes, Mask
@@ -25,7 +24,7 @@ from rmq_store.format.sys_flag import SysFlag
 from rmq_store.index.items_of_messages import rows_with_key
 from rmq_store.reading.check_entries import EntryCheck
 from rmq_store.reading.damage_modes import DamageMode
-from rmq_store.reading.inner_batch_rows import MemberBatches, RangesOf, all_offsets
+from rmq_store.reading.inner_batch_rows import MemberBatches, RangesOf
 from rmq_store.reading.query import Query
 from rmq_store.reading.queue_slice_entries import EntriesOfQueues, WantedEntries
 from rmq_store.snapshot.covered_range import covered_range
@@ -35,32 +34,25 @@ from rmq_store.snapshot.uncovered_bytes import SeenPlaces
 
 
 class SliceReader:
-    """Reads slices of queues whose entries are in `view`, and their records in `log`."""
+    """Reads slices of queues whose entries are in `view`, and their records in its log."""
 
     def __init__(
         self,
-        log: CommitLog,
         view: EntriesOfQueues,
         broker_name: str,
-        log_end: int,
         query: Query,
-        ranges_of: RangesOf = all_offsets,
+        ranges_of: RangesOf,
         health: Health | None = None,
-        lost: Callable[[], StoreError | None] | None = None,
     ) -> None:
         """`ranges_of`: the wanted messages of inner batches, which a range may begin or end inside of.
-        `health` says what is missing at ends, if that is to be reported. `lost`: the error to report instead
-        of others, and at the end, if the files are no longer those that were opened."""
-        self._lost = lost
-        self._health = health
+        `health` says what is missing at ends, if that is to be reported."""
+        self._view, self._health = view, health
         self._broker_name = broker_name
         self._damages = 0
-        self._found: list[
-            StoreError
-        ] = []  # to be reported once it is certain that all bytes were there
+        # To be reported once it is certain that all bytes were there.
+        self._found: list[StoreError] = []
         self._first: StoreError | None = None  # of those that end the read
-        self.log = log
-        self.log_end = log_end
+        self.log, self.log_end = view.log, view.log_end
         self.query = query
         self._asked = column_names(query.columns)
         # Members of batches are sorted in log order by the position of their record.
@@ -72,16 +64,9 @@ class SliceReader:
         self._filters = query.tags is not None or query.keys is not None
         self._reads_log = needs_log(self._builder.names) or self._filters or query.verify_queue
         self._entries = WantedEntries(
-            view,
-            log,
-            log_end,
-            query,
-            self._damaged,
-            reads_log=self._reads_log,
-            foreign=self._foreign_files(),
+            view, query, self._damaged, reads_log=self._reads_log, foreign=self._foreign_files()
         )
         self._check = EntryCheck(
-            log,
             view,
             self._damaged,
             reads_bodies=query.check_crc or bool(_BODIES.intersection(self._builder.names)),
@@ -89,7 +74,11 @@ class SliceReader:
             copy_bodies="body" in self._builder.names and not self._filters,
         )
         self._members = MemberBatches(
-            log, self._builder, ranges_of, self._matches if self._filters else None, self._damaged
+            self.log,
+            self._builder,
+            ranges_of,
+            self._matches if self._filters else None,
+            self._damaged,
         )
 
     def _foreign_files(self) -> Mapping[QueueId, Sequence[ForeignFiles]]:
@@ -131,7 +120,7 @@ class SliceReader:
         if self.query.check_ends and self._health is not None:
             for error in self._missing(self._health, listed, seen):
                 self._damaged(error, error.entry)
-        lost = None if self._lost is None else self._lost()
+        lost = self._view.lost()
         if lost is not None:
             self._damaged(lost, None)
         self._report()
@@ -268,7 +257,7 @@ class SliceReader:
             inner | ("body" in self._builder.names),
             max_body_bytes=self.query.max_body_bytes,
             path=self.log.chain.folders[0],
-            failed=lambda row, error: self._damaged(error, rows.listed_at(rows.queue_of(row), row)),
+            failed=lambda row, error: self._damaged(error, rows.entry(row)),
         )
         for kept, bodies in steps:
             if len(kept) == len(rows):
@@ -314,7 +303,7 @@ class SliceReader:
         return window
 
     def _damaged(self, error: StoreError, entry: ListedAt | None) -> None:
-        error = (None if self._lost is None else self._lost()) or error
+        error = self._view.lost() or error
         error.entry = entry
         self._damages += 1
         if self.query.concerns is None or self.query.concerns(error):

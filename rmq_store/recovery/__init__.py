@@ -1,6 +1,6 @@
 """Brings a store that was not closed cleanly into the state of a clean stop, in place.
 
-`strict*` truncates the log after its last whole record. `broker*` reproduces
+`strict_*` truncates the log after its last whole record. `as_broker*` reproduces
 DefaultMessageStore#load and #recover. `admin` rebuilds a store into a new folder.
 """
 

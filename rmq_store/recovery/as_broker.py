@@ -27,7 +27,6 @@ from rmq_store.files.changes import Change
 from rmq_store.files.checked_window import Window
 from rmq_store.format.array_types import Bytes, Mask
 from rmq_store.format.byte_layout import (
-    ABORT_FILE,
     BATCH_CONSUMEQUEUE_DIR,
     BLANK_HEAD,
     BLANK_SIZE,
@@ -43,6 +42,7 @@ from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.index.index_file_reader import list_index_files
 from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.markers.lock_file import was_closed
 from rmq_store.recovery.as_broker_queues import BrokerBatchQueue, BrokerQueue, load_files
 from rmq_store.recovery.change_list import ChangeList
 from rmq_store.recovery.report import RecoveryReport, note_left_out
@@ -70,9 +70,7 @@ class BrokerRecovery:
         refuse_unsure_files(log)
         self.config = config.with_defaults_of(queue_sizes(folders))
         self.changes = changes
-        self.report = RecoveryReport(
-            str(root), "broker", not (root / ABORT_FILE).exists(), not changes.planned
-        )
+        self.report = RecoveryReport(str(root), "broker", was_closed(root), not changes.planned)
         self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
         self.batch_topics = batch_topics(declared_topics(root))
         self.queues: dict[QueueId, BrokerQueue] = {}
@@ -195,6 +193,7 @@ class BrokerRecovery:
                 *(self.root, self.index, geometry, self.release), planned=self.changes.planned
             )
         end = self.files[number][0]
+        lmq = bool(self.config.enableLmq and self.config.enableMultiDispatch)
         try:
             for headers in self._walk(number):
                 self.report.records += len(headers)
@@ -205,7 +204,7 @@ class BrokerRecovery:
                 if not len(headers):
                     continue
                 records = DecodedRecords.of(headers)
-                self._put(self._entries(records))
+                self._put(entries_to_write(records, self.config, self.batch_topics, lmq=lmq))
                 if indexer is not None:
                     fresh = np.flatnonzero(headers.at + headers.base >= indexer.end_log_offset)
                     if len(fresh) == len(headers):
@@ -218,10 +217,6 @@ class BrokerRecovery:
                 self.report.index_items_rebuilt = indexer.items_written
                 indexer.close()
         return end
-
-    def _entries(self, records: DecodedRecords) -> DispatchRequests:
-        lmq = bool(self.config.enableLmq and self.config.enableMultiDispatch)
-        return entries_to_write(records, self.config, self.batch_topics, lmq=lmq)
 
     def _stretch_index_files(self, size: int) -> None:
         """Extend short index files: opening one in the broker maps its full size (IndexFile)."""

@@ -11,10 +11,8 @@ from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, LogOffset, UncleanStoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.byte_layout import ABORT_FILE, BLANK_HEAD, BLANK_SIZE, INDEX_DIR, MAGIC_BLANK
-from rmq_store.format.queues import QueueId
 from rmq_store.index.index_file_reader import IndexFile, list_index_files
 from rmq_store.recovery.as_broker_queues import refused_files
-from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 
 _ADVICE = (
@@ -32,16 +30,15 @@ def refuse_abort(root: Path) -> None:
         )
 
 
-def refuse_unclean(
-    root: Path, log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot
-) -> None:
+def refuse_unclean(log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot) -> None:
     """Raises UncleanStoreError if the log has a torn tail, or if log and queues do not end together."""
     _refuse_tail(log, snapshot.log_end)
     for queue, state in snapshot.queues.items():
-        if state.tail is not None or _has_units_after(folders, queue, state):
+        files = folders.files(queue, batch=state.batch)
+        if state.tail is not None or files.find_stop() > state.file_stop:
             raise UncleanStoreError(
-                root,
-                reason=f"queue {queue.topic}/{queue.queue_id} and the log do not end together",
+                folders.root,
+                reason=f"queue {queue.name} and the log do not end together",
                 expected=f"its last entry to be unit {state.file_stop - 1}",
                 advice=_ADVICE,
             )
@@ -53,7 +50,7 @@ def why_unclean(root: Path, log: CommitLog, config: StoreConfig) -> UncleanStore
     try:
         refuse_abort(root)
         _refuse_short_files(log)
-        refuse_unclean(root, log, folders, take_snapshot(root, log, folders, config))
+        refuse_unclean(log, folders, take_snapshot(log, folders))
         _refuse_index(root, config)
     except UncleanStoreError as error:
         return error
@@ -119,9 +116,3 @@ def _refuse_tail(log: CommitLog, log_end: int) -> None:
             expected="zeros",
             advice=_ADVICE,
         )
-
-
-def _has_units_after(folders: QueueFolders, queue: QueueId, state: QueueState) -> bool:
-    """Whether units follow the last one that counts."""
-    files = folders.files(queue, batch=state.batch)
-    return files.find_stop() > state.file_stop

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +43,7 @@ def recover(
     another store, and UnrecoverableStoreError in mode "broker" if the broker would not start, in mode
     "strict" if the log has no file and a queue has entries.
     """
-    check_mode(mode)
-    given, traits = StoreConfig.of(config), dialect(release)
-    root = require_store(path, given)
-    refuse_foreign_log(root, given)
-    refuse_linked_queues(root)
-    with StoreLock(root):
-        report = recover_locked(root, given, traits, mode, progress=progress)
-        report.default_delays = _by_default(report, config)
-        remove_abort(root)
-    return report
+    return _recovered(path, config, mode, release, progress)
 
 
 def plan_recovery(
@@ -67,20 +59,32 @@ def plan_recovery(
     Takes as long as the recovery. Raises what `recover` raises, also StoreLockedError while a process
     holds the lock, because then the files change.
     """
+    return _recovered(path, config, mode, release, progress, planned=True)
+
+
+def _recovered(
+    path: str | os.PathLike[str],
+    config: Any,
+    mode: str,
+    release: str | None,
+    progress: Callable[[int], None] | None,
+    *,
+    planned: bool = False,
+) -> RecoveryReport:
     check_mode(mode)
     given, traits = StoreConfig.of(config), dialect(release)
     root = require_store(path, given)
     refuse_foreign_log(root, given)
     refuse_linked_queues(root)
-    refuse_locked(root)
-    report = recover_locked(root, given, traits, mode, progress=progress, planned=True)
-    report.default_delays = _by_default(report, config)
+    if planned:
+        refuse_locked(root)
+    with nullcontext() if planned else StoreLock(root):
+        report = recover_locked(root, given, traits, mode, progress=progress, planned=planned)
+        # A configuration without messageDelayLevel says that the broker has the default levels.
+        report.default_delays = report.delayed_rebuilt if config is None else 0
+        if not planned:
+            remove_abort(root)
     return report
-
-
-def _by_default(report: RecoveryReport, config: Any) -> int:
-    # A configuration without messageDelayLevel says that the broker has the default levels.
-    return report.delayed_rebuilt if config is None else 0
 
 
 def check_mode(mode: str, *, others: tuple[str, ...] = ()) -> None:

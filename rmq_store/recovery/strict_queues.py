@@ -86,23 +86,15 @@ class QueueRecovery:
         stop, first = files.find_stop(), files.first_unit
         at = files.find_unit_at_log(self._start, first, stop)
         at = min(at, _first_hole(files, at), _first_missing_file(files, stop))
-        if at > first and self._only_filler(files, first, at):
-            at = first
+        if at > first:
+            last = files.entries(max(first, at - files.units_per_file), at)
+            if not last.points_to_record.any():
+                at = first  # only filler remains: a broker would never add to such a queue
         state = _Queue(files, batch, at, stop)
         self._note_end(state)
-        if at < stop and self._points_beyond(files, at):
+        if at < stop and sum(files.unit(at)) > self._log_end:
             self._cut(state)
         return state
-
-    @staticmethod
-    def _only_filler(files: QueueFiles, first: int, at: int) -> bool:
-        """Whether only filler remains: a broker would never add to such a queue."""
-        entries = files.entries(max(first, at - files.units_per_file), at)
-        return not entries.points_to_record.any()
-
-    def _points_beyond(self, files: QueueFiles, unit: int) -> bool:
-        where, size = files.unit(unit)
-        return where + size > self._log_end
 
     def _note_end(self, state: _Queue) -> None:
         if state.at <= state.files.first_unit:
@@ -150,7 +142,7 @@ class QueueRecovery:
             state.at = state.files.first_unit
             self._cut(state)
         if not state.compared:
-            self._compare(state, queue, requests.log_offset[rows], requests.size[rows], upto)
+            self._compare(state, requests.log_offset[rows], requests.size[rows], upto)
         if not state.compared:
             return rows[:0]  # later units exist, so nothing can be inserted before them
         rows = rows[requests.log_offset[rows] > state.last_log_offset]
@@ -219,9 +211,7 @@ class QueueRecovery:
         else:
             self._writer.set_end(queue, state.at, batch=state.batch)
 
-    def _compare(
-        self, state: _Queue, queue: QueueId, log_offsets: Ints, sizes: Ints, upto: int
-    ) -> None:
+    def _compare(self, state: _Queue, log_offsets: Ints, sizes: Ints, upto: int) -> None:
         """Skip units that list these records; truncate the queue before a unit that lists none."""
         while not state.compared:
             units = state.files.entries(state.at, min(state.stop, state.at + _UNITS_AT_A_TIME))
@@ -234,7 +224,7 @@ class QueueRecovery:
                 self._note_end(state)
             if count == len(units):
                 continue
-            if int(units.log_offset[count]) < upto or not self._is_own(queue, units, count):
+            if int(units.log_offset[count]) < upto or not self._is_own(units, count):
                 self._cut(state)
             return
 
@@ -245,7 +235,7 @@ class QueueRecovery:
             right |= (units.log_offset >= start) & (units.log_offset < stop) & (units.size > 0)
         return right
 
-    def _is_own(self, queue: QueueId, units: Entries, row: int) -> bool:
+    def _is_own(self, units: Entries, row: int) -> bool:
         """Whether a unit that points further along the log points to a record."""
         where, size = int(units.log_offset[row]), int(units.size[row])
         inside = where + size <= self._log_end

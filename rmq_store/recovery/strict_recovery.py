@@ -22,12 +22,12 @@ from rmq_store.files.changes import Change, cut
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import LARGEST_FILE, SegmentFile
-from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE
+from rmq_store.format.byte_layout import CHECKPOINT_FILE
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import is_system_topic
 from rmq_store.index.index_writer import IndexWriter
 from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
-from rmq_store.markers.lock_file import write_abort
+from rmq_store.markers.lock_file import was_closed, write_abort
 from rmq_store.recovery.change_list import ChangeList
 from rmq_store.recovery.clean_stop import why_unclean
 from rmq_store.recovery.database_queues import DatabaseQueues
@@ -79,9 +79,7 @@ class StrictRecovery:
         self._until = until
         self._queue_database = queue_database
         self._changes = changes
-        self.report = RecoveryReport(
-            str(root), "strict", not (root / ABORT_FILE).exists(), not changes.planned
-        )
+        self.report = RecoveryReport(str(root), "strict", was_closed(root), not changes.planned)
         self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
         self._empty: list[SegmentFile] = []  # of the log, and passed over in it
         self._full_until = 0
@@ -125,7 +123,7 @@ class StrictRecovery:
             if files.find_stop() > files.first_unit:
                 raise UnrecoverableStoreError(
                     log.chain.folders[0],
-                    reason=f"the log has no file, and queue {queue.topic}/{queue.queue_id} lists messages",
+                    reason=f"the log has no file, and queue {queue.name} lists messages",
                     expected="the files that hold them",
                     actual="none",
                     advice="Look whether the disk of the log is mounted and storePathCommitLog is right. "
@@ -335,10 +333,10 @@ class StrictRecovery:
         fresh.write(self.root / CHECKPOINT_FILE, used=checkpoint_size(self.release))
 
     def _report_untouched(self, log: CommitLog) -> None:
-        snapshot = take_snapshot(self.root, log, self._folders, self.config)
+        snapshot = take_snapshot(log, self._folders)
         self.report.untouched = True
         self.report.log_start, self.report.log_end = snapshot.log_start, snapshot.log_end
-        view = QueueView(self.root, lambda: log, self._folders, snapshot, is_system_topic)
+        view = QueueView(lambda: log, self._folders, snapshot, is_system_topic)
         short = (f"{error.reason}. {error.advice}" for error in view.health.short_queue_errors())
         self.report.lacking = [*short, *map(spoken, view.losses())]
         self.report.queues = {

@@ -27,6 +27,7 @@ from rmq_store.report.section import (
     Remark,
     Section,
     in_units,
+    not_listed,
     number,
     span,
     text,
@@ -61,8 +62,8 @@ def lag(inquiry: Inquiry) -> Section:
             f"groups have {offsets:,} offsets, and a report reads "
             f"{inquiry.bounds.offsets:,}; rmqstore report --all reads all"
         )
-        left_out = LeftOutSection(reason, inquiry.command("lag"), bounded=True)
-        return replace(section, unseen=[reason], missing=left_out)
+        missing = LeftOutSection(reason, inquiry.command("lag"), bounded=True)
+        return replace(section, unseen=[reason], missing=missing)
     counted = min(COUNTED, max(_LEAST_COUNTED, inquiry.bounds.entries // offsets))
     answer = ask_opened(LagQuestion(counted=counted), inquiry.store)
     rows = answer.by_group()
@@ -81,7 +82,6 @@ def lag(inquiry: Inquiry) -> Section:
 
 
 def _lag_grid(rows: Sequence[dict[str, Any]]) -> Grid:
-    left_out = len(rows) - _ROWS
     return Grid(
         "lag-by-group",
         "Lag by group and topic",
@@ -96,7 +96,7 @@ def _lag_grid(rows: Sequence[dict[str, Any]]) -> Grid:
             ]
             for row in rows[:_ROWS]
         ],
-        f"{left_out:,} more, less far behind, are not listed." if left_out > 0 else None,
+        not_listed(len(rows), _ROWS, "more, less far behind,"),
     )
 
 
@@ -228,8 +228,7 @@ def _of_plan(inquiry: Inquiry, plan: RetentionPlan) -> dict[str, Any]:
         for key in order
     ]
     columns = ("group", "topic", "queues", "unread messages that go", "where the group is")
-    left_out = len(rows) - _ROWS
-    more = f"{left_out:,} more are not listed." if left_out > 0 else None
+    more = not_listed(len(rows), _ROWS)
     remarks = [
         Remark(
             Severity.WARNING,

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from rmq_store.admin.info import StoreInfo, facts_of
 from rmq_store.errors import StoreError, spoken
-from rmq_store.format.byte_layout import ABORT_BACKUP_FILE, ABORT_FILE
+from rmq_store.format.byte_layout import ABORT_BACKUP_FILE
+from rmq_store.markers.lock_file import was_closed
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.report.report_scope import Inquiry, Named
-from rmq_store.report.section import Cell, Grid, Remark, Section, in_units, number, text
+from rmq_store.report.section import Cell, Grid, Remark, Section, in_units, not_listed, number, text
 from rmq_store.store import MessageStore
 from rmq_store.tables import TABLES
 from rmq_store.text.sizes import counted
@@ -41,8 +42,7 @@ def facts_of_remote(named: Named) -> Section:
         "The store",
         f"The store is in an object store: {named.path}.",
         unseen=[
-            "How the store was closed, its lock and its checkpoint: rmqstore info reads a store in a "
-            "folder."
+            "How the store was closed, its lock and its checkpoint: rmqstore info reads a store in a folder."
         ],
     )
 
@@ -136,7 +136,7 @@ def _index_beyond(store: MessageStore) -> Iterator[Finding]:
         index = store.key_index()
     except StoreError:  # of another geometry than the broker.conf says; verify reports it
         return
-    severity = Severity.NOTE if (store.path / ABORT_FILE).exists() else Severity.WARNING
+    severity = Severity.NOTE if not was_closed(store.path) else Severity.WARNING
     for file in index.files:
         beyond = index.beyond_log(file)
         if beyond is not None:
@@ -178,5 +178,5 @@ def _findings_grids(findings: Iterable[Finding]) -> list[Grid]:
         for one in findings
     ]
     columns = ("severity", "code", "file", "bytes of it", "meaning", "advice")
-    more = f"{len(rows) - _ROWS:,} more are not listed." if len(rows) > _ROWS else None
+    more = not_listed(len(rows), _ROWS)
     return [Grid("findings", "", columns, rows[:_ROWS], more)] if rows else []

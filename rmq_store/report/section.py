@@ -123,6 +123,11 @@ class Report:
         return [one.title for one in self.sections if one.missing and not one.missing.bounded]
 
 
+def not_listed(count: int, listed: int, what: str = "more") -> str | None:
+    """A sentence on what a table does not list; None if it has all."""
+    return f"{count - listed:,} {what} are not listed." if count > listed else None
+
+
 def text(value: object) -> Cell:
     """A cell with a text; empty for None."""
     return Cell("" if value is None else str(value))

@@ -20,7 +20,17 @@ from rmq_store.report.plots import (
     named,
 )
 from rmq_store.report.report_scope import LARGEST, Inquiry
-from rmq_store.report.section import Cell, Grid, Plot, Remark, Section, in_units, number, text
+from rmq_store.report.section import (
+    Cell,
+    Grid,
+    Plot,
+    Remark,
+    Section,
+    in_units,
+    not_listed,
+    number,
+    text,
+)
 from rmq_store.text.times import shown_duration
 from rmq_store.verify.findings import Severity
 
@@ -43,8 +53,7 @@ def space(inquiry: Inquiry) -> Section:
     return Section(
         "space",
         "What fills the log",
-        f"{usage.messages:,} messages in queues take {about}"
-        f"{_share(usage.listed_bytes, usage.log_bytes)} of "
+        f"{usage.messages:,} messages in queues take {about}{_share(usage.listed_bytes, usage.log_bytes)} of "
         "the log.",
         plots=[_topics_plot(topics, usage.log_bytes), _days_plot(inquiry, days)] if topics else [],
         grids=[_topics_grid(topics, rest, usage.log_bytes), _days_grid(days)],
@@ -75,9 +84,8 @@ def _estimated(inquiry: Inquiry) -> list[str]:
     if most is None:
         return []
     return [
-        f"Bytes of a queue and day with more than {most:,} messages are estimated from samples; "
-        f"the store has {inquiry.messages:,} messages. rmqstore usage, or rmqstore report --all, "
-        "adds them up."
+        f"Bytes of a queue and day with more than {most:,} messages are estimated from samples; the store "
+        f"has {inquiry.messages:,} messages. rmqstore usage, or rmqstore report --all, adds them up."
     ]
 
 
@@ -94,13 +102,12 @@ def _topics_grid(topics: Sequence[dict[str, Any]], rest: int, every: int) -> Gri
     if rest > 0:
         share = Cell(_share(rest, every), None, "number")
         rows.append([text("(in no queue)"), number(None), in_units(rest), share])
-    left_out = len(topics) - _ROWS
     return Grid(
         "by-topic",
         "By topic",
         ("topic", "messages", "bytes", "of the log"),
         rows,
-        f"{left_out:,} smaller topics are not listed." if left_out > 0 else None,
+        not_listed(len(topics), _ROWS, "smaller topics"),
     )
 
 
@@ -147,8 +154,7 @@ def _days_grid(days: dict[date | None, dict[str, list[int]]]) -> Grid:
         ]
         for day, found in list(days.items())[-_DAYS:]
     ]
-    left_out = len(days) - _DAYS
-    more = f"{left_out:,} earlier days are not listed." if left_out > 0 else None
+    more = not_listed(len(days), _DAYS, "earlier days")
     return Grid("by-day", "By day of store time (UTC)", ("day", "messages", "bytes"), rows, more)
 
 

@@ -31,6 +31,7 @@ from rmq_store.report.section import (
     Section,
     in_units,
     moment,
+    not_listed,
     number,
     span,
     text,
@@ -77,7 +78,7 @@ def scheduled(inquiry: Inquiry) -> Section:
             ]
             for row in rows
         ],
-        _more(states.total()),
+        not_listed(states.total(), _LISTED),
     )
     remark = Remark(
         Severity.WARNING,
@@ -136,7 +137,7 @@ def transactions(inquiry: Inquiry) -> Section:
             ]
             for row in rows
         ],
-        _more(states[OPEN]),
+        not_listed(states[OPEN], _LISTED),
     )
     remark = Remark(
         Severity.WARNING,
@@ -194,7 +195,9 @@ def dead_letters(inquiry: Inquiry) -> Section:
         about=f"{every:,} messages that consumer groups gave up.",
         grids=[
             Grid("dead-letters-by-group", "By group and topic", columns, groups[:50]),
-            Grid("dead-letters-newest", "The newest", of_letters, letters, _more(read)),
+            Grid(
+                "dead-letters-newest", "The newest", of_letters, letters, not_listed(read, _LISTED)
+            ),
         ],
         remarks=[
             Remark(
@@ -248,7 +251,9 @@ def retries(inquiry: Inquiry) -> Section:
         about=f"{groups.total():,} messages that consumer groups sent back.",
         grids=[
             Grid("retries-by-group", "By group", ("group", "messages", "to list them"), by_group),
-            Grid("retries-newest", "The newest", columns, newest, _more(groups.total())),
+            Grid(
+                "retries-newest", "The newest", columns, newest, not_listed(groups.total(), _LISTED)
+            ),
         ],
     )
 
@@ -330,10 +335,6 @@ def _sorted_rows(
 
 def _states(states: Counter[str]) -> str:
     return ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
-
-
-def _more(every: int) -> str | None:
-    return f"{every - _LISTED:,} more are not listed." if every > _LISTED else None
 
 
 def _trace(inquiry: Inquiry, row: Row) -> Cell:

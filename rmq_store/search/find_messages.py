@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import column_names
-from rmq_store.commitlog.next_intact_record import next_start, not_a_record
-from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
+from rmq_store.commitlog.next_intact_record import next_start, record_or_damage
+from rmq_store.errors import StoreError
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.transaction_type import enters_queue
@@ -211,12 +211,9 @@ def _tell_damage_around(store: MessageStore, start: int, on_damage: OnDamage | N
         None,
     ):
         return
-    try:
-        store.log.record_at(start)
-    except (CorruptRecordError, MissingFileError) as error:
-        damage = not_a_record(store.log, store.log_range()[1], start, error)
-        if damage is not None:
-            _tell(damage, on_damage)
+    found = record_or_damage(store.log, store.log_range()[1], start)
+    if isinstance(found, StoreError):
+        _tell(found, on_damage)
 
 
 def _gaps(store: MessageStore, search: Search, plan: KeyPlan) -> Sequence[tuple[int, int]]:
@@ -255,16 +252,13 @@ def _unlisted_hits(
         if not start <= offset < end or any(low <= offset < high for low, high in gaps):
             continue  # expired, or found by the read of the gap
         queues = [queue for topic in topics_at[offset] for queue in store.queues(topic)]
-        try:
-            record = store.log.record_at(offset)
-        except (CorruptRecordError, MissingFileError) as error:
-            damage = not_a_record(store.log, end, offset, error)
-            if damage is not None and not any(_leads_to(store, one, offset) for one in queues):
-                _tell(
-                    behind_index(damage, topics_at[offset][0], " || ".join(keys), offset), on_damage
-                )
+        record = record_or_damage(store.log, end, offset)
+        if isinstance(record, StoreError):
+            if not any(_leads_to(store, one, offset) for one in queues):
+                error = behind_index(record, topics_at[offset][0], " || ".join(keys), offset)
+                _tell(error, on_damage)
             continue
-        if not enters_queue(record.sys_flag):
+        if record is None or not enters_queue(record.sys_flag):
             continue  # in the queue of another topic, or in no queue
         own = QueueId(decode_utf8(record.topic), record.queue_id)
         if own not in queues or not _leads_to(store, own, offset):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import cached_property
 
-from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import is_compacted
 from rmq_store.consumequeue.bisection import find_boundary
 from rmq_store.consumequeue.compacted_queue import CompactedQueue, CompactionFolders, Seen
@@ -44,15 +43,15 @@ class ServedQueues:
     are damaged, until it is read: then `compacted` has the error.
     """
 
-    def __init__(self, view: QueueView, folders: CompactionFolders, config: StoreConfig) -> None:
-        self._view, self._folders, self._config = view, folders, config
+    def __init__(self, view: QueueView, folders: CompactionFolders) -> None:
+        self._view, self._folders = view, folders
         self._found: dict[QueueId, CompactedQueue | StoreError | None] = {}
         self._warned_of: set[str] = set()
 
     @cached_property
     def _is_there(self) -> bool:
         """Whether a broker with compaction has used the store; each makes that folder."""
-        return self._config.enableCompaction is not False and self._folders.is_there()
+        return self._view.config.enableCompaction is not False and self._folders.is_there()
 
     def is_answered(self, topic: str) -> bool:
         """Whether a broker answers pulls of a topic from `compaction/` (DefaultMessageStore#getMessage).

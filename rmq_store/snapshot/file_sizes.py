@@ -24,21 +24,16 @@ _QUEUES_ASKED = 100  # of each kind; a store may have 100,000
 
 
 def geometry_found(
-    root: Path,
-    log: CommitLog,
-    folders: QueueFolders,
-    given: StoreConfig,
-    *,
-    damaged_index: bool = False,
+    log: CommitLog, folders: QueueFolders, *, damaged_index: bool = False
 ) -> StoreConfig:
     """The sizes that the files were created with, as settings; None if no file shows the size.
 
-    The numbers of index slots and items in `given` are checked against the files.
+    The given numbers of index slots and items are checked against the files.
 
     Raises IndexGeometryError if the newest index file does not show its geometry. With
     `damaged_index`, an older file is used instead.
     """
-    geometry = _index_geometry(root, given, damaged_index)
+    geometry = _index_geometry(folders.root, folders.config, damaged_index)
     return replace(
         queue_sizes(folders, _QUEUES_ASKED),
         mappedFileSizeCommitLog=log.chain.file_size or None,

@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmq_store.commitlog.compare_doubled_files import contradictions
-from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.misnamed_files import MisnamedFile, misnamed_files
 from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.commitlog.record_or_gap import SoundRun
-from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.entries_after_log import line_of_lost_end
 from rmq_store.consumequeue.log_order import spans_of_log
 from rmq_store.errors import (
@@ -69,11 +67,10 @@ class Health:
     does not list, bytes of the log that no entry lists, and queues that have lost all messages.
     """
 
-    def __init__(self, root: Path, log: CommitLog, config: StoreConfig, view: QueueView) -> None:
-        self._root, self.log, self.view = root, log, view
-        self.snapshot = view.snapshot
-        self.records = UnlistedRecords(log, config, view)
-        self.ends = LostQueueEnds(root, log, config, view, self.records)
+    def __init__(self, view: QueueView) -> None:
+        self.view, self.log, self.snapshot = view, view.log, view.snapshot
+        self.records = UnlistedRecords(view)
+        self.ends = LostQueueEnds(view, self.records)
         self._of_all: dict[LogRange, MissingRecords] = {}  # of selections that have the whole log
 
     def errors(
@@ -185,7 +182,7 @@ class Health:
         LOG.warning(
             "%s: the index lists %s after the log's end (%d), the first at log offset %d: a crash lost the "
             "end, or a broker just wrote it",
-            shown_path(os.fspath(self._root)),
+            shown_path(os.fspath(self.view.root)),
             *(count, end, first),
         )
 
@@ -223,7 +220,7 @@ class Health:
     def warn_of_short_queues(self) -> None:
         """Log the `short_queue_errors`."""
         for error in self.short_queue_errors():
-            where = shown_path(os.fspath(self._root))
+            where = shown_path(os.fspath(self.view.root))
             LOG.warning("%s: %s. %s", where, error.reason, error.advice)
 
     @cached_property
@@ -259,14 +256,13 @@ class Health:
         """An error for each range of queue offsets between others that no file holds."""
         for queue, state in self._states.items():
             for start, stop in self.view.offsets_without_entry(queue) if state.has_hole else ():
-                error = CorruptQueueError(
+                yield CorruptQueueError(
                     self.view.folder(queue),
-                    reason=f"queue {queue.topic}/{queue.queue_id} lists no message at queue offset {start} "
+                    reason=f"queue {queue.name} lists no message at queue offset {start} "
                     f"to {stop}: a file of it is missing, empty or cut",
                     advice=_REBUILD,
+                    entry=ListedAt(*queue, start, -1, 0, stop - start),
                 )
-                error.entry = ListedAt(*queue, start, -1, 0, stop - start)
-                yield error
 
     def only(self, queues: Iterable[QueueId]) -> StoreSnapshot:
         """The snapshot with only these `queues`, for a part of a job, and what only all of them prove."""
@@ -366,15 +362,15 @@ class Health:
         if (
             unseen <= 0
             or not (light_queues(queues) if whole_log else queues)
-            or self._root in _SAID
+            or self.view.root in _SAID
         ):
             return
-        _SAID.add(self._root)
+        _SAID.add(self.view.root)
         LOG.warning(
             "%s: %s of the log between its first and last %s were not compared with %s: a message there "
             "that its queue has lost is not reported. --verify-queue (verifyQueue=true in Spark) and "
             "rmqstore verify compare all",
-            shown_path(os.fspath(self._root)),
+            shown_path(os.fspath(self.view.root)),
             size(unseen),
             size(LOOKED_AT),
             "the light queues" if whole_log else "the queues",
@@ -391,9 +387,9 @@ class Health:
         if last is None and self.lost_log is None:  # else the entries that lead there are errors
             yield from self._listed_after_end()
         behind = self.entries_after_log.keys()
-        if (behind if last is None else behind & last) and self._root not in _LOST_END_SAID:
+        if (behind if last is None else behind & last) and self.view.root not in _LOST_END_SAID:
             for line in self.lines_of_lost_end():
-                LOG.warning("%s: %s", shown_path(os.fspath(self._root)), line)
+                LOG.warning("%s: %s", shown_path(os.fspath(self.view.root)), line)
 
     def _listed_after_end(self) -> Iterator[StoreError]:
         """The errors of a log after whose end queues list messages, in a hole of it or in a closed store."""
@@ -461,7 +457,7 @@ class Health:
         stored = 0 if last is None else self.log.store_time_at(last)
         if stored is None or not self.ends.is_closed or (last is None and self.log.chain.segments):
             return None
-        flushed = Checkpoint.read_or_zero(self._root / CHECKPOINT_FILE).newest_timestamp
+        flushed = Checkpoint.read_or_zero(self.view.root / CHECKPOINT_FILE).newest_timestamp
         if flushed <= stored or flushed <= self._newest_near_end:
             return None
         # A clock that was set back leaves no entry without a record.
@@ -522,7 +518,7 @@ class Health:
         Who takes them says them: no read of the store does then.
         """
         if self.entries_after_log:
-            _LOST_END_SAID.add(self._root)
+            _LOST_END_SAID.add(self.view.root)
             yield line_of_lost_end(self.entries_after_log, self.snapshot.log_end)
             yield from (f"{file}. {file.advice}" for file in misnamed_files(self.log))
 
@@ -636,7 +632,7 @@ class Health:
         return self._error(
             queue,
             missing,
-            f"queue {queue.topic}/{queue.queue_id} {end} its messages: the log has at least "
+            f"queue {queue.name} {end} its messages: the log has at least "
             f"{counted(missing.count, 'whole record')} of it that the queue does not list; the first has "
             f"queue offset {missing.offset} and log offset {missing.log_offset}",
         )
@@ -652,9 +648,8 @@ class Health:
         return self._error(
             queue,
             missing,
-            f"queue {queue.topic}/{queue.queue_id} does not list {records} that the log has of it, at queue "
-            f"offsets from {offset} to {missing.stop - 1}; the first has log offset "
-            f"{missing.log_offset}"
+            f"queue {queue.name} does not list {records} that the log has of it, at queue offsets from "
+            f"{offset} to {missing.stop - 1}; the first has log offset {missing.log_offset}"
             + (", and its entry leads to a record of another queue" if is_strange else ""),
         )
 
@@ -664,7 +659,7 @@ class Health:
         return self._error(
             queue,
             Missing(count, first.start, first.log_offset, first.size),
-            f"queue {queue.topic}/{queue.queue_id} lists {'' if found.is_all else 'at least '}"
+            f"queue {queue.name} lists {'' if found.is_all else 'at least '}"
             f"{counted(count, 'record')} of other queues, at queue offsets between {first.start} and "
             f"{files[-1].stop - 1}: its folder, or a file in it, was copied, renamed or exchanged",
             advice="Move it away if it is a copy, or rebuild the queues: rmqstore rebuild STORE --to NEW",
@@ -672,13 +667,12 @@ class Health:
 
     def _lost(self, queue: QueueId) -> StoreError:
         lost = self.lost_queues[queue]
-        error = CorruptQueueError(
+        return CorruptQueueError(
             self.view.folder(queue),
-            reason=f"queue {queue.topic}/{queue.queue_id} {lost}",
+            reason=f"queue {queue.name} {lost}",
             advice=f"{_REBUILD}. If the topic was deleted and created again, nothing is lost",
+            entry=ListedAt(*queue, 0, -1, 0, lost.records),
         )
-        error.entry = ListedAt(*queue, 0, -1, 0, lost.records)
-        return error
 
     def _unlisted_record(self, one: Unlisted) -> StoreError:
         entry = one.at
@@ -687,20 +681,18 @@ class Health:
             if one.skipped
             else f" of queue offset {entry.queue_offset}"
         )
-        error = CorruptQueueError(
+        return CorruptQueueError(
             self.log.path_at(entry.log_offset),
             offset=LogOffset(entry.log_offset),
-            reason=f"queue {entry.topic}/{entry.queue_id} does not list this record{why}, no consumer gets "
-            "it: the record",
+            reason=f"queue {entry.name} does not list this record{why}, no consumer gets it: the record",
             advice=_SKIPPED if one.skipped else _REBUILD,
+            entry=entry,
         )
-        error.entry = entry
-        return error
 
     def _further_unlisted(self, queue: QueueId, count: int) -> StoreError:
         return CorruptQueueError(
             self.view.folder(queue),
-            reason=f"{count} more records of queue {queue.topic}/{queue.queue_id} are in no entry of it",
+            reason=f"{count} more records of queue {queue.name} are in no entry of it",
             advice=f"{_REBUILD}. It skips those whose queue offsets earlier records have, as a broker does",
         )
 
@@ -755,14 +747,11 @@ class Health:
         self, queue: QueueId, missing: Missing, reason: str, advice: str = _REBUILD
     ) -> StoreError:
         state = self._states[queue]
-        error = CorruptQueueError(
+        return CorruptQueueError(
             self.view.folder(queue),
             offset=QueueOffset(missing.offset),
             reason=reason,
             actual=f"queue offsets {state.min_offset} to {state.max_offset}",
             advice=advice,
+            entry=ListedAt(*queue, missing.offset, missing.log_offset, missing.size, missing.count),
         )
-        error.entry = ListedAt(
-            *queue, missing.offset, missing.log_offset, missing.size, missing.count
-        )
-        return error

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import end_now
-from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
 from rmq_store.consumequeue.entry_of_record import other_queues
 from rmq_store.errors import StoreError
 from rmq_store.escaping import LOG
-from rmq_store.format.byte_layout import ABORT_FILE
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.index.index_file_reader import open_index_files
+from rmq_store.markers.lock_file import was_closed
 from rmq_store.snapshot.covered_range import LogRange, light_queues
 from rmq_store.snapshot.lost_queues import LOOKED_AT
 from rmq_store.snapshot.queue_range import QueueState
@@ -44,16 +41,9 @@ _ITEMS_TRIED = 64  # of all index files; each is a place of the disk
 class LostQueueEnds:
     """What queues of the snapshot of a view lack at their ends, as the rest of the store proves."""
 
-    def __init__(
-        self,
-        root: Path,
-        log: CommitLog,
-        config: StoreConfig,
-        view: QueueView,
-        records: UnlistedRecords,
-    ) -> None:
-        self._root, self._log, self._config, self._view = root, log, config, view
-        self.snapshot, self._records = view.snapshot, records
+    def __init__(self, view: QueueView, records: UnlistedRecords) -> None:
+        self._view, self._log, self.snapshot = view, view.log, view.snapshot
+        self._records = records
         self._searched: dict[QueueId, Missing | None] = {}
 
     @property
@@ -150,7 +140,10 @@ class LostQueueEnds:
         """The queue offset up to which consumers, and the broker's delay service, have read."""
         reached: dict[QueueId, int] = {}
         try:
-            groups = [*read_consumer_offsets(self._root).values(), read_delay_offsets(self._root)]
+            groups = [
+                *read_consumer_offsets(self._view.root).values(),
+                read_delay_offsets(self._view.root),
+            ]
         except StoreError as error:  # damaged: proves nothing
             LOG.warning("the ends of queues are not compared with consumer offsets: %s", error)
             return {}
@@ -175,9 +168,9 @@ class LostQueueEnds:
             self._searched[queue] = self._records.search({queue}, start, stop).ends.get(queue)
             if self._searched[queue] is None and stop < end and not state.bytes_after:
                 LOG.warning(
-                    "queue %s/%d has offsets up to %d, but a consumer is at %d: its end may be "
+                    "queue %s has offsets up to %d, but a consumer is at %d: its end may be "
                     "lost, or the topic was created again. Read with verifyQueue=true to find out",
-                    *queue,
+                    queue.name,
                     state.max_offset,
                     self.reached[queue],
                 )
@@ -191,7 +184,7 @@ class LostQueueEnds:
             return {}
         found: set[int] = set()
         try:
-            files = open_index_files(self._root, self._config)
+            files = open_index_files(self._view.root, self._view.config)
             for file in files:
                 found.update(file.sampled_places(max(1, _ITEMS_TRIED // len(files))))
         except StoreError:
@@ -209,6 +202,6 @@ class LostQueueEnds:
     def is_closed(self) -> bool:
         """Whether nothing has written the store since its last clean stop, which ended it."""
         snapshot = self.snapshot
-        if not snapshot.closed or (self._root / ABORT_FILE).exists():
+        if not snapshot.closed or not was_closed(self._view.root):
             return False
         return end_now(self._log, snapshot.log_end) == snapshot.log_end

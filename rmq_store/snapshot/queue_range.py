@@ -30,6 +30,9 @@ class QueueState:
     has_hole: bool = False
 
 
+EMPTY_QUEUE = QueueState(0, 0, 0, 0)
+
+
 @dataclass(slots=True)
 class ListedQueue:
     """A queue while its state is being determined: units [first, stop), and its last record's end."""

@@ -11,13 +11,16 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.compare_doubled_files import doubled_names
 from rmq_store.commitlog.log import CommitLog
+from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.config.json_files import config_names
 from rmq_store.config.tiered import tiered_queues
 from rmq_store.config.topics_json import (
     TOPICS_FILE,
+    batch_topics,
     lists_all_topics,
     may_be_read,
     queue_count,
@@ -30,13 +33,14 @@ from rmq_store.consumequeue.bisection import (
     recheck_neighbours,
 )
 from rmq_store.consumequeue.entries_after_log import entries_after
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.errors import InvalidArgumentError, StoreError, UnknownQueueError, nearest
 from rmq_store.escaping import LOG
 from rmq_store.files.cost import LOCAL
 from rmq_store.files.source import Ranges, fetch_all
-from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE, CONSUMEQUEUE_EXT_DIR
+from rmq_store.format.byte_layout import CHECKPOINT_FILE, CONSUMEQUEUE_EXT_DIR
 from rmq_store.format.queue_entries import (
     EXT_MAX_ADDRESS,
     FILLER_SIZE,
@@ -55,12 +59,12 @@ from rmq_store.format.topics import (
     is_system_topic,
 )
 from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.markers.lock_file import was_closed
 from rmq_store.snapshot.health import Health
-from rmq_store.snapshot.queue_range import QueueState
+from rmq_store.snapshot.queue_range import EMPTY_QUEUE, QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.text.sizes import counted
 
-_EMPTY = QueueState(0, 0, 0, 0)
 _LISTS_THEM = "rmqstore rebuild STORE --to NEW lists its messages, and source=commitlog reads them"
 _FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read
 _MOST_KEPT = 250_000  # entries of short queues, 40 bytes each
@@ -79,19 +83,44 @@ class QueueView:
 
     def __init__(
         self,
-        root: Path,
         open_log: Callable[[], CommitLog],
         folders: QueueFolders,
         snapshot: StoreSnapshot,
         is_system: Callable[[str], bool],
     ) -> None:
-        self._root, self.is_system = root, is_system
+        self.root, self.is_system = folders.root, is_system
         self._open_log = open_log
         self._folders = folders
         self.snapshot = snapshot
         self._exts: dict[QueueId, QueueExt] = {}
         self._kept: dict[QueueId, Entries] = {}
         self._room = _MOST_KEPT
+
+    @property
+    def log(self) -> CommitLog:
+        """The log. Raises ReadOnlyStoreError if the store is closed."""
+        return self._open_log()
+
+    @property
+    def log_end(self) -> int:
+        """Where the log ends."""
+        return self.snapshot.log_end
+
+    def lost(self) -> None:
+        """None: a broker does not replace these files."""
+
+    @property
+    def config(self) -> StoreConfig:
+        """The settings of the store's broker, as far as they are known."""
+        return self._folders.config
+
+    def requests_of(self, records: DecodedRecords, *, lmq: bool = True) -> DispatchRequests:
+        """What records give the queues: see `dispatch`."""
+        return dispatch(records, self.config.delay_levels_ms, self._batch_topics, lmq=lmq)
+
+    @cached_property
+    def _batch_topics(self) -> set[str]:
+        return self.snapshot.batch_topics | batch_topics(self.declared_topics)
 
     def topics(self) -> list[str]:
         """Sorted names of all topics that have a queue, or a lost one."""
@@ -146,7 +175,7 @@ class QueueView:
     @cached_property
     def has_topics_file(self) -> bool:
         """Whether there is a topics.json, a .bak of it or a database in its place. Raises AccessError."""
-        return TOPICS_FILE in config_names(self._root)
+        return TOPICS_FILE in config_names(self.root)
 
     @cached_property
     def known_topics(self) -> list[str]:
@@ -169,7 +198,7 @@ class QueueView:
 
     @cached_property
     def _lists_all_topics(self) -> bool:
-        return self.topics_problem is None and lists_all_topics(self._root)
+        return self.topics_problem is None and lists_all_topics(self.root)
 
     def is_undeclared(self, topic: str) -> bool:
         """Whether a broker that starts now does not know a topic: topics.json, which is there and can be
@@ -204,7 +233,7 @@ class QueueView:
         """The topics, and which groups have offsets in which retry topic. Raises AccessError."""
         readers: dict[str, set[str]] = {}
         try:
-            committed = read_consumer_offsets(self._root)
+            committed = read_consumer_offsets(self.root)
         except StoreError as error:
             LOG.warning("which groups read a retry topic is not known: %s", error)
             committed = {}
@@ -222,20 +251,16 @@ class QueueView:
     @cached_property
     def health(self) -> Health:
         """What is missing in the store."""
-        return Health(self._root, self._open_log(), self._folders.config, self)
+        return Health(self)
 
     def closed_end(self) -> int:
         """The end of the log of a store that was closed after its last record; else 0."""
         snapshot = self.snapshot
         # A broker makes the file `abort` before it takes the first message.
-        if (
-            snapshot.last_record is None
-            or not snapshot.closed
-            or (self._root / ABORT_FILE).exists()
-        ):
+        if snapshot.last_record is None or not snapshot.closed or not was_closed(self.root):
             return 0
-        flushed = Checkpoint.read_or_zero(self._root / CHECKPOINT_FILE).physic_msg_timestamp
-        stored = self._open_log().store_time_at(snapshot.last_record)
+        flushed = Checkpoint.read_or_zero(self.root / CHECKPOINT_FILE).physic_msg_timestamp
+        stored = self.log.store_time_at(snapshot.last_record)
         return 0 if stored is None or stored > flushed else snapshot.log_end
 
     def warnings(self) -> Iterator[str]:
@@ -245,7 +270,7 @@ class QueueView:
 
     def notes(self, *, listed: bool = True) -> Iterator[str]:
         """What may be lost, or is elsewhere. `listed`: with the files of the log that `info` names too."""
-        doubled = doubled_names(self._open_log()) if listed else None
+        doubled = doubled_names(self.log) if listed else None
         if doubled is not None:
             yield f"{doubled}. rmqstore verify compares them"
         yield from islice(self.health.lines_of_lost_end(), None if listed else 1)
@@ -264,9 +289,7 @@ class QueueView:
             )
         for queue, lost in self.health.lost_queues.items():
             if not lost.records:
-                yield (
-                    f"queue {queue.topic}/{queue.queue_id} {lost}. Unless its messages expired, {_LISTS_THEM}"
-                )
+                yield (f"queue {queue.name} {lost}. Unless its messages expired, {_LISTS_THEM}")
 
     @property
     def has_losses(self) -> bool:
@@ -276,7 +299,7 @@ class QueueView:
     def losses(self, *, listed: bool = True) -> Iterator[str]:
         """Messages that are lost or cannot be read: parts of the log and of queues without files, the log's
         lost end, lost queues. `listed`: with the missing files, which `info` names too."""
-        for start, stop in self._open_log().chain.holes if listed else ():
+        for start, stop in self.log.chain.holes if listed else ():
             if start > self.snapshot.log_end and not self.health.is_listed_beyond(start):
                 continue  # between files that were made ahead
             yield (
@@ -293,16 +316,16 @@ class QueueView:
             yield f"{error.reason}. {_LISTS_THEM}"
         for queue, lost in self.health.lost_queues.items():
             if lost.records:
-                yield f"queue {queue.topic}/{queue.queue_id} {lost}. {_LISTS_THEM}"
+                yield f"queue {queue.name} {lost}. {_LISTS_THEM}"
 
     def _tiered(self) -> Iterator[str]:
-        tiered = tiered_queues(self._root)
+        tiered = tiered_queues(self.root)
         if tiered is None:
             return
         begins = {queue: state.min_offset for queue, state in self.snapshot.queues.items()}
         older = tiered.with_older(begins)
         if older or tiered.first is None:
-            some = ", ".join(f"{queue.topic}/{queue.queue_id}" for queue in older[:_NAMED])
+            some = ", ".join(queue.name for queue in older[:_NAMED])
             some += ", ..." if len(older) > _NAMED else ""
             which = f"{counted(len(older), 'queue')} ({some})" if older else "queues"
             yield f"{tiered}. There {which} may begin with older messages, which consumers get"
@@ -319,12 +342,12 @@ class QueueView:
         if queue.topic in topics:
             given: Any = queue.queue_id
             if isinstance(given, Integral):
-                return _EMPTY
+                return EMPTY_QUEUE
             raise InvalidArgumentError(
-                self._root, reason="a queue has a whole number", actual=repr(given)
+                self.root, reason="a queue has a whole number", actual=repr(given)
             )
         raise UnknownQueueError(
-            self._root,
+            self.root,
             reason=f"there is no topic {queue.topic!r}",
             advice=nearest(queue.topic, topics, last=is_system_topic),
         )
@@ -385,7 +408,7 @@ class QueueView:
         unknown = [queue_id for queue_id in unknown if QueueId(topic, queue_id) not in lost]
         if unknown:
             raise UnknownQueueError(
-                self._root,
+                self.root,
                 reason=f"topic {topic!r} has no queue {unknown[0]}",
                 advice=f"Queues with messages are {', '.join(map(str, sorted(there)))}",
             )
@@ -441,7 +464,7 @@ class QueueView:
         """Ranges of queue offsets whose records would be in a hole of the log, in damage of it that is known,
         or after its end."""
         state, end = self.state(queue), self.snapshot.log_end
-        for start, stop in (*self._open_log().chain.holes, *self.health.damaged_ranges):
+        for start, stop in (*self.log.chain.holes, *self.health.damaged_ranges):
             if start < end:
                 yield self.offset_at_log(queue, start), self.offset_at_log(queue, min(stop, end))
         if self.log_offset_of(queue, state.max_offset - 1) >= end:
@@ -479,7 +502,7 @@ class QueueView:
 
         An inner batch is one entry, returned if any of its messages is in the range.
         """
-        self._open_log()
+        _ = self.log  # raises if the store is closed
         state = self.state(queue)
         if state.batch:
             listed = self._batch_entries(queue, state, start, stop)
@@ -604,7 +627,7 @@ class QueueView:
 
     def _ext(self, queue: QueueId) -> QueueExt | None:
         if queue not in self._exts:
-            folder = Path(queue_folder(self._root, CONSUMEQUEUE_EXT_DIR, queue))
+            folder = Path(queue_folder(self.root, CONSUMEQUEUE_EXT_DIR, queue))
             if not folder.is_dir():
                 return None
             self._exts[queue] = QueueExt(str(folder))
@@ -727,4 +750,4 @@ class QueueView:
         if not len(entries) or not entries.points_to_record[0]:
             return None
         where, size = int(entries.log_offset[0]), int(entries.size[0])
-        return self._open_log().store_time_at(where, size, queue)
+        return self.log.store_time_at(where, size, queue)

@@ -7,17 +7,12 @@ does not write the entries of earlier records.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.commitlog.walk import walk
-from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.rocksdb import has_queue_files, rocksdb_queues
-from rmq_store.config.topics_json import batch_topics
-from rmq_store.consumequeue.entry_of_record import dispatch
 from rmq_store.errors import LogOffset, UnsupportedStoreError
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.queue_view import QueueView
@@ -33,7 +28,7 @@ class _Listing(NamedTuple):
     log_offset: int
 
 
-def refuse_late_files(root: Path, log: CommitLog, view: QueueView, config: StoreConfig) -> None:
+def refuse_late_files(view: QueueView) -> None:
     """Raise UnsupportedStoreError if records at the start of the log are in no queue file beside a database.
 
     They are in the database alone, if it was not read, or in no queue at all.
@@ -41,11 +36,11 @@ def refuse_late_files(root: Path, log: CommitLog, view: QueueView, config: Store
     Reads the first records of the log, until one is in a queue file. One whose queue offset was used
     again, or whose topic is not declared any more, proves nothing: its topic was deleted.
     """
-    database = rocksdb_queues(root)
-    if database is None or not has_queue_files(root):
+    database = rocksdb_queues(view.root)
+    if database is None or not has_queue_files(view.root):
         return
     first: _Listing | None = None
-    for record in _first_records(log, view, config):
+    for record in _first_records(view):
         first = first or record
         listed = _is_listed(view, record)
         if listed:
@@ -69,14 +64,13 @@ def refuse_late_files(root: Path, log: CommitLog, view: QueueView, config: Store
         )
 
 
-def _first_records(log: CommitLog, view: QueueView, config: StoreConfig) -> list[_Listing]:
-    batch = batch_topics(view.declared_topics) | view.snapshot.batch_topics
-    stop = min(view.snapshot.log_end, log.start + _LOOKED_AT)
-    for piece in walk(log, log.start, stop):
+def _first_records(view: QueueView) -> list[_Listing]:
+    start = view.log.start
+    stop = min(view.snapshot.log_end, start + _LOOKED_AT)
+    for piece in walk(view.log, start, stop):
         if not isinstance(piece, SoundRun):
             continue
-        records = DecodedRecords.of(piece.headers)
-        found = dispatch(records, config.delay_levels_ms, batch, lmq=False)
+        found = view.requests_of(DecodedRecords.of(piece.headers), lmq=False)
         if len(found):
             return [
                 _Listing(found.queues[queue], offset, place)

@@ -20,16 +20,14 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.marks import Mark
 from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.commitlog.walk import last_from
-from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
 from rmq_store.files.parallel import side_by_side
-from rmq_store.format.byte_layout import ABORT_FILE
 from rmq_store.format.queue_entries import FILLER_SIZE, Entries, concat_entries
 from rmq_store.format.queues import QueueId
-from rmq_store.snapshot.queue_range import ListedQueue, QueueState
+from rmq_store.markers.lock_file import was_closed
+from rmq_store.snapshot.queue_range import EMPTY_QUEUE, ListedQueue, QueueState
 from rmq_store.snapshot.undispatched_records import end_offset, find_undispatched
 
 _T = TypeVar("_T")
@@ -86,12 +84,7 @@ class Fact(Generic[_T]):
 
 
 def take_snapshot(
-    root: Path,
-    log: CommitLog,
-    folders: QueueFolders,
-    config: StoreConfig,
-    *,
-    past_damage: bool = False,
+    log: CommitLog, folders: QueueFolders, *, past_damage: bool = False
 ) -> StoreSnapshot:
     """Determine the state of a store from its current files. Reads only the undispatched end of the log.
 
@@ -101,7 +94,7 @@ def take_snapshot(
     UndispatchedError if too many records are in no queue.
     """
     with collector_paused():
-        return _snapshot_of(root, log, folders, config, past_damage)
+        return _snapshot_of(log, folders, past_damage)
 
 
 def snapshot_without_queues(root: Path, log: CommitLog) -> StoreSnapshot:
@@ -109,7 +102,7 @@ def snapshot_without_queues(root: Path, log: CommitLog) -> StoreSnapshot:
 
     Damage in that file, or at its start, does not end the log if valid records follow.
     """
-    closed, file = not (root / ABORT_FILE).exists(), log.last_file()
+    closed, file = was_closed(root), log.last_file()
     if file is None:
         return StoreSnapshot(log.start, log.start, closed=closed)
     (last, end), file_end = last_from(log, file.base), log.chain.segment_end(file)
@@ -123,10 +116,8 @@ def snapshot_without_queues(root: Path, log: CommitLog) -> StoreSnapshot:
     return StoreSnapshot(log.start, end, last_record=last, closed=closed)
 
 
-def _snapshot_of(
-    root: Path, log: CommitLog, folders: QueueFolders, config: StoreConfig, past_damage: bool
-) -> StoreSnapshot:
-    closed = not (root / ABORT_FILE).exists()
+def _snapshot_of(log: CommitLog, folders: QueueFolders, past_damage: bool) -> StoreSnapshot:
+    closed = was_closed(folders.root)
     listed = _look_at_all(log, folders)
     end = _find_log_end(log, listed.values(), past_damage)
     # After a crash the log may end before its queues; a file that is gone from the middle is a loss.
@@ -135,10 +126,7 @@ def _snapshot_of(
         for listed_queue in listed.values():
             _cut_to_log(listed_queue, end.stop)
     back_from = None if closed else end.dispatched
-    batch = batch_topics(folders.declared[0])
-    tails, misplaced = find_undispatched(
-        log, listed, config, batch, end.dispatched, end.stop, back_from
-    )
+    tails, misplaced = find_undispatched(log, folders, listed, end.dispatched, end.stop, back_from)
     states = {
         queue: _state(listed_queue, tails.pop(queue, None))
         for queue, listed_queue in listed.items()
@@ -309,7 +297,7 @@ def _state(listed_queue: ListedQueue, tail: Entries | None) -> QueueState:
 def _state_of_tail(tail: Entries) -> QueueState:
     """The state of a queue that has no files yet."""
     if not len(tail):
-        return QueueState(0, 0, 0, 0)
+        return EMPTY_QUEUE
     first, stop = int(tail.offset[0]), int(tail.offset[-1] + tail.count[-1])
     batch = bool((tail.count[tail.points_to_record] > 1).any())
     return QueueState(first, stop, first, first, batch, tail)

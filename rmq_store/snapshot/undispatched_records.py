@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 
 import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.commitlog.walk import walk
-from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
+from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptQueueError, LogOffset, StoreError, UndispatchedError
 from rmq_store.format.array_types import Mask
 from rmq_store.format.byte_layout import MIN_RECORD_SIZE
@@ -29,9 +31,8 @@ _LOOK_BACK = 64 << 20  # bytes before the dispatched end to search for strays in
 
 def find_undispatched(
     log: CommitLog,
+    folders: QueueFolders,
     listed: Mapping[QueueId, ListedQueue],
-    config: StoreConfig,
-    batch: Collection[str],
     dispatched: int,
     log_end: int,
     back_from: int | None,
@@ -41,15 +42,19 @@ def find_undispatched(
     The broker dispatches in log order, so in its own store they are all after the place that the
     queues have reached. In a copy made while it ran, the files of one queue may be older than those
     of another. So an unclean store is also searched backwards from `back_from`, until a range adds
-    nothing; records after it are in the queues that they belong to. None: it is not searched. `batch`: the
-    topics with queue.type=BatchCQ.
+    nothing; records after it are in the queues that they belong to. None: it is not searched.
     """
-    batch = {*batch, *(queue.topic for queue, listed_queue in listed.items() if listed_queue.batch)}
-    found = _strays_in(log, dispatched, log_end, listed, config, batch)
+    batch = {queue.topic for queue, listed_queue in listed.items() if listed_queue.batch}
+    batch |= batch_topics(folders.declared[0])
+
+    def requests_of(headers: Headers) -> DispatchRequests:
+        return dispatch(DecodedRecords.of(headers), folders.config.delay_levels_ms, batch)
+
+    found = _strays_in(log, dispatched, log_end, listed, requests_of)
     start = log.start if back_from is None else min(back_from, dispatched)
     while start > log.start:
         before = guess_record(log, start - _LOOK_BACK, start)
-        more = _strays_in(log, before, start, listed, config, batch)
+        more = _strays_in(log, before, start, listed, requests_of)
         start = before
         if not more:
             break
@@ -84,8 +89,7 @@ def _strays_in(
     start: int,
     stop: int,
     listed: Mapping[QueueId, ListedQueue],
-    config: StoreConfig,
-    batch: Collection[str],
+    requests_of: Callable[[Headers], DispatchRequests],
 ) -> dict[QueueId, Entries]:
     """Entries of the records in [start, stop) that are after the last entry of their queue."""
     parts: dict[QueueId, list[Entries]] = {}
@@ -95,8 +99,7 @@ def _strays_in(
     for piece in walk(log, start, stop):
         if not isinstance(piece, SoundRun):
             continue  # damage: the records after it count too
-        found = dispatch(DecodedRecords.of(piece.headers), config.delay_levels_ms, batch)
-        for queue, entries in _by_queue(found, listed):
+        for queue, entries in _by_queue(requests_of(piece.headers), listed):
             parts.setdefault(queue, []).append(entries)
             count += len(entries)
         if count > MOST_UNDISPATCHED:
@@ -200,12 +203,12 @@ class _Placing:
             error = CorruptQueueError(
                 self._log.path_at(entry.log_offset),
                 offset=LogOffset(entry.log_offset),
-                reason=f"a record that queue {self._queue.topic}/{self._queue.queue_id} does not "
+                reason=f"a record that queue {self._queue.name} does not "
                 f"list says queue offset {entry.queue_offset}, which does not follow the queue's end",
                 advice="Read with source=commitlog to get the message, "
                 "or rebuild the queues: rmqstore rebuild STORE --to NEW",
+                entry=entry,
             )
-            error.entry = entry
             self.misplaced.append(error)
 
 

@@ -13,16 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rmq_store.arrow.column_values import stored_topics
+from rmq_store.arrow.column_values import numbered_topics
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.arrow.string_slices import numbers_of
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_or_gap import Extent, SoundRun
 from rmq_store.commitlog.walk import walk
-from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.topics_json import batch_topics
-from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, numbered_queues
 from rmq_store.errors import ListedAt, MissingFileError, StoreError
 from rmq_store.files.cost import LOCAL
 from rmq_store.format.array_types import Ints, Mask
@@ -42,7 +38,7 @@ from rmq_store.snapshot.files_of_other_queues import (
     are_of_others,
     edges_of_files,
 )
-from rmq_store.snapshot.queue_range import QueueState
+from rmq_store.snapshot.queue_range import EMPTY_QUEUE
 
 if TYPE_CHECKING:
     from rmq_store.snapshot.queue_view import QueueView
@@ -57,11 +53,8 @@ many, once a snapshot. In a larger store it would take longer than many a read.
 _DAMAGE = (Gap.DAMAGED, Gap.TORN, Gap.STALE)
 _MOST_GAPS = 10  # damaged ranges that are compared with what queues list there
 MOST_NAMED = 10_000  # records inside of queues that are reported one by one
-_ID = 0xFFFFFFFF  # the bits of a queueId
-_FAR = 4096  # queue offsets; records further apart are looked up separately
 _KEPT = 1 << 22  # entries kept in the order of the log, of all queues; 16 bytes each
 _ENTRIES_TRIED = 64  # last entries of a queue, for one that points to a record
-_NO_STATE = QueueState(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +155,8 @@ class ListedPlaces(NamedTuple):
 class UnlistedRecords:
     """Looks for such records in ranges of the log of one snapshot."""
 
-    def __init__(self, log: CommitLog, config: StoreConfig, view: QueueView) -> None:
-        self._log, self._config = log, config
-        self._view, self._snapshot = view, view.snapshot
+    def __init__(self, view: QueueView) -> None:
+        self._view, self._log, self._snapshot = view, view.log, view.snapshot
         self._listings: dict[QueueId, ListedPlaces] = {}
 
     @property
@@ -228,7 +220,7 @@ class UnlistedRecords:
         missing = MissingRecords()
         for piece in self.pieces(start, stop):
             if isinstance(piece, SoundRun):
-                self._note_missing(queues, self._request_of(piece.headers), missing)
+                self._note_missing(queues, self._requests_of(piece.headers), missing)
             elif len(missing.gaps) < _MOST_GAPS and self.is_damage(piece):
                 missing.gaps.append(piece)
         return missing
@@ -240,7 +232,7 @@ class UnlistedRecords:
             within = (places >= file.base) & (places < chain.segment_end(file))
             try:
                 for _, headers in self._log.whole_headers(places[within]):
-                    requests = self._request_of(headers)
+                    requests = self._requests_of(headers)
                     self._note_missing(self._snapshot.queues.keys(), requests, missing)
             except MissingFileError:
                 continue  # it has expired since the store was opened
@@ -277,7 +269,7 @@ class UnlistedRecords:
         """As `search`, added to `missing`. Yields the damage in the range."""
         for piece in self.pieces(start, stop):
             if isinstance(piece, SoundRun):
-                requests = self._request_of(piece.headers)
+                requests = self._requests_of(piece.headers)
                 self._note_missing(queues, requests, missing)
                 missing.queueless.append(requests.take(self._queueless(requests)))
             elif self.is_damage(piece):
@@ -286,7 +278,7 @@ class UnlistedRecords:
     def _queueless(self, requests: DispatchRequests) -> Mask:
         """Mask of the records whose queue has no messages."""
         there = self._snapshot.queues
-        states = (there.get(queue, _NO_STATE) for queue in requests.queues)
+        states = (there.get(queue, EMPTY_QUEUE) for queue in requests.queues)
         empty = np.array([one.min_offset >= one.max_offset for one in states], dtype=bool)
         found: Mask = empty[requests.queue]
         return found
@@ -299,7 +291,7 @@ class UnlistedRecords:
         if not len(rows):
             return
         states = self._snapshot.queues
-        there = [states[q] if q in queues else _NO_STATE for q in requests.queues]
+        there = [states[q] if q in queues else EMPTY_QUEUE for q in requests.queues]
         low = np.array([state.min_offset for state in there], dtype=np.int64)
         high = np.array([state.max_offset for state in there], dtype=np.int64)
         outside = requests.offset < low[requests.queue]
@@ -339,13 +331,9 @@ class UnlistedRecords:
         An entry that leads to no record of the queue is damage that its reader reports; it is noted as
         `between` for who reads no entry.
         """
-        rows = rows[np.argsort(requests.offset[rows], kind="stable")]
-        for part in np.split(rows, np.flatnonzero(np.diff(requests.offset[rows]) > _FAR) + 1):
-            if not len(part):
-                continue
-            start = int(requests.offset[part[0]])
-            stop = int(requests.offset[part[-1]] + requests.count[part[-1]])
-            found = self.compare(queue, requests, part, self._view.entries(queue, start, stop))
+        for part in requests.near_rows(rows):
+            entries = self._view.entries(queue, *requests.offsets_of(part))
+            found = self.compare(queue, requests, part, entries)
             lost = part[found.lost]
             for known, some in (
                 (missing.between, lost),
@@ -399,7 +387,7 @@ class UnlistedRecords:
         own = np.full(len(entries), -1, dtype=np.int64)
         try:
             for rows, headers in self._log.whole_headers(entries.log_offset, entries.size):
-                found = self._request_of(headers)
+                found = self._requests_of(headers)
                 mine = np.array([one == queue for one in found.queues], dtype=bool)[found.queue]
                 places, offsets = found.log_offset[mine].tolist(), found.offset[mine].tolist()
                 known = dict(zip(places, offsets, strict=True))
@@ -458,7 +446,7 @@ class UnlistedRecords:
         """What the whole records that start in [start, stop) of the log give the queues."""
         for piece in self.pieces(start, stop):
             if isinstance(piece, SoundRun):
-                yield self._request_of(piece.headers)
+                yield self._requests_of(piece.headers)
 
     def queues_named(self, start: int, stop: int) -> set[QueueId]:
         """The topics and queueIds of the whole records that start in [start, stop) of the log.
@@ -468,11 +456,8 @@ class UnlistedRecords:
         found: set[QueueId] = set()
         for piece in self.pieces(start, stop):
             if isinstance(piece, SoundRun):
-                topics = stored_topics(piece.headers).dictionary_encode()
-                codes = numbers_of(topics.indices, np.int32).astype(np.int64)
-                keys = np.unique(codes << 32 | (piece.headers.queue_id.astype(np.int64) & _ID))
-                names = topics.dictionary.to_pylist()
-                found |= {QueueId(names[key >> 32], key & _ID) for key in keys.tolist()}
+                ids = piece.headers.queue_id.astype(np.int64)
+                found.update(numbered_queues(*numbered_topics(piece.headers), ids)[0])
         return found
 
     def pieces(self, start: int, stop: int) -> Iterator[SoundRun | Extent]:
@@ -489,13 +474,8 @@ class UnlistedRecords:
                 gone = chain.segment_at(at)
                 at = stop if gone is None else chain.segment_end(gone)
 
-    def _request_of(self, headers: Headers) -> DispatchRequests:
-        records = DecodedRecords.of(headers)
-        return dispatch(records, self._config.delay_levels_ms, self._batch_topics)
-
-    @cached_property
-    def _batch_topics(self) -> set[str]:
-        return self._snapshot.batch_topics | batch_topics(self._view.declared_topics)
+    def _requests_of(self, headers: Headers) -> DispatchRequests:
+        return self._view.requests_of(DecodedRecords.of(headers))
 
     def is_damage(self, piece: Extent) -> bool:
         """Whether a gap is damage. A ghost is, if it is no copy of the record that it names."""

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 from rmq_store.config.json_files import as_it_is, config_names, read_config, written_at
 from rmq_store.errors import CorruptConfigError
-from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
+from rmq_store.format.byte_layout import CHECKPOINT_FILE, CONFIG_DIR
 from rmq_store.format.queues import QueueSlice
 from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.markers.lock_file import was_closed
 from rmq_store.store import MessageStore
-from rmq_store.tables.table import BROKER, FLAG, LONG, TEXT, TIMESTAMP, Row, Table, TableColumn
+from rmq_store.tables.table import FLAG, LONG, TEXT, TIMESTAMP, Row, Table, columns
 
 _SECRET = re.compile(r"(?i)(password|passwd|secret|access_?key|token|credential)")
 HIDDEN = "(hidden)"
@@ -26,7 +27,7 @@ def _checkpoint(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Ite
     row: dict[str, Any] = {
         "logStart": start,
         "logEnd": end,
-        "cleanShutdown": not (Path(store.path) / ABORT_FILE).exists(),
+        "cleanShutdown": was_closed(store.path),
     }
     if found is not None:
         row |= {
@@ -43,17 +44,16 @@ def _checkpoint(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Ite
 CHECKPOINT_TABLE = Table(
     "checkpoint",
     "how far the broker says it flushed, and how far the files go",
-    (
-        BROKER,
-        TableColumn("physicMsgTimestamp", TIMESTAMP, "store time of the last record flushed"),
-        TableColumn("logicsMsgTimestamp", TIMESTAMP, "the same for the queues"),
-        TableColumn("indexMsgTimestamp", TIMESTAMP, "the same for the index"),
-        TableColumn("masterFlushedOffset", LONG, "log offset up to which the master flushed"),
-        TableColumn("confirmPhyOffset", LONG, "log offset up to which the replicas confirmed"),
-        TableColumn("logicsPhysicalOffset", LONG, "log offset up to which the queues are flushed"),
-        TableColumn("logStart", LONG, "log offset where the first file starts"),
-        TableColumn("logEnd", LONG, "log offset after the last record"),
-        TableColumn("cleanShutdown", FLAG, "whether the broker stopped cleanly (no file abort)"),
+    columns(
+        ("physicMsgTimestamp", TIMESTAMP, "store time of the last record flushed"),
+        ("logicsMsgTimestamp", TIMESTAMP, "the same for the queues"),
+        ("indexMsgTimestamp", TIMESTAMP, "the same for the index"),
+        ("masterFlushedOffset", LONG, "log offset up to which the master flushed"),
+        ("confirmPhyOffset", LONG, "log offset up to which the replicas confirmed"),
+        ("logicsPhysicalOffset", LONG, "log offset up to which the queues are flushed"),
+        ("logStart", LONG, "log offset where the first file starts"),
+        ("logEnd", LONG, "log offset after the last record"),
+        ("cleanShutdown", FLAG, "whether the broker stopped cleanly (no file abort)"),
     ),
     _checkpoint,
 )
@@ -116,15 +116,12 @@ def _leaves(value: Any, name: str = "", secret: bool = False) -> Iterator[tuple[
 CONFIG = Table(
     "config",
     "the JSON files under config/, and databases in their place, value by value; secrets are hidden",
-    (
-        BROKER,
-        TableColumn("file", TEXT, "the file, or its .bak if that was read instead"),
-        TableColumn("modified", TIMESTAMP, "when it was last written"),
-        TableColumn("name", TEXT, "the path of names to the value, joined by dots"),
-        TableColumn("value", TEXT, "the value; JSON if it is not a text"),
-        TableColumn(
-            "problem", TEXT, "why the file cannot be read, or why its .bak was read instead"
-        ),
+    columns(
+        ("file", TEXT, "the file, or its .bak if that was read instead"),
+        ("modified", TIMESTAMP, "when it was last written"),
+        ("name", TEXT, "the path of names to the value, joined by dots"),
+        ("value", TEXT, "the value; JSON if it is not a text"),
+        ("problem", TEXT, "why the file cannot be read, or why its .bak was read instead"),
     ),
     _config,
 )

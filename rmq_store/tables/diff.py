@@ -17,7 +17,7 @@ from rmq_store.format.record import Gap
 from rmq_store.store import MessageStore
 from rmq_store.tables.checkpoint_config import config_rows
 from rmq_store.tables.groups_offsets import OFFSETS
-from rmq_store.tables.table import BROKER, LONG, TEXT, Row, Table, TableColumn
+from rmq_store.tables.table import LONG, TEXT, Row, Table, columns
 from rmq_store.text.sizes import counted, size
 
 _STEP = 4 << 20  # bytes of the log that are held at once
@@ -36,17 +36,14 @@ OnBytes = Callable[[int], None]
 DIFF = Table(
     "diff",
     "what two stores of one broker group do not have in common; the command diff prints it",
-    (
-        BROKER,
-        TableColumn("what", TEXT, "log, queue, offset or config"),
-        TableColumn("name", TEXT, "the queue, the group and its queue, or the file and its value"),
-        TableColumn(
-            "first", LONG, "the first log offset or queue offset for which the row is true"
-        ),
-        TableColumn("count", LONG, "bytes of the log, or messages of a queue, that it is about"),
-        TableColumn("one", TEXT, "what the first store has; null for nothing"),
-        TableColumn("other", TEXT, "what the second store has"),
-        TableColumn("meaning", TEXT, "the difference in a sentence"),
+    columns(
+        ("what", TEXT, "log, queue, offset or config"),
+        ("name", TEXT, "the queue, the group and its queue, or the file and its value"),
+        ("first", LONG, "the first log offset or queue offset for which the row is true"),
+        ("count", LONG, "bytes of the log, or messages of a queue, that it is about"),
+        ("one", TEXT, "what the first store has; null for nothing"),
+        ("other", TEXT, "what the second store has"),
+        ("meaning", TEXT, "the difference in a sentence"),
     ),
 )
 
@@ -203,7 +200,7 @@ def _piece_over(log: CommitLog, place: int) -> _Piece:
 
 
 def _of_queue(one: MessageStore, other: MessageStore, queue: QueueId) -> Iterator[Row]:
-    name = f"{queue.topic}/{queue.queue_id}"
+    name = queue.name
     ranges = []
     for store in (one, other):
         has = queue in store.view.snapshot.queues

@@ -21,17 +21,7 @@ from rmq_store.format.byte_layout import (
 from rmq_store.format.queues import QueueSlice
 from rmq_store.index.index_file_reader import IndexFile
 from rmq_store.store import MessageStore
-from rmq_store.tables.table import (
-    BROKER,
-    DOUBLE,
-    INT,
-    LONG,
-    TEXT,
-    TIMESTAMP,
-    Row,
-    Table,
-    TableColumn,
-)
+from rmq_store.tables.table import DOUBLE, INT, LONG, TEXT, TIMESTAMP, Row, Table, columns
 
 _QUEUE_PARTS = (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_EXT_DIR)
 _ITEMS_AT_ONCE = 1 << 20
@@ -90,18 +80,15 @@ def _file(root: Path, path: str, of_the_log: bool) -> Iterator[Row]:
 FILES = Table(
     "files",
     "every file in the store's folder, and in the log's folder if that is elsewhere",
-    (
-        BROKER,
-        TableColumn(
-            "part", TEXT, "commitlog, consumequeue, index, config, ...; store for the root"
-        ),
-        TableColumn("path", TEXT, "path of the file"),
-        TableColumn("topic", TEXT, "topic, for a queue file"),
-        TableColumn("queueId", INT, "queue, for a queue file"),
-        TableColumn("baseOffset", LONG, "stream offset of the first byte, for a segment file"),
-        TableColumn("size", LONG, "size in bytes"),
-        TableColumn("allocated", LONG, "bytes on the disk; less than size if the file is sparse"),
-        TableColumn("modified", TIMESTAMP, "when it was last written"),
+    columns(
+        ("part", TEXT, "commitlog, consumequeue, index, config, ...; store for the root"),
+        ("path", TEXT, "path of the file"),
+        ("topic", TEXT, "topic, for a queue file"),
+        ("queueId", INT, "queue, for a queue file"),
+        ("baseOffset", LONG, "stream offset of the first byte, for a segment file"),
+        ("size", LONG, "size in bytes"),
+        ("allocated", LONG, "bytes on the disk; less than size if the file is sparse"),
+        ("modified", TIMESTAMP, "when it was last written"),
     ),
     _files,
 )
@@ -152,25 +139,20 @@ def _chains(file: IndexFile) -> tuple[int, int]:
 INDEX = Table(
     "index",
     "the index files, how full they are, and the ranges of the log that no file covers",
-    (
-        BROKER,
-        TableColumn("path", TEXT, "the index file; null for a gap"),
-        TableColumn("slots", INT, "hash slots"),
-        TableColumn("maxItems", INT, "places for items; the first one stays empty"),
-        TableColumn("items", INT, "items in use"),
-        TableColumn("usedSlots", INT, "slots that have an item"),
-        TableColumn("load", DOUBLE, "items divided by those that fit, maxItems - 1"),
-        TableColumn(
-            "longestChain", INT, "items in the fullest slot, which the slowest look-up reads"
-        ),
-        TableColumn("beginTimestamp", TIMESTAMP, "store time of the first message indexed"),
-        TableColumn("endTimestamp", TIMESTAMP, "store time of the last message indexed"),
-        TableColumn(
-            "beginLogOffset", LONG, "log offset of the first message; for a gap, its start"
-        ),
-        TableColumn("endLogOffset", LONG, "log offset of the last message; for a gap, its end"),
-        TableColumn("gapBytes", LONG, "for a gap: bytes of the log without an index"),
-        TableColumn("problem", TEXT, "why a file cannot be used, or what a gap is"),
+    columns(
+        ("path", TEXT, "the index file; null for a gap"),
+        ("slots", INT, "hash slots"),
+        ("maxItems", INT, "places for items; the first one stays empty"),
+        ("items", INT, "items in use"),
+        ("usedSlots", INT, "slots that have an item"),
+        ("load", DOUBLE, "items divided by those that fit, maxItems - 1"),
+        ("longestChain", INT, "items in the fullest slot, which the slowest look-up reads"),
+        ("beginTimestamp", TIMESTAMP, "store time of the first message indexed"),
+        ("endTimestamp", TIMESTAMP, "store time of the last message indexed"),
+        ("beginLogOffset", LONG, "log offset of the first message; for a gap, its start"),
+        ("endLogOffset", LONG, "log offset of the last message; for a gap, its end"),
+        ("gapBytes", LONG, "for a gap: bytes of the log without an index"),
+        ("problem", TEXT, "why a file cannot be used, or what a gap is"),
     ),
     _index,
 )

@@ -9,7 +9,7 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.store import MessageStore
 from rmq_store.tables.compute_lag import group_rows, source_of
-from rmq_store.tables.table import BROKER, INT, LONG, TEXT, TIMESTAMP, Row, Table, TableColumn
+from rmq_store.tables.table import INT, LONG, TEXT, TIMESTAMP, Row, Table, columns
 
 
 def _groups(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
@@ -19,23 +19,18 @@ def _groups(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterato
 GROUPS = Table(
     "groups",
     "how far each consumer group is in each queue, according to the broker's file",
-    (
-        BROKER,
-        TableColumn("consumerGroup", TEXT, "the group"),
-        TableColumn("topic", TEXT, "topic of the queue"),
-        TableColumn("queueId", INT, "number of the queue"),
-        TableColumn("consumerOffset", LONG, "the next queue offset that the group will consume"),
-        TableColumn("minOffset", LONG, "the first queue offset that has a message"),
-        TableColumn("maxOffset", LONG, "the queue offset after the last message"),
-        TableColumn("lag", LONG, "messages not consumed yet"),
-        TableColumn("lagBytes", LONG, "bytes of their records; estimated above a million messages"),
-        TableColumn(
-            "lagMs", LONG, "store time of the newest message minus that of the first unconsumed one"
-        ),
-        TableColumn(
-            "firstUnconsumedTimestamp", TIMESTAMP, "when the first unconsumed message was stored"
-        ),
-        TableColumn(
+    columns(
+        ("consumerGroup", TEXT, "the group"),
+        ("topic", TEXT, "topic of the queue"),
+        ("queueId", INT, "number of the queue"),
+        ("consumerOffset", LONG, "the next queue offset that the group will consume"),
+        ("minOffset", LONG, "the first queue offset that has a message"),
+        ("maxOffset", LONG, "the queue offset after the last message"),
+        ("lag", LONG, "messages not consumed yet"),
+        ("lagBytes", LONG, "bytes of their records; estimated above a million messages"),
+        ("lagMs", LONG, "store time of the newest message minus that of the first unconsumed one"),
+        ("firstUnconsumedTimestamp", TIMESTAMP, "when the first unconsumed message was stored"),
+        (
             "status",
             TEXT,
             "OK, BELOW_MIN (unconsumed messages expired), ABOVE_MAX "
@@ -47,9 +42,9 @@ GROUPS = Table(
             "files have none or are gone, so the lag is not known), NOT_KNOWN (the queue has no files, and "
             "topics.json, which may declare it, cannot be read) or NO_SUCH_QUEUE",
         ),
-        TableColumn("configFile", TEXT, "the file that says so"),
-        TableColumn("configModified", TIMESTAMP, "when that was written"),
-        TableColumn("configAgeMs", LONG, "age of the file, which misses what was consumed since"),
+        ("configFile", TEXT, "the file that says so"),
+        ("configModified", TIMESTAMP, "when that was written"),
+        ("configAgeMs", LONG, "age of the file, which misses what was consumed since"),
     ),
     _groups,
     counts_entries=True,
@@ -82,19 +77,18 @@ def _offsets(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterat
 OFFSETS = Table(
     "offsets",
     "every offset in the broker's files, unchanged",
-    (
-        BROKER,
-        TableColumn(
+    columns(
+        (
             "kind",
             TEXT,
             "consumer, lmq (light queue), pull (what the group was sent), pop (what it was given in order) "
             "or delay (delay level)",
         ),
-        TableColumn("file", TEXT, "the file that says so"),
-        TableColumn("consumerGroup", TEXT, "the group; null for a delay level"),
-        TableColumn("topic", TEXT, "topic of the queue"),
-        TableColumn("queueId", INT, "number of the queue; for a delay level, the level minus one"),
-        TableColumn("offset", LONG, "the next queue offset to consume, to send or to deliver"),
+        ("file", TEXT, "the file that says so"),
+        ("consumerGroup", TEXT, "the group; null for a delay level"),
+        ("topic", TEXT, "topic of the queue"),
+        ("queueId", INT, "number of the queue; for a delay level, the level minus one"),
+        ("offset", LONG, "the next queue offset to consume, to send or to deliver"),
     ),
     _offsets,
 )

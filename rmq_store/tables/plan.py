@@ -10,38 +10,23 @@ from collections.abc import Sequence
 from rmq_store.errors import shown_path
 from rmq_store.format.queues import QueueSlice
 from rmq_store.store import MessageStore
-from rmq_store.tables.table import (
-    BROKER,
-    FLAG,
-    INT,
-    LONG,
-    TEXT,
-    TEXTS,
-    TIMESTAMP,
-    Table,
-    TableColumn,
-)
+from rmq_store.tables.table import FLAG, INT, LONG, TEXT, TEXTS, TIMESTAMP, Table, columns
 
 PLAN = Table(
     "plan",
     "what a query with the same options (and filters) would read, partition by partition",
-    (
-        BROKER,
-        TableColumn("path", TEXT, "the store"),
-        TableColumn(
-            "partition", INT, "number of the partition; null for a store that was left out"
-        ),
-        TableColumn("logStart", LONG, "log offset where its slice of the log starts; null if open"),
-        TableColumn("logStop", LONG, "log offset where it ends; null if open"),
-        TableColumn("queues", INT, "queues that have messages in it"),
-        TableColumn(
-            "entries", LONG, "queue entries to read: messages before the selection by tags and keys"
-        ),
-        TableColumn("selectedBytes", LONG, "approximate bytes of their records"),
-        TableColumn("readsLog", FLAG, "whether the query opens the log, or needs only the queues"),
-        TableColumn("files", TEXTS, "the files that the query opens"),
-        TableColumn("ranges", TEXT, 'queue offsets, as JSON: {"topic": {"0": [[start, stop]]}}'),
-        TableColumn("leftOut", TEXT, "why a store was left out"),
+    columns(
+        ("path", TEXT, "the store"),
+        ("partition", INT, "number of the partition; null for a store that was left out"),
+        ("logStart", LONG, "log offset where its slice of the log starts; null if open"),
+        ("logStop", LONG, "log offset where it ends; null if open"),
+        ("queues", INT, "queues that have messages in it"),
+        ("entries", LONG, "queue entries to read: messages before the selection by tags and keys"),
+        ("selectedBytes", LONG, "approximate bytes of their records"),
+        ("readsLog", FLAG, "whether the query opens the log, or needs only the queues"),
+        ("files", TEXTS, "the files that the query opens"),
+        ("ranges", TEXT, 'queue offsets, as JSON: {"topic": {"0": [[start, stop]]}}'),
+        ("leftOut", TEXT, "why a store was left out"),
     ),
 )
 
@@ -78,27 +63,19 @@ def log_files_between(store: MessageStore, start: int | None, stop: int | None) 
 STREAM = Table(
     "stream",
     "how far behind a query of readStream is, by its checkpoint folder: one row for each store",
-    (
-        BROKER,
-        TableColumn("path", TEXT, "the store; null if it is gone"),
-        TableColumn("batchId", LONG, "the last micro-batch that the query committed"),
-        TableColumn(
-            "plannedBatchId", LONG, "the last one that it planned; it may be at work on it"
-        ),
-        TableColumn(
+    columns(
+        ("path", TEXT, "the store; null if it is gone"),
+        ("batchId", LONG, "the last micro-batch that the query committed"),
+        ("plannedBatchId", LONG, "the last one that it planned; it may be at work on it"),
+        (
             "logOffset",
             LONG,
-            "log offset up to which the committed micro-batches go; null for a store that is not "
-            "in them",
+            "log offset up to which the committed micro-batches go; null for a store that is not in them",
         ),
-        TableColumn("logEnd", LONG, "log offset where the whole records end now"),
-        TableColumn(
-            "bytesBehind", LONG, "bytes of the log between the two, or of the whole log if null"
-        ),
-        TableColumn(
-            "storeTimestamp", TIMESTAMP, "when the last record before `logOffset` was stored"
-        ),
-        TableColumn(
+        ("logEnd", LONG, "log offset where the whole records end now"),
+        ("bytesBehind", LONG, "bytes of the log between the two, or of the whole log if null"),
+        ("storeTimestamp", TIMESTAMP, "when the last record before `logOffset` was stored"),
+        (
             "problem",
             TEXT,
             "why the query cannot go on here: the log was cut, files expired, another store",

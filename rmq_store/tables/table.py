@@ -39,6 +39,11 @@ class TableColumn:
 BROKER = TableColumn("brokerName", TEXT, "the broker's name")
 
 
+def columns(*others: tuple[str, pa.DataType, str]) -> tuple[TableColumn, ...]:
+    """The columns of a table: the broker's name, and others by name, type and meaning."""
+    return (BROKER, *(TableColumn(*one) for one in others))
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table: name, subject, columns, and the function that makes its rows."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.store import MessageStore
-from rmq_store.tables.table import BROKER, FLAG, INT, LONG, TEXT, TIMESTAMP, Row, Table, TableColumn
+from rmq_store.tables.table import FLAG, INT, LONG, TEXT, TIMESTAMP, Row, Table, columns
 
 
 def _topics(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
@@ -31,18 +31,17 @@ def _topics(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterato
 TOPICS = Table(
     "topics",
     "the topics that have a queue or are in topics.json",
-    (
-        BROKER,
-        TableColumn("topic", TEXT, "name of the topic"),
-        TableColumn("system", FLAG, "whether it is a system topic"),
-        TableColumn("queues", INT, "how many queues have files or messages"),
-        TableColumn("batch", FLAG, "whether its queues hold inner batches (BatchConsumeQueue)"),
-        TableColumn("messages", LONG, "messages in all its queues"),
-        TableColumn("declared", FLAG, "whether it is in topics.json; null if that cannot be read"),
-        TableColumn("readQueueNums", INT, "the value in topics.json"),
-        TableColumn("writeQueueNums", INT, "the value in topics.json"),
-        TableColumn("perm", INT, "the value in topics.json: 4 read, 2 write"),
-        TableColumn("problem", TEXT, "why topics.json cannot be read, so that its values are null"),
+    columns(
+        ("topic", TEXT, "name of the topic"),
+        ("system", FLAG, "whether it is a system topic"),
+        ("queues", INT, "how many queues have files or messages"),
+        ("batch", FLAG, "whether its queues hold inner batches (BatchConsumeQueue)"),
+        ("messages", LONG, "messages in all its queues"),
+        ("declared", FLAG, "whether it is in topics.json; null if that cannot be read"),
+        ("readQueueNums", INT, "the value in topics.json"),
+        ("writeQueueNums", INT, "the value in topics.json"),
+        ("perm", INT, "the value in topics.json: 4 read, 2 write"),
+        ("problem", TEXT, "why topics.json cannot be read, so that its values are null"),
     ),
     _topics,
     counts_entries=True,
@@ -81,22 +80,19 @@ def _ends(store: MessageStore, queue: QueueId, low: int, high: int) -> Row:
 QUEUES = Table(
     "queues",
     "the queues: start and end of each, and its messages that only the log has so far",
-    (
-        BROKER,
-        TableColumn("topic", TEXT, "topic of the queue"),
-        TableColumn("queueId", INT, "number of the queue in its topic"),
-        TableColumn("batch", FLAG, "whether it is a BatchConsumeQueue"),
-        TableColumn("minOffset", LONG, "the first queue offset that has a message"),
-        TableColumn("maxOffset", LONG, "the queue offset after the last message"),
-        TableColumn("messages", LONG, "messages between minOffset and maxOffset"),
-        TableColumn(
-            "dispatchLag", LONG, "messages of these that the queue's files do not list yet"
-        ),
-        TableColumn("dispatchLagBytes", LONG, "bytes of their records"),
-        TableColumn("firstCommitLogOffset", LONG, "where the first message starts in the log"),
-        TableColumn("lastCommitLogOffset", LONG, "where the last message starts in the log"),
-        TableColumn("firstStoreTimestamp", TIMESTAMP, "when the first message was stored"),
-        TableColumn("lastStoreTimestamp", TIMESTAMP, "when the last message was stored"),
+    columns(
+        ("topic", TEXT, "topic of the queue"),
+        ("queueId", INT, "number of the queue in its topic"),
+        ("batch", FLAG, "whether it is a BatchConsumeQueue"),
+        ("minOffset", LONG, "the first queue offset that has a message"),
+        ("maxOffset", LONG, "the queue offset after the last message"),
+        ("messages", LONG, "messages between minOffset and maxOffset"),
+        ("dispatchLag", LONG, "messages of these that the queue's files do not list yet"),
+        ("dispatchLagBytes", LONG, "bytes of their records"),
+        ("firstCommitLogOffset", LONG, "where the first message starts in the log"),
+        ("lastCommitLogOffset", LONG, "where the last message starts in the log"),
+        ("firstStoreTimestamp", TIMESTAMP, "when the first message was stored"),
+        ("lastStoreTimestamp", TIMESTAMP, "when the last message was stored"),
     ),
     _queues,
     counts_entries=True,

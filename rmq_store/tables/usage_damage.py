@@ -11,25 +11,10 @@ from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.reading.damage_modes import record_size
 from rmq_store.search.log_partitions import bytes_between
 from rmq_store.store import MessageStore
-from rmq_store.tables.table import (
-    BROKER,
-    DAY,
-    FLAG,
-    INT,
-    LONG,
-    TEXT,
-    Row,
-    Table,
-    TableColumn,
-    all_ranges,
-)
+from rmq_store.tables.table import DAY, FLAG, INT, LONG, TEXT, Row, Table, all_ranges, columns
 
-_DAY_MS = 86_400_000
+DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1)
-
-
-def _usage(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
-    return usage_rows(store, all_ranges(store) if ranges is None else ranges)
 
 
 def usage_rows(
@@ -43,24 +28,29 @@ def usage_rows(
         at = part.start
         while at < part.stop:
             stored = store.view.store_time(part.queue, at)
-            day = 0 if stored is None else stored // _DAY_MS
+            day = 0 if stored is None else stored // DAY_MS
             upto = part.stop
             if stored is not None:
-                behind = store.first_since(part.queue, (day + 1) * _DAY_MS)
+                behind = store.first_since(part.queue, (day + 1) * DAY_MS)
                 upto = min(part.stop, behind) if behind > at else part.stop
-            yield {
-                "topic": part.queue.topic,
-                "queueId": part.queue.queue_id,
-                "day": None if stored is None else _date(day),
-                "messages": upto - at,
-                "bytes": bytes_between(
-                    store, part.queue, at, upto, upto - at if counted is None else counted
-                ),
-                "shared": part.queue.topic.startswith(LMQ_PREFIX),
-                "firstOffset": at,
-                "stopOffset": upto,
-            }
+            exact = upto - at if counted is None else counted
+            size = bytes_between(store, part.queue, at, upto, exact)
+            yield usage_row(part.cut(at, upto), None if stored is None else day, size)
             at = upto
+
+
+def usage_row(part: QueueSlice, day: int | None, size: int) -> Row:
+    """A row of the table `usage` for a range, of a day since 1970 if that is known."""
+    return {
+        "topic": part.queue.topic,
+        "queueId": part.queue.queue_id,
+        "day": None if day is None else _date(day),
+        "messages": len(part),
+        "bytes": size,
+        "shared": part.queue.topic.startswith(LMQ_PREFIX),
+        "firstOffset": part.start,
+        "stopOffset": part.stop,
+    }
 
 
 def _date(day: int) -> date | None:
@@ -74,22 +64,21 @@ def _date(day: int) -> date | None:
 USAGE = Table(
     "usage",
     "messages and bytes by topic, queue and day of store time (UTC)",
-    (
-        BROKER,
-        TableColumn("topic", TEXT, "topic of the queue"),
-        TableColumn("queueId", INT, "number of the queue"),
-        TableColumn(
+    columns(
+        ("topic", TEXT, "topic of the queue"),
+        ("queueId", INT, "number of the queue"),
+        (
             "day",
             DAY,
             "day of store time, UTC; null if the first record is not readable, or after 9999",
         ),
-        TableColumn("messages", LONG, "messages stored on that day"),
-        TableColumn("bytes", LONG, "bytes of their records in the log"),
-        TableColumn("shared", FLAG, "a light queue: its records are those of other topics too"),
-        TableColumn("firstOffset", LONG, "queue offset of the first message"),
-        TableColumn("stopOffset", LONG, "queue offset after the last message"),
+        ("messages", LONG, "messages stored on that day"),
+        ("bytes", LONG, "bytes of their records in the log"),
+        ("shared", FLAG, "a light queue: its records are those of other topics too"),
+        ("firstOffset", LONG, "queue offset of the first message"),
+        ("stopOffset", LONG, "queue offset after the last message"),
     ),
-    _usage,
+    lambda store, ranges: usage_rows(store, all_ranges(store) if ranges is None else ranges),
     counts_entries=True,
 )
 
@@ -129,16 +118,15 @@ DAMAGE = Table(
     "damage",
     "every damaged queue entry, and what queues lack at their ends (with the log as the source: every "
     "damaged range of the log)",
-    (
-        BROKER,
-        TableColumn("topic", TEXT, "topic of the queue with the damaged entry"),
-        TableColumn("queueId", INT, "number of that queue"),
-        TableColumn("queueOffset", LONG, "queue offset of the entry"),
-        TableColumn("commitLogOffset", LONG, "where the record should be in the log"),
-        TableColumn("storeSize", INT, "size of the record according to the entry"),
-        TableColumn("code", TEXT, "error code of the damage: RMQSTORE_..."),
-        TableColumn("path", TEXT, "the file"),
-        TableColumn("reason", TEXT, "what is wrong, the expected and found values, and what to do"),
+    columns(
+        ("topic", TEXT, "topic of the queue with the damaged entry"),
+        ("queueId", INT, "number of that queue"),
+        ("queueOffset", LONG, "queue offset of the entry"),
+        ("commitLogOffset", LONG, "where the record should be in the log"),
+        ("storeSize", INT, "size of the record according to the entry"),
+        ("code", TEXT, "error code of the damage: RMQSTORE_..."),
+        ("path", TEXT, "the file"),
+        ("reason", TEXT, "what is wrong, the expected and found values, and what to do"),
     ),
     _damage,
 )

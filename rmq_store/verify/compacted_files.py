@@ -18,7 +18,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
-from rmq_store.verify.findings import BEING_WRITTEN, Finding, Severity
+from rmq_store.verify.findings import BEING_WRITTEN, Finding, a_note, a_warning, an_error
 
 _UNUSED = (
     "Nothing is read by these fields: a broker hands out the messages whatever their tags. Other bytes near "
@@ -53,11 +53,10 @@ def _without_files(store: MessageStore, queue: QueueId) -> Iterator[Finding]:
     there = store.snapshot().queues.get(queue)
     if there is not None and there.min_offset < there.max_offset:
         count = there.max_offset - there.min_offset
-        yield Finding(
-            Severity.WARNING,
+        yield a_warning(
             "compaction-lost",
             queue_folder(store.path, COMPACTION_QUEUE_DIR, queue),
-            f"all {counted(count, 'message')} of queue {queue.topic}/{queue.queue_id} missing in the "
+            f"all {counted(count, 'message')} of queue {queue.name} missing in the "
             "compaction log, which has no file: no consumer gets them",
             "The files of compactionLog and compactionCq may be gone. Reads have the messages, as if the "
             "topic had no compaction",
@@ -66,19 +65,17 @@ def _without_files(store: MessageStore, queue: QueueId) -> Iterator[Finding]:
 
 
 def _replaced(queue: QueueId, lost: StoreError) -> Finding:
-    return Finding(
-        Severity.NOTE,
+    return a_note(
         "compaction-replaced",
         str(lost.path),
-        f"the broker compacted queue {queue.topic}/{queue.queue_id} while the store was examined: its files "
+        f"the broker compacted queue {queue.name} while the store was examined: its files "
         "for compaction were not",
         BEING_WRITTEN,
     )
 
 
 def _damaged(error: StoreError) -> Finding:
-    return Finding(
-        Severity.ERROR,
+    return an_error(
         "compaction-damaged",
         str(error.path),
         f"{error.reason}"
@@ -108,11 +105,10 @@ def _findings_of(store: MessageStore, queue: QueueId, files: CompactedQueue) -> 
         rows = np.searchsorted(units["base_offset"], batch.column("queueOffset").to_numpy())
         wrong[rows] = _differ(units[rows], batch)
     if damage:
-        yield Finding(
-            Severity.ERROR,
+        yield an_error(
             "compaction-dangling-entry",
             files.folder,
-            f"{counted(len(damage), 'entry')} of queue {queue.topic}/{queue.queue_id} leading to no sound "
+            f"{counted(len(damage), 'entry')} of queue {queue.name} leading to no sound "
             f"record in its compaction log; the first: {damage[0]}",
             ADVICE,
             count=len(damage),
@@ -120,11 +116,10 @@ def _findings_of(store: MessageStore, queue: QueueId, files: CompactedQueue) -> 
     if wrong.any():
         first = int(units["base_offset"][wrong.argmax()])
         path, place = files.place_of(first)
-        yield Finding(
-            Severity.WARNING,
+        yield a_warning(
             "compaction-entry-differs",
             path,
-            f"{counted(int(wrong.sum()), 'entry')} of queue {queue.topic}/{queue.queue_id}, the first of "
+            f"{counted(int(wrong.sum()), 'entry')} of queue {queue.name}, the first of "
             f"queue offset {first}, having another tagsCode or storeTimestamp than the record",
             _UNUSED,
             place,
@@ -154,11 +149,10 @@ def _unlisted(queue: QueueId, files: CompactedQueue) -> Iterator[Finding]:
         for row in np.flatnonzero(entries.log_offset > ends).tolist():
             start, stop = int(ends[row]), int(entries.log_offset[row])
             path = files.log.path_at(start)
-            yield Finding(
-                Severity.WARNING,
+            yield a_warning(
                 "compaction-unlisted",
                 path,
-                f"{stop - start} bytes of the compaction log of queue {queue.topic}/{queue.queue_id} that no "
+                f"{stop - start} bytes of the compaction log of queue {queue.name} that no "
                 f"entry lists, before the message of queue offset {int(entries.offset[row])}",
                 ADVICE,
                 start - base,
@@ -199,13 +193,11 @@ def _lost(
     )
     lost = np.setdiff1d(wanted, there)
     if len(lost):
-        yield Finding(
-            Severity.WARNING,
+        yield a_warning(
             "compaction-lost",
             files.folder,
-            f"{counted(len(lost), 'message')} of queue {queue.topic}/{queue.queue_id}, the last of their "
-            f"keys, missing in the compaction log, the first of queue offset {int(lost[0])}: no consumer "
-            "gets them",
+            f"{counted(len(lost), 'message')} of queue {queue.name}, the last of their keys, missing in the "
+            f"compaction log, the first of queue offset {int(lost[0])}: no consumer gets them",
             _LOST,
             count=len(lost),
         )

@@ -35,7 +35,7 @@ from rmq_store.markers.timer_files import TIMER_CHECK, read_timer_check
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.delayed_messages import hidden_levels, hidden_timers
 from rmq_store.text.times import shown_time
-from rmq_store.verify.findings import Finding, Severity
+from rmq_store.verify.findings import Finding, a_note, a_warning, an_error
 
 _DECODED: Mapping[str, Decode[Any]] = {
     TOPICS_FILE: decode_topics,
@@ -51,8 +51,7 @@ def start_findings(store: MessageStore) -> Iterator[Finding]:
     """Findings if the store was not closed cleanly."""
     path = store.path / ABORT_FILE
     if path.exists():
-        yield Finding(
-            Severity.NOTE,
+        yield a_note(
             "not-closed",
             str(path),
             "a broker has the store open, or did not close it cleanly",
@@ -71,12 +70,11 @@ def checkpoint_findings(
     except StoreError as error:
         # A checkpoint without read permission may be intact, so the advice is not to move it away.
         todo = _CHECKPOINT if isinstance(error, CorruptConfigError) else error.advice or _CHECKPOINT
-        yield Finding(Severity.WARNING, "checkpoint-unreadable", str(path), error.reason, todo)
+        yield a_warning("checkpoint-unreadable", str(path), error.reason, todo)
         return
     if checkpoint is None:
         if records:
-            yield Finding(
-                Severity.NOTE,
+            yield a_note(
                 "checkpoint-absent",
                 str(path),
                 "there is no checkpoint",
@@ -85,8 +83,7 @@ def checkpoint_findings(
         return
     end = store.log_range()[1]
     if records and checkpoint.logics_physical_offset >= end:
-        yield Finding(
-            Severity.ERROR,
+        yield an_error(
             "checkpoint-ahead",
             str(path),
             f"it says that the queues list the record at log offset {checkpoint.logics_physical_offset}, "
@@ -104,8 +101,7 @@ def checkpoint_findings(
             else "the log has none"
         )
         lost = "the end of the log" if records else "the log"
-        yield Finding(
-            Severity.ERROR,
+        yield an_error(
             "checkpoint-ahead",
             str(path),
             f"it says that messages up to {shown_time(newest)} were on the disk, but {last}: {lost} is lost",
@@ -167,8 +163,7 @@ def _missing(store: MessageStore, name: str | None, proof: str, effect: str) -> 
     folder = store.path / CONFIG_DIR
     which = "no file is there" if name is None else "neither the file nor its .bak is there"
     what = "them" if name is None else "the file"
-    return Finding(
-        Severity.WARNING,
+    return a_warning(
         "config-missing",
         str(folder if name is None else folder / name),
         f"{which}, although {proof}: {effect}",
@@ -220,11 +215,11 @@ _BACKUP_USED = (
 
 def _unreadable(error: CorruptConfigError) -> Finding:
     path, todo = error.path or CONFIG_DIR, error.advice or "Restore a copy"
-    return Finding(Severity.ERROR, "config-unreadable", path, error.reason, todo)
+    return an_error("config-unreadable", path, error.reason, todo)
 
 
 def _config_warning(code: str, found: ConfigFile[Any], meaning: str, advice: str) -> Finding:
-    return Finding(Severity.WARNING, code, str(found.path), meaning, advice)
+    return a_warning(code, str(found.path), meaning, advice)
 
 
 def progress_findings(store: MessageStore) -> Iterator[Finding]:
@@ -244,11 +239,10 @@ def _consumers(store: MessageStore) -> Iterator[Finding]:
             continue
         low, high = found
         ahead = offset > high
-        yield Finding(
-            Severity.WARNING,
+        yield a_warning(
             "consumer-ahead" if ahead else "consumer-behind",
             str(store.path / CONFIG_DIR / name),
-            f"group {group} has offset {offset} in {queue.topic}/{queue.queue_id}, which has offsets "
+            f"group {group} has offset {offset} in {queue.name}, which has offsets "
             f"{low} to {high}" + (": it may skip new messages" if ahead else ": it lost messages"),
             _advice_on(store, queue)
             if ahead
@@ -285,12 +279,11 @@ def _sent(store: MessageStore) -> Iterator[Finding]:
         if found is None or offset <= found[1]:
             continue
         popped = kind == POPPED
-        yield Finding(
-            Severity.WARNING,
+        yield a_warning(
             "pop-ahead" if popped else "pull-ahead",
             str(store.path / CONFIG_DIR / name),
             f"group {group} was {'given' if popped else 'sent'} messages to offset {offset} of "
-            f"{queue.topic}/{queue.queue_id}, which has offsets {found[0]} to {found[1]}: "
+            f"{queue.name}, which has offsets {found[0]} to {found[1]}: "
             + (_GIVEN if popped else _SENT),
             _GIVEN_ADVICE if popped else _SENT_ADVICE,
         )
@@ -329,13 +322,11 @@ def _delay_levels(store: MessageStore) -> Iterator[Finding]:
             if levels is None or queue_id + 1 in levels:
                 why = "whose message before is due later than the newest record of the log"
         if why:
-            yield Finding(
-                Severity.WARNING,
+            yield a_warning(
                 "delay-ahead",
                 str(found.path),
-                f"delay level {queue_id + 1} is delivered to offset {offset} of "
-                f"{SCHEDULE_TOPIC}/{queue_id}, {why}: the broker goes on there and does not deliver what "
-                "it has not delivered before",
+                f"delay level {queue_id + 1} is delivered to offset {offset} of {SCHEDULE_TOPIC}/{queue_id}, "
+                f"{why}: the broker goes on there and does not deliver what it has not delivered before",
                 "rmqstore scheduled lists such messages as hidden. Before a broker starts, restore the "
                 "lost end of the log, or set the level back in this file",
             )
@@ -360,8 +351,7 @@ def _timer(store: MessageStore) -> Iterator[Finding]:
         (q.max_offset for queue, q in states.items() if queue.topic == TIMER_TOPIC), default=0
     )
     if check is not None and check.queue_offset > high:
-        yield Finding(
-            Severity.WARNING,
+        yield a_warning(
             "timer-ahead",
             str(store.path / CONFIG_DIR / TIMER_CHECK),
             f"the timer has read {TIMER_TOPIC} to offset {check.queue_offset}, and the topic has offsets "
@@ -371,8 +361,7 @@ def _timer(store: MessageStore) -> Iterator[Finding]:
         )
     hidden = hidden_timers(store)
     if check is not None and hidden:
-        yield Finding(
-            Severity.WARNING,
+        yield a_warning(
             "timer-ahead",
             str(store.path / CONFIG_DIR / TIMER_CHECK),
             f"the timer has delivered what is due before {shown_time(check.read_time)}, and {hidden} "
@@ -398,8 +387,7 @@ def _unread(store: MessageStore) -> Iterator[Finding]:
         more = "" if len(queues) <= _LISTED else f" and {len(queues) - _LISTED} more"
         total = sum(count for _, count in queues)
         why, todo = _why_unread(store, topic, max(queues)[0] + 1)
-        yield Finding(
-            Severity.WARNING,
+        yield a_warning(
             "queue-not-read",
             str(store.path / CONFIG_DIR / TOPICS_FILE),
             f"topic {topic} {why}, and {total} messages in its queues {numbers}{more}: no consumer gets them",

@@ -22,7 +22,7 @@ from rmq_store.format.array_types import Ints, Mask
 from rmq_store.format.dledger import BLANK, ENTRY_HEAD, ENTRY_HEAD_SIZE, INDEX_UNIT, NORMAL
 from rmq_store.format.record import Gap
 from rmq_store.store import MessageStore
-from rmq_store.verify.findings import Finding, Findings, Severity
+from rmq_store.verify.findings import Finding, Findings, Severity, a_warning
 
 Heads = npt.NDArray[Any]
 
@@ -167,22 +167,17 @@ def order_findings(store: MessageStore, spans: Sequence[EntrySpan]) -> Iterator[
     """Findings for entries that do not follow those before them. `spans`: of the whole log, sorted."""
     for last, one in pairwise(spans):
         # Filler or damage lies between them, or the numbers jump.
-        if _follows(last, one) or (last.stop < one.start and _is_after(last, one)):
+        is_after = one.index > last.last_index and one.term >= last.last_term
+        if _follows(last, one) or (last.stop < one.start and is_after):
             continue
         segment = store.log.chain.segment_at(one.start)
-        yield Finding(
-            Severity.WARNING,
+        yield a_warning(
             "dledger-entry-order",
             store.log.path_at(one.start),
-            f"entry {one.index} of term {one.term} follows entry {last.last_index} of term "
-            f"{last.last_term}",
+            f"entry {one.index} of term {one.term} follows entry {last.last_index} of term {last.last_term}",
             _STOPS,
             None if segment is None else one.start - segment.base,
         )
-
-
-def _is_after(last: EntrySpan, one: EntrySpan) -> bool:
-    return one.index > last.last_index and one.term >= last.last_term
 
 
 def index_end_finding(store: MessageStore, spans: Sequence[EntrySpan]) -> Iterator[Finding]:

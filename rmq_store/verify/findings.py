@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from rmq_store.errors import spoken
@@ -48,6 +49,11 @@ class Finding:
     def to_dict(self) -> dict[str, Any]:
         """The finding as plain values, with field names as keys."""
         return {**asdict(self), "severity": self.severity.value}
+
+
+a_note = partial(Finding, Severity.NOTE)
+a_warning = partial(Finding, Severity.WARNING)
+an_error = partial(Finding, Severity.ERROR)
 
 
 @dataclass(slots=True)

@@ -14,13 +14,7 @@ from rmq_store.errors import IndexGeometryError, StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
 from rmq_store.format.array_types import Ints
-from rmq_store.format.byte_layout import (
-    ABORT_FILE,
-    CHECKPOINT_FILE,
-    INDEX_DIR,
-    INDEX_HEADER,
-    INDEX_ITEM,
-)
+from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR, INDEX_HEADER, INDEX_ITEM
 from rmq_store.format.releases import dialect
 from rmq_store.index.check_item_chains import CheckedItems, check_file
 from rmq_store.index.index_file_reader import (
@@ -34,10 +28,11 @@ from rmq_store.index.index_file_reader import (
 )
 from rmq_store.index.items_of_messages import index_items, tag_items
 from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.markers.lock_file import was_closed
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
-from rmq_store.verify.findings import Finding, Findings, Severity
+from rmq_store.verify.findings import Finding, Findings, Severity, a_note, a_warning
 from rmq_store.verify.index_structure import (
     FALSE_ITEM,
     Wrong,
@@ -71,7 +66,7 @@ class IndexHealth:
 
 def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
     """Check each index file of a store. Returns the health of those that fit a geometry."""
-    closed = not (store.path / ABORT_FILE).exists()
+    closed = was_closed(store.path)
     sources = Sources(FILES_MAPPED)
     segments = list_index_files(store.path / INDEX_DIR)
     opened = [open_index_file(segment, store.config, sources) for segment in segments]
@@ -139,8 +134,7 @@ def _about_unsure(
     if half_written:  # its header and its items are of different moments
         yield being_written(segment.path)
         return
-    yield Finding(
-        Severity.WARNING,
+    yield a_warning(
         "index-unreadable",
         segment.path,
         f"{error.reason}. {_what_is_known(config)}",
@@ -223,23 +217,19 @@ def _check_range(
                 "index-beyond-log",
                 file.path,
                 f"{counted(beyond, 'item')} pointing after the end of the log ({end}): the log was cut, or "
-                "copied "
-                "before the index",
-                "The broker ignores what it cannot read; later records at these positions give "
-                "wrong "
-                f"hits, which a client has to filter. {_SHORTEN}",
+                "copied before the index",
+                "The broker ignores what it cannot read; later records at these positions give wrong hits, "
+                f"which a client has to filter. {_SHORTEN}",
                 count=beyond,
             )
         )
     if 0 <= found.newest_offset < start:
         findings.add(
-            Finding(
-                Severity.NOTE,
+            a_note(
                 "index-expired",
                 file.path,
                 "all items point before the start of the log",
-                "The broker deletes the file at the next deletion of log files, unless it is the "
-                "last",
+                "The broker deletes the file at the next deletion of log files, unless it is the last",
                 count=file.header.items,
             )
         )
@@ -284,7 +274,7 @@ class IndexPart:
         self._of_a_record = np.zeros(len(self._items), dtype=np.bool_)
         self._end, self._log_end = _end_of(files), store.log_range()[1]
         self._there = bool(files)
-        self._closed = not (store.path / ABORT_FILE).exists()
+        self._closed = was_closed(store.path)
         self._path = str(store.path / INDEX_DIR)
         self._missing = 0
         self._first_missing = -1
@@ -338,8 +328,7 @@ class IndexPart:
         false = self._false_items()
         if len(false):
             findings.add(
-                Finding(
-                    Severity.WARNING,
+                a_warning(
                     "index-false-item",
                     self._path,
                     f"{counted(len(false), 'item')} leading to no record with the key, the first to log "
@@ -350,16 +339,14 @@ class IndexPart:
             )
         if self._missing:
             findings.add(
-                Finding(
-                    Severity.WARNING,
+                a_warning(
                     "index-gap",
                     self._path,
                     f"{self._missing} keys of records from log offset {self._first_missing} on are "
                     "in no index file: the broker does not find these messages by key",
-                    "A broker leaves such gaps after a crash, or if it ran without "
-                    "messageIndexEnable. rmq_store searches log ranges that no index file covers and "
-                    "those around damaged items, but misses other keys inside a file. To repair it, run "
-                    "rmqstore rebuild STORE --to NEW",
+                    "A broker leaves such gaps after a crash, or if it ran without messageIndexEnable. "
+                    "rmq_store searches log ranges that no index file covers and those around damaged items, "
+                    "but misses other keys inside a file. To repair it, run rmqstore rebuild STORE --to NEW",
                     count=self._missing,
                 )
             )

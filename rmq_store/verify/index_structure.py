@@ -18,12 +18,11 @@ from rmq_store.format.byte_layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT
 from rmq_store.index.check_item_chains import CheckedItems
 from rmq_store.index.index_file_reader import Header, IndexFile
 from rmq_store.text.sizes import counted
-from rmq_store.verify.findings import Finding, Severity
+from rmq_store.verify.findings import Finding, a_note, a_warning
 
 _TODO = (
-    "Messages are not affected. rmqstore rebuild rebuilds the index, in a new store; a broker "
-    "that "
-    "starts without this file finds no message by the keys in it"
+    "Messages are not affected. rmqstore rebuild rebuilds the index, in a new store; a broker that starts "
+    "without this file finds no message by the keys in it"
 )
 FALSE_ITEM = (
     "Messages are not affected, and rmq_store searches the log around such items. To repair the index, "
@@ -154,13 +153,12 @@ def _wrong_fields(file: IndexFile, found: CheckedItems, slots: _Slots) -> Iterat
 
 
 def _damaged(path: str, meaning: str, start: int, stop: int, count: int = 1) -> Finding:
-    return Finding(Severity.WARNING, "index-damaged", path, meaning, _TODO, start, stop, count)
+    return a_warning("index-damaged", path, meaning, _TODO, start, stop, count)
 
 
 def being_written(path: str) -> Finding:
     """The finding for a file that was not completely written at a crash or a copy."""
-    return Finding(
-        Severity.NOTE,
+    return a_note(
         "index-half-written",
         path,
         "a broker was writing this file, and a part of it is older than the rest",
@@ -212,8 +210,7 @@ def _slot_finding(file: IndexFile, slots: _Slots) -> Finding:
 def _astray_finding(file: IndexFile, found: CheckedItems) -> Finding:
     number, header = found.first_astray, file.header
     start = file.item_at(number)
-    return Finding(
-        Severity.WARNING,
+    return a_warning(
         "index-false-item",
         file.path,
         f"{counted(found.astray, 'item')} leading out of the file's range of the log; the first is item "
@@ -241,8 +238,7 @@ def _item_findings(file: IndexFile, found: CheckedItems) -> Iterator[Finding]:
     if len(found.broken):
         number = int(found.broken[0])
         start = file.item_at(number)
-        yield Finding(
-            Severity.WARNING,
+        yield a_warning(
             "index-broken-chain",
             file.path,
             f"{counted(len(found.broken), 'item')} not pointing to the one before in the slot; the first is "

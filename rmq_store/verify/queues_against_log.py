@@ -21,7 +21,7 @@ from rmq_store.reading.check_entries import OTHER_OFFSET
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
-from rmq_store.verify.findings import Finding, Findings, Severity
+from rmq_store.verify.findings import Finding, Findings, Severity, a_warning, an_error
 
 _REBUILD = "Rebuild queues and index from the log into a new store: rmqstore rebuild STORE --to NEW"
 _SKIPPED = (
@@ -85,13 +85,12 @@ _LISTED_AGAIN = (
     "rebuild"
 )
 _RANGES_KEPT, _RANGES_NAMED = 100, 8  # of queue offsets; the others are counted
-_FAR = 4096  # queue offsets; records further apart are looked up separately
 _ENTRIES_AT_A_TIME = 1 << 16
 _ENTRIES_A_QUEUE = 64  # on average, where there are many queues
 _MOST_ENTRIES = 1 << 20  # some 60 bytes each
 
 
-class Unlisted(NamedTuple):
+class WhyUnlisted(NamedTuple):
     """Why a queue does not list records at their queue offsets."""
 
     queue: QueueId
@@ -146,7 +145,7 @@ class QueueTally:
     waiting: Counter[QueueId] = field(default_factory=Counter)  # not dispatched yet
     first_waiting: dict[QueueId, int] = field(default_factory=dict)  # log offset
     queueless: Counter[QueueId] = field(default_factory=Counter)  # records without their queue
-    unlisted: dict[Unlisted, UnlistedRun] = field(default_factory=dict)
+    unlisted: dict[WhyUnlisted, UnlistedRun] = field(default_factory=dict)
 
     def add(self, other: QueueTally) -> None:
         """Add the counts of another part."""
@@ -158,7 +157,7 @@ class QueueTally:
         for why, run in other.unlisted.items():
             self.note(why, run)
 
-    def note(self, why: Unlisted, run: UnlistedRun) -> None:
+    def note(self, why: WhyUnlisted, run: UnlistedRun) -> None:
         """Count records that a queue does not list at their queue offsets."""
         if why in self.unlisted:
             self.unlisted[why].add(run)
@@ -200,67 +199,65 @@ class ListedCheck:
         if self._entries:
             found = DispatchRequests.concat(self._waiting)
             for queue, rows in found.by_queue():
-                _check_queue(self._store, queue, found, rows, self._tally, self._findings)
+                self._check_queue(queue, found, rows)
         self._waiting, self._queues, self._entries = [], set(), 0
 
+    def _check_queue(self, queue: QueueId, found: DispatchRequests, rows: Ints) -> None:
+        tally, state = self._tally, self._store.snapshot().queues.get(queue)
+        if state is None:
+            tally.queueless[queue] += len(rows)
+            return
+        undispatched = np.zeros(len(rows), dtype=bool)
+        if state.tail is not None:
+            undispatched = np.isin(found.log_offset[rows], state.tail.log_offset)
+        waiting = rows[undispatched]
+        if len(waiting):
+            tally.waiting[queue] += len(waiting)
+            tally.first_waiting.setdefault(queue, int(found.log_offset[waiting].min()))
+        for part in found.near_rows(rows[~undispatched]):
+            self._compare(queue, state.batch, found, part)
 
-def _check_queue(
-    store: MessageStore,
-    queue: QueueId,
-    found: DispatchRequests,
-    rows: Ints,
-    tally: QueueTally,
-    findings: Findings,
-) -> None:
-    state = store.snapshot().queues.get(queue)
-    if state is None:
-        tally.queueless[queue] += len(rows)
-        return
-    undispatched = np.zeros(len(rows), dtype=bool)
-    if state.tail is not None:
-        undispatched = np.isin(found.log_offset[rows], state.tail.log_offset)
-    waiting = rows[undispatched]
-    if len(waiting):
-        tally.waiting[queue] += len(waiting)
-        tally.first_waiting.setdefault(queue, int(found.log_offset[waiting].min()))
-    rows = rows[~undispatched]
-    rows = rows[np.argsort(found.offset[rows], kind="stable")]
-    for part in np.split(rows, np.flatnonzero(np.diff(found.offset[rows]) > _FAR) + 1):
-        if len(part):
-            _compare(store, queue, state, found, part, tally, findings)
+    def _compare(self, queue: QueueId, batch: bool, found: DispatchRequests, rows: Ints) -> None:
+        """Compare rows of one queue, in ascending order, with the entries at their offsets."""
+        view = self._store.view
+        entries = view.listed_entries(queue, *found.offsets_of(rows))
+        compared = view.health.records.compare(queue, found, rows, entries)
+        same = compared.listed
+        self._check_tags(queue, found, rows[same], compared.tags_code[same])
+        self._tally.listed[queue] += int(same.sum())
+        moved = ~same & (compared.place >= 0)
+        gone = ~same & ~moved
+        shift = found.offset[rows] - compared.place
+        zero = found.offset[rows] == 0
+        for those, why in (
+            (moved & (shift > 0), _LOW),
+            (moved & (shift < 0), _HIGH),  # 0: an entry of another size, which its reader reports
+            (gone & compared.taken & ~zero, _TAKEN),
+            (gone & compared.taken & zero, _FIRST),
+            (gone & compared.reused, _AGAIN),
+            (compared.lost, _MISSING),
+        ):
+            if those.any():
+                run = _run_of(found, rows[those], np.abs(shift[those]))
+                self._tally.note(WhyUnlisted(queue, batch, why), run)
 
-
-def _compare(
-    store: MessageStore,
-    queue: QueueId,
-    state: QueueState,
-    found: DispatchRequests,
-    rows: Ints,
-    tally: QueueTally,
-    findings: Findings,
-) -> None:
-    """Compare rows of one queue, in ascending order, with the entries at their offsets."""
-    start, stop = int(found.offset[rows[0]]), int(found.offset[rows[-1]] + found.count[rows[-1]])
-    entries = store.view.listed_entries(queue, start, stop)
-    compared = store.view.health.records.compare(queue, found, rows, entries)
-    same = compared.listed
-    _check_tags(store, queue, found, rows[same], compared.tags_code[same], findings)
-    tally.listed[queue] += int(same.sum())
-    moved = ~same & (compared.place >= 0)
-    gone = ~same & ~moved
-    shift = found.offset[rows] - compared.place
-    zero = found.offset[rows] == 0
-    for those, why in (
-        (moved & (shift > 0), _LOW),
-        (moved & (shift < 0), _HIGH),  # 0: an entry of another size, which its reader reports
-        (gone & compared.taken & ~zero, _TAKEN),
-        (gone & compared.taken & zero, _FIRST),
-        (gone & compared.reused, _AGAIN),
-        (compared.lost, _MISSING),
-    ):
-        if those.any():
-            run = _run_of(found, rows[those], np.abs(shift[those]))
-            tally.note(Unlisted(queue, state.batch, why), run)
+    def _check_tags(self, queue: QueueId, found: DispatchRequests, rows: Ints, codes: Ints) -> None:
+        """Compare the tagsCode of entries with the records' tags. Times in the delay topic are not
+        checked, because they depend on the broker's delay levels."""
+        wrong = np.flatnonzero(codes != found.tags_code[rows])
+        if not len(wrong) or queue.topic == SCHEDULE_TOPIC:
+            return
+        self._findings.add(
+            a_warning(
+                "queue-wrong-tags-code",
+                queue_folder(self._store, queue),
+                f"{counted(len(wrong), 'entry')} of queue {queue.name} lacking the hash of the record's tag; "
+                f"the first: queue offset {int(found.offset[rows[wrong[0]]])}. A consumer that filters by "
+                "tag misses them",
+                _REBUILD,
+                count=len(wrong),
+            )
+        )
 
 
 def _run_of(found: DispatchRequests, rows: Ints, places: Ints) -> UnlistedRun:
@@ -292,7 +289,7 @@ def unlisted_findings(store: MessageStore, tally: QueueTally) -> Iterator[Findin
             queue_folder(store, one.queue, one.batch),
             meaning.format(
                 records=counted(run.count, "record"),
-                queue=f"{one.queue.topic}/{one.queue.queue_id}",
+                queue=one.queue.name,
                 offsets=run.offsets,
                 log_offset=run.log_offset,
                 places=f"{places} places too {one.why}",
@@ -300,34 +297,6 @@ def unlisted_findings(store: MessageStore, tally: QueueTally) -> Iterator[Findin
             advice,
             count=run.count,
         )
-
-
-def _check_tags(
-    store: MessageStore,
-    queue: QueueId,
-    found: DispatchRequests,
-    rows: Ints,
-    codes: Ints,
-    findings: Findings,
-) -> None:
-    """Compare the tagsCode of entries with the records' tags. Times in the delay topic are not
-    checked, because they depend on the broker's delay levels."""
-    wrong = np.flatnonzero(codes != found.tags_code[rows])
-    if not len(wrong) or queue.topic == SCHEDULE_TOPIC:
-        return
-    findings.add(
-        Finding(
-            Severity.WARNING,
-            "queue-wrong-tags-code",
-            queue_folder(store, queue),
-            f"{counted(len(wrong), 'entry')} of queue {queue.topic}/{queue.queue_id} lacking the hash of "
-            "the record's tag; the first: queue offset "
-            f"{int(found.offset[rows[wrong[0]]])}. "
-            "A consumer that filters by tag misses them",
-            _REBUILD,
-            count=len(wrong),
-        )
-    )
 
 
 def check_entries(
@@ -373,12 +342,11 @@ def _dangling(
         on_damage=take,
     ):
         pass
-    name, folder = f"{queue.topic}/{queue.queue_id}", queue_folder(store, queue, state.batch)
+    name, folder = queue.name, queue_folder(store, queue, state.batch)
     if counts[True]:
         places = sorted(place[0] for place in first if place is not None)
         more = f" and {len(places) - 1} more places" if len(places) > 1 else ""
-        yield Finding(
-            Severity.ERROR,
+        yield an_error(
             "queue-dangling-entry",
             folder,
             f"{counted(counts[True], 'entry')} of queue {name} leading into the damage at log offset "
@@ -387,8 +355,7 @@ def _dangling(
             count=counts[True],
         )
     if counts[False]:
-        yield Finding(
-            Severity.ERROR,
+        yield an_error(
             "queue-dangling-entry",
             folder,
             f"{counted(counts[False], 'entry')} of queue {name} pointing to no record of the queue; the "
@@ -428,7 +395,7 @@ def waiting_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding
             Severity.WARNING if is_lost else Severity.NOTE,
             "not-dispatched",
             queue_folder(store, queue),
-            f"{counted(count, 'record')} of queue {queue.topic}/{queue.queue_id}, from log offset "
+            f"{counted(count, 'record')} of queue {queue.name}, from log offset "
             f"{tally.first_waiting[queue]} on, being in the log but not yet in the queue",
             ("The store was closed, so files of queues are lost" if is_lost else _WAITS)
             + "; the broker lists them when it starts, and readers of rmq_store find them in the log",
@@ -445,7 +412,7 @@ def queueless_findings(store: MessageStore, tally: QueueTally) -> Iterator[Findi
             Severity.ERROR if lost else Severity.NOTE,
             "queue-missing" if lost else "queue-deleted",
             queue_folder(store, queue),
-            f"{counted(count, 'record')} of queue {queue.topic}/{queue.queue_id} in the log, but the queue "
+            f"{counted(count, 'record')} of queue {queue.name} in the log, but the queue "
             + ("has no files, though its topic is there" if lost else "is gone with its topic"),
             _REBUILD if lost else "Normal after a topic was deleted; a rebuild brings them back",
             count=count,

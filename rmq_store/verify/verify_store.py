@@ -22,8 +22,6 @@ from rmq_store.commitlog.record_or_gap import Extent, SoundRun
 from rmq_store.commitlog.walk import end_now, walk
 from rmq_store.config.dledger import DATA, dledger_folders, members_in
 from rmq_store.config.rocksdb import rocksdb_queues
-from rmq_store.config.topics_json import batch_topics
-from rmq_store.consumequeue.entry_of_record import dispatch
 from rmq_store.errors import AccessError, InvalidArgumentError, StoreError
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR
 from rmq_store.format.record import Gap
@@ -48,7 +46,15 @@ from rmq_store.verify.dledger_entries import (
     joined,
     order_findings,
 )
-from rmq_store.verify.findings import BEING_WRITTEN, Finding, Findings, Severity
+from rmq_store.verify.findings import (
+    BEING_WRITTEN,
+    Finding,
+    Findings,
+    Severity,
+    a_note,
+    a_warning,
+    an_error,
+)
 from rmq_store.verify.index_against_log import IndexHealth, IndexPart, check_files
 from rmq_store.verify.queues_against_log import (
     ListedCheck,
@@ -72,9 +78,8 @@ _LOG_FINDINGS = {
     Gap.DAMAGED: (
         Severity.ERROR,
         "log-damaged",
-        "{size} damaged bytes; the log continues after them: {reason}. A broker that has to "
-        "recover "
-        "cuts the log here",
+        "{size} damaged bytes; the log continues after them: {reason}. A broker that has to recover cuts the "
+        "log here",
         _SALVAGE,
     ),
     Gap.MISSING: (
@@ -93,8 +98,7 @@ _LOG_FINDINGS = {
     Gap.GHOST: (
         Severity.WARNING,
         "log-ghost",
-        "an intact record of {size} bytes from another log offset: left from before the file was "
-        "reused",
+        "an intact record of {size} bytes from another log offset: left from before the file was reused",
         "Readers skip it; brokers from 5.5.0 with writeWithoutMmap serve it as a message",
     ),
     Gap.STALE: (
@@ -236,7 +240,6 @@ class _PartCheck:
         self.store, self.start, self.part = store, start, LogPart()
         self.index = IndexPart(store, start, stop)
         self.listed = ListedCheck(store, self.part.tally, self.part.findings)
-        self.batch_topics = batch_topics(store.view.declared_topics) | store.snapshot().batch_topics
         self.log_end = store.log_range()[1]
         self.entries = EntryChecks(store, self.part.findings)
         files = [file for file in store.log.chain.segments_from(start) if file.base == start]
@@ -267,8 +270,7 @@ class _PartCheck:
 
     def _check(self, headers: Headers) -> None:
         records = DecodedRecords.of(headers)
-        levels = self.store.config.delay_levels_ms
-        self.listed.add(dispatch(records, levels, self.batch_topics))
+        self.listed.add(self.store.view.requests_of(records))
         self.index.check(records)
         part, stored_at = self.part, headers.store_timestamp
         part.records += len(headers)
@@ -278,8 +280,7 @@ class _PartCheck:
 
 def _doubled(file: DoubledFile) -> Finding:
     lost = "The messages of the other file are in no answer of rmqstore. " if file.differing else ""
-    return Finding(
-        Severity.ERROR,
+    return an_error(
         "log-file-doubled",
         file.used.path,
         f"{file}. A broker loads both, and reads the one whose folder comes first in a HashSet",
@@ -288,8 +289,7 @@ def _doubled(file: DoubledFile) -> Finding:
 
 
 def _misnamed(file: MisnamedFile) -> Finding:
-    return Finding(
-        Severity.ERROR,
+    return an_error(
         "log-file-misnamed",
         file.file.path,
         f"{file}. No record of it is at its place, so neither readers nor brokers reach one",
@@ -309,8 +309,7 @@ def _refused_files(store: MessageStore) -> Iterator[Finding]:
     try:
         refuse_unknown_size(store.log, store.config)
     except InvalidArgumentError as unknown:
-        yield Finding(
-            Severity.ERROR,
+        yield an_error(
             "log-file-refused",
             str(unknown.path),
             f"{unknown.reason}. No broker starts on it",
@@ -337,8 +336,7 @@ def _refused_files(store: MessageStore) -> Iterator[Finding]:
 
 
 def _refused(error: StoreError, part: str, advice: str) -> Finding:
-    return Finding(
-        Severity.ERROR,
+    return an_error(
         f"{part}-file-refused",
         str(error.path),
         f"{error.reason} (expected {error.expected}, found {error.actual})",
@@ -349,8 +347,7 @@ def _refused(error: StoreError, part: str, advice: str) -> Finding:
 def _grown(store: MessageStore, now: int) -> Iterator[Finding]:
     end = store.log_range()[1]
     if now > end:
-        yield Finding(
-            Severity.NOTE,
+        yield a_note(
             "log-grew",
             store.log.chain.folders[0],
             f"the log grew by {now - end} bytes while the store was examined, from log offset {end} "
@@ -360,8 +357,7 @@ def _grown(store: MessageStore, now: int) -> Iterator[Finding]:
 
 
 def _unreached(piece: AfterEnd) -> Finding:
-    return Finding(
-        Severity.WARNING,
+    return a_warning(
         "log-records-behind-end",
         piece.path,
         f"{piece.records} intact records are after the end of the log; readers do not reach them: "
@@ -499,8 +495,7 @@ def _about_index(
     if lost:
         return
     if not health and whole.records and not list_index_files(folder):
-        yield Finding(
-            Severity.NOTE,
+        yield a_note(
             "index-absent",
             folder,
             "there is no index: the broker finds no message by key",
@@ -509,8 +504,7 @@ def _about_index(
         )
     if whole.unindexed:
         unreadable = len(list_index_files(folder)) > len(health)
-        yield Finding(
-            Severity.NOTE,
+        yield a_note(
             "not-indexed",
             folder,
             f"{whole.unindexed} records with keys are after the end of the index"
@@ -534,8 +528,7 @@ def _lost_index(store: MessageStore, whole: LogPart, readable: int) -> Iterator[
     newest = max((header.end_timestamp for header in headers if header.items), default=0)
     first = store.log.store_time_at(store.log.first_place)
     if (whole.unindexed or not readable) and first is not None and first <= said > newest:
-        yield Finding(
-            Severity.WARNING,
+        yield a_warning(
             "index-lost",
             str(store.path / INDEX_DIR),
             f"the checkpoint says that the index had the messages up to {shown_time(said)}, and its files "
@@ -549,8 +542,7 @@ def _lost_index(store: MessageStore, whole: LogPart, readable: int) -> Iterator[
 def _about_rocksdb(store: MessageStore) -> Iterator[Finding]:
     unread = store.view.unread_database
     if unread is not None:
-        yield Finding(
-            Severity.NOTE,
+        yield a_note(
             "queues-in-rocksdb",
             str(rocksdb_queues(store.path)),
             "the queues are in a RocksDB database too, which was not examined: all that is said of "
@@ -570,11 +562,10 @@ def _inner_batches(store: MessageStore, database: str) -> Iterator[Finding]:
         if not state.batch or state.max_offset - state.min_offset <= entries:
             continue
         if store.view.folder(queue) == database:
-            yield Finding(
-                Severity.WARNING,
+            yield a_warning(
                 "inner-batches-in-rocksdb",
                 database,
-                f"queue {queue.topic}/{queue.queue_id} has inner batches, and a RocksDB database lists each "
+                f"queue {queue.name} has inner batches, and a RocksDB database lists each "
                 "at its first queue offset alone: a broker ends the pull of another one with an error, and "
                 "a consumer stays there",
                 "rmqstore reads all of them. rmqstore rebuild writes queue files in a new store, from which "
@@ -587,8 +578,7 @@ def _about_dledger(store: MessageStore) -> Iterator[Finding]:
     for folder in dledger_folders(store.path):
         if folder / DATA in there:
             continue
-        yield Finding(
-            Severity.NOTE,
+        yield a_note(
             "dledger-without-log",
             str(folder),
             "a broker in DLedger mode has used this store, and the folder has no log: messages to which "

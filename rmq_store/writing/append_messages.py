@@ -146,11 +146,8 @@ class RecordAppender:
 
     def _stamps(self, records: Unplaced) -> Ints:
         """Store times: as given, else now; never before the previous one."""
-        given = records.store_timestamp
-        return np.where(given > 0, given, self._now())
-
-    def _now(self) -> int:
-        return max(time.time_ns() // 1_000_000, self.last_timestamp)
+        given, now = records.store_timestamp, time.time_ns() // 1_000_000
+        return np.where(given > 0, given, max(now, self.last_timestamp))
 
     def _write_records(
         self,

@@ -101,11 +101,11 @@ def open_store(
         if recovery == "broker" and report is not None and report.snapshot is not None:
             snapshot = report.snapshot
         else:
-            snapshot = take_snapshot(root, log, folders, given)
-            refuse_unclean(root, log, folders, snapshot)
+            snapshot = take_snapshot(log, folders)
+            refuse_unclean(log, folders, snapshot)
         # A broker starts on a damaged index file; strict recovery has mended it.
         may_be_damaged = recovery == "broker"
-        shown = geometry_found(root, log, folders, given, damaged_index=may_be_damaged)
+        shown = geometry_found(log, folders, damaged_index=may_be_damaged)
         known = given.with_defaults_of(shown)
         refuse_contradiction(known, log, folders, snapshot)
         _clear_page_rest(log, snapshot.log_end)

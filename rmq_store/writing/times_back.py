@@ -54,9 +54,8 @@ class TimesBack:
             return ""
         queue = min(self._queues)
         return (
-            f"given store times go back within {counted(len(self._queues), 'queue')}, such as "
-            f"{queue.topic}/{queue.queue_id}: {counted(self._count, 'message')}, by up to "
-            f"{shown_duration(self._most)}. A broker, and readers by time, find a time in a queue by "
-            "binary search and miss messages there: write rows in the order of their store time, or "
-            "without their times"
+            f"given store times go back within {counted(len(self._queues), 'queue')}, such as {queue.name}: "
+            f"{counted(self._count, 'message')}, by up to {shown_duration(self._most)}. A broker, and "
+            "readers by time, find a time in a queue by binary search and miss messages there: write rows in "
+            "the order of their store time, or without their times"
         )

@@ -77,8 +77,7 @@ def from_remote(where: str, error: BaseException, doing: str) -> StoreError:
     return AccessError(
         where,
         reason=f"{doing} failed ({type(error).__name__})",
-        advice="Check the address, the credentials in the environment or in storageOptions, and "
-        "the network",
+        advice="Check the address, the credentials in the environment or in storageOptions, and the network",
     )
 
 
