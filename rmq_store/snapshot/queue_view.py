@@ -69,6 +69,7 @@ _LISTS_THEM = "rmqstore rebuild STORE --to NEW lists its messages, and source=co
 _FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read
 _MOST_KEPT = 250_000  # entries of short queues, 40 bytes each
 _MOST_OF_A_QUEUE = 1000  # a longer one is read again at little cost
+_READ_WHOLE = 200  # entries, about a page: a queue of so many is read as fast as one of them
 _NAMED = 3  # queues in a warning
 _ANY_NUMBER = 1 << 31  # of queues
 _MOST_AHEAD = 512  # queue ranges, so that the first ones are still cached when they are read
@@ -515,21 +516,22 @@ class QueueView:
         return concat_entries([listed, tail.take(inside)])
 
     def _plain_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
-        """Those of a ConsumeQueue's files. Short queues that are read whole are kept, and read once."""
+        """Those of a ConsumeQueue's files. Short queues are read whole, once, and kept."""
         low, high = state.file_start, state.file_stop
         first, last = max(start, low), min(stop, high)
         if first >= last:
             return no_entries()
         kept = self._kept.get(queue)
-        if kept is not None:
-            whole = first == low and last == high
-            return kept if whole else kept.take(slice(first - low, last - low))
-        listed = self._folders.files(queue).entries(first, last)
-        count = len(listed)
-        if count == high - low and count <= min(_MOST_OF_A_QUEUE, self._room):
-            self._kept[queue] = listed
-            self._room -= count
-        return listed
+        if kept is None:
+            files, is_all = self._folders.files(queue), (first, last) == (low, high)
+            if high - low > min(_MOST_OF_A_QUEUE if is_all else _READ_WHOLE, self._room):
+                return files.entries(first, last)
+            kept = files.entries(low, high)
+            if len(kept) < high - low:  # no file holds some
+                return files.entries(first, last)
+            self._kept[queue] = kept
+            self._room -= len(kept)
+        return kept.take(slice(first - low, last - low))
 
     def fetch_ahead(self, slices: Sequence[QueueSlice]) -> None:
         """Fetch the first entries of each range in parallel, where they have to be fetched."""
