@@ -185,10 +185,10 @@ class QueueFiles:
     def _entries_held(self, start: int, stop: int) -> Entries:
         """The entries of units in one file."""
         if not self.batch:
-            found = Entries(*np.empty((5, stop - start), dtype=np.int64))
+            columns = np.empty((5, stop - start), dtype=np.int64)
             stored = self._stored(start, stop).view(np.uint8)
-            queue_entries.split(stored.data, start, *(column.data for column in found.columns()))
-            return found
+            queue_entries.split(stored.data, start, *(column.data for column in columns))
+            return Entries(*columns)
         raw = self.raw(start, stop)
         return Entries(
             raw["base_offset"].astype(np.int64).clip(0, _LAST_BASE_OFFSET),

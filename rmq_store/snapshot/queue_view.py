@@ -521,9 +521,9 @@ class QueueView:
         first, last = max(start, low), min(stop, high)
         if first >= last:
             return no_entries()
-        kept = self._kept.get(queue)
+        kept, is_all = self._kept.get(queue), (first, last) == (low, high)
         if kept is None:
-            files, is_all = self._folders.files(queue), (first, last) == (low, high)
+            files = self._folders.files(queue)
             if high - low > min(_MOST_OF_A_QUEUE if is_all else _READ_WHOLE, self._room):
                 return files.entries(first, last)
             kept = files.entries(low, high)
@@ -531,7 +531,7 @@ class QueueView:
                 return files.entries(first, last)
             self._kept[queue] = kept
             self._room -= len(kept)
-        return kept.take(slice(first - low, last - low))
+        return kept if is_all else kept.take(slice(first - low, last - low))
 
     def fetch_ahead(self, slices: Sequence[QueueSlice]) -> None:
         """Fetch the first entries of each range in parallel, where they have to be fetched."""
