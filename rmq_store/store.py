@@ -33,8 +33,10 @@ from rmq_store.files.segments import again_if_expired
 from rmq_store.files.source import StoreReads
 from rmq_store.format.byte_layout import ABORT_BACKUP_FILE
 from rmq_store.format.message import Message
+from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queue_entries import Entries
 from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.record import Record
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.format.topics import is_system_topic, topic_of_broker
 from rmq_store.index.query_message import KeyIndex
@@ -626,8 +628,17 @@ class MessageStore:
         """The index files, and the ranges of the log that they do not cover."""
         log = self.log
         if self._key_index is None:
-            self._key_index = KeyIndex(self.path, log, self._snapshot.log_end, self.config)
+            end = self._snapshot.log_end
+            self._key_index = KeyIndex(self.path, log, end, self.config, self._lists)
         return self._key_index
+
+    def _lists(self, record: Record) -> bool:
+        """Whether a queue lists a record at its place in the log; true if no queue is known."""
+        queue = QueueId(decode_utf8(record.topic), record.queue_id)
+        if queue not in self._snapshot.queues:
+            return not self._queues
+        entry = self.view.entry_at(queue, record.queue_offset)
+        return entry is not None and entry.log_offset == record.physical_offset
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp: int, boundary: str = "LOWER"

@@ -7,7 +7,7 @@ cached.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
@@ -21,7 +21,7 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.next_intact_record import not_a_record, record_or_damage
+from rmq_store.commitlog.next_intact_record import not_a_record, record_around, record_or_damage
 from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.commitlog.walk import end_now, walk
 from rmq_store.config.broker_conf import StoreConfig
@@ -76,8 +76,16 @@ class _Uncovered:
 class KeyIndex:
     """The index of one store, and the log ranges that it does not cover."""
 
-    def __init__(self, root: Path, log: CommitLog, log_end: int, config: StoreConfig) -> None:
-        self._log = log
+    def __init__(
+        self,
+        root: Path,
+        log: CommitLog,
+        log_end: int,
+        config: StoreConfig,
+        is_listed: Callable[[Record], bool],
+    ) -> None:
+        """`is_listed`: whether a queue of the store lists a record at its place in the log."""
+        self._log, self._is_listed = log, is_listed
         self._log_end = log_end
         self.files: list[IndexFile] = []
         self.unreadable: list[StoreError] = []
@@ -126,7 +134,8 @@ class KeyIndex:
     def _is_of_log(self, file: IndexFile) -> bool:
         """Whether the first or the last record of a file is in the log, or damage there, or neither is.
 
-        Of a file from before the log to after it, the first item in the log has to lead to its record.
+        A record that no queue lists there may be of another store, and is damage too. Of a file from before
+        the log to after it, the first item in the log has to lead to its record.
         """
         header = file.header
         ends = (
@@ -137,9 +146,16 @@ class KeyIndex:
             return True
         inside = [(at, time) for at, time in ends if self._log.start <= at < self._log_end]
         if inside:
-            return any(starmap(self._was_stored, inside))
+            return any(starmap(self._was_stored, inside)) or not any(
+                self._is_of_store(at) for at, _ in inside
+            )
         hit = file.first_from(self._log.start)
-        return hit is None or self._is_true(*hit)
+        return hit is None or self._is_true(*hit) or not self._is_of_store(hit[1].log_offset)
+
+    def _is_of_store(self, at: int) -> bool:
+        """Whether a queue lists the record at a place: else its log file may be that of another store."""
+        found = record_around(self._log, at)
+        return found is not None and self._is_listed(found)
 
     def _was_stored(self, at: int, time: int) -> bool:
         found = record_or_damage(self._log, self._log_end, at)

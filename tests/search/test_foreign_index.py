@@ -63,6 +63,16 @@ def test_a_file_of_another_store_from_before_the_log_to_after_it_is_not_believed
     assert "the log has other records" in objects("table", "index", golden.path)[0]["problem"]
 
 
+def test_a_log_file_of_another_store_is_no_reason_to_distrust_the_index(tmp_path: Path) -> None:
+    golden, other = unpack(NAME, tmp_path / "own"), unpack("clean-5.3.3", tmp_path / "other")
+    name = "commitlog/00000000000000262144"
+    transactions = objects("transactions", golden.path)
+    shutil.copy(Path(other.path, name), Path(golden.path, name))
+    with golden.open() as store:
+        assert not store.key_index().unreadable
+    assert objects("transactions", golden.path) == transactions
+
+
 @pytest.mark.parametrize("name", STORES)
 def test_no_index_of_a_real_broker_counts_as_foreign(name: str, tmp_path: Path) -> None:
     with unpack(name, tmp_path).open() as store:
