@@ -217,8 +217,8 @@ class UnknownQueueError(StoreError):
 
 
 class DataLossError(StoreError):
-    """Messages have expired, before the read began or during it, the log lost its end, or a file
-    became shorter while it was being read."""
+    """Messages have expired or were deleted with their topic, before the read began or during it, the log
+    lost its end, or a file became shorter while it was being read."""
 
     code = "RMQSTORE_DATA_LOSS"
 

@@ -54,8 +54,8 @@ class _EntriesOfFiles:
         """None are known: a compaction leaves out offsets."""
         return ()
 
-    def has_lost_files(self, queue: QueueId) -> bool:
-        """Never: they are open."""
+    def was_deleted(self, queue: QueueId) -> bool:
+        """Never: the files are open."""
         return False
 
 

@@ -63,8 +63,8 @@ class EntriesOfQueues(Protocol):
     def offsets_without_file(self, queue: QueueId) -> Sequence[tuple[int, int]]:
         """Ranges of queue offsets between others that no file holds and that are reported as one."""
 
-    def has_lost_files(self, queue: QueueId) -> bool:
-        """Whether all files of a queue went away after the snapshot."""
+    def was_deleted(self, queue: QueueId) -> bool:
+        """Whether the topic of a queue was deleted after the snapshot."""
 
 
 class WantedEntries:
@@ -189,9 +189,9 @@ class WantedEntries:
 
         A file that was renamed to a distant number leaves millions of such places.
         """
-        if len(entries) and self._view.has_lost_files(part.queue):
+        if len(entries) and self._view.was_deleted(part.queue):
             entry = entries.listed_at(part.queue, 0)._replace(messages=int(entries.count.sum()))
-            self._damaged(without_any_file(self._view.folder(part.queue), entry), entry)
+            self._damaged(of_deleted_topic(self._view.folder(part.queue), entry), entry)
             return entries.take(slice(0))
         for start, stop in self._view.offsets_without_file(part.queue) if len(entries) else ():
             first, behind = max(start, part.start), min(stop, part.stop)
@@ -254,13 +254,13 @@ def without_file(folder: str, entry: ListedAt) -> CorruptQueueError:
     )
 
 
-def without_any_file(folder: str, entry: ListedAt) -> MissingFileError:
-    """The error of a range of queue offsets of a queue whose files all went away after the snapshot."""
+def of_deleted_topic(folder: str, entry: ListedAt) -> MissingFileError:
+    """The error of a range of queue offsets of a queue whose topic was deleted after the snapshot."""
+    last = entry.queue_offset + entry.messages - 1
     return MissingFileError(
         folder,
-        offset=QueueOffset(entry.queue_offset),
-        reason=f"the files of queue {entry.topic}/{entry.queue_id} are gone since the store was opened: its "
-        "topic was deleted, or they were moved away",
+        reason=f"queue {entry.name} was deleted with its topic since the store was opened: its queue offsets "
+        f"{entry.queue_offset} to {last} are gone",
         advice="Open the store again to read what it has now. Read with on_damage to skip it",
     )
 

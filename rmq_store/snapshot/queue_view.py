@@ -21,6 +21,7 @@ from rmq_store.config.tiered import tiered_queues
 from rmq_store.config.topics_json import (
     TOPICS_FILE,
     batch_topics,
+    declared_topics,
     lists_all_topics,
     may_be_read,
     queue_count,
@@ -440,10 +441,12 @@ class QueueView:
         holes = () if files.batch or not files.has_holes else files.chain.holes
         return [(start // width, stop // width) for start, stop in holes if stop - start > size]
 
-    def has_lost_files(self, queue: QueueId) -> bool:
-        """Whether all files of a queue went away after the snapshot."""
+    def was_deleted(self, queue: QueueId) -> bool:
+        """Whether the topic of a queue was deleted after the snapshot, as topics.json says now."""
         state = self.state(queue)
-        return state.file_start < state.file_stop and not self.files(queue).chain.segments
+        if state.file_start >= state.file_stop or self.files(queue).chain.segments:
+            return False
+        return lists_all_topics(self.root) and queue.topic not in declared_topics(self.root)
 
     def offsets_without_entry(self, queue: QueueId) -> Iterator[tuple[int, int]]:
         """Ranges of queue offsets between others that no file holds: one is missing, empty or cut."""

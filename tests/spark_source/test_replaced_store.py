@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.errors import DataLossError, MissingFileError, OtherStoreError, StoreError
+from rmq_store.errors import (
+    CorruptQueueError,
+    DataLossError,
+    MissingFileError,
+    OtherStoreError,
+    StoreError,
+)
 from spark_source.source import RmqStoreSource
 from spark_source.spark_reader import RmqStoreReader
 from tests.support.golden import GoldenStore
@@ -104,6 +110,16 @@ def test_log_files_that_expire_before_a_task_reads_them_are_data_loss(
         [list(readers[0].read(partition)) for partition in planned[0]]
 
 
+def delete_orders(path: Path, *, declared: bool = False) -> None:
+    """As a broker deletes a topic; or only its queues, as a disk loses them."""
+    shutil.rmtree(path / "consumequeue" / "orders")
+    if not declared:
+        for name in ("topics.json", "topics.json.bak"):
+            file = path / "config" / name
+            if file.exists():
+                file.write_text(file.read_text().replace('"orders"', '"orders-before"'))
+
+
 @pytest.mark.parametrize("options", [{}, {"columns": "topic,queueId,queueOffset"}])
 def test_a_topic_that_is_deleted_after_load_is_not_read_as_empty(
     golden: Golden, tmp_path: Path, options: dict[str, str], caplog: pytest.LogCaptureFixture
@@ -112,8 +128,8 @@ def test_a_topic_that_is_deleted_after_load_is_not_read_as_empty(
     shutil.copytree(golden(BEFORE).path, path)
     reader = reader_of(path, topic="orders", **options)
     goes_on = reader_of(path, topic="orders", failondataloss="false", **options)
-    shutil.rmtree(path / "consumequeue" / "orders")
-    with pytest.raises(DataLossError, match="the files of queue orders/0 are gone since the store"):
+    delete_orders(path)
+    with pytest.raises(DataLossError, match="queue orders/0 was deleted with its topic since the"):
         [list(reader.read(partition)) for partition in reader.partitions()]
     caplog.clear()
     assert not any(list(goes_on.read(partition)) for partition in goes_on.partitions())
@@ -121,13 +137,20 @@ def test_a_topic_that_is_deleted_after_load_is_not_read_as_empty(
     assert f"(at least {len(truth)} messages)" in caplog.text
 
 
+def test_queues_that_a_disk_lost_are_damage(golden: Golden, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(golden(BEFORE).path, path)
+    reader = reader_of(path, topic="orders", failondataloss="false")
+    delete_orders(path, declared=True)
+    with pytest.raises(CorruptQueueError, match="queue orders/0"):
+        [list(reader.read(partition)) for partition in reader.partitions()]
+
+
 def test_a_dataset_says_that_a_topic_was_deleted(golden: Golden, tmp_path: Path) -> None:
     path = tmp_path / "store"
     shutil.copytree(golden(BEFORE).path, path)
     with MessageStore.open(path) as store:
         messages = store.messages("orders")
-        shutil.rmtree(path / "consumequeue" / "orders")
-        with pytest.raises(
-            MissingFileError, match="its topic was deleted, or they were moved away"
-        ):
+        delete_orders(path)
+        with pytest.raises(MissingFileError, match=r"was deleted with its topic .* [0-9]+ are gone"):
             messages.to_table()
