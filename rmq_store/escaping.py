@@ -69,15 +69,13 @@ _MOST_SAID = 10_000
 _said: set[str] = set()
 
 
-def warn_once(text: str, *values: object, about: str | None = None) -> None:
+def warn_once(text: str, *values: object) -> None:
     """Log a warning about a fact of the files, once a process: every open of a store finds it again.
 
-    Not for what one read leaves out: each read says that. `about`: what only one warning is given about,
-    whatever it says; by default what it says.
+    Not for what one read leaves out: each read says that.
     """
     said = text % values
-    known = said if about is None else about
-    if known not in _said:
+    if said not in _said:
         if len(_said) < _MOST_SAID:
-            _said.add(known)
+            _said.add(said)
         LOG.warning("%s", said)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from rmq_store.escaping import LOG, warn_once
+from rmq_store.escaping import LOG
 from spark_source.hidden_traceback import plain_errors
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.partition_reader import read_share
@@ -19,6 +20,7 @@ from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_col
 from spark_source.spark_words import settle_reading_worker
 from spark_source.task_damage import DamageHandler
 
+_WARNED: deque[str] = deque(maxlen=1000)  # the last loads that were warned of
 _KEPT_BY_SPARK = (
     "filters were pushed down (%s). Spark uses what they left for every later query of the same DataFrame "
     "or view, even without them, so that rows are missing there: call load() for each query, or "
@@ -48,9 +50,9 @@ class RmqStoreReader(DataSourceReader):
         """Narrow the plan by the filters. Returns those that Spark must apply as well."""
         before = self.plan
         self.plan, left = narrowed(before, filters)
-        if self.plan != before:
-            named = ", ".join(map(str, filters))[:_FILTER_TEXT]
-            warn_once(_KEPT_BY_SPARK, named, about=f"filters of {self.plan.load}")
+        if self.plan != before and self.plan.load not in _WARNED:
+            _WARNED.append(self.plan.load)
+            LOG.warning(_KEPT_BY_SPARK, ", ".join(map(str, filters))[:_FILTER_TEXT])
         return left
 
     pushFilters = PushFilters(_push)

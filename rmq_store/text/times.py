@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from rmq_store.errors import InvalidArgumentError
+from rmq_store.escaping import LOG
 
 TIME_FORMS = (
     "ms, ISO 8601 (UTC if without a zone), 10:00 on the newest message's day (UTC), or -1h: an hour "
@@ -111,6 +112,8 @@ def fixed_range(
         return first, stop
     if isinstance(since, RelativeTime) is isinstance(until, RelativeTime):
         raise reversed_range((names[0], shown_time(first)), (names[1], shown_time(stop)))
+    times = iso_time(first), iso_time(stop)
+    LOG.warning("no message is in the range: it begins at %s and ends at %s", *times)
     fixed = stop if isinstance(since, RelativeTime) else first
     return fixed, fixed
 

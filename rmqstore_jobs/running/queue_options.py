@@ -115,5 +115,6 @@ def refuse_reversed_offsets(offsets: Mapping[QueueId, tuple[int, int]]) -> None:
             raise InvalidArgumentError(
                 reason=f"the offsets of queue {queue.queue_id} of {queue.topic!r} end before they start",
                 actual=f"{start}..{stop}",
-                advice="In --offsets TOPIC:ID=FROM..BEFORE, FROM must not be after BEFORE",
+                advice="In --offsets TOPIC:ID=FROM..BEFORE, FROM must not be after BEFORE; -2 is the "
+                "earliest offset, -1 the latest",
             )

@@ -257,9 +257,12 @@ def _refuse_other_units(values: Ints, name: str) -> None:
     wrong = (sizes != 0) & ((sizes < LEAST_MS) | (sizes >= MOST_MS))
     if wrong.any():
         row = int(np.argmax(wrong))
-        why = why_not_ms(int(values[row])) or ("is no time",)
-        advice = "Give a timestamp, or milliseconds: timestamp_seconds() makes one of seconds"
-        raise invalid(row, f"{name} {values[row]} {why[0]}", advice=advice)
+        why, *_ = why_not_ms(int(values[row])) or ("is no time",)
+        advice = (
+            "Give milliseconds, or a timestamp: timestamp_seconds() makes one of seconds, "
+            "timestamp_micros() of microseconds"
+        )
+        raise invalid(row, f"{name} {values[row]} {why}", advice=advice)
 
 
 def _queues_by_key(queue_id: pa.Array, properties: pa.Array, queues: int) -> pa.Array:
