@@ -6,7 +6,7 @@ TraceDataEncoder). Later releases append fields, so a report may have fewer or m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rmq_store.format.topics import TRACE_TOPIC
@@ -75,7 +75,7 @@ def _report(text: str) -> Row:
     row: dict[str, Any] = {"traceType": kind}
     for name, value in zip(names, values, strict=False):
         row[name] = _value(name, value)
-    row["outcome"] = _outcome(row, values)
+    row["outcome"] = _outcome(row)
     return row
 
 
@@ -98,7 +98,7 @@ def _number(value: str) -> int | None:
     return int(value) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
 
 
-def _outcome(row: Row, values: Sequence[str]) -> str | None:
+def _outcome(row: Row) -> str | None:
     """How sending, consuming or the transaction ended."""
     if "transactionState" in row:
         return str(row["transactionState"])
