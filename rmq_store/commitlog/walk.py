@@ -22,9 +22,10 @@ from rmq_store.format.byte_layout import PROPERTY_SEPARATOR
 from rmq_store.format.record import Gap
 
 _ROWS = 1 << 15  # records of a run at a time
-_SHORT_STEP = (
-    64 << 10
-)  # bytes of the first step where the end may be near, or few records are wanted
+# Bytes of the first step where the end may be near, or few records are wanted.
+_SHORT_STEP = 64 << 10
+
+_LEFT_OVER = "entries that the log was cut before"
 
 _Piece = SoundRun | Extent
 _PieceAt = Callable[[CommitLog, SegmentFile, int], _Piece]
@@ -139,7 +140,8 @@ def _pieces(
                 )
                 framed = len(run.at) and log.frame_at(at)
                 if framed and order.is_left_over(window, segment.base, run):
-                    parts = (_left_over(at, segment.base + run.stop),)
+                    stop_of_run = segment.base + run.stop
+                    parts = (Extent(at, stop_of_run, gap=Gap.STALE, reason=_LEFT_OVER),)
                 for piece in parts:
                     yield piece
                     at = piece.stop
@@ -184,7 +186,3 @@ def _unsound(headers: Headers, segment: SegmentFile, check_crc: bool) -> list[in
         bad[good[wrong_crc_rows(headers if len(good) == len(bad) else headers.take(good))]] = True
     rows: list[int] = np.flatnonzero(bad).tolist()
     return rows
-
-
-def _left_over(start: int, stop: int) -> Extent:
-    return Extent(start, stop, gap=Gap.STALE, reason="entries that the log was cut before")
