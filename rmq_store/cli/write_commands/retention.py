@@ -79,8 +79,7 @@ def retention(
         fields = asdict(risk)
         line = (
             "group {group} loses {messages} unconsumed messages of {topic}/{queue_id}: its offset "
-            "is "
-            "{consumer_offset}, and the first offset left is {min_offset}".format(**fields)
+            "is {consumer_offset}, and the first offset left is {min_offset}".format(**fields)
         )
         click.secho(printable(line), fg="yellow")
     if plan.trigger is None:
