@@ -11,7 +11,6 @@ from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.several_stores import name_in_pattern, names_of
 from rmq_store.errors import DataLossError, MissingFileError
-from rmq_store.escaping import LOG
 from rmq_store.files.remote.glob import has_pattern
 from rmq_store.files.segments import again_if_expired
 from rmq_store.format.queues import QueueId
@@ -238,14 +237,9 @@ class Follower:
         try:
             return follower.after(store.log, before.place, target.path)
         except DataLossError as error:  # a LogCutError too
-            self._go_on_or_raise(error)
+            self.asked.lose(error)
         # Only the end matters, and that is not before the last file.
         return follower.end(store.log, store.log.start)
-
-    def _go_on_or_raise(self, error: DataLossError) -> None:
-        if self.asked.fail_on_data_loss:
-            raise error
-        LOG.warning("%s", error)
 
     # --- rows ------------------------------------------------------------------------------------
 
