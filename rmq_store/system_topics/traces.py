@@ -12,7 +12,7 @@ from typing import Any
 from rmq_store.format.topics import TRACE_TOPIC
 from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore
-from rmq_store.system_topics.system_topic_rows import Row, all_of
+from rmq_store.system_topics.system_topic_rows import Row, all_of, values_in
 
 _END, _SEPARATOR = "\x02", "\x01"
 _COLUMNS = ("queueId", "queueOffset", "storeTimestamp", "body")
@@ -50,9 +50,7 @@ def traces(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[R
     if not parts:
         return
     for batch in store.read_slices(parts, columns=_COLUMNS, on_damage=on_damage):
-        columns = [batch.column(name) for name in _COLUMNS]
-        columns[2] = columns[2].cast("int64")
-        for queue, offset, stored, body in zip(*(c.to_pylist() for c in columns), strict=True):
+        for queue, offset, stored, body in values_in(batch, _COLUMNS):
             place = {"queueId": queue, "queueOffset": offset, "storeTimestamp": stored}
             for report in reports_in(body.decode("utf-8", "replace")):
                 yield report | place
