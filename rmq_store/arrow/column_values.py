@@ -174,10 +174,6 @@ def _encoded_name(text: str, count: int) -> pa.Array:
     return pa.DictionaryArray.from_arrays(numbers, texts_array([text]))
 
 
-def _queue_offsets(builder: BatchBuilder, rows: ListedEntries, headers: Headers | None) -> pa.Array:
-    return number_array(rows.offset, nulls=rows.offset < 0)
-
-
 def _record_queue_offsets(builder: BatchBuilder, rows: ListedEntries, headers: Headers) -> pa.Array:
     written = headers.queue_offset
     return number_array(written.copy(), nulls=written == rows.offset)
@@ -188,7 +184,7 @@ _MAKERS: dict[str, _Maker] = {
     "brokerName": lambda b, r, h: _constant(b.broker_name, len(r)),
     "topic": lambda b, r, h: _topics(r),
     "queueId": lambda b, r, h: number_array(r.queue_id),
-    "queueOffset": _queue_offsets,
+    "queueOffset": lambda b, r, h: number_array(r.offset, nulls=r.offset < 0),
     "commitLogOffset": lambda b, r, h: number_array(r.log_offset),
     "storeSize": lambda b, r, h: number_array(r.size.astype(np.int32)),
     "msgId": lambda b, r, h: message_ids(h),

@@ -84,11 +84,8 @@ def _json_values(column: pa.Array) -> pa.Array:
 
 
 def _quoted(strings: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(_QUOTE, _escaped(strings), _QUOTE, _EMPTY)
-
-
-def _escaped(strings: pa.Array) -> pa.Array:
-    return _with_escapes(strings, (_QUOTE_BYTE, _BACKSLASH))
+    escaped = _with_escapes(strings, (_QUOTE_BYTE, _BACKSLASH))
+    return pc.binary_join_element_wise(_QUOTE, escaped, _QUOTE, _EMPTY)
 
 
 def _escape(character: str) -> str:

@@ -98,7 +98,7 @@ class EncodedRecords(RecordFacts):
         known = int(self.topic_code.min()) >= 0 and int(self.topic_code.max()) < len(self.topics)
         if not (counted and sized and known and int(self.queue_id.min()) >= 0):
             raise _contradiction("their sizes, topics, queues or keys do not add up")
-        at = self._starts()
+        at = np.cumsum(self.total) - self.total
         magic = _fields(self.data, at, "magic")
         agree = (_fields(self.data, at, "total_size") == self.total).all()
         agree &= (_fields(self.data, at, "sys_flag") == self.sys_flag).all()
@@ -110,10 +110,6 @@ class EncodedRecords(RecordFacts):
         """The smallest size of records with these hosts."""
         v6 = ((self.sys_flag & bit) != 0 for bit in (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6))
         return MIN_RECORD_SIZE + V6_EXTRA * sum(v6, np.zeros(len(self), dtype=np.int64))
-
-    def _starts(self) -> Ints:
-        starts: Ints = np.cumsum(self.total) - self.total
-        return starts
 
     def placed(
         self, rows: slice, queue_offset: Ints, log_offset: Ints, store_timestamp: Ints
