@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from rmq_store import StoreError
 from rmq_store.errors import DataLossError
-from spark_source.hidden_traceback import without_traceback
+from spark_source.hidden_traceback import plain_errors, without_traceback
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import SourceOptions, parse_options
 from spark_source.planning.pinned_plan import QueryPlan, pin_all
@@ -88,10 +88,8 @@ class RmqStoreSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the offsets pinned when the source was created."""
         self._raise_failure()
-        try:
+        with plain_errors():
             parse_options(self.options)  # refuses what only a stream has
-        except StoreError as error:
-            raise without_traceback(error) from None
         assert self._asked is not None
         assert self._plan is not None
         if self._asked.table is not None:
@@ -103,18 +101,18 @@ class RmqStoreSource(DataSource):
         # Every Python process of Spark imports this module, and few of them write.
         from spark_source.writing.batch_writer import RmqStoreWriter
 
-        try:
+        with plain_errors():
             return RmqStoreWriter(self.options, schema, overwrite)
-        except StoreError as error:
-            raise without_traceback(error) from None
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader that follows the logs of the stores. Needs PySpark 4.2 or later."""
         try:
             from spark_source.streaming.stream_reader import RmqStoreStreamReader
         except ImportError:
-            refusal = self._refusal(
-                "reading as a stream with this PySpark", "Install PySpark 4.2 or later"
+            refusal = UnsupportedOperationError(
+                self.options.get("path"),
+                reason="reading as a stream with this PySpark is not supported by format 'rmqstore'",
+                advice="Install PySpark 4.2 or later",
             )
             return FailingStream(refusal)
         try:
@@ -126,20 +124,10 @@ class RmqStoreSource(DataSource):
         """A writer of the micro-batches of a query, each of them once."""
         from spark_source.writing.stream_writer import RmqStoreStreamWriter
 
-        try:
+        with plain_errors():
             return RmqStoreStreamWriter(self.options, schema, overwrite)
-        except StoreError as error:
-            raise without_traceback(error) from None
 
     def _raise_failure(self) -> None:
         self._pin()
         if self._failure is not None:
             raise without_traceback(self._failure)
-
-    def _refusal(self, what: str, advice: str) -> UnsupportedOperationError:
-        path = self.options.get("path")
-        return without_traceback(
-            UnsupportedOperationError(
-                path, reason=f"{what} is not supported by format 'rmqstore'", advice=advice
-            )
-        )

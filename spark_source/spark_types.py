@@ -12,8 +12,12 @@ from contextlib import closing
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
+    DateType,
+    DoubleType,
     IntegerType,
     LongType,
     MapType,
@@ -36,14 +40,19 @@ _SENT_WHOLE = 512 << 10  # bytes: a batch that stays in the cache of a core
 _SLICE_BYTES = 2 << 20
 _LEAST_ROWS, _MOST_ROWS = 128, 4096  # of a slice: each has a fixed cost
 
-_SPARK_TYPES: dict[pa.DataType, DataType] = {
+SPARK_TYPES: dict[pa.DataType, DataType] = {
     pa.string(): StringType(),
     pa.int32(): IntegerType(),
     pa.int64(): LongType(),
+    pa.bool_(): BooleanType(),
+    pa.float64(): DoubleType(),
+    pa.date32(): DateType(),
     pa.binary(): BinaryType(),
     TIMESTAMP: TimestampType(),
+    pa.list_(pa.string()): ArrayType(StringType(), containsNull=True),
     PROPERTIES: MapType(StringType(), StringType(), valueContainsNull=True),
 }
+"""Those of the columns of messages and tables."""
 
 
 def struct_field(column: Column, *, nullable: bool = False) -> StructField:
@@ -53,7 +62,7 @@ def struct_field(column: Column, *, nullable: bool = False) -> StructField:
     """
     metadata = {"comment": column.meaning}
     can_be_null = column.nullable or nullable
-    return StructField(column.name, _SPARK_TYPES[column.type], can_be_null, metadata)
+    return StructField(column.name, SPARK_TYPES[column.type], can_be_null, metadata)
 
 
 def spark_schema(columns: Sequence[str] | None = None, *, permissive: bool = False) -> StructType:

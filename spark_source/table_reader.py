@@ -8,19 +8,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    DateType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructField, StructType
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, StoreError
@@ -28,26 +16,16 @@ from rmq_store.snapshot.log_slices import LogSlice
 from rmq_store.tables import TABLES
 from rmq_store.tables.diff import differences
 from rmq_store.tables.plan import files_opened, log_files_between
-from rmq_store.tables.table import DAY, DOUBLE, FLAG, INT, LONG, TEXT, TEXTS, TIMESTAMP, Row, Table
+from rmq_store.tables.table import TIMESTAMP, Row, Table
 from rmq_store.tables.usage_damage import damage_row
 from spark_source.hidden_traceback import plain_errors
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.partition_reader import pieces_of_share, read_messages
 from spark_source.planning.partitions import Share, missing_errors, missing_shares, shares_of
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan, replaced
-from spark_source.spark_types import microseconds
+from spark_source.spark_types import SPARK_TYPES, microseconds
 from spark_source.streaming.progress_rows import progress_rows
 
-_SPARK_TYPES: dict[pa.DataType, DataType] = {
-    TEXT: StringType(),
-    INT: IntegerType(),
-    LONG: LongType(),
-    FLAG: BooleanType(),
-    DOUBLE: DoubleType(),
-    DAY: DateType(),
-    TIMESTAMP: TimestampType(),
-    TEXTS: ArrayType(StringType(), containsNull=True),
-}
 USAGE, DAMAGE, DIFF, PLAN, STREAM = "usage", "damage", "diff", "plan", "stream"
 
 
@@ -58,7 +36,7 @@ def table_schema(name: str) -> StructType:
         [
             StructField(
                 column.name,
-                _SPARK_TYPES[column.type],
+                SPARK_TYPES[column.type],
                 table.schema.field(column.name).nullable,
                 {"comment": column.meaning},
             )

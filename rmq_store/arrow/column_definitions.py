@@ -68,6 +68,16 @@ COLUMNS: tuple[Column, ...] = (
 ENCODED = ("brokerName", "topic")
 """Columns with few values, which an engine that groups by them takes as dictionaries in less time."""
 DICTIONARY = pa.dictionary(pa.int32(), pa.string())
+FIELDS = {
+    "queueId": "queue_id",
+    "flag": "flag",
+    "sysFlag": "sys_flag",
+    "bornTimestamp": "born_timestamp",
+    "storeTimestamp": "store_timestamp",
+    "reconsumeTimes": "reconsume_times",
+    "preparedTransactionOffset": "prepared_transaction_offset",
+}
+"""Columns of numbers that a record has itself, and their fields in Record, Headers and Message."""
 BY_NAME = {column.name: column for column in COLUMNS}
 DEFAULT_NAMES: tuple[str, ...] = tuple(c.name for c in COLUMNS if not c.on_request)
 

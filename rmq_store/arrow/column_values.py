@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.arrow.column_definitions import BY_NAME, arrow_schema, column_names
+from rmq_store.arrow.column_definitions import BY_NAME, FIELDS, arrow_schema, column_names
 from rmq_store.arrow.property_columns import PropertyColumns, property_columns_at
 from rmq_store.arrow.string_slices import (
     as_java_reads,
@@ -187,6 +187,7 @@ def _record_queue_offsets(builder: BatchBuilder, rows: ListedEntries, headers: H
 
 
 _MAKERS: dict[str, _Maker] = {
+    **{column: _number(column, field) for column, field in FIELDS.items()},
     "brokerName": lambda b, r, h: _constant(b.broker_name, len(r)),
     "topic": lambda b, r, h: _topics(r),
     "queueId": lambda b, r, h: number_array(r.queue_id),
@@ -194,16 +195,8 @@ _MAKERS: dict[str, _Maker] = {
     "commitLogOffset": lambda b, r, h: number_array(r.log_offset),
     "storeSize": lambda b, r, h: number_array(r.size.astype(np.int32)),
     "msgId": lambda b, r, h: message_ids(h),
-    "flag": _number("flag", "flag"),
-    "sysFlag": _number("sysFlag", "sys_flag"),
-    "bornTimestamp": _number("bornTimestamp", "born_timestamp"),
     "bornHost": lambda b, r, h: hosts(h, of_store=False),
-    "storeTimestamp": _number("storeTimestamp", "store_timestamp"),
     "storeHost": lambda b, r, h: hosts(h, of_store=True),
-    "reconsumeTimes": _number("reconsumeTimes", "reconsume_times"),
-    "preparedTransactionOffset": _number(
-        "preparedTransactionOffset", "prepared_transaction_offset"
-    ),
     "bodyCrc": _number("bodyCrc", "body_crc"),
     "rawBody": lambda b, r, h: stored_bodies(h),
     "rawProperties": lambda b, r, h: stored_properties(h),

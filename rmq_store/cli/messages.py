@@ -23,13 +23,8 @@ if TYPE_CHECKING:
     from rmq_store.cli.message_table import MessageTable
     from rmq_store.store import MessageStore
 
-FORMS = (
-    "text",
-    "json",
-    "base64",
-    "hex",
-    "none",
-)  # those of rmq_store.text.bodies, which is slow to load
+# Those of rmq_store.text.bodies, which is slow to load.
+FORMS = ("text", "json", "base64", "hex", "none")
 NONE = "none"
 _UTF8 = "utf-8"  # of rmq_store.text.binary_values, which is slow to load
 _BODIES = ("body", "rawBody")
@@ -122,14 +117,13 @@ class MessagePrinter:
     """Prints messages in one form."""
 
     def __init__(self, form: MessageForm) -> None:
-        as_json, body = form.as_json, form.body
-        self._as_json, self._body, self._charset = as_json, body, form.charset or _UTF8
+        self._form, self._charset = form, form.charset or _UTF8
         self._header = form.names() if form.header else None
         self._table: MessageTable | None = None
-        if not as_json and sys.stdout.isatty():
+        if not form.as_json and sys.stdout.isatty():
             from rmq_store.cli.message_table import MessageTable
 
-            self._table = MessageTable(full=form.full, body=body, charset=self._charset)
+            self._table = MessageTable(full=form.full, body=form.body, charset=self._charset)
 
     def print(
         self,
@@ -155,13 +149,14 @@ class MessagePrinter:
     def _print(self, batch: pa.RecordBatch) -> None:
         from rmq_store.text.lines import json_lines, text_lines
 
+        body, charset = self._form.body, self._charset
         if self._table is not None:
             self._table.print(batch)
-        elif self._as_json:
-            write(json_lines(batch, self._charset))
+        elif self._form.as_json:
+            write(json_lines(batch, charset))
         else:
-            plain = self._body is None and self._charset == _UTF8
-            write(text_lines(batch if plain else with_bodies(batch, self._body, self._charset)))
+            plain = body is None and charset == _UTF8
+            write(text_lines(batch if plain else with_bodies(batch, body, charset)))
 
 
 def with_bodies(

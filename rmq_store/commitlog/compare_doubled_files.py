@@ -59,10 +59,16 @@ class DoubledFile:
 
 def doubled_files(log: CommitLog, start: int | None = None) -> Iterator[DoubledFile]:
     """Each file that has the name of another one, read and compared; with `start`, of that file."""
-    for used in log.chain.segments:
+    for used, other in _pairs(log):
         if start is None or used.base == start:
-            for other in used.others:
-                yield _compared(log, used, other)
+            yield _compared(log, used, other)
+
+
+def _pairs(log: CommitLog) -> Iterator[tuple[SegmentFile, SegmentFile]]:
+    """Each file that is read with each other one of its name."""
+    for used in log.chain.segments:
+        for other in used.others:
+            yield used, other
 
 
 def _compared(log: CommitLog, used: SegmentFile, other: SegmentFile) -> DoubledFile:
@@ -103,36 +109,34 @@ def _rows_that_differ(log: CommitLog, used: SegmentFile, run: SoundRun) -> list[
 def contradictions(log: CommitLog, start: int = 0, stop: int = 2**63 - 1) -> Iterator[StoreError]:
     """An error for each such file with records in [start, stop) that the log does not have, by looks
     at some of them."""
-    for used in log.chain.segments:
-        for other in (
-            used.others if start < log.chain.segment_end(used) and used.base < stop else ()
-        ):
-            offset = first_difference(used, other)
-            if offset is not None and start <= offset < stop:
-                yield CorruptRecordError(
-                    used.path,
-                    offset=LogOffset(offset),
-                    reason=f"another file of this name, {shown_path(other.path)}, has other records; "
-                    "this one is read. They differ",
-                    advice=f"{_ADVICE}; rmqstore verify counts the records",
-                )
+    for used, other in _pairs(log):
+        if used.base >= stop or log.chain.segment_end(used) <= start:
+            continue
+        offset = first_difference(used, other)
+        if offset is not None and start <= offset < stop:
+            yield CorruptRecordError(
+                used.path,
+                offset=LogOffset(offset),
+                reason=f"another file of this name, {shown_path(other.path)}, has other records; "
+                "this one is read. They differ",
+                advice=f"{_ADVICE}; rmqstore verify counts the records",
+            )
 
 
 def refuse_doubled(log: CommitLog) -> None:
     """Raise UnrecoverableStoreError if two files of the log have one name: a writer would change one
     of them, and a broker may read the other."""
-    for used in log.chain.segments:
-        for other in used.others:
-            raise UnrecoverableStoreError(
-                used.path,
-                reason=f"another folder of the log has a file of this name, {shown_path(other.path)}",
-                advice=f"{_ADVICE}: rmqstore verify compares them. Nothing was changed",
-            )
+    for used, other in _pairs(log):
+        raise UnrecoverableStoreError(
+            used.path,
+            reason=f"another folder of the log has a file of this name, {shown_path(other.path)}",
+            advice=f"{_ADVICE}: rmqstore verify compares them. Nothing was changed",
+        )
 
 
 def doubled_names(log: CommitLog) -> str | None:
     """A sentence about the files that have the name of another one; None without any."""
-    pairs = [(used, other) for used in log.chain.segments for other in used.others]
+    pairs = list(_pairs(log))
     if not pairs:
         return None
     used, other = pairs[0]

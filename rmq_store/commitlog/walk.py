@@ -22,9 +22,10 @@ from rmq_store.format.byte_layout import PROPERTY_SEPARATOR
 from rmq_store.format.record import Gap
 
 _ROWS = 1 << 15  # records of a run at a time
-_SHORT_STEP = (
-    64 << 10
-)  # bytes of the first step where the end may be near, or few records are wanted
+# Bytes of the first step where the end may be near, or few records are wanted.
+_SHORT_STEP = 64 << 10
+
+_LEFT_OVER = "entries that the log was cut before"
 
 _Piece = SoundRun | Extent
 _PieceAt = Callable[[CommitLog, SegmentFile, int], _Piece]
@@ -139,8 +140,8 @@ def _pieces(
                 )
                 framed = len(run.at) and log.frame_at(at)
                 if framed and order.is_left_over(window, segment.base, run):
-                    why = "entries that the log was cut before"
-                    parts = (Extent(at, segment.base + run.stop, gap=Gap.STALE, reason=why),)
+                    stop_of_run = segment.base + run.stop
+                    parts = (Extent(at, stop_of_run, gap=Gap.STALE, reason=_LEFT_OVER),)
                 for piece in parts:
                     yield piece
                     at = piece.stop

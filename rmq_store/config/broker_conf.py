@@ -32,6 +32,11 @@ _UNSET = "null"  # in a configuration that a running broker printed
 PATH_SPLITTER = ","  # MixAll.MULTI_PATH_SPLITTER
 
 
+def paths_in(setting: str | None) -> list[str]:
+    """The paths of a setting that may name several; none if it is not set."""
+    return [path for part in (setting or "").split(PATH_SPLITTER) if (path := part.strip())]
+
+
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
     """The broker settings that shape its files, under the broker's own names.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
+from rmq_store.config.broker_conf import StoreConfig, paths_in
 from rmq_store.errors import MissingFileError, UnsupportedStoreError
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, list_segments
@@ -91,7 +91,7 @@ def members_in(root: Path, config: StoreConfig) -> list[Member]:
     found = [
         Member(folder.name.removeprefix(_PREFIX), (folder / DATA,), folder / _INDEX)
         for folder in dledger_folders(root)
-        if list_segments([folder / DATA])
+        if _has_files(folder / DATA)
     ]
     asked = config.dLegerSelfId
     elsewhere = _elsewhere(root, config)
@@ -114,8 +114,8 @@ def members_in(root: Path, config: StoreConfig) -> list[Member]:
 
 def _elsewhere(root: Path, config: StoreConfig) -> tuple[Path, ...]:
     """The folders of storePathDLedgerCommitLog that have files, as they are or under the root."""
-    named = (part.strip() for part in (config.storePathDLedgerCommitLog or "").split(PATH_SPLITTER))
-    places = [(root / name, root / Path(name).name) for name in named if name]
+    named = paths_in(config.storePathDLedgerCommitLog)
+    places = [(root / name, root / Path(name).name) for name in named]
     return tuple(
         place for both in places if (place := next(filter(_has_files, both), None)) is not None
     )
@@ -171,26 +171,30 @@ def refuse_entries(segment: SegmentFile, front: bytes) -> None:
 
 def refuse_members_log(root: Path, config: StoreConfig) -> None:
     """Raise UnsupportedStoreError for a store with a DLedger log, which rmqstore only reads."""
-    for member in members_in(root, config)[:1]:
-        raise UnsupportedStoreError(
-            member.data[0],
-            reason="this is the store of a broker in DLedger mode, which is only read: the members of "
-            "its group agree on what its log holds",
-            advice="Nothing was changed. rmqstore rebuild makes a store without DLedger of it, which can "
-            "be changed and on which a broker starts",
-        )
+    _refuse_members(
+        root,
+        config,
+        "this is the store of a broker in DLedger mode, which is only read: the members of its group agree "
+        "on what its log holds",
+        "rmqstore rebuild makes a store without DLedger of it, which can be changed and on which a broker "
+        "starts",
+    )
 
 
 def refuse_members_offsets(root: Path, config: StoreConfig) -> None:
     """Raise UnsupportedStoreError for a store with a DLedger log, before consumer offsets are written."""
-    for member in members_in(root, config)[:1]:
-        raise UnsupportedStoreError(
-            member.data[0],
-            reason="this is the store of one member of a DLedger group: each has consumer offsets of its "
-            "own, and consumers get those of the member that leads",
-            advice="Nothing was changed. Reset them with the broker's mqadmin, or in a store that rmqstore "
-            "rebuild makes of this one",
-        )
+    _refuse_members(
+        root,
+        config,
+        "this is the store of one member of a DLedger group: each has consumer offsets of its own, and "
+        "consumers get those of the member that leads",
+        "Reset them with the broker's mqadmin, or in a store that rmqstore rebuild makes of this one",
+    )
+
+
+def _refuse_members(root: Path, config: StoreConfig, reason: str, advice: str) -> None:
+    for folder in entries_folders(root, config):
+        raise UnsupportedStoreError(folder, reason=reason, advice=f"Nothing was changed. {advice}")
 
 
 def unread_dledger(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
-from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
+from rmq_store.config.broker_conf import StoreConfig, paths_in
 from rmq_store.config.dledger import entries_folders, refuse_to_change, unread_dledger
 from rmq_store.config.rocksdb import refuse_rocksdb
 from rmq_store.config.tiered import is_tiered_folder
@@ -106,12 +106,7 @@ def commitlog_folders(root: Path, config: StoreConfig) -> list[Path]:
 
 
 def _plain_folders(root: Path, config: StoreConfig) -> list[Path]:
-    named = [
-        part.strip()
-        for text in (config.storePathCommitLog, config.readOnlyCommitLogStorePaths)
-        for part in (text or "").split(PATH_SPLITTER)
-        if part.strip()
-    ]
+    named = paths_in(config.storePathCommitLog) + paths_in(config.readOnlyCommitLogStorePaths)
     found = [_found(root, Path(name)) for name in named] or [root / COMMITLOG_DIR]
     return list({os.path.realpath(folder): folder for folder in reversed(found)}.values())[::-1]
 

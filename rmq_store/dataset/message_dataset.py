@@ -198,9 +198,13 @@ class MessageDataset(LazyDataset):
             how.setdefault("check_crc", not _BODIES.isdisjoint(columns))
             if not isinstance(how.get("on_damage"), str):
                 how["concerns"] = self._concerns(store, part)
-            batches = _by_words(store, part, how) if part.words else None
             how["keys"] = part.words
-            for batch in batches or store.read_slices(part.slices, **how):
+            plan = None  # also if nearly every message has one of the words
+            if part.words:
+                compacted = _sees_compacted(how)
+                plan = plan_keys(store, part.slices, part.words, compacted=compacted)
+            by_index = None if plan is None else _answered(store, part, plan, how)
+            for batch in by_index or store.read_slices(part.slices, **how):
                 if batch.num_rows:
                     yield batch
             store.refuse_other()
@@ -286,24 +290,11 @@ def _has_rows_about_damage(how: ReadHow) -> bool:
     return isinstance(taker, DamageMode) and taker.mode == PERMISSIVE
 
 
-def _by_words(
-    store: MessageStore, part: StorePart, how: ReadHow
-) -> Iterator[pa.RecordBatch] | None:
-    """The rows of a part with one of its words, by the index; None if nearly every message has one."""
-    assert part.words is not None
-    words, ranges = part.words, part.slices
-    plan = plan_keys(store, ranges, words, compacted=_sees_compacted(how))
-    return None if plan is None else _answered(store, ranges, words, plan, how)
-
-
 def _answered(
-    store: MessageStore,
-    ranges: Sequence[QueueSlice],
-    words: frozenset[str],
-    plan: KeyPlan,
-    how: ReadHow,
+    store: MessageStore, part: StorePart, plan: KeyPlan, how: ReadHow
 ) -> Iterator[pa.RecordBatch]:
     """The rows that the plan leads to. If there are none, those that a damaged index may hide."""
+    assert part.words is not None
     given, some = how.get("on_damage"), False
 
     def note(error: StoreError) -> None:
@@ -313,21 +304,21 @@ def _answered(
         given(error)
 
     # Only what the index has of a key, and its queue has lost, is looked for.
-    looked: ReadHow = {**how, "keys": words, "check_ends": False}
+    looked: ReadHow = {**how, "check_ends": False}
     if callable(given):
         looked["on_damage"] = note
     compacted = _sees_compacted(how)
     for batch in store.read_slices(_places(store, plan, compacted), **looked):
         some = some or batch.num_rows > 0
         yield batch
-    for batch in store.read_errors(errors_of_lost(store, ranges, words, plan), **looked):
+    for batch in store.read_errors(errors_of_lost(store, part.slices, part.words, plan), **looked):
         some = some or batch.num_rows > 0
         yield batch
     if some or not store.key_index().distrust_all():
         return
     looked["on_damage"] = leave_out  # of the log, which is no reason to doubt the index
-    again = plan_keys(store, ranges, words, compacted=compacted)
-    places = ranges if again is None else _places(store, again, compacted)
+    again = plan_keys(store, part.slices, part.words, compacted=compacted)
+    places = part.slices if again is None else _places(store, again, compacted)
     yield from store.read_slices(places, **looked)
 
 

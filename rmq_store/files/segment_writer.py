@@ -23,15 +23,14 @@ _SYNCED_TOGETHER = 16  # files whose flushes run at the same time
 
 
 class OpenFiles:
-    """Files open for writing, at most `limit` at once. Thread-safe.
+    """Files open for writing, at most 64 at once. Thread-safe.
 
     Remembers written files until `sync` has flushed them, even if they were closed to make room for
     others.
     """
 
-    def __init__(self, limit: int = _FILES_OPEN, *, warm: bool = False) -> None:
+    def __init__(self, *, warm: bool = False) -> None:
         """`warm`: fill new files with zeros page by page (warmMapedFileEnable)."""
-        self._limit = limit
         self._warm = warm
         self._fds: dict[Path, int] = {}
         self._dirty: dict[Path, int] = {}  # bytes written since the last sync
@@ -55,7 +54,7 @@ class OpenFiles:
     def _open(self, path: Path, size: int) -> int:
         fd = self._fds.pop(path, None)
         if fd is None:
-            while len(self._fds) >= self._limit:
+            while len(self._fds) >= _FILES_OPEN:
                 os.close(self._fds.pop(next(iter(self._fds))))
             fd = self._make(path, size)
         self._fds[path] = fd  # moved to the end: the least recently used file is closed first

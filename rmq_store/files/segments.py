@@ -21,7 +21,7 @@ from rmq_store.errors import (
     shown_path,
 )
 from rmq_store.escaping import printable, warn_once
-from rmq_store.format.byte_layout import SEGMENT_NAME_DIGITS
+from rmq_store.format.byte_layout import is_segment_name
 
 if TYPE_CHECKING:
     from rmq_store.files.source import Source
@@ -88,9 +88,8 @@ def _files_by_base(folders: Sequence[str | os.PathLike[str]]) -> dict[int, list[
     for folder in folders:
         for entry in entries_of(folder, "listing segment files"):
             name = entry.name
-            if len(name) != SEGMENT_NAME_DIGITS or not (name.isascii() and name.isdigit()):
-                continue
-            if int(name) > _LAST_BASE:  # no broker reaches this offset, and it exceeds 64 bits
+            # No broker reaches a larger offset, and it exceeds 64 bits.
+            if not is_segment_name(name) or int(name) > _LAST_BASE:
                 continue
             size = size_of_file(entry)
             if size is None:
@@ -259,6 +258,4 @@ def again_if_expired(look: Callable[[], _T]) -> _T:
 
 
 def _was_deleted(path: str) -> bool:
-    name = os.path.basename(path)
-    listed = len(name) == SEGMENT_NAME_DIGITS and name.isascii() and name.isdigit()
-    return listed and not os.path.exists(path)
+    return is_segment_name(os.path.basename(path)) and not os.path.exists(path)

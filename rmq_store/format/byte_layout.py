@@ -163,6 +163,11 @@ def segment_name(offset: int) -> str:
     return f"{offset:0{SEGMENT_NAME_DIGITS}d}"
 
 
+def is_segment_name(name: str) -> bool:
+    """Whether a file name is that of a segment."""
+    return len(name) == SEGMENT_NAME_DIGITS and name.isascii() and name.isdigit()
+
+
 def index_file_size(slots: int, items: int) -> int:
     """Bytes of an index file with `slots` hash slots and room for `items` items."""
     return INDEX_HEADER.itemsize + slots * INDEX_SLOT.itemsize + items * INDEX_ITEM.itemsize

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import NoReturn
 
 import numpy as np
 
@@ -115,11 +116,9 @@ def decode_record(
     """
     remaining = len(buffer) - at
     if remaining < BLANK_SIZE:
-        return (
-            Gap.FILLER
-            if not any(buffer[at:])
-            else _fail(path, log_offset, "end of file", None, None)
-        )
+        if any(buffer[at:]):
+            _fail(path, log_offset, "end of file", None, None)
+        return Gap.FILLER
     total = int.from_bytes(buffer[at : at + 4], "big", signed=True)
     magic = int.from_bytes(buffer[at + 4 : at + 8], "big")
     if magic == MAGIC_BLANK:
@@ -137,7 +136,7 @@ def decode_record(
     return record if record.physical_offset == log_offset else Gap.GHOST
 
 
-def _fail(path: str | None, at: int, what: str, expected: object, actual: object) -> Gap:
+def _fail(path: str | None, at: int, what: str, expected: object, actual: object) -> NoReturn:
     raise CorruptRecordError(
         path,
         offset=LogOffset(at),
@@ -189,7 +188,7 @@ _FIELDS = ("body", "topic", "properties")
 _STORE_TIMESTAMP_SIZE = 8  # between the hosts
 
 
-def _refuse(fault: str, found: Mapping[str, int], path: str | None, log_offset: int) -> None:
+def _refuse(fault: str, found: Mapping[str, int], path: str | None, log_offset: int) -> NoReturn:
     """Raise CorruptRecordError for what the loop refused a record for."""
     size = found["total"]
     if fault == "head":

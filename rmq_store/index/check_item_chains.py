@@ -29,11 +29,11 @@ class CheckedItems:
     bad: npt.NDArray[np.bool_]
     broken: Ints  # numbers of items with a wrong chain
     zeros: Ints  # numbers of items that were never written
-    astray: int = 0  # items that lead out of the log range in the header
-    first_astray: int = 0  # the number of the first of them
-    before_broken: int = 0  # the number that the first item with a wrong chain should have
-    beyond: int = 0  # items that point after the log
-    newest_offset: int = -1  # log offset, the highest
+    astray: int  # items that lead out of the log range in the header
+    first_astray: int  # the number of the first of them
+    before_broken: int  # the number that the first item with a wrong chain should have
+    beyond: int  # items that point after the log
+    newest_offset: int  # log offset, the highest
     first_offset: int = -1
     last_offset: int = -1
     last_time_diff: int = 0  # seconds
@@ -56,19 +56,9 @@ def check_file(file: IndexFile, log_end: int, *, counts: bool = True) -> Checked
         if first == 1 and header.begin_log_offset == 0 and not (faults[2:] & _ZEROS).any():
             faults[1] &= _WRONG  # a key of hash 0 in the first record of the log
         ends = [*ends[:1], items[0], items[-1]]
-    astray, first_astray, before_broken, beyond, newest_offset = numbers.tolist()
-    found = CheckedItems(
-        newest,
-        used,
-        faults != 0,
-        np.flatnonzero(faults & _WRONG),
-        np.flatnonzero(faults & _ZEROS),
-        astray,
-        first_astray,
-        max(before_broken, 0),
-        beyond,
-        newest_offset,
-    )
+    numbers[2] = max(numbers[2], 0)  # -1 without a wrong chain
+    wrong, zeros = (np.flatnonzero(faults & kind) for kind in (_WRONG, _ZEROS))
+    found = CheckedItems(newest, used, faults != 0, wrong, zeros, *numbers.tolist())
     if ends:
         found.first_offset, found.last_offset = (int(ends[n]["log_offset"]) for n in (0, -1))
         found.last_time_diff = int(ends[-1]["time_diff"])

@@ -61,19 +61,18 @@ class IndexWriter:
         """Log offset of the last indexed record."""
         return self._header.end_log_offset
 
-    def resume(self) -> int:
-        """Prepare to skip records that the last file already has; returns its last record's log offset.
+    def resume(self) -> None:
+        """Prepare to skip records that the last file already has.
 
-        That record is processed again, because its keys may be split over two files.
+        Its last record is processed again, because its keys may be split over two files.
         """
         count = self._header.index_count - 1
         if self._file is None or count < 1:
-            return -1
+            return
         last, done = self._header.end_log_offset, 0
         while done < count and self._log_offset_of(count - done) == last:
             done += 1
         self._resumed = (last, done)
-        return last
 
     def _log_offset_of(self, number: int) -> int:
         assert self._file is not None

@@ -42,35 +42,24 @@ class Items:
 
 def index_items(records: DecodedRecords, dialect: Dialect) -> Items:
     """The items of the records: UNIQ_KEY, each word of KEYS, and TAGS from 5.4.0 on."""
-    return items_of(
-        records.keys, records.topics, records.topic_code, records.headers.sys_flag, dialect
-    )
+    flags = records.headers.sys_flag
+    of_tags = dialect.has("tag_items")
+    return items_of(records.keys, records.topics, records.topic_code, flags, of_tags=of_tags)
 
 
 def key_items(records: DecodedRecords) -> Items:
     """Those items of UNIQ_KEY and KEYS alone."""
     flags = records.headers.sys_flag
-    return _items(records.keys, records.topics, records.topic_code, flags, of_tags=False)
+    return items_of(records.keys, records.topics, records.topic_code, flags, of_tags=False)
 
 
 def tag_items(records: DecodedRecords) -> Items:
     """Those items of TAGS alone, of all records."""
     flags = np.zeros(len(records.headers), dtype=np.int32)
-    return _items(records.keys, records.topics, records.topic_code, flags, of_keys=False)
+    return items_of(records.keys, records.topics, records.topic_code, flags, of_keys=False)
 
 
 def items_of(
-    keys: KeyValues,
-    names: Sequence[str],
-    code: Ints,
-    sys_flag: npt.NDArray[np.int32],
-    dialect: Dialect,
-) -> Items:
-    """The same of messages by their columns. `code`: the place of each topic in `names`."""
-    return _items(keys, names, code, sys_flag, of_tags=dialect.has("tag_items"))
-
-
-def _items(
     keys: KeyValues,
     names: Sequence[str],
     code: Ints,
@@ -79,6 +68,7 @@ def _items(
     of_keys: bool = True,
     of_tags: bool = True,
 ) -> Items:
+    """The same of messages by their columns. `code`: the place of each topic in `names`."""
     counts = -(~enters_index(sys_flag)).astype(np.int64)
     fronts, tag_fronts = (
         np.array([java_string_hash(index_key(name, kind)) for name in names], dtype=np.int32)

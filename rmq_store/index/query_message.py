@@ -180,11 +180,10 @@ class KeyIndex:
 
     def candidates(self, topics: Iterable[str], key: str) -> dict[str, list[int]]:
         """Log offsets, ascending, of records that may have the key, by topic. Some may be false hits."""
-        found = self.indexed((topic, key) for topic in topics)
-        for part in self._read_uncovered():
-            for topic, offset in part.find(key):
-                if topic in found:
-                    found[topic].add(offset)
+        wanted = [(topic, key) for topic in topics]
+        found = self.indexed(wanted)
+        for topic, offsets in self._uncovered_offsets(wanted).items():
+            found[topic] |= offsets
         return {topic: sorted(offsets) for topic, offsets in found.items()}
 
     def indexed(self, wanted: Iterable[tuple[str, str]]) -> dict[str, set[int]]:
@@ -297,8 +296,9 @@ class KeyIndex:
 
         None if they are long: `to_read` returns the ranges to read. Call it after `indexed`.
         """
-        if not self.has_short_gaps():
-            return None
+        return self._uncovered_offsets(wanted) if self.has_short_gaps() else None
+
+    def _uncovered_offsets(self, wanted: Iterable[tuple[str, str]]) -> dict[str, set[int]]:
         topics_of: dict[str, set[str]] = {}
         for topic, key in wanted:
             topics_of.setdefault(key, set()).add(topic)

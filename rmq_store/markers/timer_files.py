@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -51,13 +50,6 @@ class TimerCheck:
     queue_offset: int
 
 
-class TimerUnit(NamedTuple):
-    """When the timer turns to a message (ms since the epoch), and what it then does with it."""
-
-    time: int
-    magic: int
-
-
 @dataclass(frozen=True, slots=True)
 class TimerUnits:
     """The newest unit of each record in the timer log, sorted by log offset."""
@@ -71,12 +63,12 @@ class TimerUnits:
         inside = (self.time > start) & (self.time < stop)
         return len(self.time) > 0 and not inside.any().item()
 
-    def of(self, log_offset: int) -> TimerUnit | None:
-        """The unit of the record at a log offset; None without one."""
+    def time_of(self, log_offset: int) -> int | None:
+        """When the timer turns to the record at a log offset (ms); None without a unit."""
         row = int(np.searchsorted(self.log_offset, log_offset))
         if row == len(self.log_offset) or self.log_offset[row] != log_offset:
             return None
-        return TimerUnit(int(self.time[row]), int(self.magic[row]))
+        return int(self.time[row])
 
 
 def read_timer_check(store: str | os.PathLike[str]) -> TimerCheck | None:

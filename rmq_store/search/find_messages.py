@@ -301,7 +301,7 @@ def _topics_anywhere(store: MessageStore, search: Search) -> Collection[str]:
 def _matching(batch: pa.RecordBatch, search: Search) -> pa.RecordBatch:
     kept = np.ones(batch.num_rows, dtype=bool)
     if search.is_timed:
-        kept &= stored_in_time(batch, search)
+        kept &= stored_in_time(batch, search.begin, search.end)
     for name, value in search.properties.items():
         kept &= _has_property(batch.column("properties"), name, value)
     if search.text is not None:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,42 +38,6 @@ class Stretch(NamedTuple):
     stop: int
     selected_bytes: float
     entries: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """The start or end of a queue range: an offset, else a time, else the queue's own limit."""
-
-    offset: int | None = None  # queue offset; if out of range, the nearest one in the queue
-    time_ms: int | None = None  # the first message stored at this time or later
-
-
-class OffsetByTime(Protocol):
-    """`MessageStore.first_since`: the first queue offset stored at or after a time (ms)."""
-
-    def __call__(
-        self, queue: QueueId, timestamp: int, /, *, unreadable_before: bool = False
-    ) -> int: ...
-
-
-def resolve(
-    queue: QueueId, limits: tuple[int, int], start: Bound, stop: Bound, by_time: OffsetByTime
-) -> QueueSlice:
-    """The half-open range of `queue` between two bounds, limited to its `limits` (min, max
-    offset)."""
-    least, most = limits
-
-    def position(bound: Bound, unbounded: int, *, ends: bool) -> int:
-        if bound.offset is not None:
-            asked = bound.offset
-        elif bound.time_ms is not None:
-            asked = by_time(queue, bound.time_ms, unreadable_before=ends)
-        else:
-            asked = unbounded
-        return min(max(asked, least), most)
-
-    first = position(start, least, ends=False)
-    return QueueSlice(queue, first, max(first, position(stop, most, ends=True)))
 
 
 def sample_offsets(part: QueueSlice, queues: int, samples: int = SAMPLES_IN_ALL) -> list[int]:

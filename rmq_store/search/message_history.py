@@ -6,7 +6,7 @@ committed. So this key finds its records in every topic, including system topics
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,6 @@ from rmq_store.format.retry_topics import (
     DLQ_ORIGIN_TOPIC,
     REAL_TOPIC,
     RETRY_TOPIC,
-    KnownNames,
     dead_letter_of,
     retry_of,
 )
@@ -34,6 +33,7 @@ from rmq_store.format.topics import (
     TIMER_TOPIC,
 )
 from rmq_store.store import MessageStore
+from rmq_store.text.json_keys import camel_case
 from rmq_store.text.times import shown_time
 
 UNREADABLE = "ended, and a record that may be its commit cannot be read"
@@ -112,18 +112,8 @@ class TracedRecord:
         return cls(*(getattr(message, name) for name in cls.__slots__))
 
 
-TRACED = (
-    "topic",
-    "queueId",
-    "queueOffset",
-    "commitLogOffset",
-    "storeTimestamp",
-    "msgId",
-    "reconsumeTimes",
-    "sysFlag",
-    "uniqKey",
-    "properties",
-)
+TRACED = tuple(map(camel_case, TracedRecord.__slots__))
+"""The columns of these fields."""
 
 
 def once(*damage: StoreError) -> tuple[StoreError, ...]:
@@ -159,13 +149,13 @@ def sent_to(store: MessageStore, message: TracedRecord, topic: str | None) -> bo
 
 
 def _life(store: MessageStore, messages: list[TracedRecord]) -> Life:
-    steps = tuple(_step(message, lambda: store.view.known_names) for message in messages)
+    steps = tuple(_step(store, message) for message in messages)
     transaction, damage = _transaction(store, messages, {step.step for step in steps})
     return Life(messages[0].uniq_key, steps, transaction, damage)
 
 
-def _step(message: TracedRecord, known: Callable[[], KnownNames]) -> Step:
-    step, about = _meaning(message, known)
+def _step(store: MessageStore, message: TracedRecord) -> Step:
+    step, about = _meaning(store, message)
     return Step(
         message.uniq_key,
         step,
@@ -180,7 +170,7 @@ def _step(message: TracedRecord, known: Callable[[], KnownNames]) -> Step:
     )
 
 
-def _meaning(message: TracedRecord, known: Callable[[], KnownNames]) -> tuple[str, str]:
+def _meaning(store: MessageStore, message: TracedRecord) -> tuple[str, str]:
     """The kind of a record, and its details."""
     properties = message.properties
     real = properties.get("REAL_TOPIC")
@@ -197,7 +187,7 @@ def _meaning(message: TracedRecord, known: Callable[[], KnownNames]) -> tuple[st
         return "given up", "the producer did not answer the broker's checks"
     times = message.reconsume_times
     if message.topic.startswith(RETRY_PREFIX):
-        group, origin = retry_of(message.topic, properties, known())
+        group, origin = retry_of(message.topic, properties, store.view.known_names)
         if origin is None and "_" in group:
             return "retry", f"attempt {times} of {group}, which is a group or group_topic"
         return "retry", f"attempt {times} of group {group}, from {origin or _UNKNOWN}"

@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from rmq_store.files.parallel import side_by_side
-from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
+from rmq_store.format.queues import EntryAt, QueueId, QueueSlice
 from rmq_store.search.log_partitions import looked_at, sample_offsets
 from rmq_store.snapshot.compacted_view import ServedQueues
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.store import MessageStore
 
-OffsetAtLog = Callable[[QueueId, int], int]
+_Found = TypeVar("_Found")
+_Look = Callable[[QueueId, int], _Found]
 
 
 def entry_at(
     store: MessageStore, ranges: Sequence[QueueSlice], view: QueueView | ServedQueues
 ) -> EntryAt:
     """`view.entry_at`, with the entries that a plan of `ranges` needs fetched in advance."""
-    if store.log.chain.cost.looks_at_once == 1:
-        return view.entry_at
-    places = [
-        (part.queue, offset)
-        for part, _ in looked_at([part for part in ranges if len(part)])
-        for offset in dict.fromkeys((*sample_offsets(part, len(ranges)), part.stop - 1))
-    ]
-    known: dict[tuple[QueueId, int], Entry | None] = {}
 
-    def look(place: tuple[QueueId, int]) -> None:
-        known[place] = view.entry_at(*place)
+    def places() -> Iterator[tuple[QueueId, int]]:
+        for part, _ in looked_at([part for part in ranges if len(part)]):
+            for offset in dict.fromkeys((*sample_offsets(part, len(ranges)), part.stop - 1)):
+                yield part.queue, offset
 
-    side_by_side(look, places, store.log.chain.cost.looks_at_once)
-    return lambda queue, offset: (
-        known[queue, offset] if (queue, offset) in known else view.entry_at(queue, offset)
-    )
+    return _prefetched(store, view.entry_at, places())
 
 
 def offset_at_log(
@@ -41,15 +34,25 @@ def offset_at_log(
     ranges: Sequence[QueueSlice],
     places: Sequence[int | None],
     view: QueueView | ServedQueues,
-) -> OffsetAtLog:
+) -> _Look[int]:
     """`view.offset_at_log`, with the answers for these log offsets fetched in advance."""
-    wanted = [(part.queue, place) for part in ranges for place in places if place is not None]
-    if store.log.chain.cost.looks_at_once == 1 or not wanted:
-        return view.offset_at_log
-    known: dict[tuple[QueueId, int], int] = {}
+    wanted = ((part.queue, place) for part in ranges for place in places if place is not None)
+    return _prefetched(store, view.offset_at_log, wanted)
 
-    def look(one: tuple[QueueId, int]) -> None:
-        known[one] = view.offset_at_log(*one)
 
-    side_by_side(look, wanted, store.log.chain.cost.looks_at_once)
-    return lambda queue, place: known[queue, place]
+def _prefetched(
+    store: MessageStore, look: _Look[_Found], places: Iterable[tuple[QueueId, int]]
+) -> _Look[_Found]:
+    """`look`, which has the answers for some places where looks are worth making side by side."""
+    at_once = store.log.chain.cost.looks_at_once
+    if at_once == 1:
+        return look
+    known: dict[tuple[QueueId, int], _Found] = {}
+
+    def note(place: tuple[QueueId, int]) -> None:
+        known[place] = look(*place)
+
+    side_by_side(note, list(places), at_once)
+    return lambda queue, number: (
+        known[queue, number] if (queue, number) in known else look(queue, number)
+    )

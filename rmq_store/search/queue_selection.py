@@ -179,14 +179,17 @@ class DamageInTime:
         return part.stop >= self._view.limits(part.queue)[1]
 
 
-def stored_in_time(batch: pa.RecordBatch, search: Search) -> Mask:
-    """Which rows of a batch with storeTimestamp were stored in the range of times of a search."""
+def stored_in_time(batch: pa.RecordBatch, begin: int | None, end: int | None) -> Mask:
+    """Which rows of a batch with storeTimestamp were stored in [begin, end), in ms; None: no limit.
+
+    Ranges of queues do not say it, because a broker's clock may have been set back.
+    """
     stored = batch.column("storeTimestamp").cast(pa.int64()).to_numpy()
     kept = np.ones(batch.num_rows, dtype=bool)
-    if search.begin is not None:
-        kept &= stored >= search.begin
-    if search.end is not None:
-        kept &= stored < search.end
+    if begin is not None:
+        kept &= stored >= begin
+    if end is not None:
+        kept &= stored < end
     return kept
 
 

@@ -14,6 +14,7 @@ from rmq_store.reading.query import OnDamage, ReadHow
 from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.snapshot.log_slices import LogSlice
 from rmq_store.store import MessageStore
+from rmq_store.system_topics.system_topic_rows import values_in
 
 _KEYS_AT_ONCE = 1 << 17  # without an index, each time reads the topics once
 _COLUMNS = (
@@ -84,8 +85,6 @@ def _copies(
         in_log = (store.read_log(piece.start, piece.stop, **how) for piece in pieces)
         batches = chain(store.read_slices(slices, **how), chain.from_iterable(in_log))
     for batch in batches:
-        columns = [batch.column(name) for name in _COLUMNS]
-        columns[4] = columns[4].cast("int64")
-        for row in zip(*(column.to_pylist() for column in columns), strict=True):
+        for row in values_in(batch, _COLUMNS):
             if row[0] in topics:
                 yield Copy(*row)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -57,12 +58,7 @@ _TEXTS = {"topic": "REAL_TOPIC"}
 _NUMBERS = {"dueTimestamp": "TIMER_OUT_MS"}
 _SMALL = {"realQueueId": "REAL_QID", "rollTimes": ROLL_TIMES}
 _ORDER = {"deletes": DELETES}
-_PROVABLE = (
-    OVERDUE,
-    LOST,
-    CANCELLED,
-    HIDDEN,
-)  # a copy under its own topic proves that it was delivered
+_PROVABLE = (OVERDUE, LOST, CANCELLED, HIDDEN)  # a copy under its own topic proves the delivery
 _BY_DEFAULT = "byDefault"  # of a row: its time is by the default delay levels
 _NEVER = 1 << 62
 _LOOKED_UP = 1 << 16  # messages whose later copies are looked for at a time
@@ -245,88 +241,82 @@ def _level(
 
 
 def _timers(store: MessageStore, last: int, on_damage: OnDamage | None) -> Iterator[Iterator[Row]]:
-    check, units = read_timer_check(store.path), read_timer_units(store.path)
+    """`last`: when the last record was stored (ms)."""
+    timer = _Timer(read_timer_check(store.path), read_timer_units(store.path))
     for part in all_of(store, TIMER_TOPIC):
-        yield _timer_rows(store, part, check, units, last, on_damage)
+        yield _timer_rows(store, part, timer, last, on_damage)
+
+
+@dataclass(frozen=True, slots=True)
+class _Timer:
+    """What the files of the timer say of messages, given as rows of its topic."""
+
+    check: TimerCheck | None
+    units: TimerUnits | None
+
+    def state_of(self, row: Row) -> str | None:
+        """The state of a timer message; None if the timer is done with it."""
+        check, due = self.check, row["dueTimestamp"]
+        if check is None or row["queueOffset"] >= check.queue_offset:
+            return WAITING  # the timer has not read it yet
+        time = self._time_of(row)
+        if time is not None:
+            return WAITING if time >= check.read_time else None
+        if due is not None and due < check.read_time:
+            return None
+        # What was due when the timer read it has no unit. Nothing else leads the timer to a message.
+        return WAITING if self.units is None else LOST
+
+    def tick_of(self, row: Row) -> int | None:
+        """When the timer turns to a message (ms)."""
+        time, due = self._time_of(row), row["dueTimestamp"]
+        return due if time is None else time
+
+    def _time_of(self, row: Row) -> int | None:
+        return None if self.units is None else self.units.time_of(row["commitLogOffset"])
+
+    def may_have_later_ones(self, part: QueueSlice) -> bool:
+        """Whether orders to delete wait, or messages were put off, as far as the timer log shows."""
+        if self.check is None or self.units is None or self.check.queue_offset < part.stop:
+            return True
+        return bool((self.units.magic & (DELETE | ROLL)).any())
 
 
 def _timer_rows(
-    store: MessageStore,
-    part: QueueSlice,
-    check: TimerCheck | None,
-    units: TimerUnits | None,
-    last: int,
-    on_damage: OnDamage | None,
+    store: MessageStore, part: QueueSlice, timer: _Timer, last: int, on_damage: OnDamage | None
 ) -> Iterator[Row]:
-    """The timer messages of a queue that the timer has neither delivered nor put off.
-
-    `last`: when the last record was stored (ms).
-    """
+    """The timer messages of a queue that the timer has neither delivered nor put off."""
     later = None
-    if _may_have_later_ones(part, check, units):
-        later = _later_records(store, part, check, units, on_damage)
+    if timer.may_have_later_ones(part):
+        later = _later_records(store, part, timer, on_damage)
     for row in rows_of(store, part, _TEXTS | _ORDER, _NUMBERS, _SMALL, on_damage=on_damage):
-        state = _state(row, check, units)
+        state = timer.state_of(row)
         if state is None and row["dueTimestamp"] is not None and row["dueTimestamp"] > last:
             state = HIDDEN
         if state in (LOST, HIDDEN) and later is None:  # or it was put off, and its unit has expired
-            later = _later_records(store, part, check, units, on_damage)
+            later = _later_records(store, part, timer, on_damage)
         replaced = later is not None and later.took_its_place(row)
         if state is None or replaced or row.pop("deletes") is not None:
             continue
         row = _row(row, TIMER, TIMER_TOPIC) | {"state": state}
-        if later is not None and later.cancels(row, _tick(row, units)):
+        if later is not None and later.cancels(row, timer.tick_of(row)):
             row["state"] = CANCELLED
         yield row
 
 
-def _state(row: Row, check: TimerCheck | None, units: TimerUnits | None) -> str | None:
-    """The state of a timer message; None if the timer is done with it."""
-    due = row["dueTimestamp"]
-    if check is None or row["queueOffset"] >= check.queue_offset:
-        return WAITING  # the timer has not read it yet
-    unit = None if units is None else units.of(row["commitLogOffset"])
-    if unit is not None:
-        return WAITING if unit.time >= check.read_time else None
-    if due is not None and due < check.read_time:
-        return None
-    # What was due when the timer read it has no unit. Nothing else leads the timer to a message.
-    return WAITING if units is None else LOST
-
-
-def _may_have_later_ones(
-    part: QueueSlice, check: TimerCheck | None, units: TimerUnits | None
-) -> bool:
-    """Whether orders to delete wait, or messages were put off, as far as the timer log shows."""
-    if check is None or units is None or check.queue_offset < part.stop:
-        return True
-    return bool((units.magic & (DELETE | ROLL)).any())
-
-
 def _later_records(
-    store: MessageStore,
-    part: QueueSlice,
-    check: TimerCheck | None,
-    units: TimerUnits | None,
-    on_damage: OnDamage | None,
+    store: MessageStore, part: QueueSlice, timer: _Timer, on_damage: OnDamage | None
 ) -> LaterTimerRecords:
     """The orders to delete that wait, and all messages that were put off. Reads the queue."""
     later = LaterTimerRecords(store)
     columns = (*PLACE, "uniqKey", "reconsumeTimes", "bornTimestamp")
     texts = _TEXTS | _ORDER
     for row in rows_of(store, part, texts, _NUMBERS, _SMALL, columns, on_damage=on_damage):
-        if row["deletes"] is not None and _state(row, check, units) is not None:
-            later.add_order(row["deletes"], _tick(row, units))
+        if row["deletes"] is not None and timer.state_of(row) is not None:
+            later.add_order(row["deletes"], timer.tick_of(row))
         if row["rollTimes"]:
             later.add_put_off(row)
     return later
-
-
-def _tick(row: Row, units: TimerUnits | None) -> int | None:
-    """When the timer turns to a message (ms)."""
-    unit = None if units is None else units.of(row["commitLogOffset"])
-    due: int | None = row["dueTimestamp"]
-    return due if unit is None else unit.time
 
 
 def _row(row: Row, kind: str, held_in: str) -> Row:
@@ -362,7 +352,7 @@ class LaterTimerRecords:
     """The orders to delete of a queue of the timer topic, and the messages that were put off."""
 
     def __init__(self, store: MessageStore) -> None:
-        self._with_topic, self._alone = _forms(store.config, store)
+        self._with_topic, self._alone = _forms(store)
         self._orders: set[tuple[str, int | None]] = set()
         self._put_off: dict[Sent, deque[int]] = {}
 
@@ -399,13 +389,13 @@ class LaterTimerRecords:
             yield f"{row['topic']}+{key}"
 
 
-def _forms(config: StoreConfig, store: MessageStore) -> tuple[bool, bool]:
+def _forms(store: MessageStore) -> tuple[bool, bool]:
     """Whether an order names a message by topic and UNIQ_KEY, and whether by UNIQ_KEY alone.
 
     Since 5.4.0 appendTopicForTimerDeleteKey says so, by default false. A broker of such a release
     leaves `rocksdbstore/` in every store. Older ones have one form or the other.
     """
-    with_topic = config.appendTopicForTimerDeleteKey
+    with_topic = store.config.appendTopicForTimerDeleteKey
     if with_topic is None and not (store.path / ROCKSDB_STORE_DIR).is_dir():
         return True, True
     return bool(with_topic), not with_topic

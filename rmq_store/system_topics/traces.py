@@ -6,13 +6,13 @@ TraceDataEncoder). Later releases append fields, so a report may have fewer or m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rmq_store.format.topics import TRACE_TOPIC
 from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore
-from rmq_store.system_topics.system_topic_rows import Row, all_of
+from rmq_store.system_topics.system_topic_rows import Row, all_of, values_in
 
 _END, _SEPARATOR = "\x02", "\x01"
 _COLUMNS = ("queueId", "queueOffset", "storeTimestamp", "body")
@@ -50,9 +50,7 @@ def traces(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[R
     if not parts:
         return
     for batch in store.read_slices(parts, columns=_COLUMNS, on_damage=on_damage):
-        columns = [batch.column(name) for name in _COLUMNS]
-        columns[2] = columns[2].cast("int64")
-        for queue, offset, stored, body in zip(*(c.to_pylist() for c in columns), strict=True):
+        for queue, offset, stored, body in values_in(batch, _COLUMNS):
             place = {"queueId": queue, "queueOffset": offset, "storeTimestamp": stored}
             for report in reports_in(body.decode("utf-8", "replace")):
                 yield report | place
@@ -75,7 +73,7 @@ def _report(text: str) -> Row:
     row: dict[str, Any] = {"traceType": kind}
     for name, value in zip(names, values, strict=False):
         row[name] = _value(name, value)
-    row["outcome"] = _outcome(row, values)
+    row["outcome"] = _outcome(row)
     return row
 
 
@@ -98,7 +96,7 @@ def _number(value: str) -> int | None:
     return int(value) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
 
 
-def _outcome(row: Row, values: Sequence[str]) -> str | None:
+def _outcome(row: Row) -> str | None:
     """How sending, consuming or the transaction ended."""
     if "transactionState" in row:
         return str(row["transactionState"])

@@ -84,17 +84,8 @@ def _json_values(column: pa.Array) -> pa.Array:
 
 
 def _quoted(strings: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(_QUOTE, _escaped(strings), _QUOTE, _EMPTY)
-
-
-def _escaped(strings: pa.Array) -> pa.Array:
-    ends, raw = buffers(strings)
-    used = raw[int(ends[0]) : int(ends[-1])]
-    seen = np.unique(used[(used < _BLANK) | (used == _QUOTE_BYTE) | (used == _BACKSLASH)])
-    # The backslash first, because the other escapes add backslashes.
-    for byte in sorted(seen.tolist(), reverse=True):
-        strings = pc.replace_substring(strings, chr(byte), _escape(chr(byte)))
-    return _each_printable(strings, used)
+    escaped = _with_escapes(strings, (_QUOTE_BYTE, _BACKSLASH))
+    return pc.binary_join_element_wise(_QUOTE, escaped, _QUOTE, _EMPTY)
 
 
 def _escape(character: str) -> str:
@@ -188,10 +179,18 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _without_breaks(strings: pa.Array) -> pa.Array:
+    return _with_escapes(strings, ())
+
+
+def _with_escapes(strings: pa.Array, others: Sequence[int]) -> pa.Array:
+    """The strings with control characters, and some other bytes, escaped as in JSON."""
     ends, raw = buffers(strings)
     used = raw[int(ends[0]) : int(ends[-1])]
-    for character in sorted({chr(byte) for byte in np.unique(used[used < _BLANK]).tolist()}):
-        strings = pc.replace_substring(strings, character, _escape(character))
+    seen = set(np.unique(used[used < _BLANK]).tolist())
+    seen |= {byte for byte in others if (used == byte).any()}
+    # The backslash first, because the other escapes add backslashes.
+    for byte in sorted(seen, reverse=True):
+        strings = pc.replace_substring(strings, chr(byte), _escape(chr(byte)))
     return _each_printable(strings, used)
 
 

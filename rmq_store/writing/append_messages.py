@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +15,7 @@ from rmq_store.arrow.encoding.offset_properties import Places, with_places
 from rmq_store.commitlog.log_writer import LogAppender
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
-from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import BLANK_SIZE
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
@@ -25,10 +23,10 @@ from rmq_store.format.transaction_type import enters_queue
 from rmq_store.writing.dispatcher import Dispatcher
 from rmq_store.writing.encoded_records import (
     EncodedRecords,
-    ListedRecords,
     RecordFacts,
     Unplaced,
     facts_of,
+    rows_by_queue,
 )
 from rmq_store.writing.times_back import TimesBack
 
@@ -96,7 +94,7 @@ class RecordAppender:
     def append_rows(self, batch: pa.RecordBatch, together: bool, copied: bool) -> AppendResult:
         """Append the messages of a batch; `together`: all of them in one file of the log; `copied`:
         they are records of another store."""
-        assigned = self._places()
+        assigned = Places(self._config, self._offsets.next_of)
         placed = with_places(batch, assigned, self._dialect)
         prepared = prepare(placed, self._config, self._dialect, LOOPBACK, copied=copied)
         if together and int(prepared.total.sum()) + BLANK_SIZE > self._config.commitlog_file_size:
@@ -125,29 +123,18 @@ class RecordAppender:
         self, records: Unplaced, counts: Ints, facts: RecordFacts | None, together: bool = False
     ) -> AppendResult:
         queue_offset = self._offsets.assign(records, counts)
-        stamps = self._stamps(records)
+        # As given, else now; never before the previous one.
+        now, given = time.time_ns() // 1_000_000, records.store_timestamp
+        stamps = np.where(given > 0, given, max(now, self.last_timestamp))
         if self.times_back is not None:
             self.times_back.take(records, stamps)
-        with self._reporting_failure():
-            places = self._write_records(records, queue_offset, stamps, facts, together)
-        self.last_timestamp = int(stamps[-1])
-        return AppendResult(queue_offset, places, records.total, stamps)
-
-    @contextmanager
-    def _reporting_failure(self) -> Iterator[None]:
         try:
-            yield
+            places = self._write_records(records, queue_offset, stamps, facts, together)
         except BaseException:
             self.broken = True
             raise
-
-    def _places(self) -> Places:
-        return Places(self._config, self._offsets.next_of)
-
-    def _stamps(self, records: Unplaced) -> Ints:
-        """Store times: as given, else now; never before the previous one."""
-        given, now = records.store_timestamp, time.time_ns() // 1_000_000
-        return np.where(given > 0, given, max(now, self.last_timestamp))
+        self.last_timestamp = int(stamps[-1])
+        return AppendResult(queue_offset, places, records.total, stamps)
 
     def _write_records(
         self,
@@ -169,17 +156,13 @@ class RecordAppender:
             places[rows] = self._log.end + np.cumsum(sizes) - sizes
             given = queue_offset[rows], places[rows], stamps[rows]
             data = records.placed(rows, *given)
-            listing = None if facts is None else facts.listed(rows, *given)
-            self._write_run(data, places[rows], listing)
+            self._log.write(data)
             at += count
+            self.last_record = int(places[at - 1])
+            if self.lists:
+                listing = None if facts is None else facts.listed(rows, *given)
+                self._dispatcher.take(data, places[rows], listing)
         return places
-
-    def _write_run(self, data: Bytes, places: Ints, listing: ListedRecords | None = None) -> None:
-        """Write records with the log offsets `places` at the end of the log."""
-        self._log.write(data)
-        self.last_record = int(places[-1])
-        if self.lists:
-            self._dispatcher.take(data, places, listing)
 
 
 class QueueCounters:
@@ -207,18 +190,9 @@ class QueueCounters:
 
     def assign(self, prepared: Unplaced, counts: Ints) -> Ints:
         """queueOffset of each record: the queue's counter; 0 for records that enter no queue."""
-        listed = enters_queue(prepared.sys_flag)
-        keys = prepared.topic_code << 32 | (prepared.queue_id.astype(np.int64) & 0xFFFFFFFF)
         offsets = np.zeros(len(prepared), dtype=np.int64)
-        order = np.flatnonzero(listed)[np.argsort(keys[listed], kind="stable")]
-        if not len(order):
-            return offsets
-        ordered = keys[order]
-        edges = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
-        for first, stop in pairwise(edges):
-            rows = order[first:stop]
-            code, queue_id = prepared.topic_code[rows[0]], prepared.queue_id[rows[0]]
-            queue = QueueId(prepared.topics[int(code)], int(queue_id))
+        listed = np.flatnonzero(enters_queue(prepared.sys_flag))
+        for queue, rows in rows_by_queue(prepared, listed):
             ends = self.next_of(queue) + np.cumsum(counts[rows])
             offsets[rows] = ends - counts[rows]
             self._next[queue] = int(ends[-1])

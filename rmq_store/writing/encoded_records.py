@@ -6,14 +6,15 @@ What lists them in queues and index is computed with them, so that nobody has to
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rmq_store.arrow.decoded_records import KeyValues
-from rmq_store.arrow.encoding.batch_to_records import Prepared, assemble
+from rmq_store.arrow.encoding.batch_to_records import Prepared
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, plain_entries
 from rmq_store.errors import InvalidArgumentError
@@ -26,6 +27,7 @@ from rmq_store.format.byte_layout import (
     V6_EXTRA,
     Property,
 )
+from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.topics import SCHEDULE_TOPIC
@@ -33,32 +35,6 @@ from rmq_store.format.transaction_type import enters_queue
 from rmq_store.index.items_of_messages import items_of
 
 _NAMES_OF_QUEUES = (Property.INNER_MULTI_DISPATCH, Property.INNER_MULTI_QUEUE_OFFSET)
-
-
-class Unplaced(Protocol):
-    """n records without a place in the log: `Prepared`, or `EncodedRecords`. Arrays of n.
-
-    `topic_code`: places in `topics`. `total`: bytes. `store_timestamp`: ms; 0: the store assigns it.
-    """
-
-    @property
-    def topics(self) -> list[str]: ...
-    @property
-    def topic_code(self) -> Ints: ...
-    @property
-    def queue_id(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def sys_flag(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def total(self) -> Ints: ...
-    @property
-    def store_timestamp(self) -> Ints: ...
-    def __len__(self) -> int: ...
-    def placed(
-        self, rows: slice, queue_offset: Ints, log_offset: Ints, store_timestamp: Ints
-    ) -> Bytes:
-        """The bytes of the records `rows`, with the given offsets and times."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +98,7 @@ class EncodedRecords(RecordFacts):
         known = int(self.topic_code.min()) >= 0 and int(self.topic_code.max()) < len(self.topics)
         if not (counted and sized and known and int(self.queue_id.min()) >= 0):
             raise _contradiction("their sizes, topics, queues or keys do not add up")
-        at: Ints = np.cumsum(self.total) - self.total
+        at = np.cumsum(self.total) - self.total
         magic = _fields(self.data, at, "magic")
         agree = (_fields(self.data, at, "total_size") == self.total).all()
         agree &= (_fields(self.data, at, "sys_flag") == self.sys_flag).all()
@@ -148,6 +124,21 @@ class EncodedRecords(RecordFacts):
         behind_v6 = (self.sys_flag[rows] & SysFlag.BORN_HOST_V6) != 0
         set_fields(data, at + behind_v6 * V6_EXTRA, "store_timestamp", store_timestamp)
         return data
+
+
+Unplaced = Prepared | EncodedRecords
+"""n records without a place in the log. `store_timestamp`: ms; 0: the store assigns it."""
+
+
+def rows_by_queue(records: Unplaced, rows: Ints) -> Iterator[tuple[QueueId, Ints]]:
+    """Each queue of some rows, and its rows, in their order."""
+    code, queue_id = records.topic_code[rows], records.queue_id[rows].astype(np.int64)
+    keys = code << 32 | (queue_id & 0xFFFFFFFF)
+    order = np.argsort(keys, kind="stable")
+    for part in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
+        if len(part):
+            first = part[0]
+            yield QueueId(records.topics[int(code[first])], int(queue_id[first])), rows[part]
 
 
 def _contradiction(what: str) -> InvalidArgumentError:
@@ -230,7 +221,7 @@ def can_encode(prepared: Prepared) -> bool:
 def encode(prepared: Prepared, rows: slice, dialect: Dialect) -> EncodedRecords:
     """The records `rows` of checked messages as bytes. The caller has asked `can_encode`."""
     nothing = np.zeros(rows.stop - rows.start, dtype=np.int64)
-    data = assemble(prepared, rows, nothing, nothing, nothing)
+    data = prepared.placed(rows, nothing, nothing, nothing)
     facts = _facts(prepared, rows, _key_values(prepared, rows), dialect)
     return facts.extended(EncodedRecords, data=data)
 
@@ -247,7 +238,8 @@ def facts_of(prepared: Prepared, dialect: Dialect) -> RecordFacts | None:
 
 def _facts(prepared: Prepared, rows: slice, keys: KeyValues, dialect: Dialect) -> RecordFacts:
     code, flags = prepared.topic_code[rows], prepared.sys_flag[rows]
-    items = items_of(keys, prepared.topics, code, flags, dialect)
+    of_tags = dialect.has("tag_items")
+    items = items_of(keys, prepared.topics, code, flags, of_tags=of_tags)
     return RecordFacts(
         prepared.topics,
         code,

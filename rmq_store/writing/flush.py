@@ -143,7 +143,7 @@ class Flusher:
             self._log.sync(0 if thorough else config.flush_pages_log * _PAGE)
             if thorough:
                 self._log_thorough_at = now
-                self._note(physic=before.last_timestamp)
+                self.note(physic=before.last_timestamp)
         if now - self._queues_at >= config.flush_interval_queues:
             self._queues_at = now
             last = self._queues_thorough_at
@@ -157,7 +157,7 @@ class Flusher:
         """Flush all queues and the index, then update the checkpoint."""
         self._queues.sync()
         self._flush_index()
-        self._note(
+        self.note(
             logics=before.dispatched_timestamp,
             record=before.dispatched_record,
             index=before.index_timestamp,
@@ -168,14 +168,12 @@ class Flusher:
         """Flush everything at once and update the checkpoint."""
         before = self._progress()
         self._log.sync()
-        self._note(physic=before.last_timestamp)
+        self.note(physic=before.last_timestamp)
         self.flush_queues(before)
 
-    def note_log_flushed(self, timestamp: int) -> None:
-        """Note that a group commit flushed all records stored up to `timestamp` (ms)."""
-        self._note(physic=timestamp)
-
-    def _note(self, physic: int = 0, logics: int = 0, record: int = 0, index: int = 0) -> None:
+    def note(self, physic: int = 0, logics: int = 0, record: int = 0, index: int = 0) -> None:
+        """Note for the checkpoint up to where log, queues and index are on the disk: times of records
+        (ms), and the log offset of the last one in the queues."""
         old = self._checkpoint
         self._checkpoint = Checkpoint(
             max(old.physic_msg_timestamp, physic),

@@ -10,7 +10,7 @@ from typing import Any
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.misnamed_files import refuse_unsure_files
 from rmq_store.commitlog.next_intact_record import page_rest
-from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
+from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig, paths_in
 from rmq_store.config.locate import (
     commitlog_folders,
     refuse_foreign_log,
@@ -63,7 +63,7 @@ def make_store(
         for name in (CONSUMEQUEUE_DIR, INDEX_DIR, CONFIG_DIR):
             (root / name).mkdir(parents=True, exist_ok=True)
         known = with_log_of_its_own(known)
-        for folder in (known.storePathCommitLog or COMMITLOG_DIR).split(PATH_SPLITTER):
+        for folder in paths_in(known.storePathCommitLog) or [COMMITLOG_DIR]:
             (root / folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise from_os_error(root, error, "creating the store's folders") from error
@@ -139,8 +139,7 @@ def with_log_of_its_own(config: StoreConfig) -> StoreConfig:
     A configured path elsewhere belongs to the store whose settings these are, whether it exists or
     not, and must not be written to.
     """
-    named = [part.strip() for part in (config.storePathCommitLog or "").split(PATH_SPLITTER)]
-    folders = [Path(name) for name in named if name]
+    folders = map(Path, paths_in(config.storePathCommitLog))
     under = [
         folder.name if folder.is_absolute() or ".." in folder.parts else str(folder)
         for folder in folders

@@ -71,9 +71,8 @@ class StoreWriter:
         self._failed = False
         self._closed = False
         self._log_start = snapshot.log_start
-        self._offsets = QueueCounters(
-            {queue: state.max_offset for queue, state in snapshot.queues.items()}
-        )
+        ends = {queue: state.max_offset for queue, state in snapshot.queues.items()}
+        self._offsets, self._arrivals = QueueCounters(ends), Arrivals(ends)
         self._min_offsets = {queue: state.min_offset for queue, state in snapshot.queues.items()}
         self._declared: dict[str, dict[str, Any]] = {}
         self._log_files = OpenFiles(warm=bool(config.warmMapedFileEnable))
@@ -96,9 +95,6 @@ class StoreWriter:
             self._dispatcher,
         )
         self._appending = threading.RLock()  # the broker's putMessageLock
-        self._arrivals = Arrivals(
-            {queue: state.max_offset for queue, state in snapshot.queues.items()}
-        )
         self._group_commit = (
             GroupCommit(self._log_files, lambda: self._log.end)
             if config.flushes_each_append
@@ -318,7 +314,7 @@ class StoreWriter:
         if self._group_commit is not None:
             with self._failing():
                 self._group_commit.wait(log_end)
-            self._flusher.note_log_flushed(timestamp)
+            self._flusher.note(physic=timestamp)
         if self._reput is not None:
             self._reput.wake()
         elif self._arrivals.waiting:
@@ -469,16 +465,17 @@ class StoreWriter:
 
     def _finish(self) -> None:
         update_topics(self.path, self.dialect, list(self._offsets), self._declared)
-        before = Checkpoint.read_or_zero(self.path / CHECKPOINT_FILE)
+        before, last = (
+            Checkpoint.read_or_zero(self.path / CHECKPOINT_FILE),
+            self._records.last_record,
+        )
         checkpoint = Checkpoint(
             physic_msg_timestamp=self._records.last_timestamp,
             logics_msg_timestamp=self._records.last_timestamp,
             index_msg_timestamp=self._dispatcher.index_full_until or before.index_msg_timestamp,
             master_flushed_offset=before.master_flushed_offset,
-            confirm_phy_offset=self._records.last_record
-            if self.dialect.has("confirm_offset")
-            else 0,
-            logics_physical_offset=self._records.last_record,
+            confirm_phy_offset=last if self.dialect.has("confirm_offset") else 0,
+            logics_physical_offset=last,
         )
         checkpoint.write(self.path / CHECKPOINT_FILE, used=checkpoint_size(self.dialect))
         remove_abort(self.path)

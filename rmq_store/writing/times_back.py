@@ -6,7 +6,6 @@ A broker finds a time in a queue by binary search, which such messages mislead.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_duration
-from rmq_store.writing.encoded_records import Unplaced
+from rmq_store.writing.encoded_records import Unplaced, rows_by_queue
 
 
 class TimesBack:
@@ -29,15 +28,8 @@ class TimesBack:
 
     def take(self, records: Unplaced, stamps: Ints) -> None:
         """Count messages that are about to be appended with these times (ms)."""
-        keys = records.topic_code << 32 | (records.queue_id.astype(np.int64) & 0xFFFFFFFF)
-        order = np.argsort(keys, kind="stable")
-        edges = [0, *(np.flatnonzero(np.diff(keys[order])) + 1).tolist(), len(order)]
-        for first, stop in pairwise(edges):
-            row = order[first]
-            queue = QueueId(
-                records.topics[int(records.topic_code[row])], int(records.queue_id[row])
-            )
-            times = stamps[order[first:stop]]
+        for queue, rows in rows_by_queue(records, np.arange(len(records))):
+            times = stamps[rows]
             if queue not in self._newest:
                 self._newest[queue] = self._last_of(queue)
             newest = np.maximum.accumulate(np.r_[self._newest[queue], times])

@@ -38,7 +38,8 @@ class _CsvFile:
 
     def __init__(self, path: Path, schema: pa.Schema, charset: str | None = None) -> None:
         self._charset = charset
-        self._writer = pa_csv.CSVWriter(path, self._columns(_no_rows(schema)).schema)
+        empty = self._columns(pa.RecordBatch.from_pylist([], schema=schema))
+        self._writer = pa_csv.CSVWriter(path, empty.schema)
 
     def _columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         at = batch.schema.get_field_index(BODY)
@@ -66,10 +67,6 @@ class _JsonLinesFile:
 
     def close(self) -> None:
         self._file.close()
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema=schema)
 
 
 TEXT_FORMATS = (CSV, JSONL)

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +299,9 @@ class Manifest(Journal[WaveBegun, Exported]):
             sync_folder(folder)
 
 
+_wave_of: Callable[[Mapping[str, Any]], Wave] = partial(decoded, Wave)
+
+
 def _wave_file(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}.json"
 
@@ -307,7 +311,7 @@ def _wave_files(folder: Path) -> list[Path]:
 
 
 def _load(path: Path) -> Wave:
-    wave = read_entry(path, _WAVE, _wave, _NO_WAVE)
+    wave = read_entry(path, _WAVE, _wave_of, _NO_WAVE)
     assert wave is not None
     return wave
 
@@ -319,12 +323,7 @@ def to_json(wave: Wave) -> str:
 
 def from_json(path: Path, text: str) -> Wave:
     """The wave from the output of `to_json`. `path` is for the JournalError."""
-    return parse_entry(path, _WAVE, text, _wave, _NO_WAVE)
-
-
-def _wave(content: Mapping[str, Any]) -> Wave:
-    wave: Wave = decoded(Wave, content)
-    return wave
+    return parse_entry(path, _WAVE, text, _wave_of, _NO_WAVE)
 
 
 # --- ranges and paths ------------------------------------------------------------------------------

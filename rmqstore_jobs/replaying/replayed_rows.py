@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +12,9 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import BY_NAME
 from rmq_store.index.items_of_messages import rows_with_key
+from rmq_store.search.queue_selection import stored_in_time
 from rmqstore_jobs.replaying.origin_properties import PROPERTY_FORMS, with_origin
-from rmqstore_jobs.replaying.replay_spec import QueueMap, ReplaySpec, times_of
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec, times_of
 
 READ = "read"
 OTHER_TIME = "stored at another time"
@@ -39,60 +39,40 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """Which rows a replay takes, and how it changes them. Times are milliseconds, half-open.
+    """Which rows a replay takes, and how it changes them. Times are milliseconds, half-open."""
 
-    `dead_to_origin`: dead letters get the topic that they were first sent to, as new messages.
-    """
-
-    since: int | None = None
-    until: int | None = None
-    keys: tuple[str, ...] = ()
-    topic_map: Mapping[str, str] | None = None
-    queue_map: QueueMap | None = None
-    dead_to_origin: bool = False
+    spec: ReplaySpec
+    since: int | None
+    until: int | None
 
     @classmethod
     def of(cls, spec: ReplaySpec) -> RowRules:
         """The rules of a spec. Raises InvalidArgumentError for a time that is not fixed yet."""
-        since, until = times_of(spec)
-        return cls(
-            since, until, spec.keys, dict(spec.topic_map), dict(spec.queue_map), spec.dead_to_origin
-        )
+        return cls(spec, *times_of(spec))
 
     def apply(self, batch: pa.RecordBatch, counts: Counter[str]) -> pa.RecordBatch:
         """The rows to replay, changed. Counts the rows, and those left out by the reason."""
-        in_time, has_key = self._in_time(batch), self._has_key(batch)
+        in_time = stored_in_time(batch, self.since, self.until)
+        has_key = self._has_key(batch)
         counts[READ] += batch.num_rows
         counts[OTHER_TIME] += int((~in_time).sum())
         counts[OTHER_KEY] += int((in_time & ~has_key).sum())
         taken = in_time & has_key
         return self._changed(batch if taken.all() else batch.filter(pa.array(taken)))
 
-    def _in_time(self, batch: pa.RecordBatch) -> Mask:
-        """Rows stored in time. The ranges do not say it, because a broker's clock may go back."""
-        wanted = np.ones(batch.num_rows, np.bool_)
-        if self.since is None and self.until is None:
-            return wanted
-        stored = batch["storeTimestamp"].cast(pa.int64()).to_numpy()
-        if self.since is not None:
-            wanted &= stored >= self.since
-        if self.until is not None:
-            wanted &= stored < self.until
-        return wanted
-
     def _has_key(self, batch: pa.RecordBatch) -> Mask:
-        if not self.keys:
+        if not self.spec.keys:
             return np.ones(batch.num_rows, np.bool_)
-        return rows_with_key(batch["keys"], batch["uniqKey"], self.keys)
+        return rows_with_key(batch["keys"], batch["uniqKey"], self.spec.keys)
 
     def _changed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        name, properties = with_origin(batch, _OF_RETRIES if self.dead_to_origin else ())
+        name, properties = with_origin(batch, _OF_RETRIES if self.spec.dead_to_origin else ())
         columns = {
             name: properties,
             "topic": self._new_topics(batch),
             "queueId": self._new_queues(batch),
         }
-        if self.dead_to_origin:
+        if self.spec.dead_to_origin:
             columns["reconsumeTimes"] = pa.array(np.zeros(batch.num_rows, np.int32))
         fields = [BY_NAME[name].field if f.name in PROPERTY_FORMS else f for f in batch.schema]
         arrays = [columns[f.name] if f.name in columns else batch[f.name] for f in fields]
@@ -100,7 +80,7 @@ class RowRules:
 
     def _new_topics(self, batch: pa.RecordBatch) -> pa.Array:
         topics = batch["topic"]
-        if self.dead_to_origin:
+        if self.spec.dead_to_origin:
             # AbstractSendMessageProcessor#consumerSendMsgBack writes RETRY_TOPIC; 5.x brokers also
             # write DLQ_ORIGIN_TOPIC.
             known = (
@@ -108,18 +88,18 @@ class RowRules:
                 for name in ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
             )
             return pc.coalesce(*known, topics)
-        if not self.topic_map:
+        if not self.spec.topic_map:
             return topics
-        old, new = map(pa.array, (list(self.topic_map), list(self.topic_map.values())))
+        old, new = map(pa.array, (list(self.spec.topic_map), list(self.spec.topic_map.values())))
         return pc.coalesce(new.take(pc.index_in(topics, old)), topics)
 
     def _new_queues(self, batch: pa.RecordBatch) -> pa.Array:
-        if not self.queue_map:
+        if not self.spec.queue_map:
             return batch["queueId"]
         old = batch["queueId"].to_numpy()
         changed = old.copy()
         # A rule for one topic takes precedence over a rule for all topics, so it comes last.
-        ordered = sorted(self.queue_map.items(), key=lambda rule: rule[0][0] is not None)
+        ordered = sorted(self.spec.queue_map.items(), key=lambda rule: rule[0][0] is not None)
         for (topic, queue_id), new in ordered:
             rows = old == queue_id
             if topic is not None:

@@ -86,7 +86,11 @@ def _sums_of(spark: SparkSession | None, paths: Sequence[str]) -> list[FileSum]:
     if spark is None or not paths:
         with Progress("checksums") as progress:
             progress.expect(sum(map(_size, paths)) if progress.active else 0)
-            return [_watched_sum(path, progress) for path in paths]
+            sums = []
+            for path in paths:
+                sums.append(sum_of(path))
+                progress(sums[-1].size)
+            return sums
     tasks = max(1, -(-len(paths) // _FILES_A_TASK))
     found: list[FileSum] = spark.sparkContext.parallelize(paths, tasks).map(sum_of).collect()
     return found
@@ -97,12 +101,6 @@ def _size(path: str) -> int:
         return os.path.getsize(path)
     except OSError:
         return 0  # the reading reports it
-
-
-def _watched_sum(path: str, progress: Progress) -> FileSum:
-    found = sum_of(path)
-    progress(found.size)
-    return found
 
 
 def sum_of(path: str) -> FileSum:

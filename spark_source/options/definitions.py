@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,27 +25,31 @@ BY_LOG, BY_QUEUE = "log", "queue"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option: its name, the field it fills, how it is parsed, its default and its meaning."""
+    """An option: its name, how it is parsed, its default and its meaning."""
 
     name: str
-    field: str
     parse: Callable[[str], Any]
     default: str
     meaning: str
+    fills: str | None = None  # the field, if its name is another
     secret: bool = False  # may hold credentials, so no message or report has its value
+
+    @property
+    def field(self) -> str:
+        """The field of the typed options that it fills, by default its name in snake case."""
+        return self.fills or re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", self.name)
 
 
 OPTIONS: tuple[Option, ...] = (
     Option(
         "path",
-        "paths",
         lambda value: (values.text(value),),
         "",
         "the store's folder or address (`s3://bucket/store`), `*`, `?` and `[...]` "
         "match several stores; `load(path)` sets it, and `load([a, b])` sets several",
+        fills="paths",
     ),
     Option(
-        "stores",
         "stores",
         values.names_to_text,
         "none",
@@ -52,31 +57,28 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "unavailableStores",
-        "unavailable_stores",
         values.one_of("fail", "skip"),
         "fail",
         "a store that cannot be opened: `fail` fails the query, `skip` leaves the store out with "
-        "a "
-        "warning and a row in `table=plan`",
+        "a warning and a row in `table=plan`",
     ),
-    Option("topic", "topics", values.words, "all user topics", "short for `subscribe`"),
+    Option("topic", values.words, "all user topics", "short for `subscribe`", fills="topics"),
     Option(
         "subscribe",
-        "topics",
         values.words,
         "all user topics",
         "one topic, or several separated by commas; named system topics are included",
+        fills="topics",
     ),
     Option(
         "subscribePattern",
-        "topic_pattern",
         values.pattern,
         "none",
         "topics whose whole name matches a regular expression; system topics only with "
         "includeSystemTopics",
+        fills="topic_pattern",
     ),
     Option(
-        "assign",
         "assign",
         values.assignment,
         "all queues",
@@ -85,21 +87,18 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "includeSystemTopics",
-        "include_system_topics",
         values.flag,
         "false",
         "include system topics: delay, retry, dead letters, transactions, trace, ...",
     ),
     Option(
         "columns",
-        "columns",
         values.columns,
         "all but those on request",
         "columns to read, separated by commas; other columns are not read",
     ),
-    Option("tags", "tags", values.any_of, "*", "messages with exactly one of these tags: `a || b`"),
+    Option("tags", values.any_of, "*", "messages with exactly one of these tags: `a || b`"),
     Option(
-        "keys",
         "keys",
         values.keys,
         "none",
@@ -108,7 +107,6 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "startingOffsets",
-        "starting_offsets",
         values.offsets("earliest"),
         "earliest",
         'first queue offset, as JSON: `{"orders": {"0": 23}}`, or for one broker: '
@@ -117,15 +115,14 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "startingOffsetsByTimestamp",
-        "starting_timestamps",
         values.timestamps,
         "none",
         "milliseconds by queue, as JSON in the same form: start at the first message stored at or "
         "after that time; takes precedence over startingOffsets",
+        fills="starting_timestamps",
     ),
     Option(
         "startingTimestamp",
-        "starting_timestamp",
         values.time,
         "none",
         f"start every queue at the first message stored at or after this time: {TIME_FORMS}; takes "
@@ -133,30 +130,28 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "startingOffsetsByTimestampStrategy",
-        "timestamp_strategy",
         values.one_of("latest", "error"),
         "latest",
         "for a queue with no message at or after that time: `latest` skips it, `error` fails the "
         "query (Kafka's default is `error`, but in a store a quiet queue is normal)",
+        fills="timestamp_strategy",
     ),
     Option(
         "endingOffsets",
-        "ending_offsets",
         values.offsets("latest"),
         "latest",
         "stop before this queue offset, as JSON in the form of startingOffsets",
     ),
     Option(
         "endingOffsetsByTimestamp",
-        "ending_timestamps",
         values.timestamps,
         "none",
         "milliseconds by queue: stop before the first message stored at or after that time; takes "
         "precedence over endingOffsets",
+        fills="ending_timestamps",
     ),
     Option(
         "endingTimestamp",
-        "ending_timestamp",
         values.time,
         "none",
         "stop every queue before the first message stored at or after this time; takes precedence "
@@ -164,7 +159,6 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "failOnDataLoss",
-        "fail_on_data_loss",
         values.flag,
         "true",
         "whether the query fails if requested messages have expired, before or while it runs; "
@@ -172,14 +166,12 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "brokerName",
-        "broker_name",
         values.text,
         "the one in brokerConf, else the folder's name",
         "value of column brokerName; only if there is one store",
     ),
     Option(
         "brokerConf",
-        "broker_conf",
         values.text,
         "none",
         "the broker's configuration file, for brokerName, file sizes and cluster; for several "
@@ -187,13 +179,11 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "source",
-        "source",
         values.one_of(CONSUMEQUEUE, COMMITLOG),
         CONSUMEQUEUE,
         "`commitlog` reads the log itself, for stores whose queues are missing or damaged",
     ),
     Option(
-        "compacted",
         "compacted",
         values.flag,
         "true",
@@ -202,7 +192,6 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "includeUnqueued",
-        "include_unqueued",
         values.flag,
         "false",
         "with `source=commitlog`: include records that no queue lists (prepared, rolled back); "
@@ -210,16 +199,13 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "splitBy",
-        "split_by",
         values.one_of(BY_LOG, BY_QUEUE),
         BY_LOG,
         "`log`: partitions are slices of the log, which is read once; `queue`: each queue stays "
-        "in "
-        "one partition, in order",
+        "in one partition, in order",
     ),
     Option(
         "minPartitions",
-        "min_partitions",
         values.count,
         "1",
         "minimum number of partitions, if there are as many messages (with `splitBy=queue`: "
@@ -227,21 +213,18 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "maxRecordsPerPartition",
-        "max_records_per_partition",
         values.count,
         "none",
         "maximum number of queue entries in a partition; not with `source=commitlog`",
     ),
     Option(
         "maxBytesPerPartition",
-        "max_bytes_per_partition",
         values.parse_size,
         "128m",
         "approximate number of selected bytes in a partition; bytes, or with k, m, g",
     ),
     Option(
         "verifyQueue",
-        "verify_queue",
         values.flag,
         "false",
         "check every queue entry against its record, even if no column needs the log, and compare "
@@ -250,7 +233,6 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "mode",
-        "mode",
         values.one_of(FAILFAST, PERMISSIVE, DROPMALFORMED),
         FAILFAST,
         "on damage: FAILFAST fails the query, PERMISSIVE returns a row with `corruptRecord`, "
@@ -258,21 +240,18 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "maxBodyBytes",
-        "max_body_bytes",
         values.parse_size,
         "256m",
         "a body that decompresses to more than this is damage",
     ),
     Option(
         "unwrapBatches",
-        "unwrap_batches",
         values.flag,
         "true",
         "return a row for each message of an inner batch; if false, one row for the stored record",
     ),
     Option(
         "storageOptions",
-        "storage_options",
         values.storage_options,
         "the environment",
         "for a path such as `s3://bucket/store`: arguments for its class in pyarrow.fs, as "
@@ -281,17 +260,16 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "table",
-        "table",
         values.one_of(*TABLES),
         "messages",
         "read this table instead of messages: " + ", ".join(TABLES),
     ),
     Option(
         "checkpointLocation",
-        "checkpoint",
         values.text,
         "none",
         "for `table=stream`: the checkpoint folder of a query, on a local or mounted disk",
+        fills="checkpoint",
     ),
 )
 
@@ -299,15 +277,13 @@ OPTIONS: tuple[Option, ...] = (
 WRITE_OPTIONS: tuple[Option, ...] = (
     Option(
         "path",
-        "path",
         values.text,
         "",
         "the folder of the store, local or mounted, which driver and executors share; `save(path)` "
         "and `start(path)` set it",
     ),
-    Option("topic", "topic", values.text, "column `topic`", "the topic of all rows"),
+    Option("topic", values.text, "column `topic`", "the topic of all rows"),
     Option(
-        "queues",
         "queues",
         values.count,
         "4",
@@ -315,27 +291,23 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "release",
-        "release",
         values.text,
         NEWEST_RELEASE,
         "release of the broker whose files to write, such as 4.9.7",
     ),
     Option(
         "brokerConf",
-        "broker_conf",
         values.text,
         "none",
         "the broker's configuration file, for file sizes, limits and flushDiskType",
     ),
     Option(
         "keepTimestamps",
-        "keep_timestamps",
         values.flag,
         "false",
         "keep column storeTimestamp; if false, a message is stored at the time of the write",
     ),
     Option(
-        "flush",
         "flush",
         values.flag,
         "true",
@@ -344,7 +316,6 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "ifExists",
-        "if_exists",
         values.one_of("append", "error", "ignore"),
         "append",
         'for `mode("append")` to a store that exists: append, error (the write fails), or ignore (it writes '
@@ -356,30 +327,30 @@ WRITE_OPTIONS: tuple[Option, ...] = (
 STREAM_OPTIONS: tuple[Option, ...] = (
     Option(
         "maxOffsetsPerTrigger",
-        "max_rows",
         values.count,
         "none",
         "maximum number of messages in a micro-batch; an inner batch is not cut",
+        fills="max_rows",
     ),
     Option(
         "maxBytesPerTrigger",
-        "max_bytes",
         values.parse_size,
         "none",
         "maximum number of bytes of each store's log in a micro-batch; bytes, or with k, m, g",
+        fills="max_bytes",
     ),
     Option(
         "minOffsetsPerTrigger",
-        "min_rows",
         values.count,
         "none",
         "wait until there are as many messages, but at most maxTriggerDelay",
+        fills="min_rows",
     ),
     Option(
         "maxTriggerDelay",
-        "max_delay_s",
         values.duration,
         "15m",
         "how long minOffsetsPerTrigger may wait: a number with ms, s, m or h",
+        fills="max_delay_s",
     ),
 )

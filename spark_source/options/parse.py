@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rmq_store.errors import InvalidArgumentError, nearest, spoken
+from rmq_store.errors import InvalidArgumentError, StoreError, nearest, spoken
+from rmq_store.escaping import LOG
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
 from rmq_store.text.times import Time, fixed_time, reversed_range, shown_time
@@ -92,6 +93,12 @@ class SourceOptions:
         if not any(isinstance(time, int) for time in given):  # else a store without new messages
             refuse_reversed_ranges(fixed)
         return fixed
+
+    def lose(self, error: StoreError) -> None:
+        """Raise an error about messages that are not there any more; with failOnDataLoss=false, warn."""
+        if self.fail_on_data_loss:
+            raise error
+        LOG.warning("%s", error)
 
     @property
     def times(self) -> tuple[int | None, int | None]:

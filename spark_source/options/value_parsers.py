@@ -85,10 +85,14 @@ def count(value: str) -> int:
 
 def words(value: str) -> tuple[str, ...]:
     """Names separated by commas, without repeats."""
-    found = tuple(dict.fromkeys(word.strip() for word in value.split(",") if word.strip()))
+    found = _split(value, ",")
     if not found:
         raise InvalidValue("names nothing")
     return found
+
+
+def _split(value: str, separator: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.strip() for word in value.split(separator) if word.strip()))
 
 
 def pattern(value: str) -> str:
@@ -109,7 +113,7 @@ def any_of(value: str) -> tuple[str, ...] | None:
     """The words of `a || b`; None for `*`, which means all."""
     if value.strip() == "*":
         return None
-    found = tuple(dict.fromkeys(word.strip() for word in value.split("||") if word.strip()))
+    found = _split(value, "||")
     if not found:
         raise InvalidValue("names none; give one, several as 'a || b', or '*' for all")
     return found

@@ -142,13 +142,9 @@ class _PickledPlans(Sequence[ReadPlan]):
         return self._plans[number]
 
 
+@collector_paused()
 def pin_all(asked: SourceOptions) -> QueryPlan:
     """The plan for these options, with the stores as they are now."""
-    with collector_paused():
-        return _plan_all(asked)
-
-
-def _plan_all(asked: SourceOptions) -> QueryPlan:
     warn_of_tags(asked.tags)
     opened, left_out = open_all(asked)
     try:

@@ -20,7 +20,6 @@ from rmq_store.files.parallel import side_by_side
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import is_system_topic
 from rmq_store.reading.log_reader import QueueLimits
-from rmq_store.search.log_partitions import Bound, resolve
 from rmq_store.snapshot.compacted_view import ServedQueues
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.text.times import RelativeTime, Time, shown_time
@@ -229,29 +228,27 @@ def _range_of(
     from_time = _first(asked.starting_timestamp, asked.starting_timestamps.of(name, queue))
     to_time = _first(asked.ending_timestamp, asked.ending_timestamps.of(name, queue))
     has_files = queue in store.snapshot().queues
-    limits = view.limits(queue) if has_files else (0, 0)
-
-    def first_since(wanted: QueueId, time: int, *, unreadable_before: bool = False) -> int:
-        if not has_files:
-            return 0
-        return view.first_since(wanted, time, unreadable_before=unreadable_before)
-
-    start = Bound(time_ms=from_time)
+    low, high = limits = view.limits(queue) if has_files else (0, 0)
     if from_time is None:
-        start = _bound(store, queue, asked.starting_offsets.of(name, queue), limits, asked)
-    elif asked.timestamp_strategy == "error" and first_since(queue, from_time) >= limits[1]:
-        raise InvalidArgumentError(
-            store.path,
-            reason=f"queue {queue.queue_id} of topic {queue.topic!r} has no message stored at "
-            f"{shown_time(from_time)} or later",
-            advice="Set startingOffsetsByTimestampStrategy=latest to skip the queue",
-        )
-    stop = Bound(time_ms=to_time)
+        start = _offset(store, queue, asked.starting_offsets.of(name, queue), limits, asked)
+    else:
+        start = view.first_since(queue, from_time) if has_files else 0
+        if asked.timestamp_strategy == "error" and start >= high:
+            raise InvalidArgumentError(
+                store.path,
+                reason=f"queue {queue.queue_id} of topic {queue.topic!r} has no message stored at "
+                f"{shown_time(from_time)} or later",
+                advice="Set startingOffsetsByTimestampStrategy=latest to skip the queue",
+            )
     if to_time is None:
-        stop = _bound(store, queue, asked.ending_offsets.of(name, queue), limits, asked)
-    if start.offset is not None and stop.offset is not None:
-        _refuse_end_before_latest(store, queue, start.offset, stop.offset, limits[0])
-    return resolve(queue, limits, start, stop, first_since)
+        stop = _offset(store, queue, asked.ending_offsets.of(name, queue), limits, asked)
+    else:
+        stop = view.first_since(queue, to_time, unreadable_before=True) if has_files else 0
+    if from_time is None and to_time is None and start is not None and stop is not None:
+        _refuse_end_before_latest(store, queue, start, stop, low)
+    first, last = low if start is None else start, high if stop is None else stop
+    first, last = (min(max(offset, low), high) for offset in (first, last))
+    return QueueSlice(queue, first, max(first, last))
 
 
 def _refuse_end_before_latest(
@@ -273,22 +270,23 @@ def _first(for_all: Time | None, of_queue: int | None) -> int | None:
     return of_queue if for_all is None else for_all
 
 
-def _bound(
+def _offset(
     store: MessageStore,
     queue: QueueId,
     offset: int | None,
     limits: tuple[int, int],
     asked: SourceOptions,
-) -> Bound:
+) -> int | None:
+    """The queue offset that an option gives; None without one. One that has expired may be outside."""
     if offset is None:
-        return Bound()
+        return None
     offset = {EARLIEST: limits[0], LATEST: limits[1]}.get(offset, offset)
     if limits[0] <= offset <= limits[1]:
-        return Bound(offset=offset)
+        return offset
     what = f"offset {offset} of queue {queue.queue_id} of topic {queue.topic!r}"
     if not asked.fail_on_data_loss:
         LOG.warning("%s is not in %s to %s; the remaining messages are read", what, *limits)
-        return Bound(offset=offset)
+        return offset
     lost = store.view.health.lost_start(queue) if offset < limits[0] else None
     if lost is not None:
         raise lost

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from rmq_store import MessageStore, StoreSnapshot
-from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.several_stores import name_in_pattern, names_of
 from rmq_store.errors import DataLossError, MissingFileError
-from rmq_store.escaping import LOG
 from rmq_store.files.remote.glob import has_pattern
 from rmq_store.files.segments import again_if_expired
 from rmq_store.format.queues import QueueId
@@ -88,22 +86,18 @@ class Follower:
                 self._names[target.path] = store.broker_name
         return self._names[target.path]
 
-    def open(self, name: str | None, target: Target, end: int = 0) -> MessageStore:
-        """The store of a broker without its queues; `read_log` reads it up to log offset `end`.
+    def open(self, name: str | None, target: Target, end: int | None = 0) -> MessageStore:
+        """The store of a broker without its queues; `read_log` reads it up to log offset `end`. None:
+        the whole store.
 
-        Does not search for the end of the log, which can take a walk through a whole file.
+        Without queues the end of the log is not searched for, which can take a walk through a whole file.
         """
-        return self._opened(target, name, StoreSnapshot(0, end))
-
-    def _opened(
-        self, target: Target, name: str | None, snapshot: StoreSnapshot | None
-    ) -> MessageStore:
         store = MessageStore.open(
             target.path,
             broker_name=name,
             broker_conf=target.broker_conf,
-            snapshot=snapshot,
-            queues=snapshot is None,
+            snapshot=None if end is None else StoreSnapshot(0, end),
+            queues=end is None,
             storage_options=self.asked.storage_options,
         )
         # A broker that moves to DLedger stores nothing more in the log that is followed.
@@ -113,16 +107,14 @@ class Follower:
             raise missing
         return store
 
-    def _follower_of(self, name: str, target: Target) -> LogFollower:
+    def follower_of(self, name: str, target: Target) -> LogFollower:
+        """Finds the end of the whole records of a store, at each look."""
+
         def listed_end() -> int:
-            with self._opened(target, name, None) as store:
+            with self.open(name, target, None) as store:
                 return dispatched_end(store.view, store.queues())
 
         return self._followers.setdefault(name, LogFollower(listed_end))
-
-    def whole_end(self, name: str, target: Target, log: CommitLog, start: int) -> int:
-        """The end of the whole records of a store at or after a log offset."""
-        return self._follower_of(name, target).end(log, start)
 
     def require(self, name: str) -> Target:
         """The store of a broker. Raises MissingFileError if it is gone."""
@@ -141,7 +133,7 @@ class Follower:
     def with_queues(self, names: Iterable[str]) -> Iterator[MessageStore]:
         """The stores of some brokers as they are now, each open until the next one."""
         for name in names:
-            with self._opened(self.require(name), name, None) as store:
+            with self.open(name, self.require(name), None) as store:
                 yield store
 
     # --- where a query starts --------------------------------------------------------------------
@@ -164,11 +156,11 @@ class Follower:
         return newest_of(stores())
 
     def _initial(self, name: str, target: Target, asked: SourceOptions) -> StorePlace:
-        with self._opened(target, name, None) as store:
+        with self.open(name, target, None) as store:
             start = store.log_range()[0]
             # Not the end of the snapshot: its last record may be half-written, and then the bytes
             # before the place would change.
-            end = self._follower_of(name, target).end(store.log, start)
+            end = self.follower_of(name, target).end(store.log, start)
             if self.stream.start == LATEST:
                 return StorePlace(LogPlace.at(store.log, end))
             if self.stream.start == EARLIEST:
@@ -241,18 +233,13 @@ class Follower:
 
     def _end(self, store: MessageStore, target: Target, before: StorePlace) -> int:
         """The end of the whole records. failOnDataLoss decides if the log is not the same."""
-        follower = self._follower_of(store.broker_name, target)
+        follower = self.follower_of(store.broker_name, target)
         try:
             return follower.after(store.log, before.place, target.path)
         except DataLossError as error:  # a LogCutError too
-            self._go_on_or_raise(error)
+            self.asked.lose(error)
         # Only the end matters, and that is not before the last file.
         return follower.end(store.log, store.log.start)
-
-    def _go_on_or_raise(self, error: DataLossError) -> None:
-        if self.asked.fail_on_data_loss:
-            raise error
-        LOG.warning("%s", error)
 
     # --- rows ------------------------------------------------------------------------------------
 

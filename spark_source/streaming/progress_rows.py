@@ -58,7 +58,7 @@ def _of_store(
             except StoreError as error:
                 row["problem"] = str(error)
         start = store.log.start if known is None or "problem" in row else known.place.offset
-        end = follower.whole_end(name, target, store.log, start)
+        end = follower.follower_of(name, target).end(store.log, start)
         row["logEnd"] = end
         if "problem" in row or (known is None and progress.committed is None):
             return row  # nothing says where a query begins that has committed nothing yet

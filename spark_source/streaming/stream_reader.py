@@ -18,7 +18,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from rmq_store import StoreSnapshot
-from rmq_store.escaping import LOG
 from rmq_store.reading.growing_log import LogPlace, expired
 from rmq_store.search.log_partitions import even_slices
 from spark_source.hidden_traceback import plain_errors
@@ -140,7 +139,9 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Iterator[StreamPartition]:
         start, stop, mark = first.place.offset, last.place.offset, last.place.first
         with self.follower.open(name, target) as store:
-            start = max(start, self._expired_until(store.log.start, start, str(store.path)))
+            if start < store.log.start:
+                self.asked.lose(expired(str(store.path), start, store.log.start))
+                start = store.log.start
             limits = self.follower.limits(store, first)
             pinned = PinnedStore(
                 target.path,
@@ -156,16 +157,6 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         for piece in pieces:
             yield StreamPartition(plan, Share(0, piece))
-
-    def _expired_until(self, log_start: int, start: int, path: str) -> int:
-        """The start of the log, if the files before it are gone and that is allowed."""
-        if start >= log_start:
-            return start
-        error = expired(path, start, log_start)
-        if self.asked.fail_on_data_loss:
-            raise error
-        LOG.warning("%s", error)
-        return log_start
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one slice, in log order. Runs on an executor."""

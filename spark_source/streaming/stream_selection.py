@@ -12,7 +12,6 @@ from typing import Any
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.escaping import LOG
 from rmq_store.format.queues import QueueId
 from spark_source.options.parse import SourceOptions
 from spark_source.planning.selection import WantedQueues
@@ -124,13 +123,12 @@ def check_selection(
     added = now.added_to(StreamSelection.from_dict(stored["selection"]), stores)
     if added is None:
         return
-    error = InvalidArgumentError(
-        asked.path,
-        reason=f"the options select {added}, which the query may not have selected up to the place in its "
-        "checkpoint, so that earlier messages may be missing",
-        advice="Start a query with another checkpoint for what was added; with failOnDataLoss=false "
-        "this one goes on without these messages",
+    asked.lose(
+        InvalidArgumentError(
+            asked.path,
+            reason=f"the options select {added}, which the query may not have selected up to the place in "
+            "its checkpoint, so that earlier messages may be missing",
+            advice="Start a query with another checkpoint for what was added; with failOnDataLoss=false "
+            "this one goes on without these messages",
+        )
     )
-    if asked.fail_on_data_loss:
-        raise error
-    LOG.warning("%s", error)

@@ -140,8 +140,46 @@ class Prepared:
     def placed(
         self, rows: slice, queue_offset: Ints, log_offset: Ints, store_timestamp: Ints
     ) -> Bytes:
-        """The bytes of the records `rows`, with the given offsets and times."""
-        return assemble(self, rows, queue_offset, log_offset, store_timestamp)
+        """The bytes of the records `rows`, one after the other, with the given offsets and times."""
+        ends = slice(rows.start, rows.stop + 1)
+        body_ends, bodies = buffers(self.body)
+        property_ends, properties = buffers(self.properties)
+        topic_ends = np.cumsum([0, *map(len, self.topic_fields)], dtype=np.int32)
+        magics = [MAGIC_V2 if needs_v2(topic) else MAGIC_V1 for topic in self.topics]
+        numbers = {name: values[rows] for name, values in self.numbers.items()}
+        total = self.total[rows]
+        data = np.empty(int(total.sum()), dtype=np.uint8)
+        columns = (
+            total,
+            body_crcs(bodies, body_ends[ends]),
+            self.queue_id[rows],
+            numbers["flag"],
+            queue_offset,
+            log_offset,
+            numbers["sysFlag"],
+            numbers["bornTimestamp"],
+            self.born_host.table.reshape(-1),
+            self.born_host.code[rows],
+            store_timestamp,
+            self.store_host.table.reshape(-1),
+            self.store_host.code[rows],
+            numbers["reconsumeTimes"],
+            numbers["preparedTransactionOffset"],
+            body_ends[ends],
+            bodies,
+            self.topic_code[rows],
+            np.array(magics, dtype=np.uint32).view(np.int32),
+            topic_ends,
+            np.frombuffer(b"".join(self.topic_fields), dtype=np.uint8),
+            property_ends[ends],
+            properties,
+        )
+        loops.put_records(data.data, *(np.ascontiguousarray(column).data for column in columns))
+        if self.with_record_crc:
+            stops = np.cumsum(total)
+            crcs = crc32_of_slices(data, stops - total, total - CRC_ITEM_SIZE) & CRC_MASK
+            loops.put_record_crcs(data.data, stops.data, crcs.data)
+        return data
 
 
 def prepare(
@@ -292,54 +330,6 @@ def _hosts(columns: dict[str, pa.Array], name: str, count: int, default: str) ->
         table[code, : len(raw)] = np.frombuffer(raw, dtype=np.uint8)
         is_v6[code] = len(raw) == HOST_V6_SIZE
     return Hosts(table, is_v6, codes)
-
-
-# --- bytes ----------------------------------------------------------------------------------------
-
-
-def assemble(
-    prepared: Prepared, rows: slice, queue_offset: Ints, log_offset: Ints, store_timestamp: Ints
-) -> Bytes:
-    """The bytes of the records `rows`, one after the other, with the given offsets and times."""
-    ends = slice(rows.start, rows.stop + 1)
-    body_ends, bodies = buffers(prepared.body)
-    property_ends, properties = buffers(prepared.properties)
-    topic_ends = np.cumsum([0, *map(len, prepared.topic_fields)], dtype=np.int32)
-    magics = [MAGIC_V2 if needs_v2(topic) else MAGIC_V1 for topic in prepared.topics]
-    numbers = {name: values[rows] for name, values in prepared.numbers.items()}
-    total = prepared.total[rows]
-    data = np.empty(int(total.sum()), dtype=np.uint8)
-    columns = (
-        total,
-        body_crcs(bodies, body_ends[ends]),
-        prepared.queue_id[rows],
-        numbers["flag"],
-        queue_offset,
-        log_offset,
-        numbers["sysFlag"],
-        numbers["bornTimestamp"],
-        prepared.born_host.table.reshape(-1),
-        prepared.born_host.code[rows],
-        store_timestamp,
-        prepared.store_host.table.reshape(-1),
-        prepared.store_host.code[rows],
-        numbers["reconsumeTimes"],
-        numbers["preparedTransactionOffset"],
-        body_ends[ends],
-        bodies,
-        prepared.topic_code[rows],
-        np.array(magics, dtype=np.uint32).view(np.int32),
-        topic_ends,
-        np.frombuffer(b"".join(prepared.topic_fields), dtype=np.uint8),
-        property_ends[ends],
-        properties,
-    )
-    loops.put_records(data.data, *(np.ascontiguousarray(column).data for column in columns))
-    if prepared.with_record_crc:
-        stops = np.cumsum(total)
-        crcs = crc32_of_slices(data, stops - total, total - CRC_ITEM_SIZE) & CRC_MASK
-        loops.put_record_crcs(data.data, stops.data, crcs.data)
-    return data
 
 
 def body_crcs(raw: Bytes, ends: npt.NDArray[np.int32]) -> Ints:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmq_store.arrow.column_definitions import PROPERTIES
+from rmq_store.arrow.column_definitions import FIELDS, PROPERTIES
 from rmq_store.arrow.encoding.batch_to_records import (
     KNOWN_COLUMNS,
     LOOPBACK,
@@ -28,15 +28,6 @@ from rmq_store.format.record import Record
 from rmq_store.format.releases import Dialect
 
 _ITEM_END = bytes([PROPERTY_SEPARATOR])
-_NUMBER_FIELDS = {
-    "queueId": "queue_id",
-    "flag": "flag",
-    "sysFlag": "sys_flag",
-    "bornTimestamp": "born_timestamp",
-    "storeTimestamp": "store_timestamp",
-    "reconsumeTimes": "reconsume_times",
-    "preparedTransactionOffset": "prepared_transaction_offset",
-}
 _KINDS = {
     **{name: pa.from_numpy_dtype(kind) for name, kind in NUMBER_COLUMNS.items()},
     "queueId": pa.int32(),
@@ -112,7 +103,7 @@ def _text(value: Any) -> Any:
 
 
 def _values_of_record(record: Record) -> dict[str, Any]:
-    return {name: getattr(record, field) for name, field in _NUMBER_FIELDS.items()} | {
+    return {name: getattr(record, field) for name, field in FIELDS.items()} | {
         "topic": decode_utf8(record.topic),
         "body": record.body,
         "rawProperties": record.properties,
@@ -122,7 +113,7 @@ def _values_of_record(record: Record) -> dict[str, Any]:
 
 
 def _values_of_message(message: Message, dialect: Dialect) -> dict[str, Any]:
-    values = {name: getattr(message, field) for name, field in _NUMBER_FIELDS.items()}
+    values = {name: getattr(message, field) for name, field in FIELDS.items()}
     values |= {
         "topic": message.topic,
         "body": message.raw_body,

@@ -32,9 +32,6 @@ PROPERTY_WORDS = {"keys": Property.KEYS, "tags": Property.TAGS, "uniqKey": Prope
 # and without pandas each search walks the import path.
 _NO_TEXT = pa.scalar("", pa.string())
 _CRC_FRONT = np.frombuffer(CRC_PROPERTY.encode() + bytes([NAME_VALUE_SEPARATOR]), dtype=np.uint8)
-_FRONTS = [name.encode() + bytes([NAME_VALUE_SEPARATOR]) for name in PROPERTY_WORDS.values()]
-_FRONT_ENDS = np.cumsum([0, *map(len, _FRONTS)], dtype=np.int32)
-_FRONT_BYTES = np.frombuffer(b"".join(_FRONTS), dtype=np.uint8)
 
 
 def property_strings(
@@ -178,18 +175,16 @@ def _room_for(size: int, count: int) -> tuple[Bytes, npt.NDArray[np.int32]]:
 
 def _of_words(words: dict[str, pa.Array], count: int, last_separator: bool) -> pa.Array:
     """Strings of only KEYS, TAGS and UNIQ_KEY; skips null and empty values."""
-    given = []
-    for name in PROPERTY_WORDS:
-        nothing = (np.zeros(count + 1, dtype=np.int32), _FRONT_BYTES)
-        word = (
-            cast_to(words[name], pa.string(), name).fill_null(_NO_TEXT) if name in words else None
-        )
-        given.append(nothing if word is None else buffers(word))
-    (key_ends, keys), (tag_ends, tags), (id_ends, ids) = given
+    nothing = pa.repeat(_NO_TEXT, count)
+    (key_ends, keys), (tag_ends, tags), (id_ends, ids) = given = [
+        buffers(cast_to(words.get(name, nothing), pa.string(), name).fill_null(_NO_TEXT))
+        for name in PROPERTY_WORDS
+    ]
+    fronts, front_ends = _fronts_of(PROPERTY_WORDS.values())
     size = sum(int(its_ends[-1] - its_ends[0]) for its_ends, _ in given)
-    out, ends = _room_for(size + count * (len(_FRONT_BYTES) + len(_FRONTS)), count)
+    out, ends = _room_for(size + count * (len(fronts) + len(PROPERTY_WORDS)), count)
     loops.join_words(
-        *(_FRONT_BYTES.data, _FRONT_ENDS.data, keys.data, key_ends.data, tags.data, tag_ends.data),
+        *(fronts, front_ends, keys.data, key_ends.data, tags.data, tag_ends.data),
         *(ids.data, id_ends.data, last_separator, out.data, ends.data),
     )
     return string_array(out, ends, pa.binary())

@@ -107,7 +107,7 @@ def cat(
         )
         batches = watched(opened, slices, batches, progress, compacted=search.compacted)
         if search.is_timed:
-            batches = (one.filter(stored_in_time(one, search)) for one in batches)
+            batches = (one.filter(stored_in_time(one, *times)) for one in batches)
         batches = (one.select(read) for one in batches)
         MessagePrinter(form).print(batches, limit, progress)
     damage.conclude()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -167,20 +167,15 @@ def _print_groups(found: UsageAnswer, by: str, top: int | None, *, whole: bool) 
         lines[-1] += [""] * (by == _DAY)
     changes = ["change"] if by == _DAY else []
     print_rows([*names, "messages", "bytes", "of the log", *changes], lines)
-    if by == _DAY:
-        for line_of_growth in _growth(found):
-            say(line_of_growth, err=True)
+    growth = found.growth() if by == _DAY else None
+    if growth is not None:
+        days, mean = growth
+        before = "1 day" if days == 1 else f"{days} days"
+        say(f"{size(mean)} a day, mean of {before} before the last", err=True)
 
 
 def _signed_size(change: int | None) -> str:
     return "" if change is None else f"{'-' if change < 0 else '+'}{size(abs(change))}"
-
-
-def _growth(found: UsageAnswer) -> Iterator[str]:
-    growth = found.growth()
-    if growth is not None:
-        days, mean = growth
-        yield f"{size(mean)} a day, mean of {'1 day' if days == 1 else f'{days} days'} before the last"
 
 
 def _conclude(damage: Damage) -> None:

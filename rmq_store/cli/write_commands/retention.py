@@ -78,8 +78,8 @@ def retention(
     for risk in plan.risks:
         fields = asdict(risk)
         line = (
-            "group {group} loses {messages} unconsumed messages of {topic}/{queue_id}: its offset is "
-            "{consumer_offset}, and the first offset left is {min_offset}".format(**fields)
+            "group {group} loses {messages} unconsumed messages of {topic}/{queue_id}: its offset "
+            "is {consumer_offset}, and the first offset left is {min_offset}".format(**fields)
         )
         click.secho(printable(line), fg="yellow")
     if plan.trigger is None:

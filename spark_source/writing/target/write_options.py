@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig
+from rmq_store.config.broker_conf import StoreConfig, paths_in
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.files.journal import refuse_uri
 from rmq_store.files.remote.glob import has_pattern
@@ -42,7 +42,7 @@ class WriteOptions:
         """The configuration with the log that the target has under its own root, as at its
         creation; as given where the log lies elsewhere."""
         own = with_log_of_its_own(self.config)
-        names = (own.storePathCommitLog or COMMITLOG_DIR).split(PATH_SPLITTER)
+        names = paths_in(own.storePathCommitLog) or [COMMITLOG_DIR]
         return own if all(Path(self.path, name).is_dir() for name in names) else self.config
 
 

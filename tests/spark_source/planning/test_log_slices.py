@@ -14,12 +14,10 @@ from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.search.log_partitions import (
     QUEUES_IN_ALL,
     QUEUES_OF_ONE_SLICE,
-    Bound,
     Stretch,
     cut_log,
     looked_at,
     plan_partitions,
-    resolve,
     sample_offsets,
 )
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
@@ -27,33 +25,6 @@ from tests.support.running.examples import fast
 
 ORDERS = QueueId("orders", 0)
 PAYMENTS = QueueId("payments", 0)
-
-
-def never(queue: QueueId, moment: int, *, unreadable_before: bool = False) -> int:
-    raise AssertionError("no time was asked for")
-
-
-def test_a_range_without_bounds_is_the_whole_queue() -> None:
-    assert resolve(ORDERS, (5, 9), Bound(), Bound(), never) == QueueSlice(ORDERS, 5, 9)
-
-
-def test_an_offset_counts_before_a_time() -> None:
-    start = Bound(offset=7, time_ms=1)
-    assert resolve(ORDERS, (5, 9), start, Bound(), never) == QueueSlice(ORDERS, 7, 9)
-
-
-def test_a_time_is_resolved_by_the_store_and_cut_to_the_queue() -> None:
-    def by_time(queue: QueueId, moment: int, *, unreadable_before: bool = False) -> int:
-        return {(100, False): 6, (200, True): 40}[moment, unreadable_before]
-
-    found = resolve(ORDERS, (5, 9), Bound(time_ms=100), Bound(time_ms=200), by_time)
-    assert found == QueueSlice(ORDERS, 6, 9)
-
-
-def test_an_end_before_the_start_selects_nothing() -> None:
-    found = resolve(ORDERS, (0, 9), Bound(offset=7), Bound(offset=3), never)
-    assert found == QueueSlice(ORDERS, 7, 7)
-    assert len(found) == 0
 
 
 def test_samples_are_spread_evenly_and_few() -> None:

@@ -139,9 +139,11 @@ def test_a_range_is_refused_if_it_is_reversed_and_has_no_row_if_it_is_empty(gold
         with pytest.raises(InvalidArgumentError, match="Give an end that is not before the start"):
             rows_of(options_of(store, **orders, **given))
     when = str(store.truth[100]["storeTimestamp"])
+    last = str(store.truth[-1]["storeTimestamp"])
     for given in (
         {"startingOffsets": five, "endingOffsets": five},
         {"startingTimestamp": when, "endingTimestamp": when},
+        {"startingTimestamp": last, "endingOffsets": five},
         {"startingTimestamp": "-1h", "endingTimestamp": "-1h"},
         {"startingTimestamp": "2030-01-01", "endingTimestamp": "-1s"},  # nothing is new
     ):
