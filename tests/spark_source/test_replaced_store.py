@@ -152,5 +152,7 @@ def test_a_dataset_says_that_a_topic_was_deleted(golden: Golden, tmp_path: Path)
     with MessageStore.open(path) as store:
         messages = store.messages("orders")
         delete_orders(path)
-        with pytest.raises(MissingFileError, match=r"was deleted with its topic .* [0-9]+ are gone"):
+        with pytest.raises(
+            MissingFileError, match=r"was deleted with its topic .* [0-9]+ are gone"
+        ):
             messages.to_table()
