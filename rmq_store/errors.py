@@ -330,6 +330,16 @@ class OsErrorsOf:
             raise from_os_error(self._path, error, self._doing) from error
 
 
+def cannot_create(path: str | os.PathLike[str], what: str, error: OSError) -> AccessError:
+    """The AccessError for an OSError raised while a new folder was made; unlike of files that are read,
+    nothing there can have expired."""
+    return AccessError(
+        path,
+        reason=f"creating {what}: {error.strerror or error}",
+        advice="Name a folder that can be created",
+    )
+
+
 def from_os_error(path: str | os.PathLike[str], error: OSError, doing: str) -> StoreError:
     """The StoreError for an OSError raised while `doing` something to `path`."""
     if isinstance(error, FileNotFoundError):

@@ -32,11 +32,11 @@ from rmq_store.config.topics_json import TOPICS_FILE, topics_to_extend
 from rmq_store.consumequeue.entries_after_log import EntriesAfterCopy
 from rmq_store.consumequeue.queue_database_writer import require_writer
 from rmq_store.errors import (
-    AccessError,
     CorruptConfigError,
     InvalidArgumentError,
     NotAStoreError,
     OsErrorsOf,
+    cannot_create,
     from_os_error,
 )
 from rmq_store.escaping import LOG, printable
@@ -304,11 +304,7 @@ def _begin(root: Path, state: dict[str, str]) -> bool:
             (root / name).mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(state), "utf-8")
     except OSError as error:  # unlike for files that are read, nothing here can have expired
-        raise AccessError(
-            root,
-            reason=f"creating the target: {error.strerror or error}",
-            advice="Name a folder that can be created",
-        ) from error
+        raise cannot_create(root, "the target", error) from error
     return False
 
 

@@ -197,17 +197,27 @@ def _fields(kind: Any) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 
+_MOST_REMOVED = 1000
+
+
 # --- lock and target ------------------------------------------------------------------------------
 
 
 def _locked(path: Path, *, wait: bool) -> int:
-    """A descriptor of the file `path`, which exists only while its lock is held."""
+    """A descriptor of the file `path`, which exists only while its lock is held.
+
+    Raises OSError where no file can be made, TargetLockedError if another process has it.
+    """
+    removed = 0
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except FileNotFoundError:
-            continue  # the previous holder has removed the folder
+            removed += 1  # the folder, by the previous holder; some file systems always say so
+            if removed > _MOST_REMOVED:
+                raise
+            continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

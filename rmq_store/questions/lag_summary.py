@@ -64,10 +64,13 @@ class LagAnswer:
         lags: Counter[str] = Counter()
         for row in self.rows:
             lags[row["consumerGroup"]] += row.get("lag") or 0
+        if not lags:
+            return "no group has an offset"
         behind = sum(1 for lag in lags.values() if lag)
-        total = counted(lags.total(), "message")
-        least = "at least " if any(_is_unknown(row, "lag") for row in self.rows) else ""
-        return f"{counted(len(lags), 'group')}, {behind} behind, by {least}{total} in all"
+        unknown = len({row["consumerGroup"] for row in self.rows if _is_unknown(row, "lag")})
+        total = f"{'at least ' if unknown else ''}{counted(lags.total(), 'message')}"
+        some = f", {unknown} not known" if unknown else ""
+        return f"{counted(len(lags), 'group')}, {behind} behind, by {total} in all{some}"
 
     def by_group(self) -> list[dict[str, Any]]:
         """Rows by group and topic, furthest behind first; before them those of which the lag is not known.

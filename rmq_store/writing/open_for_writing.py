@@ -19,7 +19,7 @@ from rmq_store.config.locate import (
 )
 from rmq_store.config.rocksdb import refuse_rocksdb_config
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.errors import NotAStoreError, from_os_error, shown_path
+from rmq_store.errors import NotAStoreError, cannot_create, shown_path
 from rmq_store.escaping import LOG
 from rmq_store.files.changes import cut
 from rmq_store.format.byte_layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR
@@ -66,7 +66,7 @@ def make_store(
         for folder in paths_in(known.storePathCommitLog) or [COMMITLOG_DIR]:
             (root / folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise from_os_error(root, error, "creating the store's folders") from error
+        raise cannot_create(root, "the store's folders", error) from error
     name = broker_name or known.brokerName or root.absolute().name
     return WritableStore(root, known, StoreLock(root), traits, name, StoreSnapshot(0, 0))
 

@@ -362,3 +362,11 @@ def test_one_queue_of_a_topic(tmp_path: Path, command: tuple[str, ...]) -> None:
     offsets = [record["queueOffset"] for record in store.by_queue[QueueId("orders", 2)]]
     assert [(row["queueId"], row["queueOffset"]) for row in rows] == [(2, at) for at in offsets]
     complaint(*command, store.path, "--topic", "orders", "--queue", "9", expect=2)
+
+
+def test_cat_says_that_no_message_is_found(golden: Golden) -> None:
+    path = golden("clean-5.5.0").path
+    for words in (["--tag", "nobody has it"], ["--since", "2030-01-01"]):
+        said = call("cat", path, "--topic", "orders", *words)
+        assert (said.returncode, said.stdout) == (0, "")
+        assert said.stderr.endswith("rmqstore: no message found\n")

@@ -31,6 +31,12 @@ def test_a_queue_without_a_middle_file_has_lost_entries(is_cut: bool, tmp_path: 
     assert "rmqstore rebuild lists them" in call("lag", path).stderr
 
 
+def test_the_summary_counts_groups_whose_lag_is_not_known(tmp_path: Path) -> None:
+    path = unpack(NAME, tmp_path).path
+    shutil.rmtree(Path(path, "consumequeue", "orders"))
+    assert ", 1 not known" in call("lag", path, "--group", "g-slow").stderr
+
+
 def zero_entries(file: Path, first: int, count: int) -> None:
     """Lose entries of a queue file: a page of it never reached the disk."""
     file.chmod(0o644)

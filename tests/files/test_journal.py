@@ -109,6 +109,20 @@ def test_a_killed_process_leaves_its_entry_and_no_lock(tmp_path: Path) -> None:
     assert names(tmp_path) == ["journal.json"]
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+def test_where_no_file_can_be_made_is_an_error() -> None:
+    """To root, /proc answers as if the folder was removed."""
+    with pytest.raises(AccessError, match="cannot be written"), InProc(Path("/proc")):
+        pass
+
+
+class InProc(OfTests):
+    """A journal in a folder that takes no file."""
+
+    def __init__(self, folder: Path) -> None:
+        Journal.__init__(self, folder / "journal.json", folder / "lock")
+
+
 def test_of_two_at_once_one_is_refused(tmp_path: Path) -> None:
     with (
         OfTests(tmp_path),

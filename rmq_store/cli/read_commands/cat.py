@@ -109,7 +109,9 @@ def cat(
         if search.is_timed:
             batches = (one.filter(stored_in_time(one, *times)) for one in batches)
         batches = (one.select(read) for one in batches)
-        MessagePrinter(form).print(batches, limit, progress)
+        count = MessagePrinter(form).print(batches, limit, progress)
+    if not count:
+        say("rmqstore: no message found", err=True)
     damage.conclude()
 
 
