@@ -633,12 +633,11 @@ class MessageStore:
         return self._key_index
 
     def _lists(self, record: Record) -> bool:
-        """Whether a queue lists a record at its place in the log; true if no queue is known."""
+        """Whether a queue lists a record at its place in the log, or has no entry that says otherwise."""
         queue = QueueId(decode_utf8(record.topic), record.queue_id)
-        if queue not in self._snapshot.queues:
-            return not self._queues
-        entry = self.view.entry_at(queue, record.queue_offset)
-        return entry is not None and entry.log_offset == record.physical_offset
+        known = queue in self._snapshot.queues
+        entry = self.view.entry_at(queue, record.queue_offset) if known else None
+        return entry is None or entry.log_offset == record.physical_offset
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp: int, boundary: str = "LOWER"

@@ -13,7 +13,7 @@ from rmq_store.loops import queue_entries
 
 _FIRST_SPAN = 2 << 20  # first span: log bytes whose entries are sorted together
 _WIDEST_SPAN = 256 << 20
-_SPAN_ENTRIES = 1 << 16
+_SPAN_ENTRIES = 1 << 16  # approximate number of entries sorted together
 _SPAN_ENTRIES_A_QUEUE = 64  # minimum per queue, because a step costs the same for few entries
 _ENTRIES_HELD = 1 << 20  # entries read ahead, in all queues together
 _MOST_ENTRIES_READ = 1 << 14  # entries of a queue read at a time

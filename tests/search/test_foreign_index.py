@@ -27,6 +27,18 @@ def test_an_index_of_another_store_is_not_believed(other: str, key: str, tmp_pat
     assert run("trace", golden.path, key) == traced
 
 
+def test_an_index_of_another_store_is_not_believed_where_queues_are_lost(tmp_path: Path) -> None:
+    golden = unpack(NAME, tmp_path / "own")
+    index = Path(golden.path, "index")
+    shutil.rmtree(index)
+    shutil.copytree(Path(unpack("clean-5.3.3", tmp_path / "other").path, "index"), index)
+    with golden.open() as store:
+        distrusted = len(store.key_index().unreadable)
+    shutil.rmtree(Path(golden.path, "consumequeue", "orders"))
+    with golden.open() as store:
+        assert len(store.key_index().unreadable) == distrusted > 0
+
+
 def test_a_single_file_of_another_store_is_not_believed(tmp_path: Path) -> None:
     golden = unpack(NAME, tmp_path / "own")
     found = objects("find", golden.path, "--key", "CUSTOMER_11")
