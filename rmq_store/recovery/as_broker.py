@@ -89,6 +89,7 @@ class BrokerRecovery:
             broker_queue.load(
                 "mapperFileSizeBatchConsumeQueue" if batch else "mappedFileSizeConsumeQueue"
             )
+        self.changes.hold()  # until the entries that they delete are counted
         if not self.report.clean:
             self._drop_index_files()
         for broker_queue in self.queues.values():
@@ -97,6 +98,7 @@ class BrokerRecovery:
             end = self._recover_log()
         else:
             end = 0
+            self.changes.release()
             for broker_queue in self.queues.values():
                 broker_queue.destroy()
         start = self.files[0][0] if self.files else 0
@@ -131,13 +133,15 @@ class BrokerRecovery:
         reached = max((q.max_physic_offset for q in self.queues.values()), default=-1)
         number = self._first_file(reached)
         self.report.scanned_from = self.files[number][0]
-        end = self._dispatch_from(number, reached if self.report.clean else None)
+        end = self._find_end(number)
         self.report.damage = [hole for hole in self.log.chain.holes if hole[1] <= end]
         self.report.entries_after_log = entries_after(
             self._folders, self.log, end, self._folders.stops()
         )
         behind = intact_records_behind(self.log, end, self._newest)
         self.report.intact_cut = sum(len(run.headers) for run in behind)
+        self.changes.release()
+        self._dispatch_from(number, reached if self.report.clean else None)
         if max((q.max_physic_offset for q in self.queues.values()), default=-1) >= end:
             for broker_queue in self.queues.values():
                 broker_queue.truncate(end)
@@ -180,11 +184,15 @@ class BrokerRecovery:
         base = self.files[number][0]
         return self.log.chain.window(base, base + self._size)
 
-    def _dispatch_from(self, number: int, only_behind: int | None) -> int:
-        """Walk the log and dispatch its records; returns its end.
+    def _find_end(self, number: int) -> int:
+        """The log's end, by a walk of its own: queues are as the crash left them until it is known."""
+        for headers in self._walk(number):
+            self.report.records += len(headers)
+            self._newest = int(headers.store_timestamp[-1])
+        return self._walked_to
 
-        `only_behind`: dispatch only records after this offset.
-        """
+    def _dispatch_from(self, number: int, only_behind: int | None) -> None:
+        """Dispatch the records of the log, those after offset `only_behind`."""
         indexer = None
         if self.config.messageIndexEnable is not False:
             geometry = index_geometry(self.index, self.config)
@@ -192,15 +200,11 @@ class BrokerRecovery:
             indexer = last_index_writer(
                 *(self.root, self.index, geometry, self.release), planned=self.changes.planned
             )
-        end = self.files[number][0]
         lmq = bool(self.config.enableLmq and self.config.enableMultiDispatch)
         try:
             for headers in self._walk(number):
-                self.report.records += len(headers)
-                self._newest = int(headers.store_timestamp[-1])
-                says = headers.physical_offset
                 if only_behind is not None:
-                    headers = headers.take(says > only_behind)
+                    headers = headers.take(headers.physical_offset > only_behind)
                 if not len(headers):
                     continue
                 records = DecodedRecords.of(headers)
@@ -211,12 +215,10 @@ class BrokerRecovery:
                         indexer.add_items(records)
                     elif len(fresh):
                         indexer.add_items(DecodedRecords.of(headers.take(fresh)))
-            end = self._walked_to
         finally:
             if indexer is not None:
                 self.report.index_items_rebuilt = indexer.items_written
                 indexer.close()
-        return end
 
     def _stretch_index_files(self, size: int) -> None:
         """Extend short index files: opening one in the broker maps its full size (IndexFile)."""
