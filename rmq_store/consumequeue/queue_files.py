@@ -19,7 +19,7 @@ from rmq_store.consumequeue.bisection import bisect_first, longest_ascending, re
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
-from rmq_store.format.array_types import Ints
+from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.queue_entries import (
     BATCH_QUEUE_ENTRY,
     EXT_ADDRESS_BASE,
@@ -49,6 +49,7 @@ class QueueEnds(NamedTuple):
     bytes_after: bool
 
 
+_COLUMNS = len(Entries.__match_args__)
 _UNITS_COMPARED = 1 << 16  # of a BatchConsumeQueue, at once
 _READ_WHOLE = 4096  # units among which no search is worth its steps
 
@@ -114,16 +115,16 @@ class QueueFiles:
         """
         units = np.zeros(stop - start, dtype=self.dtype)
         for first, last in self.chain.held(start, stop, self.dtype.itemsize):
-            units[first - start : last - start] = self._stored(first, last)
+            units[first - start : last - start] = self._stored(first, last).view(self.dtype)
         if self.batch:
             base = units["base_offset"]
             units["size"][(base < 0) | (base > _LAST_BASE_OFFSET) | (units["batch_size"] < 1)] = 0
         return units
 
-    def _stored(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Units in one file."""
+    def _stored(self, start: int, stop: int) -> Bytes:
+        """The bytes of units in one file."""
         width = self.dtype.itemsize
-        return self.chain.read(start * width, stop * width, counted=True).view(self.dtype)
+        return self.chain.read(start * width, stop * width, counted=True)
 
     def entries(self, start: int, stop: int) -> Entries:
         """Units `start` to `stop` as entries; a hole between files becomes one entry without a
@@ -185,10 +186,9 @@ class QueueFiles:
     def _entries_held(self, start: int, stop: int) -> Entries:
         """The entries of units in one file."""
         if not self.batch:
-            columns = np.empty((5, stop - start), dtype=np.int64)
-            stored = self._stored(start, stop).view(np.uint8)
-            queue_entries.split(stored.data, start, *(column.data for column in columns))
-            return Entries(*columns)
+            columns = np.empty(_COLUMNS * (stop - start), dtype=np.int64)
+            queue_entries.split(self._stored(start, stop).data, start, columns.data)
+            return Entries(*columns.reshape(_COLUMNS, stop - start))
         raw = self.raw(start, stop)
         return Entries(
             raw["base_offset"].astype(np.int64).clip(0, _LAST_BASE_OFFSET),

@@ -14,6 +14,7 @@ else:
     from rmq_store.loops import bits
 
 _UNIT_SIZE = cython.declare(cython.int, 20)  # of an entry in a ConsumeQueue file
+_COLUMNS = cython.declare(cython.int, 5)
 _FILLER_SIZE = cython.declare(cython.longlong, 0x7FFFFFFF)
 _CROWD = cython.declare(cython.int, 16)  # rows of a bucket, which are put in order one by one
 
@@ -29,23 +30,23 @@ _OTHER_OFFSET = cython.declare(cython.int, 3)
 def split(
     raw: bits.Bytes,
     first: bits.Long,
-    offset: bits.LongRoom,
-    log_offset: bits.LongRoom,
-    size: bits.LongRoom,
-    tags_code: bits.LongRoom,
-    count: bits.LongRoom,
+    columns: bits.LongRoom,
 ) -> None:
-    """Write n entries of a ConsumeQueue as columns. `raw`: its file from the queue offset `first` on."""
+    """Write n entries of a ConsumeQueue as the columns of format/queue_entries.py, behind each other.
+
+    `raw`: the file from the queue offset `first` on.
+    """
     row: bits.Place
     at: bits.Place
+    n: bits.Place = columns.shape[0] // _COLUMNS
     with cython.nogil:
-        for row in range(offset.shape[0]):
+        for row in range(n):
             at = row * _UNIT_SIZE
-            offset[row] = first + row
-            log_offset[row] = bits.i64(raw, at)
-            size[row] = bits.i32(raw, at + 8)
-            tags_code[row] = bits.i64(raw, at + 12)
-            count[row] = 1
+            columns[row] = first + row
+            columns[n + row] = bits.i64(raw, at)
+            columns[2 * n + row] = bits.i32(raw, at + 8)
+            columns[3 * n + row] = bits.i64(raw, at + 12)
+            columns[4 * n + row] = 1
 
 
 def all_lead(log_offset: bits.Longs, size: bits.Longs, end: bits.Long) -> bool:

@@ -110,20 +110,19 @@ def answer(call: Callable[[ModuleType], Any]) -> Any:
 def split(raw: bytes, rows: int) -> Any:
     return both(
         queue_entries,
-        lambda form, rooms: form.split(memoryview(raw), 7, *(room.data for room in rooms)),
-        lambda: [np.zeros(rows, np.int64) for _ in range(5)],
+        lambda form, rooms: form.split(memoryview(raw), 7, rooms[0].data),
+        lambda: [np.zeros(5 * rows, np.int64)],
     )
 
 
 def test_entries_are_those_of_the_file() -> None:
     chosen = np.random.default_rng(5)
     units = np.frombuffer(chosen.bytes(20 * 300), QUEUE_ENTRY)
-    _, offset, *columns, count = split(units.tobytes(), 300)
-    assert offset == [*range(7, 307)]
-    assert columns == [units[name].tolist() for name in QUEUE_ENTRY.names or ()]
-    assert count == [1] * 300
+    columns = [units[name].tolist() for name in QUEUE_ENTRY.names or ()]
+    expected = [[*range(7, 307)], *columns, [1] * 300]
+    assert split(units.tobytes(), 300) == [None, sum(expected, [])]
     assert split(units.tobytes()[:-20], 300) == [IndexError]
-    assert split(b"", 0) == [None, [], [], [], [], []]
+    assert split(b"", 0) == [None, []]
 
 
 @pytest.mark.parametrize(
