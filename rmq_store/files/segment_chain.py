@@ -14,7 +14,7 @@ import numpy as np
 
 from rmq_store.errors import FileOffset, MissingFileError, Place
 from rmq_store.files.checked_window import Window
-from rmq_store.files.cost import LOCAL, REMOTE, Cost
+from rmq_store.files.cost import LOCAL, REMOTE
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.segments import (
     SegmentFile,
@@ -35,7 +35,9 @@ _LOOKED_AT = 1 << 20  # bytes at a time in a search for anything but zeros
 class SegmentChain:
     """A byte stream in segment files. Not thread-safe.
 
-    `file_size` overrides the size inferred from the files.
+    `file_size` overrides the size inferred from the files. `start`: stream offset of the first byte of the
+    first file, 0 for an empty chain; `stop`: of the one after the last file, as if that had its full size.
+    `cost`: what looks at the bytes cost.
     """
 
     def __init__(
@@ -60,7 +62,10 @@ class SegmentChain:
         self.file_size = file_size or infer_file_size(listed)
         refuse_larger(listed, self.file_size)
         self.segments = without_overlaps(listed, self.file_size)
-        self._bases = [segment.base for segment in self.segments]
+        self._bases = bases = [segment.base for segment in self.segments]
+        self.start, self.stop = (bases[0], bases[-1] + self.file_size) if bases else (0, 0)
+        remote = bool(bases) and shadow_of(self.segments[0].path) is not None
+        self.cost = REMOTE if remote else LOCAL
         self._sources = sources or Sources(_FILES_KEPT)
         self.counts = self._sources.counts  # of this chain and of others that share its sources
 
@@ -71,16 +76,6 @@ class SegmentChain:
         """Count bytes that were read of a file."""
         self.counts.files[segment.path] = None
         self.counts.bytes += length
-
-    @property
-    def start(self) -> int:
-        """Stream offset of the first byte of the first file; 0 for an empty chain."""
-        return self._bases[0] if self._bases else 0
-
-    @property
-    def stop(self) -> int:
-        """Stream offset after the last file, as if that file had its full size."""
-        return self._bases[-1] + self.file_size if self._bases else 0
 
     def close(self) -> None:
         """Close all files."""
@@ -201,12 +196,6 @@ class SegmentChain:
     def source_of(self, segment: SegmentFile) -> Source:
         """One of the files."""
         return self._sources.get(segment)
-
-    @property
-    def cost(self) -> Cost:
-        """What looks at the bytes cost."""
-        remote = bool(self.segments) and shadow_of(self.segments[0].path) is not None
-        return REMOTE if remote else LOCAL
 
     def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Fetch ranges of the stream side by side, where they have to be fetched."""

@@ -27,11 +27,7 @@ _OTHER_QUEUE = cython.declare(cython.int, 2)
 _OTHER_OFFSET = cython.declare(cython.int, 3)
 
 
-def split(
-    raw: bits.Bytes,
-    first: bits.Long,
-    columns: bits.LongRoom,
-) -> None:
+def split(raw: bits.Bytes, first: bits.Long, columns: bits.LongRoom) -> None:
     """Write n entries of a ConsumeQueue as the columns of format/queue_entries.py, behind each other.
 
     `raw`: the file from the queue offset `first` on.
