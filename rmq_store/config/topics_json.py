@@ -201,8 +201,11 @@ def is_compacted(settings: Mapping[str, Any] | None) -> bool:
 
 def queue_count(settings: Mapping[str, Any] | None) -> int:
     """How many queues a topic is declared with: the larger of those to read and to write."""
-    counts = ((settings or {}).get(name) for name in ("readQueueNums", "writeQueueNums"))
-    return max((count for count in counts if isinstance(count, int)), default=0)
+    found = settings or {}
+    to_read, to_write = found.get("readQueueNums"), found.get("writeQueueNums")
+    return max(
+        to_read if isinstance(to_read, int) else 0, to_write if isinstance(to_write, int) else 0
+    )
 
 
 def may_be_read(settings: Mapping[str, Any] | None) -> bool:

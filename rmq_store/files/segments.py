@@ -258,4 +258,4 @@ def again_if_expired(look: Callable[[], _T]) -> _T:
 
 
 def _was_deleted(path: str) -> bool:
-    return is_segment_name(os.path.basename(path)) and not os.path.exists(path)
+    return bool(is_segment_name(os.path.basename(path))) and not os.path.exists(path)

@@ -6,6 +6,7 @@ name the broker class that defines each structure.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
@@ -163,9 +164,8 @@ def segment_name(offset: int) -> str:
     return f"{offset:0{SEGMENT_NAME_DIGITS}d}"
 
 
-def is_segment_name(name: str) -> bool:
-    """Whether a file name is that of a segment."""
-    return len(name) == SEGMENT_NAME_DIGITS and name.isascii() and name.isdigit()
+is_segment_name = re.compile(rf"[0-9]{{{SEGMENT_NAME_DIGITS}}}").fullmatch
+"""Whether a file name is that of a segment."""
 
 
 def index_file_size(slots: int, items: int) -> int:
