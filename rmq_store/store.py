@@ -25,7 +25,7 @@ from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_store
 from rmq_store.consumequeue.compacted_queue import CompactionFolders
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.errors import ReadOnlyStoreError, StoreError
+from rmq_store.errors import StoreError
 from rmq_store.escaping import is_utf8, printable
 from rmq_store.files.remote.remote_store import Listing, Shadow, open_shadow
 from rmq_store.files.remote.uri_filesystem import is_uri, local_path
@@ -104,10 +104,10 @@ class MessageStore:
             snapshot = replace(snapshot, marks=marks)
         self._snapshot = snapshot
         self._key_index: KeyIndex | None = None
-        self.view = QueueView(lambda: self.log, self._folders, self._snapshot, self.is_system_topic)
+        self.view = QueueView(self._log, self._folders, self._snapshot, self.is_system_topic)
         self.served = ServedQueues(self.view, self._compaction)
         self.lookup = MessageLookup(self.view, broker_name, self.key_index)
-        self._release, self._queues, self._closed = release, queues, False
+        self._release, self._queues = release, queues
         self._shadow: Shadow | None = None
         self._storage_options: Mapping[str, str] | None = None
         self.own_topic = topic_of_broker(broker_name, str(root.absolute()))
@@ -229,7 +229,7 @@ class MessageStore:
         Reads that were begun raise ReadOnlyStoreError for their next batch; batches that were read stay.
         Datasets (`messages`) open the store again.
         """
-        self._closed = True
+        self.view.is_closed = True
         self._unmap()
         self._key_index = None
         if self._shadow is not None:
@@ -282,9 +282,7 @@ class MessageStore:
     @property
     def log(self) -> CommitLog:
         """The CommitLog, by log offset. Raises ReadOnlyStoreError after `close`."""
-        if not self._closed:
-            return self._log
-        raise ReadOnlyStoreError(self.path, reason="the store was closed", advice="Reopen it")
+        return self.view.log
 
     def geometry(self) -> StoreConfig:
         """The file sizes of this store, as settings; None where the files do not show one."""

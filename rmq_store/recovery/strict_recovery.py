@@ -336,7 +336,7 @@ class StrictRecovery:
         snapshot = take_snapshot(log, self._folders)
         self.report.untouched = True
         self.report.log_start, self.report.log_end = snapshot.log_start, snapshot.log_end
-        view = QueueView(lambda: log, self._folders, snapshot, is_system_topic)
+        view = QueueView(log, self._folders, snapshot, is_system_topic)
         short = (f"{error.reason}. {error.advice}" for error in view.health.short_queue_errors())
         self.report.lacking = [*short, *map(spoken, view.losses())]
         self.report.queues = {

@@ -37,7 +37,13 @@ from rmq_store.consumequeue.entries_after_log import entries_after
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
-from rmq_store.errors import InvalidArgumentError, StoreError, UnknownQueueError, nearest
+from rmq_store.errors import (
+    InvalidArgumentError,
+    ReadOnlyStoreError,
+    StoreError,
+    UnknownQueueError,
+    nearest,
+)
 from rmq_store.escaping import LOG
 from rmq_store.files.cost import LOCAL
 from rmq_store.files.source import Ranges, fetch_all
@@ -79,19 +85,18 @@ _MOST_AHEAD = 512  # queue ranges, so that the first ones are still cached when 
 class QueueView:
     """The queues of one snapshot.
 
-    `open_log` returns the log, and raises if the store is closed; `is_system`: whether a topic is the
-    broker's own.
+    `is_system`: whether a topic is the broker's own. `is_closed`: set when the store is closed.
     """
 
     def __init__(
         self,
-        open_log: Callable[[], CommitLog],
+        log: CommitLog,
         folders: QueueFolders,
         snapshot: StoreSnapshot,
         is_system: Callable[[str], bool],
     ) -> None:
         self.root, self.is_system = folders.root, is_system
-        self._open_log = open_log
+        self._log, self.is_closed = log, False
         self._folders = folders
         self.snapshot = snapshot
         self._exts: dict[QueueId, QueueExt] = {}
@@ -101,7 +106,9 @@ class QueueView:
     @property
     def log(self) -> CommitLog:
         """The log. Raises ReadOnlyStoreError if the store is closed."""
-        return self._open_log()
+        if not self.is_closed:
+            return self._log
+        raise ReadOnlyStoreError(self.root, reason="the store was closed", advice="Reopen it")
 
     @property
     def log_end(self) -> int:
