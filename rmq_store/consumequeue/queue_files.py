@@ -35,6 +35,12 @@ from rmq_store.loops import queue_entries
 
 _LAST_LOOK = 200  # units, about a page of a ConsumeQueue
 _LAST_BASE_OFFSET = 2**62  # larger values are damage and would overflow
+_READ_WHOLE = 4096  # units among which no search is worth its steps
+_UNITS_COMPARED = 1 << 16  # of a BatchConsumeQueue, at once
+_SHORT = 2 * _LAST_LOOK  # units of a queue that is kept
+_NOTHING: Bytes = np.zeros(0, dtype=np.uint8)
+_COLUMNS = len(Entries.__match_args__)
+_ENTRY = 8 * _COLUMNS  # bytes
 
 
 class QueueEnds(NamedTuple):
@@ -47,11 +53,6 @@ class QueueEnds(NamedTuple):
     last: tuple[int, int]
     stop: int
     bytes_after: bool
-
-
-_COLUMNS = len(Entries.__match_args__)
-_UNITS_COMPARED = 1 << 16  # of a BatchConsumeQueue, at once
-_READ_WHOLE = 4096  # units among which no search is worth its steps
 
 
 class QueueFiles:
@@ -72,9 +73,13 @@ class QueueFiles:
         sources: Sources | None = None,
     ) -> None:
         """`folder`: what errors name. `folders`: of the files, by default that one; `segments`: the files,
-        if they are known."""
+        if they are known. `sources`: of many queues. They say how much of them stays in memory."""
         self.folder = folder
         self.batch = batch
+        self._sources = sources
+        self._short_to = 0  # of a short queue: the unit after the last, as `ends` has seen it
+        self._seen = _NOTHING  # the bytes of all units before it, if they are in one file
+        self._kept: Entries | None = None  # the entries of these units
         self._mended: Entries | None = None  # all units of a damaged BatchConsumeQueue
         self._in_order_to = -1  # the units before it were compared, and their offsets ascend
         self.dtype = BATCH_QUEUE_ENTRY if batch else QUEUE_ENTRY
@@ -132,6 +137,11 @@ class QueueFiles:
 
         So does a unit of a BatchConsumeQueue whose queue offset is not between those around it.
         """
+        if stop <= self._short_to and self._kept is None:
+            self._keep_all()
+        kept, first, last = self._kept, start - self.first_unit, stop - self.first_unit
+        if kept is not None and first >= 0 and last <= len(kept.offset):
+            return kept if last - first == len(kept.offset) else kept.take(slice(first, last))
         stored = self._entries(start, stop)
         if not self.batch or self.has_holes or not len(stored):
             return stored
@@ -186,9 +196,7 @@ class QueueFiles:
     def _entries_held(self, start: int, stop: int) -> Entries:
         """The entries of units in one file."""
         if not self.batch:
-            columns = np.empty(_COLUMNS * (stop - start), dtype=np.int64)
-            queue_entries.split(self._stored(start, stop).data, start, columns.data)
-            return Entries(*columns.reshape(_COLUMNS, stop - start))
+            return _split(self._stored(start, stop), start, stop)
         raw = self.raw(start, stop)
         return Entries(
             raw["base_offset"].astype(np.int64).clip(0, _LAST_BASE_OFFSET),
@@ -227,7 +235,7 @@ class QueueFiles:
         count = min(self.units_per_file, segments[-1].size // width)
         stored = min(count, -(-file.stored_until() // width))
         at_end = stored > count - _LAST_LOOK
-        skipped = max(0, count - _LAST_LOOK if at_end else stored - 2 * _LAST_LOOK)
+        skipped = max(0, count - _LAST_LOOK if at_end else stored - _SHORT)
         whole = count <= min(_READ_WHOLE, file.cost.spare // width)
         skipped, upto = (0, count) if whole else (skipped, count if at_end else stored)
         units = file.read(skipped * width, upto * width).view(self.dtype)
@@ -239,16 +247,45 @@ class QueueFiles:
         begin = int(filled[0]) if whole else 0
         if not in_last_page and int(filled[-1]) + 1 - begin != len(filled):
             return None
-        last = units[filled[-1]]
-        known = len(segments) == 1 and not skipped
+        last, behind = units[filled[-1]], int(filled[-1]) + 1
         front = segments[0].base
-        first = units[0] if known else self.chain.read(front, front + width).view(self.dtype)[0]
+        stop = segments[-1].base // width + skipped + behind
+        known = units[:behind] if len(segments) == 1 and not skipped else units[:0]
+        self._note_short(stop, known.view(np.uint8))
+        first = (
+            known[0] if len(known) else self.chain.read(front, front + width).view(self.dtype)[0]
+        )
         return QueueEnds(
             (int(first["log_offset"]), int(first["size"])),
             (int(last["log_offset"]), int(last["size"])),
-            segments[-1].base // width + skipped + int(filled[-1]) + 1,
-            units[int(filled[-1]) + 1 :].view(np.uint8).any().item(),
+            stop,
+            units[behind:].view(np.uint8).any().item(),
         )
+
+    def _note_short(self, stop: int, raw: Bytes = _NOTHING) -> None:
+        """Note that a queue has few units before `stop`. They are read once, and kept; later ones may follow.
+
+        `raw`: their bytes, if they were just read.
+        """
+        count, sources = stop - self.first_unit, self._sources
+        if self._short_to or sources is None or count > _SHORT:
+            return
+        if count * _ENTRY <= sources.room:
+            sources.room -= count * _ENTRY
+            self._short_to, self._seen = stop, raw.copy()
+
+    def _keep_all(self) -> None:
+        """Keep all entries of a short queue."""
+        first, stop, raw = self.first_unit, self._short_to, self._seen
+        if len(raw):
+            self.chain.count_read(self.chain.segments[0], len(raw))
+            self._kept, self._seen = _split(raw, first, stop), _NOTHING
+            return
+        entries = self._entries(first, stop)
+        if len(entries) == stop - first:
+            self._kept = entries
+        else:  # no file holds some
+            self._short_to = 0
 
     def find_stop(self) -> int:
         """The unit after the last written one, as far as visible: its size is above 0.
@@ -352,6 +389,13 @@ class QueueFiles:
         if stop <= self.first_unit or not beyond(stop - 1):
             return stop
         return bisect_first(self.first_unit, stop, beyond)
+
+
+def _split(raw: Bytes, start: int, stop: int) -> Entries:
+    """The entries of the bytes of units `start` to `stop` of a ConsumeQueue."""
+    columns = np.empty(_COLUMNS * (stop - start), dtype=np.int64)
+    queue_entries.split(raw.data, start, columns.data)
+    return Entries(*columns.reshape(_COLUMNS, stop - start))
 
 
 def is_at_or_after(where: int, size: int, log_offset: int) -> bool:

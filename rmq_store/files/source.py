@@ -30,6 +30,7 @@ from rmq_store.format.array_types import Bytes, Ints
 
 _REMOTE_FILES_KEPT = 1024
 _MOST_RANGES = 64
+_ROOM = 10_000_000
 
 
 class Source(Protocol):
@@ -96,12 +97,14 @@ def fetch_all(wanted: Iterable[Ranges]) -> None:
 class Sources:
     """The most recently used files, at most `limit`; thousands of queues share one cache.
 
-    Remote files are limited to KEPT_BYTES together instead. Thread-safe.
+    Remote files are limited to KEPT_BYTES together instead. `room`: bytes that may be kept of short queues,
+    all together. Thread-safe.
     """
 
     def __init__(self, limit: int, *, block: int | None = None) -> None:
         """`block`: the smallest fetch from a remote file, in bytes; None for the default."""
         self.limit = limit
+        self.room = _ROOM
         self.counts = ReadCounts()
         self._block = block
         self._kept: OrderedDict[str, Source] = OrderedDict()

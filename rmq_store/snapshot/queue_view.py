@@ -74,9 +74,6 @@ from rmq_store.text.sizes import counted
 
 _LISTS_THEM = "rmqstore rebuild STORE --to NEW lists its messages, and source=commitlog reads them"
 _FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read
-_MOST_KEPT = 250_000  # entries of short queues, 40 bytes each
-_MOST_OF_A_QUEUE = 1000  # a longer one is read again at little cost
-_READ_WHOLE = 200  # entries, about a page: a queue of so many is read as fast as one of them
 _NAMED = 3  # queues in a warning
 _ANY_NUMBER = 1 << 31  # of queues
 _MOST_AHEAD = 512  # queue ranges, so that the first ones are still cached when they are read
@@ -100,8 +97,6 @@ class QueueView:
         self._folders = folders
         self.snapshot = snapshot
         self._exts: dict[QueueId, QueueExt] = {}
-        self._kept: dict[QueueId, Entries] = {}
-        self._room = _MOST_KEPT
 
     @property
     def log(self) -> CommitLog:
@@ -526,22 +521,9 @@ class QueueView:
         return concat_entries([listed, tail.take(inside)])
 
     def _plain_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
-        """Those of a ConsumeQueue's files. Short queues are read whole, once, and kept."""
-        low, high = state.file_start, state.file_stop
-        first, last = max(start, low), min(stop, high)
-        if first >= last:
-            return no_entries()
-        kept, is_all = self._kept.get(queue), (first, last) == (low, high)
-        if kept is None:
-            files = self._folders.files(queue)
-            if high - low > min(_MOST_OF_A_QUEUE if is_all else _READ_WHOLE, self._room):
-                return files.entries(first, last)
-            kept = files.entries(low, high)
-            if len(kept) < high - low:  # no file holds some
-                return files.entries(first, last)
-            self._kept[queue] = kept
-            self._room -= len(kept)
-        return kept if is_all else kept.take(slice(first - low, last - low))
+        """Those of a ConsumeQueue's files."""
+        first, last = max(start, state.file_start), min(stop, state.file_stop)
+        return self._folders.files(queue).entries(first, last) if first < last else no_entries()
 
     def fetch_ahead(self, slices: Sequence[QueueSlice]) -> None:
         """Fetch the first entries of each range in parallel, where they have to be fetched."""
