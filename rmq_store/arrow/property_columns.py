@@ -57,6 +57,22 @@ def look(raw: Bytes, at: Ints, length: Ints) -> tuple[Ints, bool]:
     return values, not other
 
 
+def numbers(raw: Bytes, at: Ints, length: Ints, name: str, otherwise: Ints) -> Ints:
+    """The number that a property has in each of n property strings; `otherwise` where it has none."""
+    room = _Room(raw, at, length)
+    found: Ints = otherwise.copy()
+    property_items.numbers(
+        room.raw,
+        room.at,
+        room.length,
+        memoryview(name.encode()),
+        found.data,
+        room.places,
+        room.items.data,
+    )
+    return found
+
+
 class _Room:
     """The strings as the loops take them, and room for the items of one string."""
 

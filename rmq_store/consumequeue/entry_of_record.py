@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.arrow.property_columns import numbers
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
@@ -174,26 +175,27 @@ def _read_properties(
 ) -> list[tuple[int, QueueId, int]]:
     """Set the values of inner batches and of delayed messages.
 
-    Returns the entries in other queues: (record, queue, queue offset). Only the few records that
-    need it have their properties read one by one.
+    Returns the entries in other queues: (record, queue, queue offset).
     """
     headers = records.headers
-    rows = np.flatnonzero(is_batch | delayed)
-    if lmq:
-        rows = np.union1d(rows, np.flatnonzero(records.keys.other_queues))
-    queue_ids, stamps = headers.queue_id, headers.store_timestamp
-    extra: list[tuple[int, QueueId, int]] = []
-    for row in rows.tolist():
-        found = properties_of(headers, row)
-        if is_batch[row]:
-            values.offset[row] = _integer(found.get(Property.INNER_BASE), int(values.offset[row]))
-            values.count[row] = _integer(found.get(Property.INNER_NUM), 1)
-        elif delayed[row]:
-            values.tags_code[row] = _deliver_time(
-                found, int(values.tags_code[row]), int(stamps[row]), delay_levels_ms
-            )
-        extra += [(row, queue, at) for queue, at in other_queues(found, int(queue_ids[row]))]
-    return extra
+    batches, waiting = np.flatnonzero(is_batch), np.flatnonzero(delayed & ~is_batch)
+    if len(batches):
+        values.offset[batches] = numbers_in(
+            headers, batches, Property.INNER_BASE, values.offset[batches]
+        )
+        values.count[batches] = numbers_in(
+            headers, batches, Property.INNER_NUM, values.count[batches]
+        )
+    if len(waiting):
+        levels = numbers_in(headers, waiting, Property.DELAY, np.zeros_like(waiting))
+        rows, levels = waiting[levels > 0], levels[levels > 0]
+        values.tags_code[rows] = headers.store_timestamp[rows] + _delays(levels, delay_levels_ms)
+    others = np.flatnonzero(records.keys.other_queues).tolist() if lmq else []
+    return [
+        (row, queue, at)
+        for row in others
+        for queue, at in other_queues(properties_of(headers, row), int(headers.queue_id[row]))
+    ]
 
 
 def _signed(value: int) -> int:
@@ -215,16 +217,19 @@ def _integer(text: str | None, otherwise: int) -> int:
     return number if -(2**63) <= number < 2**63 else otherwise
 
 
-def _deliver_time(
-    properties: Mapping[str, str], tags_code: int, stored: int, delays: Mapping[int, int]
-) -> int:
-    """tagsCode in the delay topic: the delivery time in ms."""
-    level = _integer(properties.get(Property.DELAY), 0)
-    if level <= 0:
-        return tags_code
-    level = min(level, max(delays, default=0))
-    due = stored + delays.get(level, _UNKNOWN_LEVEL_MS)
-    return (due + (1 << 63)) % (1 << 64) - (1 << 63)  # as Java adds
+def numbers_in(headers: Headers, rows: Ints, name: str, otherwise: Ints) -> Ints:
+    """The number that a property of some records has; `otherwise` where it has none."""
+    at = headers.properties_at[rows].astype(np.int64)
+    return numbers(
+        headers.window, at, headers.properties_length[rows].astype(np.int64), name, otherwise
+    )
+
+
+def _delays(levels: Ints, delays: Mapping[int, int]) -> Ints:
+    """The delays (ms) of levels above 0; a level above all has the one of the last."""
+    last = max(delays, default=0)
+    known = [delays.get(level, _UNKNOWN_LEVEL_MS) for level in range(last + 1)]
+    return np.array(known, dtype=np.int64)[np.minimum(levels, last)]
 
 
 def compare(listed: ListedEntries, headers: Headers) -> Bytes:
@@ -296,9 +301,9 @@ def messages_in(log: CommitLog, log_offset: Ints, size: Ints) -> Ints:
     """How many messages each of these records holds: an inner batch says so. 1 where there is no record."""
     count = np.ones(len(log_offset), dtype=np.int64)
     for rows, headers in log.whole_headers(log_offset, size):
-        for row in np.flatnonzero(headers.sys_flag & SysFlag.INNER_BATCH).tolist():
-            found = properties_of(headers, row).get(Property.INNER_NUM)
-            count[rows[row]] = max(1, _integer(found, 1))
+        batches = np.flatnonzero(headers.sys_flag & SysFlag.INNER_BATCH)
+        found = numbers_in(headers, batches, Property.INNER_NUM, np.ones_like(batches))
+        count[rows[batches]] = np.maximum(found, 1)
     return count
 
 

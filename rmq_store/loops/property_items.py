@@ -24,6 +24,11 @@ INNER_MULTI_QUEUE_OFFSET, both 0 without one, and a pair for others, which nobod
 LAYOUTS = bits.LAYOUT * bits.LAYOUT_SLOTS
 """Numbers of the table of layouts."""
 
+_PLUS = cython.declare(cython.int, 0x2B)
+_MINUS = cython.declare(cython.int, 0x2D)
+_ZERO = cython.declare(cython.int, 0x30)
+_MOST = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
+_TENTH = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF // 10)
 _LOW = cython.declare(cython.longlong, 0xFFFFFFFF)  # the half of an entry that is the item
 
 
@@ -50,6 +55,66 @@ def look(
             count = _items_of(at[row], places, count >> 1, items)
             _values_of(raw, row, count, items, values)
     return other
+
+
+def numbers(
+    raw: bits.Bytes,
+    at: bits.Longs,
+    length: bits.Longs,
+    name: bits.Bytes,
+    found: bits.LongRoom,
+    places: bits.LongRoom,
+    items: bits.LongRoom,
+) -> None:
+    """Write to `found` the number that a property has in each of n strings, where it is one (Long#parseLong).
+
+    `places` and `items` as for `look`.
+    """
+    row: bits.Place
+    item: bits.Place
+    size: bits.Place = name.shape[0]
+    with cython.nogil:
+        for row in range(at.shape[0]):
+            item = bits.ITEM * _items_of(
+                at[row], places, _separators(raw, at, length, row, places) >> 1, items
+            )
+            while item > 0:  # the last one of a name counts
+                item -= bits.ITEM
+                if items[item + bits.NAME_SIZE] == size and bits.same(
+                    raw, items[item + bits.NAME], name, 0, size
+                ):
+                    _parse(raw, items[item + bits.VALUE], items[item + bits.VALUE_SIZE], row, found)
+                    break
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(-1)
+def _parse(
+    raw: bits.Bytes, at: bits.Place, size: bits.Place, row: bits.Place, found: bits.LongRoom
+) -> cython.int:
+    """Write a number of 64 bits, if the text is one: digits, maybe with a sign before them.
+
+    The digits are subtracted: the least number has no positive counterpart.
+    """
+    stop: bits.Place = at + size
+    least: bits.Long = -_MOST - 1
+    value: bits.Long = 0
+    digit: bits.Long
+    minus: cython.bint = raw[at] == _MINUS
+    if minus or raw[at] == _PLUS:
+        at += 1
+    if at == stop:
+        return 0
+    while at < stop:
+        digit = cython.cast(cython.longlong, raw[at]) - _ZERO
+        if digit < 0 or digit > 9 or value < -_TENTH or value * 10 < least + digit:
+            return 0
+        value = value * 10 - digit
+        at += 1
+    if minus or value > least:
+        found[row] = value if minus else -value
+    return 0
 
 
 def split(

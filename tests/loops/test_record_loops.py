@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -320,6 +321,50 @@ def split_items(rooms: list[Any], rows: int) -> list[list[tuple[bytes, bytes]]]:
         ]
         for row in range(rows)
     ]
+
+
+def test_numbers_are_those_that_java_reads() -> None:
+    least = -(2**63)
+    texts = [
+        *("0", "7", "-1", "+5", "007", str(2**63 - 1), str(least), "-0", str(10**18)),
+        *("", "-", "+", "x", "1x", " 1", "1 ", "1_0", "--1", "+-1", "0x1", "1.0", "\u0661"),
+        *(str(2**63), str(least - 1), str(2**64 + 3), "9" * 30, "-" + "9" * 30),
+    ]
+    strings = [f"a\1b\2DELAY\1{text}\2DELAYS\0019\2".encode() for text in texts]
+    expected: list[int | None] = [
+        int(text) if re.fullmatch("[+-]?[0-9]+", text) and least <= int(text) < 2**63 else None
+        for text in texts
+    ]
+    strings += [
+        b"DELAY\0013\2x\1y\2DELAY\0014",
+        b"DELAY\1z\2DELAY\1\2",
+        b"DELAY\0015\1",
+        b"DELAY",
+        b"",
+    ]
+    expected += [4, None, None, None, None]
+    raw, length = b"".join(strings), numbers([len(one) for one in strings])
+    at, most = np.cumsum(length) - length, int(length.max())
+
+    def rooms() -> list[Any]:
+        return [
+            np.full(len(strings), -7),
+            np.zeros(most + 1, np.int64),
+            np.zeros(4 * most, np.int64),
+        ]
+
+    _, found, *_ = both(
+        property_items,
+        lambda form, some: form.numbers(
+            memoryview(raw),
+            at.data,
+            length.data,
+            memoryview(b"DELAY"),
+            *(room.data for room in some),
+        ),
+        rooms,
+    )
+    assert found == [-7 if number is None else number for number in expected]
 
 
 def test_properties_of_more_layouts_than_have_a_place() -> None:
