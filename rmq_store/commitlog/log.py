@@ -223,10 +223,11 @@ class CommitLog:
 
     def _from(self, offset: int, segment: SegmentFile) -> Window:
         """The file from `offset` on, as far as the record there declares its size."""
-        window = self.chain.window(offset, self.chain.segment_end(segment), fetch=False)
-        window.fetch([0], [_SIZE_FIELD])
+        window = self.chain.window_of(segment, offset)
+        window.fetch([0], [_LEAST_LOOK])
         declared = int.from_bytes(window.bytes[:_SIZE_FIELD].tobytes(), "big", signed=True)
-        window.fetch([0], [min(max(declared, _LEAST_LOOK), _LARGEST_RECORD)])
+        if declared > _LEAST_LOOK:
+            window.fetch([0], [min(declared, _LARGEST_RECORD)])
         return window
 
     def listed_again(self) -> CommitLog:
@@ -242,7 +243,7 @@ class CommitLog:
 
     def window_of(self, segment: SegmentFile) -> Window:
         """The bytes of one whole file; zeros where it was truncated, or is remote and not fetched."""
-        return self.chain.window(segment.base, self.chain.segment_end(segment), fetch=False)
+        return self.chain.window_of(segment)
 
     def is_record(self, offset: int, size: int | None = None) -> bool:
         """Whether a whole record of `size` bytes is at `offset`; its CRC is not checked."""
@@ -308,9 +309,11 @@ class CommitLog:
         these are the starts of entries, all of one term and with consecutive indexes.
         """
         start, stop, frame = at - segment.base, upto - segment.base, self.frame_at(segment.base)
-        window.fetch([start], [stop + frame + HEAD_SIZE])
+        fetched = stop + frame + HEAD_SIZE
+        window.fetch([start], [fetched])
         run = follow(window.bytes, segment.base, start, stop, frame)
-        window.fetch([start], [run.stop])  # the last record may extend past `upto`
+        if run.stop > fetched:  # the last record extends past `upto`
+            window.fetch([start], [run.stop])
         return run
 
     def last_file(self) -> SegmentFile | None:

@@ -208,6 +208,11 @@ def queue_count(settings: Mapping[str, Any] | None) -> int:
     )
 
 
+def queue_counts(declared: TopicConfigs) -> dict[str, int]:
+    """How many queues each topic is declared with."""
+    return {topic: queue_count(settings) for topic, settings in declared.items()}
+
+
 def may_be_read(settings: Mapping[str, Any] | None) -> bool:
     """Whether perm lets consumers read a topic (PermName); true if nothing says otherwise."""
     perm = (settings or {}).get("perm")

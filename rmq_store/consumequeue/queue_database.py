@@ -257,7 +257,6 @@ class _DatabaseQueue(QueueFiles):
         self, units: _UnitsOfQueue, folder: str, known: QueueRange, sources: Sources, *, batch: bool
     ) -> None:
         """`known`: the first unit and the one after the last."""
-        self._known = known
         super().__init__(
             folder,
             batch=batch,
@@ -266,19 +265,15 @@ class _DatabaseQueue(QueueFiles):
             segments=list(_segments(units, folder, known)),
             sources=sources,
         )
-
-    @property
-    def first_unit(self) -> int:
-        """The first queue offset, or entry of a BatchConsumeQueue."""
-        return self._known.first
+        self.first_unit, self._stop = known
 
     def find_stop(self) -> int:
         """The queue offset, or entry, after the last one."""
-        return self._known.stop
+        return self._stop
 
     def ends(self) -> QueueEnds | None:
         """The first and the last entry; None if there is none."""
-        first, stop = self._known
+        first, stop = self.first_unit, self._stop
         if first >= stop or self.batch:
             return None
         self._note_short(stop)

@@ -59,7 +59,8 @@ class QueueFiles:
     """The files of one queue as numbered units: unit i is at byte i * unit size of the stream.
 
     In a ConsumeQueue the unit number is the queueOffset. In a BatchConsumeQueue (`batch`) a unit
-    holds a range of queueOffsets, and its number has no meaning elsewhere.
+    holds a range of queueOffsets, and its number has no meaning elsewhere. `first_unit`: the first one of
+    the first file; `units_per_file`: whole ones.
     """
 
     def __init__(
@@ -90,16 +91,8 @@ class QueueFiles:
             sources=sources,
             setting="mapperFileSizeBatchConsumeQueue" if batch else "mappedFileSizeConsumeQueue",
         )
-
-    @property
-    def first_unit(self) -> int:
-        """Number of the first unit of the first file."""
-        return self.chain.start // self.dtype.itemsize
-
-    @property
-    def units_per_file(self) -> int:
-        """The number of whole units per file."""
-        return self.chain.file_size // self.dtype.itemsize
+        self.first_unit = self.chain.start // self.dtype.itemsize
+        self.units_per_file = self.chain.file_size // self.dtype.itemsize
 
     @property
     def _spare(self) -> int:

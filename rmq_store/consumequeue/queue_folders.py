@@ -164,9 +164,13 @@ class QueueFolders:
         both = QueueRange(min(listed.first, known.first), max(listed.stop, known.stop))
         return self._database.files(queue, both, self._sources, beside=files)
 
+    def every(self) -> list[tuple[QueueId, QueueFiles]]:
+        """Every queue with its files. Sorted."""
+        return [(queue, self.files(queue, batch=batch)) for queue, batch in self.listed().items()]
+
     def stops(self) -> dict[QueueId, int]:
         """The unit after the last one of each queue."""
-        return {q: self.files(q, batch=batch).find_stop() for q, batch in self.listed().items()}
+        return {queue: files.find_stop() for queue, files in self.every()}
 
     def release(self) -> None:
         """Close the files of a local store; the next read opens them again."""

@@ -149,6 +149,14 @@ class SegmentChain:
         segment = self._segment_of(start, stop)
         return self._sources.window(segment, start - segment.base, stop - segment.base, fetch=fetch)
 
+    def window_of(self, segment: SegmentFile, start: int | None = None) -> Window:
+        """The bytes of one file, from a stream offset on if that is given; zeros where it was truncated.
+
+        Of a remote file only what `Window.fetch` makes available. Raises DataLossError as `window`.
+        """
+        first = 0 if start is None else start - segment.base
+        return self._sources.window(segment, first, self.file_size, fetch=False)
+
     def _segment_of(self, start: int, stop: int) -> SegmentFile:
         segment = self.segment_at(start)
         if segment is None or stop > segment.base + self.file_size:

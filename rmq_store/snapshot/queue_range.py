@@ -38,7 +38,6 @@ class ListedQueue:
     """A queue while its state is being determined: units [first, stop), and its last record's end."""
 
     files: QueueFiles
-    batch: bool
     first: int
     stop: int
     min_unit: int  # the first unit that still has its record

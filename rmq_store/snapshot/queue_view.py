@@ -24,7 +24,7 @@ from rmq_store.config.topics_json import (
     declared_topics,
     lists_all_topics,
     may_be_read,
-    queue_count,
+    queue_counts,
     read_queue_count,
 )
 from rmq_store.consumequeue.bisection import (
@@ -155,7 +155,7 @@ class QueueView:
 
         Brokers of 4.9 write op messages without such an entry, to the queues of the half messages.
         """
-        said = {topic: queue_count(settings) for topic, settings in self.declared_topics.items()}
+        said = queue_counts(self.declared_topics)
         return {op: said[half] for half, op in OP_TOPICS.items() if half in said} | said
 
     def most_queues(self, topic: str) -> int:

@@ -141,30 +141,30 @@ def _snapshot_of(log: CommitLog, folders: QueueFolders, past_damage: bool) -> St
 
 def _look_at_all(log: CommitLog, folders: QueueFolders) -> dict[QueueId, ListedQueue]:
     """Every queue; in an object store, several queues in parallel, because each read is a request."""
-    queues = [(q, batch, folders.files(q, batch=batch)) for q, batch in folders.listed().items()]
+    queues = folders.every()
     found: dict[QueueId, ListedQueue] = {}
     log_start = log.start
 
-    def look(item: tuple[QueueId, bool, QueueFiles]) -> None:
-        queue, batch, files = item
-        found[queue] = _look_at(files, batch, log_start)
+    def look(item: tuple[QueueId, QueueFiles]) -> None:
+        queue, files = item
+        found[queue] = _look_at(files, log_start)
 
     side_by_side(look, queues, log.chain.cost.looks_at_once)
     folders.release()
-    return {queue: found[queue] for queue, _, _ in queues}
+    return {queue: found[queue] for queue, _ in queues}
 
 
-def _look_at(files: QueueFiles, batch: bool, log_start: int) -> ListedQueue:
+def _look_at(files: QueueFiles, log_start: int) -> ListedQueue:
     """Everything needed from a queue's files, read at once, so that none stays open."""
     seen, first = files.ends(), files.first_unit
     if seen is not None and is_at_or_after(*seen.first, log_start):
-        listed_queue = ListedQueue(files, batch, first, seen.stop, first)
+        listed_queue = ListedQueue(files, first, seen.stop, first)
         listed_queue.bytes_after = seen.bytes_after
         _note(listed_queue, *seen.last)
         return listed_queue
     stop = files.find_stop()
     min_unit = files.find_unit_at_log(log_start, first, stop)
-    listed_queue = ListedQueue(files, batch, first, stop, min_unit)
+    listed_queue = ListedQueue(files, first, stop, min_unit)
     listed_queue.bytes_after = files.has_bytes_after(stop)
     _note_last(listed_queue)
     return listed_queue
@@ -277,7 +277,7 @@ def _state(listed_queue: ListedQueue, tail: Entries | None) -> QueueState:
     if first < listed_queue.stop:
         start = (
             int(listed_queue.files.entries(first, first + 1).offset[0])
-            if listed_queue.batch
+            if listed_queue.files.batch
             else first
         )
     # Offsets of a damaged BatchConsumeQueue may descend.
@@ -286,7 +286,7 @@ def _state(listed_queue: ListedQueue, tail: Entries | None) -> QueueState:
         max(start, last),
         first,
         listed_queue.stop,
-        listed_queue.batch,
+        listed_queue.files.batch,
         tail,
         listed_queue.bytes_after,
         listed_queue.after_log,

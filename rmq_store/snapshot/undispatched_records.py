@@ -44,7 +44,7 @@ def find_undispatched(
     of another. So an unclean store is also searched backwards from `back_from`, until a range adds
     nothing; records after it are in the queues that they belong to. None: it is not searched.
     """
-    batch = {queue.topic for queue, listed_queue in listed.items() if listed_queue.batch}
+    batch = {queue.topic for queue, listed_queue in listed.items() if listed_queue.files.batch}
     batch |= batch_topics(folders.declared[0])
 
     def requests_of(headers: Headers) -> DispatchRequests:
@@ -183,7 +183,7 @@ class _Placing:
         entry for none is damage, which its reader reports.
         """
         first, stop = listed.first, listed.stop
-        if not listed.batch:
+        if not listed.files.batch:
             low, high = int(entries.offset.min()), int(entries.offset.max()) + 1
             first, stop = max(first, low), min(stop, high)
         there = listed.files.entries(first, stop)
@@ -228,7 +228,7 @@ def _holes(start: int, stop: int) -> Entries:
 
 def end_offset(listed_queue: ListedQueue) -> int:
     """The queue offset after the last unit."""
-    if not listed_queue.batch:
+    if not listed_queue.files.batch:
         return listed_queue.stop
     last = listed_queue.files.entries(listed_queue.stop - 1, listed_queue.stop)
     return int(last.offset[0] + last.count[0])
