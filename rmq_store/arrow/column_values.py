@@ -120,7 +120,8 @@ def hosts(headers: Headers, of_store: bool) -> pa.Array:
     """`ip:port` or `[ip]:port` of bornHost, or of storeHost."""
     bit = SysFlag.STORE_HOST_V6 if of_store else SysFlag.BORN_HOST_V6
     longest = texts.LONGEST_HOST if (headers.sys_flag & bit).any() else texts.LONGEST_V4_HOST
-    data, ends = room_for(longest * len(headers), len(headers))
+    count = len(headers)
+    data, ends = room_for(longest * count, count)
     of = (headers.window.data, headers.at.data, headers.sys_flag.data)
     host = headers.store_host if of_store else headers.born_host
     texts.hosts(*of, host.data, of_store, data.data, ends.data)
@@ -129,7 +130,8 @@ def hosts(headers: Headers, of_store: bool) -> pa.Array:
 
 def message_ids(headers: Headers) -> pa.Array:
     """offsetMsgId: store host and log offset in upper-case hex."""
-    data, ends = room_for(texts.LONGEST_MESSAGE_ID * len(headers), len(headers))
+    count = len(headers)
+    data, ends = room_for(texts.LONGEST_MESSAGE_ID * count, count)
     of = (headers.window.data, headers.at.data, headers.sys_flag.data)
     places = (headers.store_host.data, headers.physical_offset.data)
     texts.message_ids(*of, *places, data.data, ends.data)

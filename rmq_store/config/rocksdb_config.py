@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rmq_store.errors import CorruptConfigError
-from rmq_store.files.rocksdb import Database, had_database, open_database
+from rmq_store.files.rocksdb import Database, had_databases, open_database
 from rmq_store.format.byte_layout import CONFIG_DIR
 
 Parse = Callable[[str], Any]
@@ -73,14 +73,14 @@ def counter_of(content: dict[str, Any]) -> int:
 
 def names_in_databases(root: Path) -> list[str]:
     """The JSON files in place of which the broker has a database."""
-    return [name for name in _KINDS if any(_databases(root, name))]
+    return [name for name in _KINDS if _databases(root, name)]
 
 
 def may_be_behind(root: Path) -> bool:
     """Whether a database may lack topics and groups that the broker knew: one of version 2 keeps those that
     it made itself in memory alone (TopicConfigManager#putTopicConfig, which TopicConfigManagerV2 leaves as
     it is), and the last changes until it writes its log (rocksdbFlushWalFrequency)."""
-    return had_database(root / CONFIG_DIR / _VERSION_2)
+    return bool(had_databases(root / CONFIG_DIR, [_VERSION_2]))
 
 
 def read_database(root: Path, name: str, parse: Parse) -> Kept | None:
@@ -93,17 +93,13 @@ def read_database(root: Path, name: str, parse: Parse) -> Kept | None:
     return max(found, key=lambda one: one.counter, default=None)
 
 
-def _databases(root: Path, name: str) -> Iterator[Path]:
+def _databases(root: Path, name: str) -> list[Path]:
     """The databases with what a JSON file holds. One of version 2 stands for all."""
     if name not in _KINDS:
-        return
-    config = root / CONFIG_DIR
-    if had_database(config / _VERSION_2):
-        yield config / _VERSION_2
-        return
-    for folder in (_ONE_FOR_ALL, _KINDS[name].folder):
-        if had_database(config / folder):
-            yield config / folder
+        return []
+    folders = (_VERSION_2, _ONE_FOR_ALL, _KINDS[name].folder)
+    found = had_databases(root / CONFIG_DIR, folders)
+    return [one for one in found if one.name == _VERSION_2] or found
 
 
 def _read(folder: Path, name: str, parse: Parse) -> Kept:

@@ -49,6 +49,11 @@ def had_database(folder: str | os.PathLike[str]) -> bool:
         return False
 
 
+def had_databases(folder: Path, names: Sequence[str]) -> list[Path]:
+    """Those of the folders in a folder that had a database."""
+    return [folder / name for name in names if had_database(folder / name)]
+
+
 class Database:
     """Column families of a database, as they were when it was opened. Not thread-safe.
 

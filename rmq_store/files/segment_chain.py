@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 
 import numpy as np
 
@@ -37,7 +36,8 @@ class SegmentChain:
 
     `file_size` overrides the size inferred from the files. `start`: stream offset of the first byte of the
     first file, 0 for an empty chain; `stop`: of the one after the last file, as if that had its full size.
-    `cost`: what looks at the bytes cost.
+    `holes`: ranges before the last file that no file holds: missing, empty or cut files. `cost`: what looks
+    at the bytes cost.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class SegmentChain:
         self.start, self.stop = (bases[0], bases[-1] + self.file_size) if bases else (0, 0)
         remote = bool(bases) and shadow_of(self.segments[0].path) is not None
         self.cost = REMOTE if remote else LOCAL
+        self.holes = self._holes()
         self._sources = sources or Sources(_FILES_KEPT)
         self.counts = self._sources.counts  # of this chain and of others that share its sources
 
@@ -105,9 +106,7 @@ class SegmentChain:
                 found.append((first, last))
         return found
 
-    @cached_property
-    def holes(self) -> list[tuple[int, int]]:
-        """Ranges of the stream before the last file that no file holds: missing, empty or cut files."""
+    def _holes(self) -> list[tuple[int, int]]:
         holes = []
         expected = self.start
         for segment in self.segments:

@@ -192,7 +192,8 @@ class UnlistedRecords:
     def _all_entries(self) -> tuple[ListedEntries, Ints, Mask] | None:
         states = self._snapshot.queues
         slices = [QueueSlice(q, one.min_offset, one.max_offset) for q, one in states.items()]
-        if self._snapshot.part or not 0 < sum(map(len, slices)) <= self.most_listed:
+        count = sum(one.max_offset - one.min_offset for one in states.values())
+        if self._snapshot.part or not 0 < count <= self.most_listed:
             return None
         return self._listed_in(slices)
 
@@ -207,7 +208,8 @@ class UnlistedRecords:
             found = [self._view.entries(one.queue, one.start, one.stop) for one in slices]
         except StoreError:
             return None
-        number = np.repeat([numbers[one.queue] for one in slices], [len(one) for one in found])
+        counts = [len(one.offset) for one in found]
+        number = np.repeat([numbers[one.queue] for one in slices], counts)
         listed = concat_entries(found).extended(
             ListedEntries, queues=queues, queue=number.astype(np.int64)
         )
