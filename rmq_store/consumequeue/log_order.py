@@ -187,7 +187,7 @@ class _RowMaker:
 
     def rows(self, found: Sequence[tuple[int, Entries]]) -> ListedEntries:
         """The entries of each of some parts, one behind the other."""
-        numbers, counts = [number for number, _ in found], [len(entries) for _, entries in found]
+        numbers, counts = [number for number, _ in found], [len(part.offset) for _, part in found]
         entries = concat_entries([entries for _, entries in found])
         queue = np.repeat(np.array(numbers, dtype=np.int64), counts)
         return entries.extended(ListedEntries, queues=self._queues, queue=queue)
@@ -201,10 +201,10 @@ class _RowMaker:
         room = [column.data for column in (*merged.columns(), queue)]
         at = 0
         for number, entries in found:
-            places = ranks[at : at + len(entries)].data
+            first, at = at, at + len(entries)
+            places = ranks[first:at].data
             given = (np.ascontiguousarray(column).data for column in entries.columns())
             queue_entries.spread(places, number, *given, *room)
-            at += len(entries)
         return merged.extended(ListedEntries, queues=self._queues, queue=queue)
 
 

@@ -276,7 +276,6 @@ class _DatabaseQueue(QueueFiles):
         first, stop = self.first_unit, self._stop
         if first >= stop or self.batch:
             return None
-        self._note_short(stop)
         return QueueEnds(self.unit(first), self.unit(stop - 1), stop, False)
 
     def has_bytes_after(self, unit: int) -> bool:

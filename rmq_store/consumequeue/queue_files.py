@@ -244,7 +244,7 @@ class QueueFiles:
         front = segments[0].base
         stop = segments[-1].base // width + skipped + behind
         known = units[:behind] if len(segments) == 1 and not skipped else units[:0]
-        self._note_short(stop, known.view(np.uint8))
+        self.note_short(stop, known.view(np.uint8))
         first = (
             known[0] if len(known) else self.chain.read(front, front + width).view(self.dtype)[0]
         )
@@ -255,10 +255,9 @@ class QueueFiles:
             units[behind:].view(np.uint8).any().item(),
         )
 
-    def _note_short(self, stop: int, raw: Bytes = _NOTHING) -> None:
-        """Note that a queue has few units before `stop`. They are read once, and kept; later ones may follow.
-
-        `raw`: their bytes, if they were just read.
+    def note_short(self, stop: int, raw: Bytes = _NOTHING) -> None:
+        """Note, of a queue with few units before `stop`, that they are read once, and kept; later ones may
+        follow. `raw`: their bytes, if they were just read.
         """
         count, sources = stop - self.first_unit, self._sources
         if self._short_to or sources is None or count > _SHORT:
@@ -275,7 +274,7 @@ class QueueFiles:
             self._kept, self._seen = _split(raw, first, stop), _NOTHING
             return
         entries = self._entries(first, stop)
-        if len(entries) == stop - first:
+        if len(entries.offset) == stop - first:
             self._kept = entries
         else:  # no file holds some
             self._short_to = 0

@@ -213,7 +213,7 @@ class SliceReader:
         """The batches of rows whose records are in the bytes of the log from offset `first` on."""
         rows, headers, stored = self._check.sound_rows(window, first, rows)
         before = self._before_damage(rows)
-        if len(before) < len(rows):
+        if before is not rows:
             rows, headers, stored = before, headers.take(slice(len(before))), None
         inner = np.zeros(len(rows), dtype=bool)
         if self.query.unwrap_batches:

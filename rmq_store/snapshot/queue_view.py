@@ -523,7 +523,11 @@ class QueueView:
     def _plain_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
         """Those of a ConsumeQueue's files."""
         first, last = max(start, state.file_start), min(stop, state.file_stop)
-        return self._folders.files(queue).entries(first, last) if first < last else no_entries()
+        if first >= last:
+            return no_entries()
+        files = self._folders.files(queue)
+        files.note_short(state.file_stop)
+        return files.entries(first, last)
 
     def fetch_ahead(self, slices: Sequence[QueueSlice]) -> None:
         """Fetch the first entries of each range in parallel, where they have to be fetched."""

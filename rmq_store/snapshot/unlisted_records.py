@@ -312,10 +312,9 @@ class UnlistedRecords:
         listed = self.all_listed
         if listed is None or not len(listed):
             return np.zeros(len(requests), dtype=bool)
-        number = self._number_of_listed
+        number, last = self._number_of_listed, len(listed.offset) - 1
         queue = np.array([number.get(one, -1) for one in requests.queues], dtype=np.int64)
-        at = np.searchsorted(listed.log_offset, requests.log_offset)
-        at = np.minimum(at, len(listed) - 1)
+        at = np.minimum(np.searchsorted(listed.log_offset, requests.log_offset), last)
         same: Mask = listed.log_offset[at] == requests.log_offset
         same &= listed.queue[at] == queue[requests.queue]
         same &= (listed.offset[at] == requests.offset) & (listed.size[at] == requests.size)
