@@ -79,7 +79,7 @@ class _Room:
     def __init__(self, raw: Bytes, at: Ints, length: Ints) -> None:
         longest = int(length.max(initial=0))
         self.raw = raw.data
-        self.at, self.length = (np.ascontiguousarray(numbers).data for numbers in (at, length))
+        self.at, self.length = np.ascontiguousarray(at).data, np.ascontiguousarray(length).data
         self.places = np.empty(longest + 1, dtype=np.int64).data
         self.items = np.empty(4 * (longest // _SMALLEST_ITEM + 1), dtype=np.int64)
 
