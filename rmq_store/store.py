@@ -446,7 +446,7 @@ class MessageStore:
         if missing is not None:
             yield missing
         elif check_ends:
-            yield from self.view.health.errors_of_log_end()
+            yield from self.view.health.log_end.errors()
 
     def _while_open(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches; raises ReadOnlyStoreError for the next one after `close`."""

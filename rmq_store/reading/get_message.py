@@ -118,7 +118,7 @@ class MessageGetter:
             status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
             answer = GetMessageResult(status, at, low, high, found)
         if not answer.messages and answer.next_begin_offset >= high:
-            for error in self._view.health.errors_of_log_end({queue}):
+            for error in self._view.health.log_end.errors({queue}):
                 raise error
         return answer
 

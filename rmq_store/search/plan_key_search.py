@@ -122,7 +122,7 @@ def errors_of_lost(
     queues that are not in the index, all that the ranges lack is reported: its keys are not known.
     """
     if plan.after_log:
-        yield from store.view.health.errors_after_log(plan.after_log)
+        yield from store.view.health.log_end.errors_of_items(plan.after_log)
     wanted = [(topic, key) for topic in {part.queue.topic for part in plan.indexed} for key in keys]
     beside = store.key_index().look_up_short_gaps(wanted) if plan.gaps else {}
     yield from errors_of_ranges(store, plan.unindexed if beside is not None else ranges)

@@ -17,13 +17,10 @@ from typing import TYPE_CHECKING
 from rmq_store.commitlog.compare_doubled_files import contradictions
 from rmq_store.commitlog.misnamed_files import MisnamedFile, misnamed_files
 from rmq_store.commitlog.next_intact_record import walk_to_record
-from rmq_store.commitlog.record_or_gap import SoundRun
-from rmq_store.consumequeue.entries_after_log import line_of_lost_end
 from rmq_store.consumequeue.log_order import spans_of_log
 from rmq_store.errors import (
     CorruptQueueError,
     CorruptRecordError,
-    DataLossError,
     ListedAt,
     LogOffset,
     QueueOffset,
@@ -32,13 +29,12 @@ from rmq_store.errors import (
 )
 from rmq_store.escaping import LOG
 from rmq_store.format.array_types import Ints, Mask
-from rmq_store.format.byte_layout import CHECKPOINT_FILE
 from rmq_store.format.queue_entries import Entries, point_to_records
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.snapshot.covered_range import LogRange, light_queues, users_queues
 from rmq_store.snapshot.files_of_other_queues import FilesOfOtherQueues
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
+from rmq_store.snapshot.lost_log_end import LostLogEnd
 from rmq_store.snapshot.lost_queue_ends import LostQueueEnds
 from rmq_store.snapshot.lost_queues import LOOKED_AT, LostQueue, lost_queues
 from rmq_store.snapshot.queue_range import QueueState
@@ -46,14 +42,12 @@ from rmq_store.snapshot.snapshot import Fact, StoreSnapshot
 from rmq_store.snapshot.uncovered_bytes import Places, SeenPlaces, missing_in
 from rmq_store.snapshot.unlisted_records import Missing, MissingRecords, Unlisted, UnlistedRecords
 from rmq_store.text.sizes import counted, size
-from rmq_store.text.times import shown_time
 
 if TYPE_CHECKING:
     from rmq_store.snapshot.queue_view import QueueView
 
 
 _SAID: set[Path] = set()  # stores of which was said what reads do not compare
-_LOST_END_SAID: set[Path] = set()  # stores of which was said what follows the end of their log
 _MOST_UNLISTED = 16 << 20  # bytes in no entry, as of a deleted topic, that are looked at for that
 _ROWS = 1 << 16  # entries looked at together
 _SKIPPED = "Read with source=commitlog to get the message; rebuild skips it, as a broker does"
@@ -71,6 +65,7 @@ class Health:
         self.view, self.log, self.snapshot = view, view.log, view.snapshot
         self.records = UnlistedRecords(view)
         self.ends = LostQueueEnds(view, self.records)
+        self.log_end = LostLogEnd(view, self.records, self.ends)
         self._of_all: dict[LogRange, MissingRecords] = {}  # of selections that have the whole log
 
     def errors(
@@ -164,27 +159,6 @@ class Health:
             near = (self.records.queues_named(at, at + 1) for at in places.tolist())
             gone = set().union(*near) & chosen & self.lost_queues.keys() - self._states.keys()
             yield from map(self._lost, sorted(gone))
-
-    def errors_after_log(self, items: Sequence[int]) -> Iterator[StoreError]:
-        """The error if items of the index lead to these log offsets after the log's end.
-
-        Of a store that was not closed it is a warning: a crash lost the records, or a broker just wrote them.
-        """
-        count, first, end = counted(len(items), "message"), items[0], self.snapshot.log_end
-        if self.ends.is_closed:
-            yield DataLossError(
-                self.log.path_at(end),
-                offset=LogOffset(end),
-                reason=f"the index lists {count}, the first at log offset {first}, after the log's end",
-                advice=self._where_the_end_may_be,
-            )
-            return
-        LOG.warning(
-            "%s: the index lists %s after the log's end (%d), the first at log offset %d: a crash lost the "
-            "end, or a broker just wrote it",
-            shown_path(os.fspath(self.view.root)),
-            *(count, end, first),
-        )
 
     def lost_start(self, queue: QueueId) -> StoreError | None:
         """The error if messages before the first of a queue are lost; None if they may have expired."""
@@ -376,33 +350,6 @@ class Health:
             "the light queues" if whole_log else "the queues",
         )
 
-    def errors_of_log_end(self, last: Collection[QueueId] | None = None) -> Iterator[StoreError]:
-        """The error of a log that lost its end, for a read that reaches the end of some queues; None: of
-        the log.
-
-        Says once of a store that these queues list messages after the log's end.
-        """
-        if (last is None or last) and self.lost_log is not None:
-            yield self.lost_log
-        if last is None and self.lost_log is None:  # else the entries that lead there are errors
-            yield from self._listed_after_end()
-        behind = self.entries_after_log.keys()
-        if (behind if last is None else behind & last) and self.view.root not in _LOST_END_SAID:
-            for line in self.lines_of_lost_end():
-                LOG.warning("%s: %s", shown_path(os.fspath(self.view.root)), line)
-
-    def _listed_after_end(self) -> Iterator[StoreError]:
-        """The errors of a log after whose end queues list messages, in a hole of it or in a closed store."""
-        end = self.snapshot.log_end
-        holes = [start for start, stop in self.log.chain.holes if stop > end]
-        for start in filter(self.is_listed_beyond, holes):
-            try:
-                self.log.record_at(start)
-            except StoreError as error:
-                yield error
-        if self.lost_end is not None:
-            yield self.lost_end
-
     def _reached_ends(self, parts: Sequence[QueueSlice]) -> tuple[set[QueueId], set[QueueId]]:
         """The queues of `parts` of which they reach the first message, and those with the last."""
         states = self._states
@@ -438,7 +385,7 @@ class Health:
         for error in self.snapshot.misplaced:
             if error.entry is not None and QueueId(*error.entry[:2]) in last:
                 yield error
-        yield from self.errors_of_log_end(last)
+        yield from self.log_end.errors(last)
         yield from self._doubled if last else ()
         for queue in sorted(last):
             if not self._states[queue].bytes_after or not self.ends.is_closed or queue in known:
@@ -448,95 +395,10 @@ class Health:
             ):  # else the log has records after its end
                 yield self._bytes_after(queue)
 
-    # --- the log ----------------------------------------------------------------------------------
-
-    @Fact
-    def lost_log(self) -> StoreError | None:
-        """The error if the checkpoint of a closed store is later than the log's last record."""
-        last = self.snapshot.last_record
-        stored = 0 if last is None else self.log.store_time_at(last)
-        if stored is None or not self.ends.is_closed or (last is None and self.log.chain.segments):
-            return None
-        flushed = Checkpoint.read_or_zero(self.view.root / CHECKPOINT_FILE).newest_timestamp
-        if flushed <= stored or flushed <= self._newest_near_end:
-            return None
-        # A clock that was set back leaves no entry without a record.
-        proven = self.is_listed_beyond(self.snapshot.log_end)
-        unless = "" if proven else ", unless a clock was set back"
-        return DataLossError(
-            self.log.path_at(self.snapshot.log_end),
-            offset=LogOffset(self.snapshot.log_end),
-            reason=f"the end of the log is lost{unless}: the checkpoint has a later time than the last record"
-            + (", and queues list messages after it" if proven else ""),
-            expected=f"a record stored at {shown_time(flushed)}",
-            actual="no record" if last is None else f"the last one stored at {shown_time(stored)}",
-            advice=self._where_the_end_may_be
-            + ("" if proven else "; if a clock was set back, move the checkpoint away"),
-        )
-
-    @property
-    def lost_end(self) -> StoreError | None:
-        """The `lost_log`, or the error if queues of a closed store list messages after its log."""
-        end = self.snapshot.log_end
-        if self.lost_log is not None or not (self.is_listed_beyond(end) and self.ends.is_closed):
-            return self.lost_log
-        if any(stop > end for _, stop in self.log.chain.holes):
-            return None  # in a file that is missing
-        return DataLossError(
-            self.log.path_at(end),
-            offset=LogOffset(end),
-            reason="the end of the log is lost: queues list messages after it",
-            advice=self._where_the_end_may_be,
-        )
-
-    @cached_property
-    def _where_the_end_may_be(self) -> str:
-        """Advice about a lost end of the log."""
-        misnamed = [f"{file}. {file.advice}" for file in misnamed_files(self.log)]
-        return misnamed[0] if misnamed else "Look for the rest in a replica or a copy"
-
-    @Fact
-    def entries_after_log(self) -> dict[QueueId, int]:
-        """Of each queue, how many entries lead after the log's end, and to no record that is there now.
-
-        Of a store that was not closed: the snapshot leaves them out, as a broker does at its next start. They
-        are of messages that a crash lost, or of a log that lost its end, or was copied before the queues.
-        """
-        states = self._states.items()
-        stops = {queue: one.file_stop + one.after_log for queue, one in states if one.after_log}
-        if not stops:
-            return {}
-        log = self.log.listed_again()  # a broker may have begun a file since
-        try:
-            return self.view.entries_after(log, stops)
-        finally:
-            log.chain.close()
-
-    def lines_of_lost_end(self) -> Iterator[str]:
-        """Sentences about the `entries_after_log`, and about the files of the log that may explain them.
-
-        Who takes them says them: no read of the store does then.
-        """
-        if self.entries_after_log:
-            _LOST_END_SAID.add(self.view.root)
-            yield line_of_lost_end(self.entries_after_log, self.snapshot.log_end)
-            yield from (f"{file}. {file.advice}" for file in misnamed_files(self.log))
-
-    def is_listed_beyond(self, place: int) -> bool:
-        """Whether the last entry of a queue leads to a log offset at or after `place`."""
-        return self.snapshot.last_listed >= place
-
     @Fact
     def _doubled(self) -> list[StoreError]:
         """The errors of files of the log with records that another file of the same name has not."""
         return list(contradictions(self.log))
-
-    @property
-    def _newest_near_end(self) -> int:
-        """The latest store time (ms) of the last bytes: a clock may have been set back since."""
-        runs = (p for p in self.records.pieces(*self.ends.last_bytes) if isinstance(p, SoundRun))
-        stamps = (run.headers.store_timestamp.max() for run in runs)
-        return max(map(int, stamps), default=0)
 
     # --- the records inside ------------------------------------------------------------------------
 

@@ -277,7 +277,7 @@ class QueueView:
         doubled = doubled_names(self.log) if listed else None
         if doubled is not None:
             yield f"{doubled}. rmqstore verify compares them"
-        yield from islice(self.health.lines_of_lost_end(), None if listed else 1)
+        yield from islice(self.health.log_end.lines(), None if listed else 1)
         yield from self._tiered()
         for topic, count in sorted(self.queueless_topics.items()):
             yield (
@@ -304,13 +304,13 @@ class QueueView:
         """Messages that are lost or cannot be read: parts of the log and of queues without files, the log's
         lost end, lost queues. `listed`: with the missing files, which `info` names too."""
         for start, stop in self.log.chain.holes if listed else ():
-            if start > self.snapshot.log_end and not self.health.is_listed_beyond(start):
+            if start > self.snapshot.log_end and not self.health.log_end.is_listed_beyond(start):
                 continue  # between files that were made ahead
             yield (
                 f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "
                 "missing, empty or cut. rmqstore verify shows what is lost"
             )
-        lost_end = self.health.lost_end
+        lost_end = self.health.log_end.lost_end
         if lost_end is not None:
             yield (
                 f"{lost_end.reason}. It ends at log offset {self.snapshot.log_end}, and messages that queues "

@@ -419,7 +419,7 @@ def _about_end(
     if not store.snapshot().closed:
         code, meaning, advice = usual
         return code, _REST_OR_TORN if torn and rest is not None else meaning, advice, stop
-    if rest is not None and not store.view.health.is_listed_beyond(extent.start):
+    if rest is not None and not store.view.health.log_end.is_listed_beyond(extent.start):
         return "log-page-rest", _PAGE_REST, _PAGE_REST_ADVICE, stop
     return ("log-torn-tail", _CUT_LATER, _CUT_ADVICE, stop) if torn else (*usual, stop)
 

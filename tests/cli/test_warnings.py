@@ -88,7 +88,7 @@ def test_entries_after_the_log_of_a_crashed_store_are_counted_once_by_each_comma
     for path in log_files(golden)[-2:]:
         path.unlink()
     with golden.open() as store:
-        after, end = store.view.health.entries_after_log, store.log_range()[1]
+        after, end = store.view.health.log_end.entries_after_log, store.log_range()[1]
     assert sum(after.values()) > 400
     for words in (["topics"], ["queues"], ["usage"], ["cat", "--topic", "orders"]):
         _, _, said, _ = done = call(words[0], golden.path, *words[1:])
@@ -250,7 +250,7 @@ def test_times_are_shown_as_people_read_them(tmp_path: Path, gone: str) -> None:
         said = call(words[0], store.path, *words[1:]).both
         assert not re.search(r"\b\d{13}\b", said.replace(store.path, "")), said
     with store.open() as opened:
-        lost = opened.view.health.lost_log
+        lost = opened.view.health.log_end.lost_log
     said = call("verify", store.path).stdout if lost is None else str(lost)
     assert len(re.findall(r"2026-11-21T09:23:\d\d\.\d{3}Z", said)) >= 1
 

@@ -22,7 +22,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.escaping import LOG
 from rmq_store.reading import check_entries, log_reader
-from rmq_store.snapshot import health
+from rmq_store.snapshot import health, lost_log_end
 from tests.support.golden import CLEAN, KINDS, UNCLEAN, unpack, unpack_kind
 from tests.support.running.campaigns import WORD
 from tests.support.running.commands import call
@@ -207,7 +207,7 @@ def answers(store: Path, about: Message) -> dict[str, Answer]:
     found = {}
     for name, answer in asked(store, about):
         found[name] = answer
-        for said in (health._SAID, health._LOST_END_SAID, check_entries._SAID, log_reader._SAID):
+        for said in (health._SAID, lost_log_end._SAID, check_entries._SAID, log_reader._SAID):
             said.clear()
     return found
 

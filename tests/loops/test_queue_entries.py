@@ -118,9 +118,11 @@ def split(raw: bytes, rows: int) -> Any:
 def test_entries_are_those_of_the_file() -> None:
     chosen = np.random.default_rng(5)
     units = np.frombuffer(chosen.bytes(20 * 300), QUEUE_ENTRY)
-    columns = [units[name].tolist() for name in QUEUE_ENTRY.names or ()]
-    expected = [[*range(7, 307)], *columns, [1] * 300]
-    assert split(units.tobytes(), 300) == [None, sum(expected, [])]
+    names = QUEUE_ENTRY.names or ()
+    offsets, *columns, counts = np.split(numbers(split(units.tobytes(), 300)[1]), 5)
+    assert offsets.tolist() == [*range(7, 307)]
+    assert [column.tolist() for column in columns] == [units[name].tolist() for name in names]
+    assert (counts == 1).all()
     assert split(units.tobytes()[:-20], 300) == [IndexError]
     assert split(b"", 0) == [None, []]
 

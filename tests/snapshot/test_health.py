@@ -353,7 +353,7 @@ def test_a_crashed_store_says_which_entries_lead_after_its_log(
             for record in golden.by_queue[queue][: state.file_stop + state.after_log]
             if record["commitLogOffset"] >= start
         )
-        assert store.view.health.entries_after_log == lost
+        assert store.view.health.log_end.entries_after_log == lost
         assert lost.total() > 400
         found, met = met_by(store)
         assert sorted(found) == [offset for offset in wanted(golden) if offset < start]
@@ -375,7 +375,7 @@ def test_an_entry_of_a_file_that_came_after_the_log_was_listed_is_no_loss(tmp_pa
     with golden.open() as store:
         assert any(state.after_log for state in store.snapshot().queues.values())
         aside.rename(last)
-        assert store.view.health.entries_after_log == {}
+        assert store.view.health.log_end.entries_after_log == {}
         assert list(store.view.warnings()) == []
     last.unlink()
     with golden.open() as store:
