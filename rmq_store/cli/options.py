@@ -120,7 +120,9 @@ def time_range(
 
 def warn_of(store: MessageStore) -> None:
     """Print a line for each thing of the store that cannot be read."""
-    for warning in store.view.warnings():
+    from rmq_store.snapshot.store_warnings import warnings
+
+    for warning in warnings(store.view):
         click.echo(f"rmqstore: warning: {printable(spoken(warning))}", err=True)
 
 
@@ -129,10 +131,12 @@ def warn_of_short_queues(store: MessageStore) -> bool:
 
     Returns whether there are such, or other losses, of which `warn_of` has warned.
     """
+    from rmq_store.snapshot.store_warnings import has_losses
+
     found = list(store.view.health.short_queue_errors())
     for error in found:
         click.echo(f"rmqstore: warning: {printable(f'{error.reason}. {error.advice}')}", err=True)
-    return bool(found) or store.view.has_losses
+    return bool(found) or has_losses(store.view)
 
 
 def topic_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:

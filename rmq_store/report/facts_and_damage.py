@@ -13,6 +13,7 @@ from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.report.report_scope import Inquiry, Named
 from rmq_store.report.section import Cell, Grid, Remark, Section, in_units, not_listed, number, text
+from rmq_store.snapshot.store_warnings import losses, notes
 from rmq_store.store import MessageStore
 from rmq_store.tables import TABLES
 from rmq_store.text.sizes import counted
@@ -155,9 +156,9 @@ def _lost(inquiry: Inquiry) -> Iterator[Remark]:
     Only losses are errors: what follows the log's end was perhaps written while the store was copied.
     """
     view, look = inquiry.store.view, inquiry.command("verify")
-    for what in view.losses(listed=False):
+    for what in losses(view, listed=False):
         yield Remark(Severity.ERROR, spoken(what), look)
-    for what in view.notes(listed=False):
+    for what in notes(view, listed=False):
         yield Remark(Severity.WARNING, spoken(what), look)
 
 

@@ -6,18 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.commitlog.compare_doubled_files import doubled_names
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.config.json_files import config_names
-from rmq_store.config.tiered import tiered_queues
 from rmq_store.config.topics_json import (
     TOPICS_FILE,
     batch_topics,
@@ -70,11 +67,8 @@ from rmq_store.markers.lock_file import was_closed
 from rmq_store.snapshot.health import Health
 from rmq_store.snapshot.queue_range import EMPTY_QUEUE, QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
-from rmq_store.text.sizes import counted
 
-_LISTS_THEM = "rmqstore rebuild STORE --to NEW lists its messages, and source=commitlog reads them"
 _FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read
-_NAMED = 3  # queues in a warning
 _ANY_NUMBER = 1 << 31  # of queues
 _MOST_AHEAD = 512  # queue ranges, so that the first ones are still cached when they are read
 
@@ -266,73 +260,6 @@ class QueueView:
         flushed = Checkpoint.read_or_zero(self.root / CHECKPOINT_FILE).physic_msg_timestamp
         stored = self.log.store_time_at(snapshot.last_record)
         return 0 if stored is None or stored > flushed else snapshot.log_end
-
-    def warnings(self) -> Iterator[str]:
-        """What reads of this store cannot give, and notes on what may be elsewhere."""
-        yield from self.losses()
-        yield from self.notes()
-
-    def notes(self, *, listed: bool = True) -> Iterator[str]:
-        """What may be lost, or is elsewhere. `listed`: with the files of the log that `info` names too."""
-        doubled = doubled_names(self.log) if listed else None
-        if doubled is not None:
-            yield f"{doubled}. rmqstore verify compares them"
-        yield from islice(self.health.log_end.lines(), None if listed else 1)
-        yield from self._tiered()
-        for topic, count in sorted(self.queueless_topics.items()):
-            yield (
-                f"{counted(count, 'record')} of topic {topic} in the log, and no queue of it: without "
-                f"topics.json it is not known whether it was deleted. {_LISTS_THEM}"
-            )
-        unread = self.unread_database
-        tails = [state.tail for state in self.snapshot.queues.values() if state.tail is not None]
-        if unread is not None and tails:
-            yield (
-                f"{sum(map(len, tails))} records are in the log and in no queue file: they are listed as "
-                f"a broker's dispatch lists them. A RocksDB database may have their entries: {unread}"
-            )
-        for queue, lost in self.health.lost_queues.items():
-            if not lost.records:
-                yield (f"queue {queue.name} {lost}. Unless its messages expired, {_LISTS_THEM}")
-
-    @property
-    def has_losses(self) -> bool:
-        """Whether messages are lost or cannot be read, so that a count of the store's lacks some."""
-        return any(True for _ in self.losses())
-
-    def losses(self, *, listed: bool = True) -> Iterator[str]:
-        """Messages that are lost or cannot be read: parts of the log and of queues without files, the log's
-        lost end, lost queues. `listed`: with the missing files, which `info` names too."""
-        for start, stop in self.log.chain.holes if listed else ():
-            if start > self.snapshot.log_end and not self.health.log_end.is_listed_beyond(start):
-                continue  # between files that were made ahead
-            yield (
-                f"log offset {start} to {stop} is in no file, so its messages cannot be read: a file is "
-                "missing, empty or cut. rmqstore verify shows what is lost"
-            )
-        lost_end = self.health.log_end.lost_end
-        if lost_end is not None:
-            yield (
-                f"{lost_end.reason}. It ends at log offset {self.snapshot.log_end}, and messages that queues "
-                f"count behind it cannot be read. {lost_end.advice}; rmqstore verify shows what is lost"
-            )
-        for error in self.health.queue_holes() if listed else ():
-            yield f"{error.reason}. {_LISTS_THEM}"
-        for queue, lost in self.health.lost_queues.items():
-            if lost.records:
-                yield f"queue {queue.name} {lost}. {_LISTS_THEM}"
-
-    def _tiered(self) -> Iterator[str]:
-        tiered = tiered_queues(self.root)
-        if tiered is None:
-            return
-        begins = {queue: state.min_offset for queue, state in self.snapshot.queues.items()}
-        older = tiered.with_older(begins)
-        if older or tiered.first is None:
-            some = ", ".join(queue.name for queue in older[:_NAMED])
-            some += ", ..." if len(older) > _NAMED else ""
-            which = f"{counted(len(older), 'queue')} ({some})" if older else "queues"
-            yield f"{tiered}. There {which} may begin with older messages, which consumers get"
 
     def state(self, queue: QueueId) -> QueueState:
         """The state of a queue. A queue without files in an existing topic is empty, as in the broker.

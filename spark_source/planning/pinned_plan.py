@@ -19,6 +19,7 @@ from rmq_store.reading.log_reader import Limits
 from rmq_store.reading.query import warn_of_tags
 from rmq_store.snapshot.covered_range import covered_range
 from rmq_store.snapshot.snapshot import collector_paused
+from rmq_store.snapshot.store_warnings import warnings
 from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
 from spark_source.planning.selection import (
@@ -152,7 +153,7 @@ def pin_all(asked: SourceOptions) -> QueryPlan:
         check_brokers([store for _, store in opened], asked)
         if asked.source != COMMITLOG:
             for _, store in _in_turn(opened):
-                for warning in store.view.warnings():
+                for warning in warnings(store.view):
                     LOG.warning("%s: %s", store.broker_name, warning)
             check_names([store for _, store in opened], asked)
         plans = tuple(_plan_of(target, store, asked) for target, store in _in_turn(opened))

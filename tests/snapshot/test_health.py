@@ -16,6 +16,7 @@ from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.admin.info import store_info
 from rmq_store.errors import CorruptQueueError, DataLossError
 from rmq_store.format.queue_entries import QUEUE_ENTRY
+from rmq_store.snapshot.store_warnings import warnings
 from tests.support.golden import STORES, GoldenStore, Truth, log_files, offsets, unpack, wanted
 from tests.support.running.commands import call
 from tests.support.short_looks import look_at
@@ -117,7 +118,7 @@ def test_the_checkpoint_proves_a_lost_end_that_no_entry_lists(tmp_path: Path) ->
     with golden.open() as store:
         (error,) = met_by(store)[1]
         assert isinstance(error, DataLossError)
-        (warning,) = store.view.warnings()
+        (warning,) = warnings(store.view)
         for text in (str(error), warning):  # nothing but the checkpoint proves it
             assert "lost, unless a clock was set back: the checkpoint has a later time" in text
             assert "if a clock was set back, move the checkpoint away" in text
@@ -363,7 +364,7 @@ def test_a_crashed_store_says_which_entries_lead_after_its_log(
         assert f"lacks the messages of {lost.total()} entries in {len(lost)} queues" in said[0]
         assert f"{preallocated.name} has a wrong name" in said[1]
         assert full.name in said[1]
-        assert [f"{golden.path}: {line}" for line in store.view.warnings()] == said
+        assert [f"{golden.path}: {line}" for line in warnings(store.view)] == said
 
 
 def test_an_entry_of_a_file_that_came_after_the_log_was_listed_is_no_loss(tmp_path: Path) -> None:
@@ -376,10 +377,10 @@ def test_an_entry_of_a_file_that_came_after_the_log_was_listed_is_no_loss(tmp_pa
         assert any(state.after_log for state in store.snapshot().queues.values())
         aside.rename(last)
         assert store.view.health.log_end.entries_after_log == {}
-        assert list(store.view.warnings()) == []
+        assert list(warnings(store.view)) == []
     last.unlink()
     with golden.open() as store:
-        assert len(list(store.view.warnings())) == 1
+        assert len(list(warnings(store.view))) == 1
 
 
 def test_a_file_that_expires_during_the_read_is_reported_by_its_entries_alone(

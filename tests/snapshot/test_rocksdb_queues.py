@@ -14,6 +14,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptQueueError, UnsupportedStoreError
 from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.snapshot.store_warnings import warnings
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, unpack_kind
 from tests.support.rocksdb import write_queue_database
@@ -53,7 +54,7 @@ def test_rows_are_those_that_a_client_got(tmp_path: Path, name: str) -> None:
         topics = {row[0] for row in wanted}
         assert set(store.topics(include_system=False)) >= topics
         assert read(store, topics) == wanted
-        assert list(store.view.warnings()) == []
+        assert list(warnings(store.view)) == []
         for queue in {QueueId(row[0], row[1]) for row in wanted}:
             count = sum(row[:2] == queue for row in wanted)
             assert (store.min_offset(*queue), store.max_offset(*queue)) == (0, count)

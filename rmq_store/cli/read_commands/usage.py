@@ -80,6 +80,7 @@ def usage(
     """
     from rmq_store.questions.answer_by_shares import ask
     from rmq_store.questions.usage import UsageQuestion
+    from rmq_store.snapshot.store_warnings import has_losses
 
     def ranges_in(opened: MessageStore) -> tuple[QueueSlice, ...] | None:
         return _asked_ranges(opened, topics, begin, end)
@@ -90,7 +91,7 @@ def usage(
         most = (top or _LARGEST) if by == _MESSAGE else 0
         question = UsageQuestion(ranges, most, finds_damage=True)
         found = ask(question, asked.source, asked.engine, progress=progress)
-        lacks_some = asked.store.view.has_losses
+        lacks_some = has_losses(asked.store.view)
     if by == _MESSAGE:
         _print_largest(found, as_json)
     elif as_json:
