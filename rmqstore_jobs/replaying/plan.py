@@ -148,7 +148,8 @@ def cut_short(journal: ReplayJournal, spec: ReplaySpec) -> ReplayRun | None:
             reason="the target has an unfinished replay with other options",
             expected=", ".join(f"{name}={before.asked.get(name)!r}" for name in other),
             actual=", ".join(f"{name}={asked[name]!r}" for name in other),
-            advice=f"Finish it with its options, or, {journal.how_to_start_again(before)}",
+            advice="Finish it with its options, unless damage of its source stopped it, or, "
+            f"{journal.how_to_start_again(before)}",
         )
     return before
 

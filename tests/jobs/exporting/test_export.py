@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -298,7 +299,12 @@ def test_damage_that_stops_an_export_or_a_replay_is_not_to_be_tried_again(
         assert replay.main([*words, target, str(tmp_path / target)]) == EXIT_REFUSED
         stopped = " ".join(capsys.readouterr().out.split())
         assert "rmqstore salvage" in stopped
+        assert re.search(r"The target has (\d+ messages|a part) from before the damage; ", stopped)
         assert f"to start again, delete {tmp_path / target} and " in stopped
+        other = [store.path, "--topic", "orders", target, str(tmp_path / target)]
+        assert replay.main(other) == EXIT_REFUSED
+        refused = " ".join(capsys.readouterr().err.split())
+        assert "unless damage of its source stopped it, or, to start again, delete" in refused
 
 
 def test_damage_of_queues_is_to_be_rebuilt(
@@ -310,7 +316,7 @@ def test_damage_of_queues_is_to_be_rebuilt(
     for target, job in (("a", main), ("b", replay.main)):
         assert job([store.path, "--to", str(tmp_path / target)]) == EXIT_REFUSED
         stopped = " ".join(capsys.readouterr().out.split())
-        assert "from a rebuilt store (`rmqstore rebuild`" in stopped
+        assert "from a rebuilt store (`rmqstore rebuild STORE --to NEW`" in stopped
         assert "salvage" not in stopped
 
 
