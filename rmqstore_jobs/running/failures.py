@@ -11,7 +11,10 @@ _DAMAGE = re.compile(
     r"\[RMQSTORE_(CORRUPT_[A-Z]+|MISSING_FILE|BODY)\]|the end of the log is lost: "
 )
 _OF_QUEUES = re.compile(r"\[RMQSTORE_CORRUPT_QUEUE\]|\[RMQSTORE_MISSING_FILE\] .*?consumequeue/")
-_REBUILT = "a rebuilt store (`rmqstore rebuild STORE --to NEW` makes queues from the log, and keeps groups and offsets)"
+_REBUILT = (
+    "a rebuilt store (`rmqstore rebuild STORE --to NEW` makes queues from the log, and keeps groups and "
+    "offsets)"
+)
 _SALVAGED = "a salvaged store (`rmqstore salvage STORE --to NEW` copies the intact messages into a new store)"
 
 

@@ -19,7 +19,6 @@ from rich.text import Text
 
 from rmq_store.cli.table_layout import Column, Layout, filled
 from rmq_store.escaping import json_text, printable
-from rmq_store.tables.table import PATHS
 from rmq_store.text.json_keys import as_json_object, camel_case
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import in_utc
@@ -137,10 +136,7 @@ def print_table(console: Console, title: str, rows: Sequence[Row]) -> None:
         _print_plain(console, title, [list(rows[0]), *(row.values() for row in rows)])
         return
     shown = [[_cell(value) for value in row.values()] for row in rows[:_MOST_ROWS]]
-    columns = [
-        Column.of(name, [row[at] for row in shown], is_path=name in PATHS)
-        for at, name in enumerate(rows[0])
-    ]
+    columns = [Column.of(name, [row[at] for row in shown]) for at, name in enumerate(rows[0])]
     layout = Layout(columns, console.width, [name for name in rows[0] if name in _KEPT])
     lines = [line for row in shown for line in layout.lines(row)]
     _print_styled(console, title, layout.header(), lines)
