@@ -54,17 +54,19 @@ class JobResult(ABC):
         """Write the JSON to a file."""
         Path(path).write_text(self.to_json(indent=1) + "\n", encoding="utf-8")
 
-    def show(self, console: Console, warnings: int = 0) -> None:
+    def show(self, console: Console, warnings: int = 0, errors: Console | None = None) -> None:
         """Print for a person: the verdict and the problems, then the tables and what was read.
 
-        `warnings`: how many the job has logged.
+        `warnings`: how many the job has logged. `errors` takes what is wrong, if it is given.
         """
         good = "bold green" if self.ok else "bold yellow"
         style = good if self.stopped_by is None else "bold red"
         after = f"; {counted(warnings, 'warning')} before" if warnings else ""
-        console.print(Text(printable(self._verdict() + after), style=style), soft_wrap=True)
+        errors = errors or console
+        first = console if self.stopped_by is None else errors
+        first.print(Text(printable(self._verdict() + after), style=style), soft_wrap=True)
         for problem in self.problems:
-            console.print(Text(printable(f"! {problem}"), style="bold red"), soft_wrap=True)
+            errors.print(Text(printable(f"! {problem}"), style="bold red"), soft_wrap=True)
         self._show_tables(console)
         print_pairs(console, "what was read", source_rows(self.source))
 

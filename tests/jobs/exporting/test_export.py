@@ -292,12 +292,12 @@ def test_damage_that_stops_an_export_or_a_replay_is_not_to_be_tried_again(
     store = damaged(tmp_path)
     words = [store.path, "--topic", "payments"]
     assert main([*words, "--to", str(tmp_path / "out")]) == EXIT_REFUSED
-    reported = " ".join(capsys.readouterr().out.split())
+    reported = " ".join(capsys.readouterr().err.split())
     assert "--mode DROPMALFORMED" in reported
     assert "to continue" not in reported
     for target in ("--to", "--to-parquet"):
         assert replay.main([*words, target, str(tmp_path / target)]) == EXIT_REFUSED
-        stopped = " ".join(capsys.readouterr().out.split())
+        stopped = " ".join(capsys.readouterr().err.split())
         assert "rmqstore salvage" in stopped
         assert re.search(r"The target has (\d+ messages|a part) from before the damage; ", stopped)
         assert f"to start again, delete {tmp_path / target} and " in stopped
@@ -315,7 +315,7 @@ def test_damage_of_queues_is_to_be_rebuilt(
     (Path(store.path) / "consumequeue/orders/0/00000000000000002000").unlink()
     for target, job in (("a", main), ("b", replay.main)):
         assert job([store.path, "--to", str(tmp_path / target)]) == EXIT_REFUSED
-        stopped = " ".join(capsys.readouterr().out.split())
+        stopped = " ".join(capsys.readouterr().err.split())
         assert "from a rebuilt store (`rmqstore rebuild STORE --to NEW`" in stopped
         assert "salvage" not in stopped
 
