@@ -110,7 +110,7 @@ def salvage(
     """Write every intact record of the log in `source` to a new store in `target`.
 
     The source is never changed. `config` and `release` are for the target; file sizes default to
-    those of the source. Raises NotAStoreError if the target has content, and the errors of opening
+    those of the source. Raises TargetExistsError if the target has content, and the errors of opening
     and writing. An unfinished target keeps its file `abort`.
     """
     known = StoreConfig.of(config)

@@ -21,7 +21,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore, QueueId, StoreError
-from rmq_store.errors import InvalidArgumentError
+from rmq_store.errors import InvalidArgumentError, TargetExistsError
 from rmq_store.format.queues import QueueSlice
 from rmqstore_jobs import replay
 from rmqstore_jobs.export import ExportSpec, main, run
@@ -381,7 +381,7 @@ def test_other_columns_other_stores_and_folders_of_others_are_refused(
         run(engine, spec(store, target, topic="orders", tags="FB"))
     with pytest.raises(match="other messages than those exported"):
         run(engine, spec(golden("clean-4.9.7"), target, topic="orders"))
-    with pytest.raises(match="content that no export wrote"):
+    with pytest.raises(TargetExistsError, match="No export wrote it"):
         run(engine, spec(store, tmp_path, topic="orders"))
     with pytest.raises(InvalidArgumentError, match="must be separate folders"):
         run(engine, spec(store, Path(store.path) / "out"))
