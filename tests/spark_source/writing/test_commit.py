@@ -172,7 +172,7 @@ def test_a_store_that_exists_follows_the_option(kind: str, tmp_path: Path) -> No
     write_rows(target, 0, 10)
     write = StoreWrite("w", options(target, if_exists=kind))
     if kind == "error":
-        with pytest.raises(InvalidArgumentError, match="ifExists"):
+        with pytest.raises(TargetExistsError, match="ifExists"):
             check_target(write)
     else:
         assert check_target(write) is (kind == "append")
