@@ -28,7 +28,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import batch_topics, declared_topics
-from rmq_store.consumequeue.entries_after_log import EntriesAfterCopy
+from rmq_store.consumequeue.entries_after_log import EntriesAfterCopy, rows_of_counts
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import in_portions
 from rmq_store.format.queues import QueueId
@@ -90,12 +90,11 @@ class SalvageReport:
             {"start": one.start, "stop": one.stop, "kind": one.kind, "reason": one.reason}
             for one in self.skipped
         ]
-        after = {f"{q.topic}@{q.queue_id}": count for q, count in self.entries_after_log.items()}
         return {
             **plain,
             "topics": dict(sorted(self.topics.items())),
             "skipped": ranges,
-            "entries_after_log": after,
+            "entries_after_log": rows_of_counts(self.entries_after_log),
         }
 
 

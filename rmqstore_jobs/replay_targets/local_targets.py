@@ -204,7 +204,7 @@ class LocalReplay(ReplayCall):
     def _ranges(self, ends: Mapping[QueueId, int]) -> tuple[TargetRange, ...]:
         before = {QueueId(t, q): end for t, q, end in self.current.target_queues}
         ranges = (TargetRange(*q, before.get(q, 0), end) for q, end in sorted(ends.items()))
-        return tuple(part for part in ranges if part.start < part.stop)
+        return tuple(part for part in ranges if part.start_offset < part.stop_offset)
 
     # --- into Parquet ----------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ class JobResult(ABC):
 
     def _as_json_object(self) -> dict[str, Any]:
         fields: dict[str, Any] = as_json_object(self)
+        fields["source"]["options"] = as_json_object(self.source.options)
         return fields
 
     def save(self, path: str) -> None:

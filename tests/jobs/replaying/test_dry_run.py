@@ -38,7 +38,7 @@ def planned_of(store: GoldenStore, topic: str, target: str) -> list[PlannedQueue
                 topic=topic,
                 queue_id=queue,
                 start_offset=min(offsets),
-                end_offset=max(offsets) + 1,
+                stop_offset=max(offsets) + 1,
                 target_topic=target,
                 target_queue_id=queue,
                 messages=len(of_queue),

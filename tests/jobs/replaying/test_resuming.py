@@ -95,9 +95,9 @@ def test_a_stopped_replay_goes_on_where_it_was(
     assert last.ok, last.problems
     assert last.run_id == first.run_id
     assert last.read == last.matched == len(expected_rows(store, everything))
-    assert sum(part.stop - part.start for part in last.target_queues if part.topic == "orders") == (
-        sum(record["topic"] == "orders" for record in store.truth)
-    )
+    assert sum(
+        q.stop_offset - q.start_offset for q in last.target_queues if q.topic == "orders"
+    ) == (sum(record["topic"] == "orders" for record in store.truth))
 
 
 def test_a_replay_does_not_go_on_with_another_store_at_the_path(
