@@ -155,6 +155,12 @@ class NotAStoreError(StoreError):
     code = "RMQSTORE_NOT_A_STORE"
 
 
+class TargetExistsError(StoreError):
+    """The target exists already, and the call neither replaces it nor adds to it."""
+
+    code = "RMQSTORE_TARGET_EXISTS"
+
+
 class UnsupportedStoreError(StoreError):
     """A kind of store that is not read: tiered storage, a DLedger log that is not here; RocksDB without
     the extra."""

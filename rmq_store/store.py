@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from itertools import chain
 from numbers import Integral
@@ -25,7 +25,7 @@ from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_store
 from rmq_store.consumequeue.compacted_queue import CompactionFolders
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.errors import StoreError
+from rmq_store.errors import AccessError, StoreError
 from rmq_store.escaping import is_utf8, printable
 from rmq_store.files.remote.remote_store import Listing, Shadow, open_shadow
 from rmq_store.files.remote.uri_filesystem import is_uri, local_path
@@ -38,7 +38,7 @@ from rmq_store.format.queue_entries import Entries
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Record
 from rmq_store.format.releases import Dialect, dialect
-from rmq_store.format.topics import is_system_topic, topic_of_broker
+from rmq_store.format.topics import is_system_topic, names_of_brokers, topic_of_broker
 from rmq_store.index.query_message import KeyIndex
 from rmq_store.reading.compacted_batches import compacted_batches
 from rmq_store.reading.get_compacted import CompactedGetter, no_files
@@ -327,7 +327,19 @@ class MessageStore:
 
     def is_system_topic(self, topic: str) -> bool:
         """Whether a topic is the broker's own, given this broker's and cluster's names."""
-        return is_system_topic(topic, self.config.brokerClusterName, self.own_topic)
+        return is_system_topic(topic, self.own_names)
+
+    @cached_property
+    def own_names(self) -> frozenset[str | None]:
+        """The names of the broker and its cluster, after which it names topics, as far as they are known.
+
+        Not what only the path gives; but what topics.json, if it can be read, shows of them.
+        """
+        declared: Iterable[str] = ()
+        with suppress(AccessError):
+            declared = self.view.declared_topics
+        given = self.config.brokerClusterName, self.own_topic
+        return names_of_brokers(declared).union(given)
 
     def is_undeclared(self, topic: str) -> bool:
         """Whether topics.json does not have a topic, and a broker that starts neither knows nor creates it.

@@ -104,7 +104,7 @@ def info_of_root(root: Path, config: StoreConfig, name: str) -> StoreInfo:
         lock = lock_state(root)
         own = topic_of_broker(name, str(root.absolute()))
         database = rocksdb_queues(root)
-        system = [topic for topic in topics if is_system_topic(topic, "", own)]
+        system = [topic for topic in topics if is_system_topic(topic, [own])]
         return StoreInfo(
             shown_path(str(root)),
             name,

@@ -34,7 +34,6 @@ from rmq_store.consumequeue.queue_database_writer import require_writer
 from rmq_store.errors import (
     CorruptConfigError,
     InvalidArgumentError,
-    NotAStoreError,
     OsErrorsOf,
     cannot_create,
     from_os_error,
@@ -42,6 +41,7 @@ from rmq_store.errors import (
 from rmq_store.escaping import LOG, printable
 from rmq_store.files.changes import copy_stored
 from rmq_store.files.durable_files import is_small_file, read_file, sync_folder
+from rmq_store.files.journal import refuse_content
 from rmq_store.files.rocksdb import had_database
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
@@ -154,7 +154,7 @@ def rebuild(
     always copied). `store_type`: storeType of the broker that will start on it, "default" for queues in
     files or "defaultRocksDB" for a database. `release` and `config` are those of that broker; file sizes
     default to those of the source. Records after damage are dispatched too, and the report has the
-    damage: a broker starts on the target, but cannot send damaged messages. Raises NotAStoreError
+    damage: a broker starts on the target, but cannot send damaged messages. Raises TargetExistsError
     if the target has content other than an unfinished rebuild of this source, CorruptConfigError for a
     topics.json that cannot be read, InvalidArgumentError, AccessError, UnsupportedStoreError without the
     extra `rocksdb`.
@@ -294,12 +294,7 @@ def _begin(root: Path, state: dict[str, str]) -> bool:
                     advice="Give the same options to continue, or name a new folder",
                 )
             return True
-        if root.exists() and (not root.is_dir() or any(root.iterdir())):
-            raise NotAStoreError(
-                root,
-                reason="the target already has content",
-                advice="Name a new folder: a store is never rebuilt in place",
-            )
+        refuse_content(root, "Name a new folder: a store is never rebuilt in place")
         for name in (COMMITLOG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR, CONFIG_DIR):
             (root / name).mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(state), "utf-8")

@@ -28,7 +28,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import batch_topics, declared_topics
-from rmq_store.consumequeue.entries_after_log import EntriesAfterCopy
+from rmq_store.consumequeue.entries_after_log import EntriesAfterCopy, rows_of_counts
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import in_portions
 from rmq_store.format.queues import QueueId
@@ -90,12 +90,11 @@ class SalvageReport:
             {"start": one.start, "stop": one.stop, "kind": one.kind, "reason": one.reason}
             for one in self.skipped
         ]
-        after = {f"{q.topic}@{q.queue_id}": count for q, count in self.entries_after_log.items()}
         return {
             **plain,
             "topics": dict(sorted(self.topics.items())),
             "skipped": ranges,
-            "entries_after_log": after,
+            "entries_after_log": rows_of_counts(self.entries_after_log),
         }
 
 
@@ -110,7 +109,7 @@ def salvage(
     """Write every intact record of the log in `source` to a new store in `target`.
 
     The source is never changed. `config` and `release` are for the target; file sizes default to
-    those of the source. Raises NotAStoreError if the target has content, and the errors of opening
+    those of the source. Raises TargetExistsError if the target has content, and the errors of opening
     and writing. An unfinished target keeps its file `abort`.
     """
     known = StoreConfig.of(config)

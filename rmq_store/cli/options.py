@@ -104,10 +104,7 @@ skip_damaged_option = click.option(
 )
 history_option = click.option("--history", is_flag=True, help=option_names.HISTORY)
 json_option = click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object per line; keys are the source's columns.",
+    "--json", "as_json", is_flag=True, help="Print one JSON object per line."
 )
 
 

@@ -120,12 +120,11 @@ def print_rows(
     from rich.console import Console
 
     from rmq_store.cli.table_layout import Column, Layout
-    from rmq_store.tables.table import PATHS
 
     shown = ([printable(cell) for cell in row] for row in rows)
     first = list(islice(shown, _LAID_OUT))
     columns = [
-        Column.of(name, [row[at] for row in first], is_text=name in texts, is_path=name in PATHS)
+        Column.of(name, [row[at] for row in first], is_text=name in texts)
         for at, name in enumerate(names)
     ]
     if not first:

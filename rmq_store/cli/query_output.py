@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from rmq_store.cli.messages import with_bodies
 from rmq_store.cli.printing import make_room, say, write
-from rmq_store.errors import AccessError, InvalidArgumentError, from_os_error
+from rmq_store.errors import AccessError, InvalidArgumentError, TargetExistsError, from_os_error
 from rmq_store.escaping import printable
 from rmq_store.text.lines import plain_text, text_columns, text_lines
 from rmq_store.text.progress import Progress
@@ -86,10 +86,10 @@ def _escaped(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def check_file(target: Path, stores: list[str]) -> None:
-    """Raise unless a new file can be made: InvalidArgumentError for one that exists, or is in a store;
+    """Raise unless a new file can be made: TargetExistsError, InvalidArgumentError for one in a store, and
     AccessError for a folder that does not exist."""
     if target.exists():
-        raise InvalidArgumentError(
+        raise TargetExistsError(
             target, reason="the file exists", advice="Name another file, or delete it first"
         )
     folder = target.absolute().parent

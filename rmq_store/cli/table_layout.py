@@ -1,4 +1,5 @@
-"""Columns of a table that fit a terminal: headings of several lines, cut texts, or one value a line."""
+"""Columns of a table that fit a terminal: headings and sentences of several lines, cut texts, or one value
+a line."""
 
 from __future__ import annotations
 
@@ -7,16 +8,21 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import zip_longest
 
 from rich.cells import cell_len, set_cell_size
+
+from rmq_store.tables.table import PATHS, SENTENCES
 
 CUT = "…"
 GAP = "  "
 _ANY_WIDTH = 1 << 30
 _LEAST_BODY = 16  # cells
 _LEAST_TEXT = 10  # cells: of a longer text at least as many are shown
+_LEAST_SENTENCE = 24  # cells
 _LEAST_PARTS = 3  # of a path: the topic, the queue and the file
 _READABLE_TEXT = 16  # cells: so many come before a column that may be left out
+_WORDS = re.compile(r"\s*\S+")
 _HUMPS = re.compile(r"[^A-Z]+|[A-Z]+[^A-Z]*")
 _NUMBER = re.compile(r"[-+]?\d[\d,.]*( ?[KMGTP]?i?B|%)?$")
 _TIME = re.compile(r"\d{4,5}-\d\d-\d\dT[\d:.]+Z$")
@@ -32,6 +38,7 @@ class Kind(Enum):
     PATH = (
         "path"  # they are cut at the start, and keep the topic, the queue and the name of the file
     )
+    SENTENCE = "sentence"  # they come on several lines
     BODY = "body"  # they get the width that the others leave, and are cut at the end
 
 
@@ -48,12 +55,10 @@ class Column:
     limits: tuple[int, int] = (0, 1000)
 
     @classmethod
-    def of(
-        cls, name: str, cells: Sequence[str], *, is_text: bool = False, is_path: bool = False
-    ) -> Column:
-        """A column whose kind its values show; empty ones fit all kinds."""
-        if is_path:
-            return cls(name, Kind.PATH, cells)
+    def of(cls, name: str, cells: Sequence[str], *, is_text: bool = False) -> Column:
+        """A column whose kind its name or its values show; empty ones fit all kinds."""
+        if name in PATHS or name in SENTENCES:
+            return cls(name, Kind.PATH if name in PATHS else Kind.SENTENCE, cells)
         given = [cell for cell in cells if cell]
         if given and not is_text and all(map(_NUMBER.match, given)):
             return cls(name, Kind.NUMBER, cells)
@@ -75,6 +80,8 @@ class Column:
     @property
     def least(self) -> int:
         """The cells to which values may be cut; of paths those of the last parts of the longest."""
+        if self.kind is Kind.SENTENCE:
+            return min(self.needed, _LEAST_SENTENCE)
         if self.kind is not Kind.PATH:
             return _LEAST_TEXT
         ends = (os.sep.join(cell.split(os.sep)[-_LEAST_PARTS:]) for cell in self.cells)
@@ -89,8 +96,9 @@ class Column:
 class Layout:
     """The widths of the columns of a table in a terminal of `width` cells, by some of its rows.
 
-    Where the columns need it, names come on several lines, times lose their milliseconds, and texts are
-    cut. Columns that are not among `kept` are left out then, the last ones first, if those are given.
+    Where the columns need it, names and sentences come on several lines, times lose their milliseconds,
+    and texts are cut. Columns that are not among `kept` are left out then, the last ones first, if those are
+    given.
     `is_listed`: even so they do not fit, and each value has a line. Without `cuts` lines are as wide as
     their values.
     """
@@ -159,7 +167,7 @@ class Layout:
         least = {
             at: max(one.least, names[at])
             for at, one in enumerate(self._columns)
-            if one.kind in (Kind.TEXT, Kind.PATH)
+            if one.kind in (Kind.TEXT, Kind.PATH, Kind.SENTENCE)
         }
         while self._excess() > 0:  # the widest text gives a cell
             texts = [at for at in least if self.widths[at] > least[at]]
@@ -194,17 +202,21 @@ class Layout:
         return [self._joined(line).rstrip() for line in zip(*filled_up, strict=True)]
 
     def lines(self, cells: Sequence[str]) -> list[str]:
-        """A row: one line, or a line for each value that is not empty, and a blank one."""
+        """A row: a line, further ones for its sentences, or one for each value that is not empty and a blank
+        one."""
         if self.is_listed:
             names = max(len(one.name) for one in self._columns)
             pairs = zip(self._columns, cells, strict=True)
             return [*(filled(one.name, names) + GAP + cell for one, cell in pairs if cell), ""]
         chosen = [cells[at] for at in self._places]
         shown = [
-            self._shown(one.kind, cell, width)
+            _lines_of(_WORDS.findall(cell), width) or [""]
+            if one.kind is Kind.SENTENCE and self._cuts
+            else [self._shown(one.kind, cell, width)]
             for one, cell, width in zip(self._columns, chosen, self.widths, strict=True)
         ]
-        return [self._joined(shown)]
+        lines = (self._joined(line) for line in zip_longest(*shown, fillvalue=""))
+        return [line if at == 0 else line.rstrip() for at, line in enumerate(lines)]
 
     def _shown(self, kind: Kind, cell: str, width: int) -> str:
         if kind is Kind.TIME and self.short_times:
@@ -237,7 +249,7 @@ def _lines_of(words: Iterable[str], width: int) -> list[str]:
         if lines and cell_len(lines[-1]) + cell_len(word) <= width:
             lines[-1] += word
         else:
-            lines.append(word)
+            lines.append(word.lstrip())
     return lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -108,3 +109,8 @@ class EntriesAfterCopy:
     def _unknown(error: StoreError) -> dict[QueueId, int]:
         LOG.warning("whether queues list messages that the log lacks is not known: %s", error)
         return {}
+
+
+def rows_of_counts(entries: Mapping[QueueId, int]) -> list[dict[str, Any]]:
+    """Numbers of entries by queue as plain values for JSON."""
+    return [{**queue._asdict(), "entries": count} for queue, count in entries.items()]

@@ -15,10 +15,11 @@ from rmq_store.arrow.column_definitions import TIMESTAMP, arrow_schema
 from rmq_store.dataset.excluded_by_filter import implied_values, named_columns, named_texts
 from rmq_store.dataset.lazy_dataset import Fragment, LazyDataset
 from rmq_store.dataset.planned_slices import ProvenLimits, SlicePlanner
-from rmq_store.errors import StoreError
+from rmq_store.errors import StoreError, nearest
 from rmq_store.escaping import LOG
 from rmq_store.format.byte_layout import KEY_SEPARATOR
 from rmq_store.format.queues import QueueSlice
+from rmq_store.format.topics import is_system_topic
 from rmq_store.reading.damage_modes import PERMISSIVE, DamageMode, handler_of, leave_out
 from rmq_store.reading.query import Query, ReadHow, number, several
 from rmq_store.search.log_partitions import joined, plan_partitions
@@ -133,6 +134,7 @@ class MessageDataset(LazyDataset):
         if words is not None and not words:
             return [replace(part, slices=()) for part in self._parts]  # no value can match
         self._warn_of_unread_topics(wanted)
+        self._warn_of_unknown_topics(wanted)
         found = []
         for part, proven in zip(self._parts, self._proven, strict=True):
             with self._lock, part.store.again() as store:
@@ -166,6 +168,15 @@ class MessageDataset(LazyDataset):
             topics = set(part.store.topics()) - {one.queue.topic for one in part.slices}
             for topic in sorted(topics & named_texts(wanted)):
                 LOG.warning("%s is a topic of the broker, which this query does not read", topic)
+
+    def _warn_of_unknown_topics(self, wanted: Any) -> None:
+        """A misspelt topic is no error in a query, and has no rows."""
+        named = implied_values(self._readable, wanted, "topic") or frozenset()
+        known = set[str]().union(*(part.store.view.known_topics for part in self._parts))
+        for topic in sorted(named - known):
+            LOG.warning(
+                "there is no topic %r. %s", topic, nearest(topic, known, last=is_system_topic)
+            )
 
     def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
         return self._read_all(self.plan(wanted), columns)

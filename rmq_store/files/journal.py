@@ -20,7 +20,13 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
 
-from rmq_store.errors import AccessError, CorruptConfigError, InvalidArgumentError, StoreError
+from rmq_store.errors import (
+    AccessError,
+    CorruptConfigError,
+    InvalidArgumentError,
+    StoreError,
+    TargetExistsError,
+)
 from rmq_store.escaping import json_text
 from rmq_store.files.durable_files import LARGEST_JSON, read_file, write_whole
 
@@ -265,7 +271,16 @@ def refuse_uri(target: str) -> None:
         )
 
 
-def has_content(path: str) -> bool:
+def has_content(path: str | os.PathLike[str]) -> bool:
     """Whether `path` is a file, or a folder that is not empty."""
     target = Path(path)
     return target.exists() and (not target.is_dir() or any(target.iterdir()))
+
+
+def refuse_content(path: str | os.PathLike[str], advice: str) -> None:
+    """Raise TargetExistsError unless a folder can be made at `path`. `advice`: of one with content."""
+    if not has_content(path):
+        return
+    if not Path(path).is_dir():
+        raise TargetExistsError(path, reason="the target is a file", advice="Name a new folder")
+    raise TargetExistsError(path, reason="the target exists already, with content", advice=advice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from typing import Final
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
@@ -41,6 +42,9 @@ RESERVED_PREFIX: Final = "rmq_sys_"  # by TopicValidator, for topics of the brok
 # %LMQ% queues list records of other topics a second time.
 _PREFIXES = (RESERVED_PREFIX, "RMQ_SYS_", RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX)
 _REPLY_SUFFIX = "_REPLY_TOPIC"
+_NAMED_AFTER_BROKERS = tuple(
+    RESERVED_PREFIX + kind for kind in ("REVIVE_LOG_", "SYNC_BROKER_MEMBER_")
+)
 
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]")
 # Between group and topic in a pop retry topic of version 2 (KeyBuilder), in this release or another.
@@ -55,17 +59,28 @@ def topic_of_broker(broker_name: str, path: str) -> str | None:
     return None if broker_name in path.split("/") else broker_name
 
 
-def is_system_topic(topic: str, cluster: str | None = None, broker: str | None = None) -> bool:
+def names_of_brokers(topics: Iterable[str]) -> frozenset[str]:
+    """The names of clusters and brokers after which topics of a store are named that no user can create.
+
+    Brokers of 5.0 and later have them (PopAckConstants, TopicValidator).
+    """
+    return frozenset(
+        topic.removeprefix(prefix)
+        for topic in topics
+        for prefix in _NAMED_AFTER_BROKERS
+        if topic.startswith(prefix)
+    )
+
+
+def is_system_topic(topic: str, own: Collection[str | None] = ()) -> bool:
     """Whether `topic` belongs to the broker and was not created by a user.
 
     These are retry, dead-letter, delay, timer, transaction, trace and pop topics, and `%LMQ%`
-    queues, whose records are in a user's topic too. With `cluster` and `broker`, also the topics
-    that a broker names after its cluster and itself.
+    queues, whose records are in a user's topic too. With `own`, names of clusters and brokers, also the
+    topics that a broker names after its cluster and itself.
     """
-    if topic in _NAMES or topic.startswith(_PREFIXES):
-        return True
-    own = [name for name in (cluster, broker) if name]
-    return topic in own or topic in [name + _REPLY_SUFFIX for name in own]
+    named = topic.startswith(_PREFIXES) or topic in _NAMES
+    return named or topic in own or topic.removesuffix(_REPLY_SUFFIX) in own
 
 
 def forbidden_character(topic: str) -> str | None:

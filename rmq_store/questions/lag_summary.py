@@ -97,6 +97,16 @@ class LagAnswer:
         """A sentence for each group and topic, a row of `by_group`, that lost messages."""
         yield from self._sentences(_LOSSES)
 
+    def without_offset(self, question: LagQuestion) -> Iterator[str]:
+        """A sentence for each asked group without an offset; where none was asked for, if all have none."""
+        known = {row["consumerGroup"] for row in self.rows}
+        lacking = [f"group {group} has no" for group in question.groups if group not in known]
+        if not question.groups and not known:
+            lacking = ["no group has an"]
+        of = f" of topic {', '.join(question.topics)}" if question.topics else ""
+        for who in lacking:
+            yield f"{who} offset{of}, so that how far it is behind is not known"
+
     def _sentences(self, of_status: Mapping[str, str]) -> Iterator[tuple[dict[str, Any], str]]:
         queues = Counter((row["status"], row["consumerGroup"], row["topic"]) for row in self.rows)
         for total in self.by_group():

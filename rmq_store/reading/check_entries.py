@@ -30,6 +30,8 @@ SoundRows = tuple[ListedEntries, Headers, pa.Array | None]
 
 OTHER_OFFSET = "lists a record at another queue offset than its own"
 """The end of the reason for an entry whose record says another queueOffset."""
+NOT_OF_QUEUE = "lists a record of another queue"
+"""The end of the reason for an entry whose record names another queue."""
 
 _SAID: set[str] = set()  # stores of which was said that messages moved up in their queues
 
@@ -177,7 +179,7 @@ class EntryCheck:
         return CorruptQueueError(
             self._log.path_at(int(rows.log_offset[row])),
             offset=LogOffset(int(rows.log_offset[row])),
-            reason=f"queue {rows.queue_of(row).name} lists a record of another queue",
+            reason=f"queue {rows.queue_of(row).name} {NOT_OF_QUEUE}",
             expected=rows.queue_of(row).name,
             actual=f"{topic}/{int(headers.queue_id[row])}",
             advice="The entry is damaged, left from before the log was cut, or in a file or folder that was "

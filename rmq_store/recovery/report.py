@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rmq_store.consumequeue.entries_after_log import entries_by_queue, line_of_lost_end
+from rmq_store.consumequeue.entries_after_log import (
+    entries_by_queue,
+    line_of_lost_end,
+    rows_of_counts,
+)
 from rmq_store.errors import spoken
 from rmq_store.escaping import json_text, printable
 from rmq_store.files.changes import Change
@@ -164,7 +168,7 @@ class RecoveryReport:
         return json_text(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain values for JSON; queues as topic@queueId -> [min, max]."""
+        """The report as plain values for JSON."""
         found: dict[str, Any] = {
             name: getattr(self, name)
             for name in self.__dataclass_fields__
@@ -179,15 +183,15 @@ class RecoveryReport:
             {"path": file.path, "what": file.what, "bytes": file.bytes} for file in self.files
         ]
         found["left_out"] = [
-            {"topic": queue.topic, "queue_id": queue.queue_id, **asdict(left)}
-            for queue, left in self.left_out.items()
+            {**queue._asdict(), **asdict(left)} for queue, left in self.left_out.items()
         ]
         for name in ("entries_after_log", "entries_in_damage"):
             counts: dict[QueueId, int] = getattr(self, name)
-            found[name] = {f"{q.topic}@{q.queue_id}": count for q, count in counts.items()}
-        found["queues"] = {
-            f"{queue.topic}@{queue.queue_id}": list(ends) for queue, ends in self.queues.items()
-        }
+            found[name] = rows_of_counts(counts)
+        found["queues"] = [
+            {**queue._asdict(), "min_offset": least, "max_offset": most}
+            for queue, (least, most) in self.queues.items()
+        ]
         return found
 
     def __str__(self) -> str:

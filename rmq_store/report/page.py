@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
-from rmq_store.errors import AccessError, InvalidArgumentError, StoreError
+from rmq_store.errors import AccessError, InvalidArgumentError, StoreError, TargetExistsError
 from rmq_store.escaping import LOG, printable
 from rmq_store.report.plot_to_svg import svg_of
 from rmq_store.report.section import Report, Section
@@ -95,7 +95,7 @@ def check_target(
             target, reason="this is not a regular file", advice="Name another file"
         )
     if target.exists() and not overwrite and not _is_report(target):
-        raise InvalidArgumentError(
+        raise TargetExistsError(
             target,
             reason="the file exists and is not a report",
             advice="Name another file, or give --overwrite",

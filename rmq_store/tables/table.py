@@ -22,6 +22,8 @@ DOUBLE, DAY, TEXTS = pa.float64(), pa.date32(), pa.list_(pa.string())
 _PIECE_ROWS = 8192
 PATHS = ("path", "file", "configFile")
 """Columns of any table that are paths."""
+SENTENCES = ("meaning", "reason", "why")
+"""Columns of any table that are sentences."""
 Row = Mapping[str, Any]
 RowsOf = Callable[[MessageStore, Sequence[QueueSlice] | None], Iterable[Row]]
 RowsPastDamage = Callable[[MessageStore, OnDamage | None], Iterable[Row]]

@@ -20,7 +20,8 @@ def camel_case(name: str) -> str:
 def as_json_object(report: Any) -> Any:
     """A report as plain values. Fields of dataclasses become camelCase keys; keys of mappings stay.
 
-    The outermost mapping is an exception: its keys are a report's fields, so they become camelCase.
+    The outermost mapping and those in lists are exceptions: their keys are fields, of a report or a row, so
+    they become camelCase.
     """
     if isinstance(report, Mapping):
         return {camel_case(name): _plain(value) for name, value in report.items()}
@@ -34,5 +35,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [as_json_object(item) for item in value]
     return value.value if isinstance(value, Enum) else value

@@ -378,7 +378,12 @@ def _unread(store: MessageStore) -> Iterator[Finding]:
     unread: dict[str, list[tuple[int, int]]] = {}
     for queue, state in store.snapshot().queues.items():
         count = state.max_offset - state.min_offset
-        if count and not store.view.is_read(queue):
+        if not count or store.view.is_read(queue):
+            continue
+        others = store.view.health.of_other_queues
+        if queue in others.by_queue:  # a folder under a wrong name is no topic
+            count -= others.count(queue)
+        if count > 0:
             unread.setdefault(queue.topic, []).append((queue.queue_id, count))
     for topic, queues in unread.items():
         if store.view.is_undeclared(topic) and not store.is_undeclared(topic):

@@ -11,6 +11,8 @@ from typing import Any
 from rmq_store.errors import spoken
 
 _KEPT_OF_A_CODE = 50  # findings listed one by one; further ones are counted
+# How the codes begin that explain others: what queues and index lack follows from the log.
+_CAUSES = ("log-", "checkpoint-ahead")
 
 BEING_WRITTEN = (
     "Normal in a store that a broker is writing. Stop it, or verify a copy, to see all of it"
@@ -82,9 +84,14 @@ class Findings:
             self.add(finding)
 
     def __iter__(self) -> Iterator[Finding]:
-        order = list(Severity)
+        order, causes = list(Severity), len(_CAUSES)
         found = [*self.kept, *self.further.values()]
-        return iter(sorted(found, key=lambda one: -order.index(one.severity)))
+
+        def key(one: Finding) -> tuple[int, int]:
+            starts = (at for at, start in enumerate(_CAUSES) if one.code.startswith(start))
+            return -order.index(one.severity), next(starts, causes)
+
+        return iter(sorted(found, key=key))
 
     def __len__(self) -> int:
         return len(self.kept) + len(self.further)

@@ -17,7 +17,7 @@ from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
-from rmq_store.reading.check_entries import OTHER_OFFSET
+from rmq_store.reading.check_entries import NOT_OF_QUEUE, OTHER_OFFSET
 from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
@@ -355,14 +355,26 @@ def _dangling(
             count=counts[True],
         )
     if counts[False]:
+        meaning, todo = _without_record(store, queue, first[None])
         yield an_error(
             "queue-dangling-entry",
             folder,
-            f"{counted(counts[False], 'entry')} of queue {name} pointing to no record of the queue; the "
-            f"first: {first[None]}",
-            f"Readers skip them; a consumer stops or skips there. {_mending(first[None])}",
+            f"{counted(counts[False], 'entry')} of queue {name} {meaning}",
+            f"Readers skip them; a consumer stops or skips there. {todo}",
             count=counts[False],
         )
+
+
+def _without_record(store: MessageStore, queue: QueueId, first: StoreError) -> tuple[str, str]:
+    """What entries without a record of the queue are, by the first, and what to do."""
+    others = store.view.health.of_other_queues.by_queue
+    if first.reason.endswith(NOT_OF_QUEUE) and queue in others:
+        return (
+            f"leading to records of other queues, the first to one of {first.actual}: its folder, or a file "
+            "in it, was copied, renamed or exchanged",
+            f"Move it away if it is a copy. {_REBUILD}",
+        )
+    return f"pointing to no record of the queue; the first: {first}", _mending(first)
 
 
 def _mending(first: StoreError) -> str:

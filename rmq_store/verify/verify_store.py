@@ -6,6 +6,7 @@ All processes use the same snapshot of the store, so that they see the same stat
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -114,6 +115,7 @@ _MOST_DAMAGE = 10_000  # places of one part of the log with which entries are co
 
 # What the index, the checkpoint or a consumer says of records after the end that the log had at first.
 _AHEAD = (
+    "log-end-lost",
     "checkpoint-ahead",
     "index-beyond-log",
     "consumer-ahead",
@@ -335,6 +337,22 @@ def _refused_files(store: MessageStore) -> Iterator[Finding]:
             )
 
 
+def _lost_end(store: MessageStore) -> Iterator[Finding]:
+    """The finding for an end of the log that is lost, as queues prove it."""
+    end = store.log_range()[1]
+    try:
+        lost = store.view.health.log_end.lost_end
+    except AccessError:  # of the checkpoint, which checkpoint_findings reports
+        return
+    if lost is not None and store.view.health.log_end.is_listed_beyond(end):
+        yield an_error(
+            "log-end-lost",
+            store.log.path_at(end),
+            f"{lost.reason}. It ends at log offset {end}",
+            f"{lost.advice}, before a broker starts on this store and before any repair",
+        )
+
+
 def _refused(error: StoreError, part: str, advice: str) -> Finding:
     return an_error(
         f"{part}-file-refused",
@@ -452,11 +470,13 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     findings.add_all(waiting_findings(store, whole.tally))
     findings.add_all(queueless_findings(store, whole.tally))
     findings.add_all(unlisted_findings(store, whole.tally))
-    findings.add_all(check_entries(store, whole.tally, whole.damage))
+    lost_end = list(_lost_end(store))
+    after = [(store.log_range()[1], sys.maxsize)] if lost_end else []
+    findings.add_all(check_entries(store, whole.tally, [*whole.damage, *after]))
     findings.add_all(order_findings(store, whole.entries))
     findings.add_all(index_end_finding(store, whole.entries))
     findings.add_all(_refused_files(store))
-    beside = Findings()
+    beside = Findings(lost_end)
     health = check_files(store, beside)
     beside.add_all(_about_index(store, health, whole))
     beside.add_all(start_findings(store))
@@ -596,10 +616,11 @@ def severities(findings: Iterable[Finding]) -> dict[str, int]:
 
 
 _REBUILD = "rmqstore rebuild STORE --to NEW lists all messages of the log in a new store"
+_FIND_END = "look for the lost end of the log in a replica or a copy, before any repair"
 # By codes, or by how they begin; the first that fits. Each finding has an advice of its own too.
 _NEXT_STEPS = {
     "log-file-": "begin with the files of the log, as it says above",
-    "checkpoint-ahead": "look for the lost end of the log in a replica or a copy, before any repair",
+    **dict.fromkeys(("log-end-lost", "checkpoint-ahead"), _FIND_END),
     "not-closed": "rmqstore recover STORE shows what it would repair",
     "log-damaged": "rmqstore salvage STORE --to NEW copies all intact messages into a new store",
     "queue-misses-record": _REBUILD,

@@ -19,9 +19,10 @@ from rmq_store.config.locate import (
 )
 from rmq_store.config.rocksdb import refuse_rocksdb_config
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.errors import NotAStoreError, cannot_create, shown_path
+from rmq_store.errors import cannot_create, shown_path
 from rmq_store.escaping import LOG
 from rmq_store.files.changes import cut
+from rmq_store.files.journal import refuse_content
 from rmq_store.format.byte_layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.markers.lock_file import StoreLock
@@ -54,12 +55,7 @@ def make_store(
     known, traits, root = StoreConfig.of(config), dialect(release), Path(path)
     _ = known.flushes_each_append  # raises for an unknown flushDiskType before a file is created
     try:
-        if root.exists() and (not root.is_dir() or any(root.iterdir())):
-            raise NotAStoreError(
-                root,
-                reason="the path exists and is not an empty folder",
-                advice="Use a new folder, or append_to for an existing store",
-            )
+        refuse_content(root, "Use a new folder, or append_to for an existing store")
         for name in (CONSUMEQUEUE_DIR, INDEX_DIR, CONFIG_DIR):
             (root / name).mkdir(parents=True, exist_ok=True)
         known = with_log_of_its_own(known)

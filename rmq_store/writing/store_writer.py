@@ -118,7 +118,7 @@ class StoreWriter:
         """Create a store in a new or empty folder; `release`: the broker release to write as.
 
         `config`: the broker's names (StoreConfig, a mapping, or a broker.conf); the broker's
-        defaults apply. Raises NotAStoreError if the folder has content, AccessError,
+        defaults apply. Raises TargetExistsError if the folder has content, AccessError,
         StoreLockedError.
         """
         return cls._of(make_store(path, config, release, broker_name))

@@ -29,6 +29,7 @@ from rmq_store.files.journal import (
     parse_entry,
     read_entry,
     refusals,
+    refuse_content,
     write_entry,
 )
 from rmq_store.files.safe_paths import is_plain_name, refuse_links
@@ -199,10 +200,8 @@ class Manifest(Journal[WaveBegun, Exported]):
         if not self.target.exists() or self.folder.is_dir():
             return
         if not self.target.is_dir() or any(one.name != LOCK for one in self.target.iterdir()):
-            raise JournalError(
-                self.target,
-                reason="the folder has content that no export wrote",
-                advice="Name a new folder, or the target of an export",
+            refuse_content(
+                self.target, "No export wrote it. Name a new folder, or an export's target"
             )
 
     def load(self) -> None:

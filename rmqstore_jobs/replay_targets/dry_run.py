@@ -156,7 +156,7 @@ def _queues(spec: ReplaySpec, groups: list[Row]) -> Iterator[PlannedQueue]:
             topic=origin,
             queue_id=queue,
             start_offset=min(row["start"] for row in rows),
-            end_offset=max(row["last"] for row in rows) + 1,
+            stop_offset=max(row["last"] for row in rows) + 1,
             target_topic=topic,
             target_queue_id=to,
             messages=sum(row["messages"] for row in rows),

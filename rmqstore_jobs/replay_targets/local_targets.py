@@ -24,6 +24,7 @@ from rmq_store.files.journal import has_content
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.log_slices import LogSlice
 from rmq_store.text.progress import Progress
+from rmq_store.text.sizes import counted
 from rmq_store.writing.open_for_writing import with_log_of_its_own
 from rmqstore_jobs.replay_targets.replay_call import ReplayCall
 from rmqstore_jobs.replay_targets.replay_parquet import PARQUET, write_parquet
@@ -203,7 +204,7 @@ class LocalReplay(ReplayCall):
     def _ranges(self, ends: Mapping[QueueId, int]) -> tuple[TargetRange, ...]:
         before = {QueueId(t, q): end for t, q, end in self.current.target_queues}
         ranges = (TargetRange(*q, before.get(q, 0), end) for q, end in sorted(ends.items()))
-        return tuple(part for part in ranges if part.start < part.stop)
+        return tuple(part for part in ranges if part.start_offset < part.stop_offset)
 
     # --- into Parquet ----------------------------------------------------------------------------
 
@@ -225,11 +226,13 @@ class LocalReplay(ReplayCall):
         self._record(parquet_done=True)
 
     def _failure(self, error: Exception) -> str:
-        """Why it ended early. After damage, also how to get rid of what it has made."""
+        """Why it ended early. After damage, also what it has made, and how to get rid of that."""
         reason = failure(error)
         if not is_damage(reason):
             return reason
-        return f"{reason}; {self.journal.how_to_start_again(self.current)}"
+        made = counted(self.counts[WRITTEN], "message") if self.spec.to_store else "a part"
+        again = self.journal.how_to_start_again(self.current)
+        return f"{reason}. The target has {made} from before the damage; {again}"
 
     # --- result ----------------------------------------------------------------------------------
 

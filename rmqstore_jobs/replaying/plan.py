@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.commitlog.marks import refuse_other_store
-from rmq_store.files.journal import JournalError, has_content
+from rmq_store.files.journal import JournalError, has_content, refuse_content
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.search.log_partitions import joined, offset_steps
@@ -148,7 +147,8 @@ def cut_short(journal: ReplayJournal, spec: ReplaySpec) -> ReplayRun | None:
             reason="the target has an unfinished replay with other options",
             expected=", ".join(f"{name}={before.asked.get(name)!r}" for name in other),
             actual=", ".join(f"{name}={asked[name]!r}" for name in other),
-            advice=f"Finish it with its options, or, {journal.how_to_start_again(before)}",
+            advice="Finish it with its options, unless damage of its source stopped it, or, "
+            f"{journal.how_to_start_again(before)}",
         )
     return before
 
@@ -170,17 +170,14 @@ def _is_done(journal: ReplayJournal, spec: ReplaySpec, done: ReplayRun) -> Journ
 
 
 def refuse_to_mix(spec: ReplaySpec) -> None:
-    """Raise JournalError if a new run would add to the target without --append."""
+    """Raise TargetExistsError if a new run would add to the target without --append."""
     to_store, to_parquet = spec.to_store, spec.to_parquet
-    if to_store is not None and has_content(to_store) and not spec.append:
-        raise JournalError(
-            Path(to_store),
-            reason="the target already exists, and is not from an unfinished replay",
-            advice="Give --append to add to it, or name a new folder",
+    if to_store is not None and not spec.append:
+        refuse_content(
+            to_store,
+            "It is not from an unfinished replay. Give --append to add to it, or name a new folder",
         )
-    if to_parquet is not None and has_content(to_parquet):
-        raise JournalError(
-            Path(to_parquet),
-            reason="the Parquet target already exists",
-            advice="Name a new folder; a replay does not add Parquet files to a folder",
+    if to_parquet is not None:
+        refuse_content(
+            to_parquet, "Name a new folder; a replay does not add Parquet files to a folder"
         )

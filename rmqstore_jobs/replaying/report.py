@@ -14,12 +14,12 @@ from rmqstore_jobs.running.result_tables import JobResult, print_pairs, print_ta
 
 @dataclass(frozen=True, slots=True)
 class TargetRange:
-    """The queue offsets [start, stop) of the target that got the messages of a queue."""
+    """The queue offsets [start_offset, stop_offset) of the target that got the messages of a queue."""
 
     topic: str
     queue_id: int
-    start: int
-    stop: int
+    start_offset: int
+    stop_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,13 @@ class PlannedQueue:
     """A dry run's row for a source queue and its target queue. The target queue is None if a client
     chooses it.
 
-    Offsets [start, end) are from the first to the last message. `bytes` counts bodies as they are
-    sent.
+    The offsets, half-open, are from the first to the last message. `bytes` counts bodies as they are sent.
     """
 
     topic: str
     queue_id: int
     start_offset: int
-    end_offset: int
+    stop_offset: int
     target_topic: str
     target_queue_id: int | None
     messages: int

@@ -12,9 +12,10 @@ _DAMAGE = re.compile(
 )
 _OF_QUEUES = re.compile(r"\[RMQSTORE_CORRUPT_QUEUE\]|\[RMQSTORE_MISSING_FILE\] .*?consumequeue/")
 _REBUILT = (
-    "a rebuilt store (`rmqstore rebuild` makes queues from the log, and keeps groups and offsets)"
+    "a rebuilt store (`rmqstore rebuild STORE --to NEW` makes queues from the log, and keeps groups and "
+    "offsets)"
 )
-_SALVAGED = "a salvaged store (`rmqstore salvage` copies the intact messages into a new store)"
+_SALVAGED = "a salvaged store (`rmqstore salvage STORE --to NEW` copies the intact messages into a new store)"
 
 
 class AlreadyDoneError(JournalError):

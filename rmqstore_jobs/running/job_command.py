@@ -23,7 +23,13 @@ from rmq_store.escaping import LOG, json_text
 from rmq_store.heap_settings import keep_freed_memory
 from rmqstore_jobs.running.failures import AlreadyDoneError, is_damage, is_from_spark, reason_of
 from rmqstore_jobs.running.result_tables import JobResult
-from rmqstore_jobs.running.source_options import RareOption, advice_in_shell_words, rare_option
+from rmqstore_jobs.running.source_options import (
+    WORDS,
+    RareOption,
+    advice_in_shell_words,
+    rare_option,
+    spelled,
+)
 from rmqstore_jobs.running.spark_engine import AUTO, ENGINES, runs_on_spark
 from spark_source.options.definitions import OPTIONS
 from spark_source.options.secret import hide_secrets
@@ -66,14 +72,17 @@ _Spec = TypeVar("_Spec")
 
 
 class JobCommand(OnceCommand):
-    """A command that names the nearest option for an unknown one."""
+    """A command that names the nearest option for an unknown one, or its word for one of the source."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as wrong:
-            known = [name for param in self.params for name in (*param.opts, *param.secondary_opts)]
-            hint = nearest(wrong.option_name, [name for name in known if name.startswith("--")])
+            options = (one for one in self.params if not getattr(one, "hidden", False))
+            shown = {name for one in options for name in (*one.opts, *one.secondary_opts)}
+            words = {spelled(name): word for name, (word, _) in WORDS.items() if word in shown}
+            given = words.get(spelled(wrong.option_name.lstrip("-")), wrong.option_name)
+            hint = nearest(given, [name for name in shown if name.startswith("--")])
             raise click.UsageError(f"unknown option {wrong.option_name}. {hint}", ctx) from None
 
     @property
@@ -256,7 +265,7 @@ def print_result(answer: JobResult, as_json: bool, report: str | None, warnings:
     # Like other shell tools: end without an error when the reader of the output closes it. Only here,
     # because a connection that breaks during a job's work is an error.
     with on_broken_pipe(signal.SIG_DFL):
-        answer.show(Console(stderr=as_json), warnings)
+        answer.show(Console(stderr=as_json), warnings, errors=Console(stderr=True))
         if as_json:
             print(answer.to_json())
         sys.stdout.flush()

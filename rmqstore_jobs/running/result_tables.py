@@ -19,7 +19,6 @@ from rich.text import Text
 
 from rmq_store.cli.table_layout import Column, Layout, filled
 from rmq_store.escaping import json_text, printable
-from rmq_store.tables.table import PATHS
 from rmq_store.text.json_keys import as_json_object, camel_case
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import in_utc
@@ -49,23 +48,26 @@ class JobResult(ABC):
 
     def _as_json_object(self) -> dict[str, Any]:
         fields: dict[str, Any] = as_json_object(self)
+        fields["source"]["options"] = as_json_object(self.source.options)
         return fields
 
     def save(self, path: str) -> None:
         """Write the JSON to a file."""
         Path(path).write_text(self.to_json(indent=1) + "\n", encoding="utf-8")
 
-    def show(self, console: Console, warnings: int = 0) -> None:
+    def show(self, console: Console, warnings: int = 0, errors: Console | None = None) -> None:
         """Print for a person: the verdict and the problems, then the tables and what was read.
 
-        `warnings`: how many the job has logged.
+        `warnings`: how many the job has logged. `errors` takes what is wrong, if it is given.
         """
         good = "bold green" if self.ok else "bold yellow"
         style = good if self.stopped_by is None else "bold red"
         after = f"; {counted(warnings, 'warning')} before" if warnings else ""
-        console.print(Text(printable(self._verdict() + after), style=style), soft_wrap=True)
+        errors = errors or console
+        first = console if self.stopped_by is None else errors
+        first.print(Text(printable(self._verdict() + after), style=style), soft_wrap=True)
         for problem in self.problems:
-            console.print(Text(printable(f"! {problem}"), style="bold red"), soft_wrap=True)
+            errors.print(Text(printable(f"! {problem}"), style="bold red"), soft_wrap=True)
         self._show_tables(console)
         print_pairs(console, "what was read", source_rows(self.source))
 
@@ -137,10 +139,7 @@ def print_table(console: Console, title: str, rows: Sequence[Row]) -> None:
         _print_plain(console, title, [list(rows[0]), *(row.values() for row in rows)])
         return
     shown = [[_cell(value) for value in row.values()] for row in rows[:_MOST_ROWS]]
-    columns = [
-        Column.of(name, [row[at] for row in shown], is_path=name in PATHS)
-        for at, name in enumerate(rows[0])
-    ]
+    columns = [Column.of(name, [row[at] for row in shown]) for at, name in enumerate(rows[0])]
     layout = Layout(columns, console.width, [name for name in rows[0] if name in _KEPT])
     lines = [line for row in shown for line in layout.lines(row)]
     _print_styled(console, title, layout.header(), lines)

@@ -71,8 +71,11 @@ _METAVARS = {
 
 def word_of(name: str) -> str:
     """The option of jobs for an option of the source: `minPartitions` is --min-partitions."""
-    if name in WORDS:
-        return WORDS[name][0]
+    return WORDS[name][0] if name in WORDS else spelled(name)
+
+
+def spelled(name: str) -> str:
+    """The name of an option of the source as a shell has such names."""
     return "--" + re.sub("[A-Z]", lambda found: f"-{found[0].lower()}", name)
 
 

@@ -176,9 +176,8 @@ class WantedQueues:
     topics: frozenset[str] | None
     pattern: str | None
     include_system: bool
-    cluster: str | None
     broker_name: str
-    own_topic: str | None  # of the broker
+    own_names: frozenset[str | None]  # of the broker and its cluster
 
     @classmethod
     def of(cls, store: MessageStore, asked: SourceOptions) -> WantedQueues:
@@ -188,9 +187,8 @@ class WantedQueues:
             None if asked.topics is None else frozenset(asked.topics),
             asked.topic_pattern,
             asked.include_system_topics,
-            store.config.brokerClusterName,
             store.broker_name,
-            store.own_topic,
+            store.own_names,
         )
 
     def __call__(self, queue: QueueId) -> bool:
@@ -199,7 +197,7 @@ class WantedQueues:
         topic = queue.topic
         if self.topics is not None:
             return topic in self.topics
-        if not self.include_system and is_system_topic(topic, self.cluster, self.own_topic):
+        if not self.include_system and is_system_topic(topic, self.own_names):
             return False
         return self.pattern is None or re.fullmatch(self.pattern, topic) is not None
 

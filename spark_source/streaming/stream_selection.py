@@ -94,9 +94,8 @@ class StreamSelection:
             self.topics,
             self.pattern,
             self.system,
-            store.config.brokerClusterName,
             name,
-            store.own_topic,
+            store.own_names,
         )
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders, require_store
-from rmq_store.errors import InvalidArgumentError, NotAStoreError, StoreError
+from rmq_store.errors import InvalidArgumentError, NotAStoreError, StoreError, TargetExistsError
 from rmq_store.escaping import LOG
 from rmq_store.files.journal import JournalError, has_content
 from rmq_store.files.parallel import one_ahead
@@ -70,7 +70,7 @@ def check_target(write: StoreWrite) -> bool:
     """Whether the write has anything to do: False for ifExists=ignore and a target that exists.
 
     Raises the error of a target that cannot be written to: NotAStoreError for a folder with other
-    files, StoreLockedError while a broker runs on it.
+    files, TargetExistsError for ifExists=error, StoreLockedError while a broker runs on it.
     """
     path = write.asked.path
     if write.overwrite and write.asked.if_exists != APPEND:
@@ -85,7 +85,7 @@ def check_target(write: StoreWrite) -> bool:
     if write.asked.if_exists == IGNORE:
         return False
     if write.asked.if_exists == ERROR:
-        raise InvalidArgumentError(
+        raise TargetExistsError(
             path,
             reason="the target exists, and the option ifExists is 'error'",
             advice="Nothing was written. Name a new folder, or leave the option out to append",

@@ -17,7 +17,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.rebuild import STATE_FILE, RebuildReport, rebuild
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.errors import AccessError, InvalidArgumentError, NotAStoreError, UndispatchedError
+from rmq_store.errors import AccessError, InvalidArgumentError, TargetExistsError, UndispatchedError
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import CLEAN, GoldenStore, in_a_queue, unpack
@@ -271,7 +271,7 @@ def test_a_target_with_content_or_of_another_rebuild_is_refused(
     target = tmp_path / "target"
     target.mkdir()
     (target / "some").write_text("file", "utf-8")
-    with pytest.raises(NotAStoreError, match="never rebuilt in place"):
+    with pytest.raises(TargetExistsError, match="never rebuilt in place"):
         rebuild(store.path, target)
     (target / STATE_FILE).write_text(json.dumps({"source": "other"}), "utf-8")
     with pytest.raises(InvalidArgumentError, match="unfinished rebuild with other options"):

@@ -14,7 +14,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.salvage import SalvageReport, salvage
 from rmq_store.arrow.encoding.properties import without_crc_item
-from rmq_store.errors import InvalidArgumentError, NotAStoreError
+from rmq_store.errors import InvalidArgumentError, TargetExistsError
 from rmq_store.format.record import Record
 from rmq_store.verify.verify_store import verify
 from tests.support.damage import log_bytes, same_bytes
@@ -151,7 +151,7 @@ def test_a_target_with_content_and_the_source_itself_are_refused(
     store = golden("clean-5.3.3")
     (tmp_path / "there").mkdir()
     (tmp_path / "there/file").write_text("mine")
-    with pytest.raises(NotAStoreError):
+    with pytest.raises(TargetExistsError):
         salvage(store.path, tmp_path / "there")
     with pytest.raises(InvalidArgumentError, match="must be separate folders"):
         salvage(store.path, store.path)

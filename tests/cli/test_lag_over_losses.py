@@ -169,3 +169,27 @@ def test_a_store_that_never_had_a_consumer_has_no_unknown_lag(tmp_path: Path) ->
     assert "there is no consumerOffset.json" in complaint("lag", path, expect=0)
     for words in (["--max-lag", "10"], ["--group", "TOOLS_CONSUMER"]):
         assert "is not known. Look for the file" in complaint("lag", path, *words, expect=1)
+
+
+def test_no_offset_is_no_lag_of_nothing(tmp_path: Path) -> None:
+    path = unpack(NAME, tmp_path).path
+    assert "group g-retry has no offset of topic orders" in complaint(
+        *(
+            "lag",
+            path,
+            "--group",
+            "g-retry",
+            "--group",
+            "g-slow",
+            "--topic",
+            "orders",
+            "--max-lag",
+            "1000",
+        ),
+        expect=1,
+    )
+    for file in Path(path, "config").glob("consumerOffset.json*"):
+        file.write_text('{"offsetTable": {}}')
+    assert run("lag", path).startswith("consumerGroup")
+    said = complaint("lag", path, "--max-lag", "1000", expect=1)
+    assert "no group has an offset, so that how far it is behind is not known" in said

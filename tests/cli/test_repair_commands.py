@@ -102,7 +102,8 @@ def test_messages_after_the_end_of_a_log_without_its_last_file_are_named(
         assert f"the messages of {'333' if left else '1,588'} entries in 17 queues" in done.stdout
         assert "for the file of the log" in done.stdout
     (report,) = objects("salvage", store.path, "--to", str(tmp_path / "json"), expect=1)
-    assert sum(report["entriesAfterLog"].values()) == (333 if left else 1588)
+    assert sum(row["entries"] for row in report["entriesAfterLog"]) == (333 if left else 1588)
+    assert all({"topic", "queueId", "entries"} == row.keys() for row in report["entriesAfterLog"])
     if left:
         assert (
             "messages of 333 entries in 17 queues" in call("recover", store.path, "--apply").stdout
@@ -249,3 +250,14 @@ def test_a_group_that_is_not_in_a_topic_is_not_said_to_be_unknown(store: GoldenS
     read = {row["topic"] for row in objects("lag", store.path, "--group", "g-slow")}
     other = sorted(topics - read)[0]
     assert objects("lag", store.path, "--topic", other, "--group", "g-slow") == []
+
+
+def test_reports_of_queues_are_rows_as_elsewhere(tmp_path: Path) -> None:
+    path = unpack("crash-5.3.3", tmp_path).path
+    for words in (["recover", path], ["rebuild", path, "--to", str(tmp_path / "new")]):
+        (report,) = objects(*words)
+        rows = [row for row in report["queues"] if row["topic"] == "payments"]
+        assert rows == [
+            {"topic": "payments", "queueId": 0, "minOffset": 0, "maxOffset": 218},
+            {"topic": "payments", "queueId": 1, "minOffset": 0, "maxOffset": 235},
+        ]

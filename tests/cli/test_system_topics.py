@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store.tables import TABLES
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import GoldenStore, unpack, user_topic
 from tests.support.running.commands import call, run
 
 Golden = Callable[[str], GoldenStore]
@@ -145,3 +145,15 @@ def test_a_transaction_of_a_topic_that_lost_a_queue_is_not_rolled_back(tmp_path:
     states = Counter(json.loads(line)["state"] for line in done.stdout.splitlines())
     assert states.total() == 30
     assert states["rolledBack"] == 0 < states["ended"]
+
+
+def test_topics_of_the_broker_show_themselves_by_topics_that_no_user_can_create(
+    golden: Golden, tmp_path: Path
+) -> None:
+    store = golden("clean-5.3.3")
+    rows = [json.loads(line) for line in run("topics", store.path, "--json").splitlines()]
+    assert {row["topic"] for row in rows} == {r["topic"] for r in store.truth if user_topic(r)}
+    path = unpack("clean-5.3.3", tmp_path).path
+    file = Path(path, "config/topics.json")
+    file.write_text(file.read_text().replace("rmq_sys_", "users_"))
+    assert "golden_REPLY_TOPIC" in run("topics", path)  # nothing proves whose it is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -211,3 +212,25 @@ def test_a_column_without_a_name_has_a_cell_for_later_values(kind: Kind) -> None
     assert layout.header() == ["   n"]
     assert layout.lines(["orders", "2"]) == [f"{CUT}  2"]
     assert Layout(columns, 3).is_listed
+
+
+def test_a_sentence_comes_on_several_lines_and_is_not_cut(
+    tmp_path: Path, rendered: Rendered
+) -> None:
+    stores = [Path(unpack("clean-5.5.0", tmp_path / name).path) for name in "ab"]
+    shutil.rmtree(stores[1] / "consumequeue/orders/1")
+    shutil.copytree(stores[1] / "consumequeue/payments/0", stores[1] / "consumequeue/orders/1")
+    lines = rendered(80, "diff", *map(str, stores))
+    assert all(cell_len(line) <= 80 for line in lines[:4])
+    assert "the entries lead to different messages, by their size" in " ".join(
+        word for line in lines for word in line.split()
+    )
+
+
+def test_what_follows_a_sentence_keeps_its_column() -> None:
+    columns = [Column.of("why", ["one two three four five six seven"]), Column.of("size", ["12"])]
+    layout = Layout(columns, 32)
+    assert layout.lines(["one two three four five six seven", "12"]) == [
+        "one two three four five       12",
+        "six seven",
+    ]

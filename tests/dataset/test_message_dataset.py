@@ -510,6 +510,9 @@ def test_what_a_dataset_refuses_and_warns_of(
             dataset.to_table(filter=F("nobody") == 1)
         assert not dataset.count_rows(F("topic") == "RMQ_SYS_TRANS_HALF_TOPIC")
         assert "RMQ_SYS_TRANS_HALF_TOPIC is a topic of the broker" in caplog.text
+        assert "there is no topic" not in caplog.text
+        assert dataset.count_rows((F("topic") == "ordrs") | (F("topic") == "orders")) == 971
+        assert "there is no topic 'ordrs'. Did you mean 'orders'?" in caplog.text
         every = opened.messages(include_system_topics=True)
         assert every.count_rows(F("topic") == "RMQ_SYS_TRANS_HALF_TOPIC")
         assert isinstance(dataset, ds.Dataset)

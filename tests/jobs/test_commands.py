@@ -278,7 +278,8 @@ def test_a_failed_task_is_reported_in_a_sentence_without_stack_traces(tmp_path: 
         check=False,
     )
     assert done.returncode == EXIT_REFUSED, done.stderr
-    assert "RMQSTORE_CORRUPT" in done.stdout
+    assert "RMQSTORE_CORRUPT" in done.stderr
+    assert "stopped" not in done.stdout
     assert "\tat " not in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -297,6 +297,13 @@ def test_several_stores_differ_by_broker_name(golden: Golden, tmp_path: Path) ->
     assert "matches no folder" in call("sql", str(tmp_path / "nobody*"), sql).stderr
 
 
+def test_a_misspelt_topic_is_named(golden: Golden) -> None:
+    query = "SELECT topic FROM messages WHERE topic = 'ordrs'"
+    said = call("sql", golden(NAME).path, query)
+    assert (said.returncode, said.stdout) == (0, "topic\n")
+    assert said.stderr.count("there is no topic 'ordrs'. Did you mean 'orders'?") == 1
+
+
 def test_options_choose_the_messages(golden: Golden) -> None:
     store = golden(NAME)
     count = "SELECT count(*) FROM messages"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
@@ -383,7 +384,11 @@ RULES: Mapping[str, Rule] = {
 
 def _is_system(store: CountedStore, topic: str) -> bool:
     names = [store.conf.get(name) for name in ("brokerClusterName", "brokerName")]
-    own = {name + end for name in names if name for end in ("", "_REPLY_TOPIC")}
+    # A broker says them in topics whose prefix no user may use.
+    said = re.findall(
+        r"rmq_sys_(?:REVIVE_LOG|SYNC_BROKER_MEMBER)_(\S+)", "\n".join(_declared(store))
+    )
+    own = {name + end for name in (*names, *said) if name for end in ("", "_REPLY_TOPIC")}
     return topic in own.union(SYSTEM) or topic.startswith(("%RETRY%", "%DLQ%", "rmq_sys_"))
 
 

@@ -21,10 +21,10 @@ from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import (
     InvalidArgumentError,
     InvalidMessageError,
-    NotAStoreError,
     ReadOnlyStoreError,
     StoreError,
     StoreLockedError,
+    TargetExistsError,
     UncleanStoreError,
 )
 from rmq_store.markers.checkpoint import Checkpoint
@@ -183,7 +183,7 @@ def test_a_config_name_is_refused_with_the_nearest(tmp_path: Path) -> None:
 
 def test_create_leaves_alone_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(NotAStoreError, match="append_to"):
+    with pytest.raises(TargetExistsError, match="append_to"):
         MessageStore.create(tmp_path)
     assert files_under(tmp_path) == {"notes.txt": b"mine"}
 

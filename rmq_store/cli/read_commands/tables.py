@@ -97,7 +97,7 @@ def lag(
     The row that is furthest behind comes first. The offsets come from the broker's offset file, which
     misses what was consumed since the broker wrote it; --json prints the file's age. Exit code 1 if a
     group lost messages, does not get some, has an offset behind them, or is more than --max-lag behind,
-    if the store lacks messages of any group, and if the offsets are gone.
+    if the store lacks messages of any group, if the offsets are gone, and if --max-lag finds none.
     """
     from rmq_store.questions.lag_summary import LagQuestion
 
@@ -241,6 +241,8 @@ def print_lag(
         lacks_some = warn_of_short_queues(asked.store)
         is_asked = bool(question.groups) or max_lag is not None
         unknown = list(_unknown_lag(asked.store, is_asked=is_asked))
+        if max_lag is not None and not unknown:
+            unknown += found.without_offset(question)
         rows = TABLES["groups"].of_rows(asked.store.broker_name, found.furthest_behind()[:top])
     if by_group:
         texts, numbers = (

@@ -7,7 +7,7 @@ import errno
 import os
 from pathlib import Path
 
-from rmq_store.errors import NotAStoreError
+from rmq_store.errors import TargetExistsError
 from rmq_store.files.durable_files import sync_one_folder
 from rmq_store.files.journal import refusals
 
@@ -22,7 +22,7 @@ _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 def place(new: Path, target: Path) -> None:
     """Put the folder `new` at `target`, which is missing or an empty folder.
 
-    Raises NotAStoreError, and changes nothing, if anything else is there.
+    Raises TargetExistsError, and changes nothing, if anything else is there.
     """
     with refusals(target):
         try:
@@ -30,7 +30,7 @@ def place(new: Path, target: Path) -> None:
         except OSError as error:
             if error.errno not in _OCCUPIED:
                 raise
-            raise NotAStoreError(
+            raise TargetExistsError(
                 target,
                 reason="the target appeared meanwhile",
                 expected="a folder that does not exist or is empty, as when the write began",

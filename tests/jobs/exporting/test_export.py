@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore, QueueId, StoreError
-from rmq_store.errors import InvalidArgumentError
+from rmq_store.errors import InvalidArgumentError, TargetExistsError
 from rmq_store.format.queues import QueueSlice
 from rmqstore_jobs import replay
 from rmqstore_jobs.export import ExportSpec, main, run
@@ -291,14 +292,19 @@ def test_damage_that_stops_an_export_or_a_replay_is_not_to_be_tried_again(
     store = damaged(tmp_path)
     words = [store.path, "--topic", "payments"]
     assert main([*words, "--to", str(tmp_path / "out")]) == EXIT_REFUSED
-    reported = " ".join(capsys.readouterr().out.split())
+    reported = " ".join(capsys.readouterr().err.split())
     assert "--mode DROPMALFORMED" in reported
     assert "to continue" not in reported
     for target in ("--to", "--to-parquet"):
         assert replay.main([*words, target, str(tmp_path / target)]) == EXIT_REFUSED
-        stopped = " ".join(capsys.readouterr().out.split())
+        stopped = " ".join(capsys.readouterr().err.split())
         assert "rmqstore salvage" in stopped
+        assert re.search(r"The target has (\d+ messages|a part) from before the damage; ", stopped)
         assert f"to start again, delete {tmp_path / target} and " in stopped
+        other = [store.path, "--topic", "orders", target, str(tmp_path / target)]
+        assert replay.main(other) == EXIT_REFUSED
+        refused = " ".join(capsys.readouterr().err.split())
+        assert "unless damage of its source stopped it, or, to start again, delete" in refused
 
 
 def test_damage_of_queues_is_to_be_rebuilt(
@@ -309,8 +315,8 @@ def test_damage_of_queues_is_to_be_rebuilt(
     (Path(store.path) / "consumequeue/orders/0/00000000000000002000").unlink()
     for target, job in (("a", main), ("b", replay.main)):
         assert job([store.path, "--to", str(tmp_path / target)]) == EXIT_REFUSED
-        stopped = " ".join(capsys.readouterr().out.split())
-        assert "from a rebuilt store (`rmqstore rebuild`" in stopped
+        stopped = " ".join(capsys.readouterr().err.split())
+        assert "from a rebuilt store (`rmqstore rebuild STORE --to NEW`" in stopped
         assert "salvage" not in stopped
 
 
@@ -375,7 +381,7 @@ def test_other_columns_other_stores_and_folders_of_others_are_refused(
         run(engine, spec(store, target, topic="orders", tags="FB"))
     with pytest.raises(match="other messages than those exported"):
         run(engine, spec(golden("clean-4.9.7"), target, topic="orders"))
-    with pytest.raises(match="content that no export wrote"):
+    with pytest.raises(TargetExistsError, match="No export wrote it"):
         run(engine, spec(store, tmp_path, topic="orders"))
     with pytest.raises(InvalidArgumentError, match="must be separate folders"):
         run(engine, spec(store, Path(store.path) / "out"))

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
+from rmq_store.errors import TargetExistsError
 from rmq_store.files.journal import JournalError
 from rmqstore_jobs.replay import main, run
 from rmqstore_jobs.replaying.report import PlannedQueue
@@ -37,7 +38,7 @@ def planned_of(store: GoldenStore, topic: str, target: str) -> list[PlannedQueue
                 topic=topic,
                 queue_id=queue,
                 start_offset=min(offsets),
-                end_offset=max(offsets) + 1,
+                stop_offset=max(offsets) + 1,
                 target_topic=target,
                 target_queue_id=queue,
                 messages=len(of_queue),
@@ -121,7 +122,7 @@ def test_it_reports_what_remains_of_a_stopped_replay(
     with pytest.raises(JournalError, match="this replay"):
         run(engine, replace(asked, dry_run=True))
     other = spec(store, to_store=str(tmp_path / "new"), topics=("orders",), dry_run=True)
-    with pytest.raises(JournalError, match="--append"):
+    with pytest.raises(TargetExistsError, match="--append"):
         run(engine, other)
 
 

@@ -40,6 +40,7 @@ def test_the_command_reports_and_says_how_it_went(
     assert saved["source"]["logRange"][0] == 0
     assert set(saved["source"]["queues"]) == {"orders"}
     assert saved["source"]["options"]["topics"] == ["orders"]
+    assert saved["source"]["options"]["toParquet"] == target
     assert main([*words, "--json"]) == EXIT_OK
     again = capsys.readouterr()
     assert "There is nothing to do" in again.err

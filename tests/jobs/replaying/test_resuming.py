@@ -15,7 +15,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmq_store import QueueId
-from rmq_store.errors import AccessError, ForeignLogError, MissingFileError, OtherStoreError
+from rmq_store.errors import (
+    AccessError,
+    ForeignLogError,
+    MissingFileError,
+    OtherStoreError,
+    TargetExistsError,
+)
 from rmq_store.files.journal import JournalError
 from rmq_store.writing.append_messages import RecordAppender
 from rmqstore_jobs.replay import run
@@ -41,11 +47,14 @@ def test_a_target_that_is_there_is_not_touched(
     with pytest.raises(JournalError, match="this replay is in the target"):
         run(engine, one)
     other = spec(store, to_store=str(tmp_path / "new"), topics=("documents",))
-    with pytest.raises(JournalError, match="--append"):
+    with pytest.raises(TargetExistsError, match="--append"):
         run(engine, other)
+    (tmp_path / "a file").touch()
+    with pytest.raises(TargetExistsError, match=r"the target is a file\. Name a new folder"):
+        run(engine, spec(store, to_store=str(tmp_path / "a file")))
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "file").touch()
-    with pytest.raises(JournalError, match="Parquet target already exists"):
+    with pytest.raises(TargetExistsError, match="does not add Parquet files"):
         run(engine, spec(store, to_parquet=str(tmp_path / "p")))
     assert read_back(tmp_path / "new") == before
 
@@ -86,9 +95,9 @@ def test_a_stopped_replay_goes_on_where_it_was(
     assert last.ok, last.problems
     assert last.run_id == first.run_id
     assert last.read == last.matched == len(expected_rows(store, everything))
-    assert sum(part.stop - part.start for part in last.target_queues if part.topic == "orders") == (
-        sum(record["topic"] == "orders" for record in store.truth)
-    )
+    assert sum(
+        q.stop_offset - q.start_offset for q in last.target_queues if q.topic == "orders"
+    ) == (sum(record["topic"] == "orders" for record in store.truth))
 
 
 def test_a_replay_does_not_go_on_with_another_store_at_the_path(

@@ -20,6 +20,7 @@ from rmq_store.errors import (
     InvalidMessageError,
     MissingFileError,
     NotAStoreError,
+    TargetExistsError,
     UncleanStoreError,
     UnsafeNameError,
 )
@@ -171,7 +172,7 @@ def test_a_store_that_exists_follows_the_option(kind: str, tmp_path: Path) -> No
     write_rows(target, 0, 10)
     write = StoreWrite("w", options(target, if_exists=kind))
     if kind == "error":
-        with pytest.raises(InvalidArgumentError, match="ifExists"):
+        with pytest.raises(TargetExistsError, match="ifExists"):
             check_target(write)
     else:
         assert check_target(write) is (kind == "append")
@@ -259,7 +260,7 @@ def test_what_appears_at_the_target_while_a_write_builds_is_not_deleted(
         before.update(seen())
 
     while_it_builds(monkeypatch, other)
-    with pytest.raises(NotAStoreError, match="appeared meanwhile"):
+    with pytest.raises(TargetExistsError, match="appeared meanwhile"):
         write_rows(target, 0, 20)
     assert before
     assert seen() == before
