@@ -14,7 +14,9 @@ from rmq_store.files.segments import SegmentFile, list_segments
 
 MARK_BYTES = 4096
 _ADVICE = "Put the store back, or start again; a stream then needs another checkpoint"
-IF_OTHER_STORE = "If another store is at the path now, start again: nothing of the one before is there"
+IF_OTHER_STORE = (
+    "If another store is at the path now, start again: nothing of the one before is there"
+)
 """Advice where all that was known of a log is gone: it may have expired."""
 
 

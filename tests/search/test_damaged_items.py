@@ -187,7 +187,9 @@ def damage_record(golden: GoldenStore, record: Truth) -> None:
 def damage_entry_of(golden: GoldenStore, record: Truth) -> None:
     """Zero the queue entry of a record."""
     at = record["queueOffset"] * 20
-    for file in Path(golden.path, "consumequeue", record["topic"], str(record["queueId"])).iterdir():
+    for file in Path(
+        golden.path, "consumequeue", record["topic"], str(record["queueId"])
+    ).iterdir():
         raw = bytearray(file.read_bytes())
         if 0 <= at - int(file.name) < len(raw):
             raw[at - int(file.name) : at - int(file.name) + 20] = bytes(20)

@@ -91,7 +91,7 @@ def test_a_store_whose_log_begins_after_the_one_before_may_be_another(
     partitions = list(reader.partitions())
     for file in (path / "commitlog").iterdir():
         file.rename(file.with_name(f"{int(file.name) + (1 << 20):020}"))
-    with pytest.raises(DataLossError, match="gone.*If another store is at the path now"):
+    with pytest.raises(DataLossError, match=r"gone.*If another store is at the path now"):
         list(reader.read(partitions[0]))
 
 
