@@ -106,7 +106,13 @@ def test_what_counts_messages_names_exchanged_files_and_call_no_message_lost(
 
 
 @pytest.mark.parametrize(
-    "words", [("cat",), ("usage",), ("find", "--key", "CUSTOMER_11"), ("find", "--text", "x")]
+    "words",
+    [
+        ("cat", "--topic", "orders"),
+        ("usage",),
+        ("find", "--key", "CUSTOMER_11"),
+        ("find", "--text", "x"),
+    ],
 )
 def test_what_reads_messages_names_the_file_of_a_record_that_is_not_there(
     words: tuple[str, ...], tmp_path: Path
