@@ -217,10 +217,10 @@ def _entries_at(
 def _said_by_record(
     store: MessageStore, parts: Sequence[QueueSlice], log_offset: int
 ) -> list[QueueSlice]:
-    """The entry in `parts` that the record at a log offset names, unless it leads to another record of its
-    queue.
+    """The entry in `parts` that the record at a log offset names, unless it leads to another record that
+    names it.
 
-    An entry that leads nowhere, or to a record of another queue, is damage, which its reader reports.
+    An entry that leads nowhere, or to a record of another place, is damage, which its reader reports.
     """
     said = store.lookup.recorded_queue_offset(log_offset)
     if said is None:
@@ -232,8 +232,7 @@ def _said_by_record(
                 return []
             where, size = int(entries.log_offset[0]), int(entries.size[0])
             other = store.lookup.recorded_queue_offset(where)
-            is_own = other is not None and other.queue == said.queue
-            is_own = is_own and store.log.is_record(where, size)
+            is_own = other == said and store.log.is_record(where, size)
             return [] if is_own and where != log_offset else [said]
     return []
 

@@ -13,6 +13,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import CorruptRecordError, StoreError
+from rmq_store.reading.check_entries import OTHER_OFFSET
 from rmq_store.search.find_messages import find
 from rmq_store.search.queue_selection import Search
 from rmq_store.verify.verify_store import verify
@@ -207,3 +208,18 @@ def test_damage_that_an_entry_of_another_queue_has_is_not_reported(tmp_path: Pat
             r["keys"] == "CUSTOMER_11" and (r["topic"], r["queueId"]) == ("orders", other)
             for r in golden.truth
         )
+
+
+def test_a_key_whose_queue_file_was_overwritten_by_a_later_one_is_no_smaller_answer(
+    tmp_path: Path,
+) -> None:
+    golden = unpack("direct-5.5.0", tmp_path)
+    files = sorted(Path(golden.path, "consumequeue", "payments", "0").iterdir())
+    of_queue = [r for r in golden.truth if (r["topic"], r["queueId"]) == ("payments", 0)]
+    lost = next(r for r in of_queue if r["queueOffset"] == 25 and in_a_queue(r))
+    files[1].write_bytes(files[2].read_bytes())  # queue offsets 20 to 39 list those from 40 on
+    found: list[StoreError] = []
+    with golden.open() as store:
+        messages = store.messages("payments", on_damage=found.append)
+        assert not messages.count_rows(pc.field("uniqKey") == lost["uniqKey"])
+    assert OTHER_OFFSET in found[0].reason
