@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from importlib import import_module
@@ -241,6 +241,16 @@ class MessageStore:
         Opening with a snapshot does so; what is read later may be of a store that came meanwhile.
         """
         refuse_other_store(self._log, self._snapshot.marks, str(self.path))
+
+    @contextmanager
+    def of_one_store(self) -> Iterator[None]:
+        """Raise OtherStoreError after a read, or in place of its error, as `refuse_other` does."""
+        try:
+            yield
+        except StoreError:
+            self.refuse_other()
+            raise
+        self.refuse_other()
 
     def release_files(self) -> None:
         """Close the files of a local store, for a caller with many open stores. The next read opens

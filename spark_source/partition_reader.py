@@ -41,13 +41,13 @@ def read_share(
     the plan's store, opened. Raises what `damage` raises, and OtherStoreError
     if another store took the place of the plan's meanwhile.
     """
-    batches = read_messages(plan, share, store, columns, damage, log_order=log_order)
-    for batch in batches:
-        if batch.num_rows:
-            yield batch
+    with store.of_one_store():
+        batches = read_messages(plan, share, store, columns, damage, log_order=log_order)
+        for batch in batches:
+            if batch.num_rows:
+                yield batch
+            yield from damage.rows(columns)
         yield from damage.rows(columns)
-    yield from damage.rows(columns)
-    store.refuse_other()
 
 
 def read_messages(

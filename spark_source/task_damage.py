@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from rmq_store import MessageStore
+from rmq_store.commitlog.marks import IF_OTHER_STORE
 from rmq_store.errors import DataLossError, MissingFileError, StoreError
 from rmq_store.format.queues import QueueId
 from rmq_store.reading.damage_modes import DamageTaker
@@ -65,5 +66,5 @@ def _data_loss(error: StoreError) -> DataLossError:
         error.path,
         offset=error.offset,
         reason=f"messages expired or were deleted during the read: {error.reason}",
-        advice="Read the remaining messages again, or set failOnDataLoss=false",
+        advice=f"Read the remaining messages again, or set failOnDataLoss=false. {IF_OTHER_STORE}",
     )

@@ -28,14 +28,19 @@ from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.byte_layout import (
     BLANK_SIZE,
     HEAD_SIZE,
+    HOST_V4_SIZE,
     MAGIC_BLANK,
     MIN_RECORD_SIZE,
+    RECORD_HEAD,
+    V6_EXTRA,
     Property,
+    segment_name,
 )
 from rmq_store.format.dledger import ENTRY_HEAD_SIZE, EntryHead
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId
-from rmq_store.format.record import Gap, Record, decode_record
+from rmq_store.format.record import Gap, Record, decode_record, host_size
+from rmq_store.format.sys_flag import SysFlag
 
 _SIZE_FIELD = 4
 _LEAST_LOOK = 64 << 10
@@ -105,6 +110,7 @@ class CommitLog:
             place=LogOffset,
         )
         self._file_size, self._entries, self.copied = file_size, entries, copied
+        self._other_bases: dict[int, int | None] = {}
         framed = {os.fspath(folder) for folder in entries}
         files = self.chain.segments if framed else ()
         bases = (file.base for file in files if os.path.dirname(file.path) in framed)
@@ -161,15 +167,53 @@ class CommitLog:
         Raises MissingFileError if no file holds the offset, CorruptRecordError if no record starts
         there.
         """
-        decoded = self._decode(offset)
-        if isinstance(decoded, Record):
-            return decoded
-        raise CorruptRecordError(
-            self.path_at(offset),
-            offset=LogOffset(offset),
-            reason=f"no record starts here: {decoded.value}",
-            advice="rmqstore verify lists the gaps",
-        )
+        try:
+            decoded = self._decode(offset)
+            if isinstance(decoded, Record):
+                return decoded
+            raise CorruptRecordError(
+                self.path_at(offset),
+                offset=LogOffset(offset),
+                reason=f"no record starts here: {decoded.value}",
+                advice="rmqstore verify lists the gaps",
+            )
+        except CorruptRecordError as error:
+            segment = self.chain.segment_at(offset)
+            base = None if segment is None else self.other_base(segment)
+            if base is None:
+                raise
+            raise CorruptRecordError(
+                error.path,
+                offset=error.offset,
+                reason=error.reason,
+                expected=error.expected,
+                actual=error.actual,
+                advice="The file has a wrong name: by the physicalOffset of its first record it is the file "
+                f"{segment_name(base)}. rmqstore verify says what to do first",
+            ) from None
+
+    def other_base(self, file: SegmentFile) -> int | None:
+        """The start of another file that the first record of a file names, if none of its own is in it.
+
+        None for copies of records, and for a file with entries.
+        """
+        if file.base not in self._other_bases:
+            skipped = self.copied or self.frame_at(file.base) or file.size < HEAD_SIZE
+            self._other_bases[file.base] = None if skipped else self._named_by_first(file)
+        return self._other_bases[file.base]
+
+    def _named_by_first(self, file: SegmentFile) -> int | None:
+        with self.window_of(file) as window:
+            window.fetch([0], [HEAD_SIZE])
+            head = window.bytes[:HEAD_SIZE].view(RECORD_HEAD)[0]
+            said, total = int(head["physical_offset"]), int(head["total_size"])
+            if said == file.base or said % self.chain.file_size or not 0 < total <= file.size:
+                return None
+            window.fetch([0], [total])
+            if not Headers(window.bytes, _FIRST, said).valid[0]:
+                return None
+        own = self.next_record(file, file.base + 1, self.chain.segment_end(file))
+        return None if own is not None else said
 
     def intact_at(self, offset: int) -> Record | None:
         """The record at `offset`, fully checked; None without one."""
@@ -301,6 +345,20 @@ class CommitLog:
             whole = bool(headers.valid[0]) and offset + total <= segment.base + segment.size
             whole = whole and (queue is None or _may_be_of(queue, headers))
         return headers if whole and (size is None or total == size) else None
+
+    def has_head(self, offset: int, stored: int) -> bool:
+        """Whether the head at a log offset is that of a record of this place, stored at that time (ms).
+
+        The rest of the record may be damaged.
+        """
+        segment = self.chain.segment_at(offset)
+        if segment is None or offset + HEAD_SIZE + V6_EXTRA > self.chain.segment_end(segment):
+            return False
+        raw = self.chain.read(offset, offset + HEAD_SIZE + V6_EXTRA)
+        head = raw[:HEAD_SIZE].view(RECORD_HEAD)[0]
+        after = host_size(int(head["sys_flag"]), SysFlag.BORN_HOST_V6) - HOST_V4_SIZE
+        time = raw[after : after + HEAD_SIZE].view(RECORD_HEAD)[0]["store_timestamp"]
+        return bool(head["physical_offset"] == offset and time == stored)
 
     def run_in(self, window: Window, segment: SegmentFile, at: int, upto: int) -> RecordRun:
         """The run of records of a file that start in [at, upto), log offsets.

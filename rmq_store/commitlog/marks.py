@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import LogOffset, OtherStoreError
-from rmq_store.files.segments import SegmentFile
+from rmq_store.files.segments import SegmentFile, list_segments
 
 MARK_BYTES = 4096
+_ADVICE = "Put the store back, or start again; a stream then needs another checkpoint"
+IF_OTHER_STORE = (
+    "If another store is at the path now, start again: nothing of the one before is there"
+)
+"""Advice where all that was known of a log is gone: it may have expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,7 @@ def refuse_other(before: Mark, now: Mark | None, path: str) -> None:
             reason="another store is at this path: its log has other bytes",
             expected=before.digest,
             actual=now.digest,
-            advice="Put the store back, or start again; a stream then needs another checkpoint",
+            advice=_ADVICE,
         )
 
 
@@ -61,14 +67,39 @@ def marks_of_files(log: CommitLog, stop: int) -> tuple[Mark, ...]:
 
 
 def refuse_other_store(log: CommitLog, marks: Iterable[Mark], path: str) -> None:
-    """Raise OtherStoreError if a log has other bytes than at `marks`. Files that are gone have expired.
+    """Raise OtherStoreError if a log has other bytes than at `marks`, or ends before one.
 
-    Reads the files that are at their paths now, also if others are open.
+    Files at its front that are gone have expired. Reads the files that are at their paths now, also if
+    others are open.
     """
+    known = tuple(marks)
+    if _has_all(known, log.chain.segments, path):
+        return
+    files = list_segments(log.chain.folders)
+    if _has_all(known, files, path) or not files:
+        return
+    end = files[-1].base + files[-1].size
+    for mark in known:
+        if mark.start >= end:
+            raise OtherStoreError(
+                path,
+                offset=LogOffset(mark.start),
+                reason="another store is at this path, or the last files of its log are gone",
+                expected=f"a file of the log with offset {mark.start}",
+                actual=f"a log that ends at {end}",
+                advice=_ADVICE,
+            )
+
+
+def _has_all(marks: Iterable[Mark], files: Sequence[SegmentFile], path: str) -> bool:
+    """Whether files of a log have the bytes of all marks. Raises OtherStoreError for other bytes."""
+    every = True
     for mark in marks:
-        file = log.chain.segment_at(mark.start)
-        if file is not None:
-            refuse_other(mark, _mark_now(file, mark.start, mark.stop), path)
+        at = bisect_right(files, mark.start, key=lambda file: file.base) - 1
+        now = _mark_now(files[at], mark.start, mark.stop) if at >= 0 else None
+        refuse_other(mark, now, path)
+        every = every and now is not None
+    return every
 
 
 def _mark_now(file: SegmentFile, start: int, stop: int) -> Mark | None:

@@ -7,10 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from rmq_store.commitlog.compare_doubled_files import refuse_doubled
-from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog, unreadable_files
 from rmq_store.errors import (
     CorruptRecordError,
@@ -22,7 +19,6 @@ from rmq_store.errors import (
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.byte_layout import segment_name
 
-_PHYSICAL_AT = 28
 _LOOKED_AT = 64  # files at either end of the log; each is a place of the disk
 _RENAME = "Give it that name before anything else: its messages are then read again"
 _TAKEN = (
@@ -74,10 +70,10 @@ def misnamed_files(
             every if len(every) <= 2 * _LOOKED_AT else [*every[:_LOOKED_AT], *every[-_LOOKED_AT:]]
         )
     for file in files:
-        base = None if log.copied or log.frame_at(file.base) else _other_base(log, file)
+        base = log.other_base(file)
         if base is not None:
             others = [other for other in log.chain.segments_from(base) if other.base == base]
-            taken = any(_other_base(log, other) is None for other in others)
+            taken = any(log.other_base(other) is None for other in others)
             yield MisnamedFile(file, base, _TAKEN if taken else _BOTH if others else _RENAME)
 
 
@@ -100,19 +96,3 @@ def refuse_misnamed(log: CommitLog) -> None:
         raise UnrecoverableStoreError(
             error.path, reason=error.reason, advice=f"{found.advice}. Nothing was changed"
         )
-
-
-def _other_base(log: CommitLog, file: SegmentFile) -> int | None:
-    """The start of another file that the first record of a file names, if none of its own is in it."""
-    chain = log.chain
-    with log.window_of(file) as window:
-        window.fetch([0], [_PHYSICAL_AT + 8])
-        raw = window.bytes[: _PHYSICAL_AT + 8].tobytes()
-        said, total = int.from_bytes(raw[_PHYSICAL_AT:], "big"), int.from_bytes(raw[:4], "big")
-        if said == file.base or said % chain.file_size or not 0 < total <= file.size:
-            return None
-        window.fetch([0], [total])
-        if not Headers(window.bytes, np.zeros(1, dtype=np.int64), said).valid[0]:
-            return None
-    own = log.next_record(file, file.base + 1, chain.segment_end(file))
-    return None if own is not None else said

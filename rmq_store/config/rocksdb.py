@@ -14,10 +14,10 @@ from rmq_store.config.rocksdb_config import names_in_databases
 from rmq_store.errors import UnsupportedStoreError, from_os_error
 from rmq_store.files.rocksdb import has_database
 from rmq_store.files.segments import list_segments
-from rmq_store.format.byte_layout import CONFIG_DIR, CONSUMEQUEUE_DIR
+from rmq_store.format.byte_layout import CONFIG_DIR, CONSUMEQUEUE_DIR, CONSUMEQUEUE_ROCKSDB_DIR
 
 # The second with useSeparateStorePathForRocksdbCQ.
-_FOLDERS = (CONSUMEQUEUE_DIR, "consumequeue_rocksdb")
+_FOLDERS = (CONSUMEQUEUE_DIR, CONSUMEQUEUE_ROCKSDB_DIR)
 
 
 def rocksdb_queues(root: Path) -> Path | None:

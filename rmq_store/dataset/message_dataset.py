@@ -201,7 +201,7 @@ class MessageDataset(LazyDataset):
     ) -> Iterator[pa.RecordBatch]:
         if not part.slices:
             return
-        with part.store.again() as store:
+        with part.store.again() as store, store.of_one_store():
             how = self._how.copy()
             how["columns"] = columns
             if encoded:
@@ -218,7 +218,6 @@ class MessageDataset(LazyDataset):
             for batch in by_index or store.read_slices(part.slices, **how):
                 if batch.num_rows:
                     yield batch
-            store.refuse_other()
 
     def _concerns(self, store: MessageStore, part: StorePart) -> Concerns:
         """Whether an error of a read is about messages that its filter may match."""

@@ -20,13 +20,25 @@ COMPACTION_LOG_DIR: Final = "compaction/compactionLog"
 COMPACTION_QUEUE_DIR: Final = "compaction/compactionCq"
 CONSUMEQUEUE_EXT_DIR: Final = "consumequeue_ext"
 INDEX_DIR: Final = "index"
+CONSUMEQUEUE_ROCKSDB_DIR: Final = "consumequeue_rocksdb"
 ROCKSDB_STORE_DIR: Final = "rocksdbstore"  # since 5.4.0 in every store
+TIMER_LOG: Final = "timerlog"
+TIMER_CHECK: Final = "timercheck"
 CONFIG_DIR: Final = "config"
 CHECKPOINT_FILE: Final = "checkpoint"
 ABORT_FILE: Final = "abort"
 ABORT_BACKUP_FILE: Final = "abort.bak"  # empty; every 5.x leaves it
 LOCK_FILE: Final = "lock"
 LOCK_CONTENT: Final = b"lock"
+OF_A_ROOT: Final = frozenset(
+    (
+        *(COMMITLOG_DIR, CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_EXT_DIR, INDEX_DIR),
+        *(COMPACTION_DIR, CONSUMEQUEUE_ROCKSDB_DIR, ROCKSDB_STORE_DIR, CONFIG_DIR, CHECKPOINT_FILE),
+        *(ABORT_FILE, ABORT_BACKUP_FILE, LOCK_FILE, TIMER_LOG, TIMER_CHECK, "timerwheel"),
+        *("kvStore", "transaction"),
+    )
+)
+"""What brokers and this package keep in the root of a store; the log may have another folder."""
 SEGMENT_NAME_DIGITS: Final = 20  # UtilAll#offset2FileName
 INDEX_NAME_DIGITS: Final = 17  # yyyyMMddHHmmssSSS, the broker's time zone
 

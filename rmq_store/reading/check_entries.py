@@ -132,7 +132,8 @@ class EntryCheck:
     def _moved_up(self, rows: ListedEntries, numbers: Ints) -> Mask:
         """The rows whose records have larger queue offsets than their entries, in a queue that is in order.
 
-        Such an entry leads behind the record of the entry before, and to before that of the next.
+        Such an entry leads behind the record of the entry before, and to before that of the next. A queue
+        that lists a record at its own queue offset too is not moved: a file of it was overwritten.
         """
         moved = np.zeros(len(rows), dtype=bool)
         larger = (numbers > rows.offset) & (rows.offset >= 0)
@@ -140,10 +141,18 @@ class EntryCheck:
             queue, mine = rows.queues[number], np.flatnonzero(larger & (rows.queue == number))
             if self._view.is_dense(queue):
                 for near in rows.near_rows(mine):
-                    moved[near] = self._in_order(queue, rows.take(near))
+                    ends = near[[0, -1]]
+                    places = zip(
+                        numbers[ends].tolist(), rows.log_offset[ends].tolist(), strict=True
+                    )
+                    if not any(self._lists(queue, *place) for place in places):
+                        moved[near] = self._in_order(queue, rows.take(near))
         if moved.any():
             self._say_moved(rows, numbers, int(moved.argmax()))
         return moved
+
+    def _lists(self, queue: QueueId, offset: int, place: int) -> bool:
+        return place in self._view.slice_entries(queue, offset, offset + 1).log_offset.tolist()
 
     def _in_order(self, queue: QueueId, rows: ListedEntries) -> Mask:
         """Which of some rows of one queue follow the entry before them in the log, and precede the next."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.marks import MARK_BYTES, Mark, refuse_other
+from rmq_store.commitlog.marks import IF_OTHER_STORE, MARK_BYTES, Mark, refuse_other
 from rmq_store.commitlog.next_intact_record import next_start
 from rmq_store.commitlog.walk import records_from
 from rmq_store.errors import DataLossError, LogCutError, LogOffset, StoreError
@@ -59,8 +59,9 @@ def check_place(log: CommitLog, place: LogPlace, path: str) -> None:
     Raises OtherStoreError if the log began with other bytes, LogCutError if the bytes before the
     place are gone or others, DataLossError if the place has expired.
     """
+    first = None if place.first is None else Mark.of(log, place.first.start, place.first.stop)
     if place.first is not None:
-        refuse_other(place.first, Mark.of(log, place.first.start, place.first.stop), path)
+        refuse_other(place.first, first, path)
     if place.offset < log.start:
         raise expired(path, place.offset, log.start)
     if place.before is not None and place.before.start >= log.start:
@@ -75,7 +76,8 @@ def check_place(log: CommitLog, place: LogPlace, path: str) -> None:
                 if now is not None
                 else f"a log that ends before {place.offset}",
                 advice="The broker may have lost messages that were read after the cut. Start "
-                "again, or let a stream continue at the end of the log with failOnDataLoss=false",
+                "again, or let a stream continue at the end of the log with failOnDataLoss=false"
+                + ("" if first else f". {IF_OTHER_STORE}"),
             )
 
 
@@ -88,7 +90,7 @@ def expired(path: str, offset: int, log_start: int) -> DataLossError:
         expected=f"the log from {offset} on",
         actual=f"the log from {log_start} on",
         advice="Read more often than files expire; start again, or let a stream continue with what "
-        "is left with failOnDataLoss=false",
+        f"is left with failOnDataLoss=false. {IF_OTHER_STORE}",
     )
 
 

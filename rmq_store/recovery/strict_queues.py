@@ -16,6 +16,7 @@ from rmq_store.consumequeue.queue_writer import QueueWriter
 from rmq_store.files.changes import cut
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.array_types import Ints
+from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queue_entries import Entries
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import SCHEDULE_TOPIC
@@ -138,11 +139,11 @@ class QueueRecovery:
             batch = bool(requests.batch[rows[0]])
             state = _Queue(self._folders.files(queue, batch=batch), batch, 0, 0)
             self._queues[queue] = state
-        if not state.compared and self._lacks_front(state, requests, rows):
+        if not state.compared and self._lacks_front(state, queue, requests, rows):
             state.at = state.files.first_unit
             self._cut(state)
         if not state.compared:
-            self._compare(state, requests.log_offset[rows], requests.size[rows], upto)
+            self._compare(state, requests, rows, upto)
         if not state.compared:
             return rows[:0]  # later units exist, so nothing can be inserted before them
         rows = rows[requests.log_offset[rows] > state.last_log_offset]
@@ -184,20 +185,23 @@ class QueueRecovery:
             at = requests.offset[again], requests.log_offset[again]
             note_left_out(self.left_out, queue, *at, listed=True)
 
-    def _lacks_front(self, state: _Queue, requests: DispatchRequests, rows: Ints) -> bool:
-        """Whether the files that listed these records are missing, although later files exist.
+    def _lacks_front(
+        self, state: _Queue, queue: QueueId, requests: DispatchRequests, rows: Ints
+    ) -> bool:
+        """Whether the files that listed these records are missing or overwritten, although later ones exist.
 
-        A broker deletes files of a queue only after their records are gone.
+        A broker deletes files of a queue only after their records are gone, and all of them with a topic.
         """
         first = state.files.first_unit
-        if state.at != first or not first:
+        if state.at != first:
             return False
         where, size = state.files.unit(first)
         before = rows[requests.log_offset[rows] < where]
         if state.batch or not len(before) or not self._log.is_record(where, size):
-            return bool(state.batch and len(before))
-        shifted = self._log.record_at(where).queue_offset != first
-        return not shifted and bool((requests.offset[before] < first).any())
+            return bool(first and state.batch and len(before))
+        listed = self._log.record_at(where)
+        is_own = (decode_utf8(listed.topic), listed.queue_id) == queue  # not of a light queue
+        return is_own and bool((requests.offset[before] < listed.queue_offset).any())
 
     def _begin(self, state: _Queue, queue: QueueId, first: int) -> None:
         """Set the writer's start; a queue without entries begins at its first offset."""
@@ -211,22 +215,50 @@ class QueueRecovery:
         else:
             self._writer.set_end(queue, state.at, batch=state.batch)
 
-    def _compare(self, state: _Queue, log_offsets: Ints, sizes: Ints, upto: int) -> None:
-        """Skip units that list these records; truncate the queue before a unit that lists none."""
+    def _compare(self, state: _Queue, requests: DispatchRequests, rows: Ints, upto: int) -> None:
+        """Skip units that list these records; truncate the queue before a unit that lists none, and where
+        one of the records is not listed."""
+        log_offsets, sizes = requests.log_offset[rows], requests.size[rows]
         while not state.compared:
             units = state.files.entries(state.at, min(state.stop, state.at + _UNITS_AT_A_TIME))
             right = self._right(units, log_offsets, sizes)
             right &= np.diff(units.log_offset, prepend=state.last_log_offset) > 0
             wrong = np.flatnonzero(~right)
             count = int(wrong[0]) if len(wrong) else len(units)
+            lacking = self._first_lacking(state, requests, rows, units, count)
+            count = count if lacking is None else lacking
             if count:
                 state.at += count
                 self._note_end(state)
+            if lacking is not None:
+                self._cut(state)
+                return
             if count == len(units):
                 continue
             if int(units.log_offset[count]) < upto or not self._is_own(units, count):
                 self._cut(state)
             return
+
+    def _first_lacking(
+        self, state: _Queue, requests: DispatchRequests, rows: Ints, units: Entries, count: int
+    ) -> int | None:
+        """The first of the next units before which the queue lacks one of these records; None without any.
+
+        `count`: units that are right. A broker skips a record whose queueOffset the queue has reached. What
+        is before the first unit may be of a topic that was deleted.
+        """
+        listed = units.log_offset[:count]
+        places, own = requests.log_offset[rows], requests.offset[rows]
+        rest = places > state.last_log_offset
+        if count == len(units):
+            rest &= places <= listed[-1]
+        if state.batch or np.count_nonzero(rest) == count:
+            return None
+        rest &= ~np.isin(places, listed)
+        before = np.searchsorted(listed, places[rest])
+        lacking = before[own[rest] >= state.at + before]
+        lacking = lacking[(lacking > 0) | (state.last_log_offset >= 0)]
+        return int(lacking.min()) if len(lacking) else None
 
     def _right(self, units: Entries, log_offsets: Ints, sizes: Ints) -> Ints:
         place = np.searchsorted(log_offsets, units.log_offset).clip(max=len(log_offsets) - 1)

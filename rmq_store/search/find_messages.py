@@ -19,7 +19,7 @@ from rmq_store.reading.damage_modes import leave_out
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.message_lookup import behind_index
 from rmq_store.reading.query import OnDamage, ReadHow
-from rmq_store.search.plan_key_search import KeyPlan, errors_of_ranges, plan_keys
+from rmq_store.search.plan_key_search import KeyPlan, errors_of_ranges, leads_to, plan_keys
 from rmq_store.search.queue_selection import (
     CLOCK_SLACK_MS,
     DamageInTime,
@@ -254,14 +254,14 @@ def _unlisted_hits(
         queues = [queue for topic in topics_at[offset] for queue in store.queues(topic)]
         record = record_or_damage(store.log, end, offset)
         if isinstance(record, StoreError):
-            if not any(_leads_to(store, one, offset) for one in queues):
+            if not any(leads_to(store, one, offset) for one in queues):
                 error = behind_index(record, topics_at[offset][0], " || ".join(keys), offset)
                 _tell(error, on_damage)
             continue
         if record is None or not enters_queue(record.sys_flag):
             continue  # in the queue of another topic, or in no queue
         own = QueueId(decode_utf8(record.topic), record.queue_id)
-        if own not in queues or not _leads_to(store, own, offset):
+        if own not in queues or not leads_to(store, own, offset):
             yield offset
 
 
@@ -273,12 +273,6 @@ def _indexed(store: MessageStore, wanted: Sequence[tuple[str, str]]) -> dict[str
     for topic, offsets in (missed or {}).items():
         found[topic] |= offsets
     return found
-
-
-def _leads_to(store: MessageStore, queue: QueueId, log_offset: int) -> bool:
-    """Whether an entry of the queue points to that log offset."""
-    at = store.view.offset_at_log(queue, log_offset)
-    return at < store.max_offset(*queue) and store.log_offset_of(queue, at) == log_offset
 
 
 def _tell(error: StoreError, on_damage: OnDamage | None) -> None:

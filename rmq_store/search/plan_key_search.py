@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
+from rmq_store.commitlog.next_intact_record import record_or_damage
 from rmq_store.errors import StoreError
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.record import Record
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.index.items_of_messages import has_key
+from rmq_store.reading.message_lookup import behind_index
 from rmq_store.search.log_partitions import joined
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from rmq_store.store import MessageStore
@@ -123,13 +126,15 @@ def errors_of_lost(
     """
     if plan.after_log:
         yield from store.view.health.log_end.errors_of_items(plan.after_log)
+    having, damage = _looked_at(store, plan.unlisted, ranges, keys)
+    yield from damage
     wanted = [(topic, key) for topic in {part.queue.topic for part in plan.indexed} for key in keys]
     beside = store.key_index().look_up_short_gaps(wanted) if plan.gaps else {}
     yield from errors_of_ranges(store, plan.unindexed if beside is not None else ranges)
     if beside is not None:
-        places = sorted({*plan.unlisted, *chain.from_iterable(beside.values())})
-        having = [place for place in places if _has_key(store, place, keys)]
-        yield from store.view.health.errors_at(np.array(having, dtype=np.int64), ranges)
+        found, _ = _looked_at(store, sorted(set().union(*beside.values())), ranges, keys)
+        places = np.array(sorted({*having, *found}), dtype=np.int64)
+        yield from store.view.health.errors_at(places, ranges)
 
 
 def errors_of_ranges(store: MessageStore, ranges: Sequence[QueueSlice]) -> Iterator[StoreError]:
@@ -140,13 +145,31 @@ def errors_of_ranges(store: MessageStore, ranges: Sequence[QueueSlice]) -> Itera
             yield error
 
 
-def _has_key(store: MessageStore, log_offset: int, keys: Collection[str]) -> bool:
-    try:
-        record = store.log.record_at(log_offset)
-    except StoreError:
-        return False
-    topic = decode_utf8(record.topic)
-    return any(has_key(record, topic, key) for key in keys)
+def _looked_at(
+    store: MessageStore, places: Iterable[int], ranges: Sequence[QueueSlice], keys: Collection[str]
+) -> tuple[list[int], list[StoreError]]:
+    """Which of some log offsets have a record with one of `keys`; and the errors of damage at others, to
+    which no queue leads."""
+    having: list[int] = []
+    damage: list[StoreError] = []
+    topics = sorted({part.queue.topic for part in ranges})
+    for place in places:
+        found = record_or_damage(store.log, store.log_range()[1], place)
+        if isinstance(found, Record):
+            topic = decode_utf8(found.topic)
+            having += [place] if any(has_key(found, topic, key) for key in keys) else []
+        elif found is not None:
+            queues = chain.from_iterable(map(store.queues, topics))
+            if not any(leads_to(store, queue, place) for queue in queues):
+                wanted = ", ".join(topics), " || ".join(keys)
+                damage.append(behind_index(found, *wanted, place))
+    return having, damage
+
+
+def leads_to(store: MessageStore, queue: QueueId, log_offset: int) -> bool:
+    """Whether an entry of the queue points to that log offset."""
+    at = store.view.offset_at_log(queue, log_offset)
+    return at < store.max_offset(*queue) and store.log_offset_of(queue, at) == log_offset
 
 
 def _said_places(
@@ -194,10 +217,10 @@ def _entries_at(
 def _said_by_record(
     store: MessageStore, parts: Sequence[QueueSlice], log_offset: int
 ) -> list[QueueSlice]:
-    """The entry in `parts` that the record at a log offset names, unless it leads to another record of its
-    queue.
+    """The entry in `parts` that the record at a log offset names, unless it leads to another record that
+    names it.
 
-    An entry that leads nowhere, or to a record of another queue, is damage, which its reader reports.
+    An entry that leads nowhere, or to a record of another place, is damage, which its reader reports.
     """
     said = store.lookup.recorded_queue_offset(log_offset)
     if said is None:
@@ -209,8 +232,7 @@ def _said_by_record(
                 return []
             where, size = int(entries.log_offset[0]), int(entries.size[0])
             other = store.lookup.recorded_queue_offset(where)
-            is_own = other is not None and other.queue == said.queue
-            is_own = is_own and store.log.is_record(where, size)
+            is_own = other == said and store.log.is_record(where, size)
             return [] if is_own and where != log_offset else [said]
     return []
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rmq_store.errors import StoreError
 from rmq_store.format.message_id import log_offset_of_id
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.queues import QueueId
-from rmq_store.format.record import Record
 from rmq_store.format.retry_topics import PROPERTIES, dead_letter_of, retry_of
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX
 from rmq_store.reading.query import OnDamage
@@ -87,7 +85,8 @@ def _id_of(row: Row) -> str:
 def _origin(store: MessageStore, row: Row) -> Row:
     """The queue and queue offset of the message that was sent back, if its record is in this log."""
     place = log_offset_of_id(row["originMsgId"] or "")
-    record = None if place is None else _record_at(store, place)
+    start, end = store.log_range()
+    record = None if place is None or not start <= place < end else store.log.intact_at(place)
     if record is None:
         return {}
     uniq_key = decode_properties(record.properties).get("UNIQ_KEY")
@@ -102,13 +101,3 @@ def _origin(store: MessageStore, row: Row) -> Row:
         "originQueueOffset": record.queue_offset,
         "originCommitLogOffset": place,
     }
-
-
-def _record_at(store: MessageStore, log_offset: int) -> Record | None:
-    start, end = store.log_range()
-    if not start <= log_offset < end:
-        return None
-    try:
-        return store.log.record_at(log_offset)
-    except StoreError:
-        return None

@@ -32,10 +32,9 @@ class TableDataset(LazyDataset):
 
     def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
         for opened in self._stores:
-            with opened.again() as store:
+            with opened.again() as store, store.of_one_store():
                 for piece in self._pieces(store):
                     yield from piece.select(list(columns)).to_batches()
-                store.refuse_other()
 
     def _pieces(self, store: MessageStore) -> Iterator[pa.Table]:
         past = self._table.rows_past_damage

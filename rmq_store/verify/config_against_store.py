@@ -26,12 +26,12 @@ from rmq_store.config.json_files import ConfigFile, Decode, as_it_is, config_nam
 from rmq_store.config.rocksdb_config import GROUPS_FILE
 from rmq_store.config.topics_json import TOPICS_FILE, decode_topics, may_be_read, read_queue_count
 from rmq_store.errors import CorruptConfigError, StoreError
-from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR
+from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR, TIMER_CHECK
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic
 from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.markers.timer_files import TIMER_CHECK, read_timer_check
+from rmq_store.markers.timer_files import read_timer_check
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.delayed_messages import hidden_levels, hidden_timers
 from rmq_store.text.times import shown_time

@@ -22,6 +22,7 @@ from rmq_store.errors import InvalidArgumentError, NotAStoreError, StoreError, T
 from rmq_store.escaping import LOG
 from rmq_store.files.journal import JournalError, has_content
 from rmq_store.files.parallel import one_ahead
+from rmq_store.format.byte_layout import OF_A_ROOT
 from rmq_store.markers.lock_file import StoreLock, refuse_locked
 from rmq_store.recovery.clean_stop import refuse_abort
 from rmq_store.writing.store_writer import StoreWriter
@@ -40,16 +41,6 @@ from spark_source.writing.target.write_journal import (
 from spark_source.writing.target.write_options import APPEND, ERROR, IGNORE, WriteOptions
 
 Batches = Generator[pa.RecordBatch, None, None]
-
-# What brokers and this package keep in the root of a store. Others' files are never deleted.
-_OF_A_STORE = frozenset(
-    (
-        *("abort", "abort.bak", "checkpoint", "lock", "timercheck"),
-        *("batchconsumequeue", "commitlog", "compaction", "config", "consumequeue"),
-        *("consumequeue_ext", "consumequeue_rocksdb", "index", "kvStore", "rocksdbstore"),
-        *("timerlog", "timerwheel", "transaction"),
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +271,7 @@ def _refuse_other_files(root: Path, config: StoreConfig) -> None:
                 actual=folder,
                 advice="Nothing was written. Name a new folder",
             )
-    known = _OF_A_STORE | {folder.name for folder in folders}
+    known = OF_A_ROOT | {folder.name for folder in folders}
     other = sorted(path.name for path in root.iterdir() if path.name not in known)
     if other:
         raise NotAStoreError(

@@ -20,6 +20,7 @@ from rmq_store.format.record import Gap
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.recover_store import plan_recovery, recover
 from rmq_store.recovery.report import RecoveryReport
+from rmq_store.verify.verify_store import verify
 from tests.support.damage import break_start
 from tests.support.golden import UNCLEAN, GoldenStore, log_files, unpack
 from tests.support.running.campaigns import some
@@ -543,3 +544,45 @@ def flip_body_at(store: GoldenStore, log_offset: int) -> None:
     raw = bytearray(path.read_bytes())
     raw[log_offset - int(path.name) + 95] ^= 4
     path.write_bytes(raw)
+
+
+@pytest.mark.parametrize(("onto", "checkpoint"), [(0, True), (0, False), (1, True), (1, False)])
+def test_records_that_an_overwritten_queue_file_listed_are_listed_again(
+    onto: int, checkpoint: bool, tmp_path: Path
+) -> None:
+    store = unpack("direct-5.5.0", tmp_path)
+    with store.open() as opened:
+        before = opened.read_batches("payments", columns=["queueId", "body"]).read_all()
+    files = sorted(Path(store.path, "consumequeue", "payments", "0").iterdir())
+    shutil.copyfile(files[onto + 1], files[onto])
+    Path(store.path, "abort").touch()
+    if not checkpoint:
+        Path(store.path, "checkpoint").unlink()
+    recovered(store)
+    with store.open() as opened:
+        assert not [f for f in verify(opened).findings if f.code.startswith("queue-")]
+        assert opened.read_batches("payments", columns=["queueId", "body"]).read_all() == before
+
+
+def test_a_topic_that_was_made_again_does_not_get_the_records_of_the_one_before(
+    tmp_path: Path,
+) -> None:
+    """Their records are in the log, and count from 0 too."""
+    make_store(tmp_path / "s", 60)
+    (file,) = (tmp_path / "s/consumequeue/orders/1").iterdir()
+    units = np.frombuffer(file.read_bytes(), dtype=QUEUE_ENTRY)
+    units = units[units["size"] > 0][-3:]
+    log = {int(f.name): f for f in (tmp_path / "s/commitlog").iterdir()}
+    for number, place in enumerate(units["log_offset"].tolist()):
+        base = max(base for base in log if base <= place)
+        with log[base].open("r+b") as opened:
+            opened.seek(place - base + 20)
+            opened.write(number.to_bytes(8, "big"))
+    file.write_bytes(units.tobytes().ljust(file.stat().st_size, b"\0"))
+    (tmp_path / "s/abort").touch()
+    recover(tmp_path / "s", SMALL)
+    with MessageStore.open(tmp_path / "s") as reader:
+        found = contents(reader)[QueueId("orders", 1)]
+    assert [row[:2] for row in found] == [
+        (n, p) for n, p in enumerate(units["log_offset"].tolist())
+    ]

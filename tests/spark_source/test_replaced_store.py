@@ -38,13 +38,14 @@ def replace_store(path: Path, other: GoldenStore) -> None:
     shutil.copytree(other.path, path)
 
 
-@pytest.mark.parametrize("after", ["clean-5.5.0", "geometry-5.5.0"])
+@pytest.mark.parametrize("after", ["clean-5.5.0", "geometry-5.5.0", "expired-5.5.0"])
 @pytest.mark.parametrize(
     "options",
     [
         {},
         {"columns": "topic,queueId,queueOffset"},
         {"source": "commitlog"},
+        {"source": "commitlog", "failondataloss": "false"},
         {"topic": "orders", "mode": "DROPMALFORMED", "failondataloss": "false"},
         {"topic": "orders", "mode": "PERMISSIVE"},
     ],
@@ -79,6 +80,19 @@ def test_a_store_that_is_replaced_while_a_task_reads_is_noticed_at_its_end(
     replace_store(path, golden("clean-5.5.0"))
     with pytest.raises(OtherStoreError):
         list(batches)
+
+
+def test_a_store_whose_log_begins_after_the_one_before_may_be_another(
+    golden: Golden, tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(golden("expired-5.5.0").path, path)
+    reader = reader_of(path, source="commitlog")
+    partitions = list(reader.partitions())
+    for file in (path / "commitlog").iterdir():
+        file.rename(file.with_name(f"{int(file.name) + (1 << 20):020}"))
+    with pytest.raises(DataLossError, match=r"gone.*If another store is at the path now"):
+        list(reader.read(partitions[0]))
 
 
 def expire(path: Path) -> None:

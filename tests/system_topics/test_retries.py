@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rmq_store.commitlog.log import CommitLog
+from rmq_store.errors import AccessError
 from rmq_store.system_topics.retries import dead_letters, retries
 from rmq_store.tables import TABLES
 from tests.support.golden import GoldenStore, Truth, in_a_queue, unpack
@@ -48,6 +50,19 @@ def test_retries_are_counted_by_the_message_that_was_sent_back(name: str, golden
         place = (row["originTopic"], row["originQueueId"], row["originQueueOffset"])
         assert place == (source["topic"], source["queueId"], source["queueOffset"])
         assert row["consumerGroup"] == "g-retry"
+
+
+def test_a_log_that_may_not_be_read_is_no_log_without_the_message(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(log: CommitLog, *_: object) -> None:
+        raise AccessError(log.chain.folders[0], reason="Permission denied")
+
+    with golden("clean-5.5.0").open() as opened:
+        rows = retries(opened)
+        monkeypatch.setattr(CommitLog, "decoded_at", refuse)
+        with pytest.raises(AccessError):
+            list(rows)
 
 
 @pytest.mark.parametrize("name", [*NAMES, "clean-5.2.0", "direct-5.5.0"])
