@@ -332,7 +332,9 @@ class MessageStore:
         A read reports a lost queue: one that has no files, although the log has messages of it.
         """
         return [
-            name for name in self.view.topics() if include_system or not self.is_system_topic(name)
+            name
+            for name in self.view.topics.with_queues()
+            if include_system or not self.is_system_topic(name)
         ]
 
     def is_system_topic(self, topic: str) -> bool:
@@ -347,7 +349,7 @@ class MessageStore:
         """
         declared: Iterable[str] = ()
         with suppress(AccessError):
-            declared = self.view.declared_topics
+            declared = self.view.topics.declared
         given = self.config.brokerClusterName, self.own_topic
         return names_of_brokers(declared).union(given)
 
@@ -356,7 +358,7 @@ class MessageStore:
 
         False if there is no topics.json, or one that cannot be read. Raises AccessError.
         """
-        return self.view.is_undeclared(topic) and not self.is_system_topic(topic)
+        return self.view.topics.is_undeclared(topic) and not self.is_system_topic(topic)
 
     def queues(self, topic: str | None = None) -> list[QueueId]:
         """All queues, or those of one topic, sorted."""

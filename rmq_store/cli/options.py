@@ -138,7 +138,7 @@ def warn_of_short_queues(store: MessageStore) -> bool:
 
 def topic_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
     """For completion: the topics of the store typed so far that begin with what is typed."""
-    return _completed(ctx, typed, lambda store: store.view.known_topics)
+    return _completed(ctx, typed, lambda store: store.view.topics.every)
 
 
 def group_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:

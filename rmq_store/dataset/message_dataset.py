@@ -172,7 +172,7 @@ class MessageDataset(LazyDataset):
     def _warn_of_unknown_topics(self, wanted: Any) -> None:
         """A misspelt topic is no error in a query, and has no rows."""
         named = implied_values(self._readable, wanted, "topic") or frozenset()
-        known = set[str]().union(*(part.store.view.known_topics for part in self._parts))
+        known = set[str]().union(*(part.store.view.topics.every for part in self._parts))
         for topic in sorted(named - known):
             LOG.warning(
                 "there is no topic %r. %s", topic, nearest(topic, known, last=is_system_topic)

@@ -193,7 +193,7 @@ def _damage_of(
 
 def _hits(store: MessageStore, key: str) -> set[int]:
     """Log offsets that the index lists for a key in any topic."""
-    wanted = [(topic, key) for topic in store.view.known_topics]
+    wanted = [(topic, key) for topic in store.view.topics.every]
     return set().union(*store.key_index().indexed(wanted).values())
 
 

@@ -138,7 +138,7 @@ class MessageLookup(EntryMessages):
     def _by_uniq_key(
         self, uniq_key: str, on_damage: Callable[[StoreError], None]
     ) -> dict[_Place, Message]:
-        every = self.messages_with_key(self._view.known_topics, uniq_key, None, on_damage)
+        every = self.messages_with_key(self._view.topics.every, uniq_key, None, on_damage)
         return {_place(message): message for message in every if message.uniq_key == uniq_key}
 
     def messages_with_key(

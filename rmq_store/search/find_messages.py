@@ -287,7 +287,7 @@ def _topics_anywhere(store: MessageStore, search: Search) -> Collection[str]:
         return search.topics
     return [
         topic
-        for topic in store.view.known_topics
+        for topic in store.view.topics.every
         if search.include_system_topics or not store.is_system_topic(topic)
     ]
 

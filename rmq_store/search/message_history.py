@@ -144,7 +144,8 @@ def sent_to(store: MessageStore, message: TracedRecord, topic: str | None) -> bo
     retried = message.topic.startswith(RETRY_PREFIX)
     return (
         retried
-        and retry_of(message.topic, message.properties, store.view.known_names).topic == topic
+        and retry_of(message.topic, message.properties, store.view.topics.known_names).topic
+        == topic
     )
 
 
@@ -187,7 +188,7 @@ def _meaning(store: MessageStore, message: TracedRecord) -> tuple[str, str]:
         return "given up", "the producer did not answer the broker's checks"
     times = message.reconsume_times
     if message.topic.startswith(RETRY_PREFIX):
-        group, origin = retry_of(message.topic, properties, store.view.known_names)
+        group, origin = retry_of(message.topic, properties, store.view.topics.known_names)
         if origin is None and "_" in group:
             return "retry", f"attempt {times} of {group}, which is a group or group_topic"
         return "retry", f"attempt {times} of group {group}, from {origin or _UNKNOWN}"

@@ -251,7 +251,7 @@ def gone_key(store: MessageStore, key: str, topics: Collection[str] | None = Non
 
     Reads only the index, not the log.
     """
-    wanted = [(topic, key) for topic in topics or store.view.known_topics]
+    wanted = [(topic, key) for topic in topics or store.view.topics.every]
     found = sorted(set().union(*store.key_index().indexed(wanted).values()))
     start, end = store.log_range()
     return GoneKey(

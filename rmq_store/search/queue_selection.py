@@ -27,7 +27,7 @@ from rmq_store.store import MessageStore
 
 def require_topic(store: MessageStore, topic: str) -> None:
     """Raise UnknownQueueError for a topic that has no queue and is not in topics.json."""
-    known = store.view.known_topics
+    known = store.view.topics.every
     if topic not in known:
         raise UnknownQueueError(
             store.path,
@@ -52,9 +52,9 @@ def known_groups(store: MessageStore) -> set[str]:
 def _groups_with_traces(store: MessageStore) -> set[str]:
     """Those that have offsets, or a topic of retries or dead letters."""
     found = set(store.consumer_offsets())
-    for topic in store.view.known_topics:
+    for topic in store.view.topics.every:
         if topic.startswith(RETRY_PREFIX):
-            found.add(retry_of(topic, {}, store.view.known_names).group)
+            found.add(retry_of(topic, {}, store.view.topics.known_names).group)
         elif topic.startswith(DLQ_PREFIX):
             found.add(topic.removeprefix(DLQ_PREFIX))
     return found

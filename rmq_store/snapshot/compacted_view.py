@@ -63,7 +63,7 @@ class ServedQueues:
         """
         if not self._is_there:
             return False
-        problem = self._view.topics_problem
+        problem = self._view.topics.problem
         if problem is not None and self._folders.is_there(topic):
             raise CorruptConfigError(
                 problem.path,
@@ -72,9 +72,9 @@ class ServedQueues:
                 advice="Restore the file from a backup. compacted=False (Spark: compacted=false, cat and "
                 "sql: --history) gives every message that has not expired",
             )
-        if not self._view.has_topics_file:
+        if not self._view.topics.has_file:
             self._warn_of(topic)
-        return is_compacted(self._view.declared_topics.get(topic))
+        return is_compacted(self._view.topics.declared.get(topic))
 
     def _warn_of(self, topic: str) -> None:
         """Say once that a topic with files for compaction is read as any other."""
@@ -128,7 +128,7 @@ class ServedQueues:
         """The queues that have files for compaction, of topics that are answered from there; sorted."""
         if not self._is_there:
             return []
-        topics = self._view.declared_topics
+        topics = self._view.topics.declared
         return [queue for queue in self._folders.queues() if is_compacted(topics.get(queue.topic))]
 
     def _files(self, queue: QueueId) -> CompactedQueue | None:

@@ -54,8 +54,8 @@ def lost_queues(health: Health) -> dict[QueueId, LostQueue]:
     """
     states = health.snapshot.queues
     # Not every declared queue is looked at: a file may declare 2^31 of a topic.
-    topics = {*health.view.queue_counts, *(queue.topic for queue in states)}
-    most = {topic: health.view.most_queues(topic) for topic in topics}
+    topics = {*health.view.topics.queue_counts, *(queue.topic for queue in states)}
+    most = {topic: health.view.topics.most_queues(topic) for topic in topics}
     there = Counter(q.topic for q in states if q.queue_id < most[q.topic])
     # Where nobody closed the store, its last records are in no queue yet, and count as entries.
     empty = {queue for queue, state in states.items() if state.min_offset >= state.max_offset}

@@ -13,17 +13,7 @@ from typing import Any
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.consumer_offsets import read_consumer_offsets
-from rmq_store.config.json_files import config_names
-from rmq_store.config.topics_json import (
-    TOPICS_FILE,
-    batch_topics,
-    declared_topics,
-    lists_all_topics,
-    may_be_read,
-    queue_counts,
-    read_queue_count,
-)
+from rmq_store.config.topics_json import batch_topics, declared_topics, lists_all_topics
 from rmq_store.consumequeue.bisection import (
     bisect_first,
     find_boundary,
@@ -41,7 +31,6 @@ from rmq_store.errors import (
     UnknownQueueError,
     nearest,
 )
-from rmq_store.escaping import LOG
 from rmq_store.files.cost import LOCAL
 from rmq_store.files.source import Ranges, fetch_all
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, CONSUMEQUEUE_EXT_DIR
@@ -53,23 +42,15 @@ from rmq_store.format.queue_entries import (
     no_entries,
 )
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
-from rmq_store.format.retry_topics import KnownNames
-from rmq_store.format.topics import (
-    DLQ_PREFIX,
-    LMQ_PREFIX,
-    OP_TOPICS,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    is_system_topic,
-)
+from rmq_store.format.topics import SCHEDULE_TOPIC, is_system_topic
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.lock_file import was_closed
 from rmq_store.snapshot.health import Health
+from rmq_store.snapshot.known_topics import KnownTopics
 from rmq_store.snapshot.queue_range import EMPTY_QUEUE, QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
 _FETCHED_AHEAD = 16 << 20  # bytes of queues to fetch before the first is read
-_ANY_NUMBER = 1 << 31  # of queues
 _MOST_AHEAD = 512  # queue ranges, so that the first ones are still cached when they are read
 
 
@@ -90,6 +71,7 @@ class QueueView:
         self._log, self.is_closed = log, False
         self._folders = folders
         self.snapshot = snapshot
+        self.topics = KnownTopics(self, folders)
         self._exts: dict[QueueId, QueueExt] = {}
 
     @property
@@ -118,15 +100,7 @@ class QueueView:
 
     @cached_property
     def _batch_topics(self) -> set[str]:
-        return self.snapshot.batch_topics | batch_topics(self.declared_topics)
-
-    def topics(self) -> list[str]:
-        """Sorted names of all topics that have a queue, or a lost one."""
-        there = {queue.topic for queue in self.snapshot.queues}
-        # Only a topic that topics.json has can have lost all its queues.
-        if self.queue_counts.keys() - there:
-            there |= {queue.topic for queue in self.lost_queues()}
-        return sorted(there)
+        return self.snapshot.batch_topics | batch_topics(self.topics.declared)
 
     def lost_queues(self, begin: int | None = None, end: int | None = None) -> set[QueueId]:
         """Queues without files of which the log has messages, maybe stored in [begin, end) (ms).
@@ -137,109 +111,6 @@ class QueueView:
         return {
             q for q, why in lost if q not in there and why.records and why.may_be_in(begin, end)
         }
-
-    @property
-    def declared_topics(self) -> dict[str, dict[str, Any]]:
-        """topics.json, read once: topic -> its settings; {} if it is damaged. Raises AccessError."""
-        return self._folders.declared[0]
-
-    @cached_property
-    def queue_counts(self) -> dict[str, int]:
-        """How many queues topics.json gives a topic. Raises AccessError.
-
-        Brokers of 4.9 write op messages without such an entry, to the queues of the half messages.
-        """
-        said = queue_counts(self.declared_topics)
-        return {op: said[half] for half, op in OP_TOPICS.items() if half in said} | said
-
-    def most_queues(self, topic: str) -> int:
-        """How many queues a topic may have. Raises AccessError.
-
-        Where topics.json does not say it, a topic that has some may have any, unless it was deleted: a
-        recovery may then have listed the newest messages of some of its queues again. A light queue is the
-        only one of its topic.
-        """
-        if topic in self.queue_counts or topic.startswith(LMQ_PREFIX):
-            return self.queue_counts.get(topic, 0)
-        own = is_system_topic(topic) and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-        may_be_deleted = self._lists_all_topics and not own
-        return 0 if may_be_deleted or not self.queues_of(topic) else _ANY_NUMBER
-
-    @property
-    def topics_problem(self) -> StoreError | None:
-        """Why topics.json cannot be read. Raises AccessError."""
-        return self._folders.declared[1]
-
-    @cached_property
-    def has_topics_file(self) -> bool:
-        """Whether there is a topics.json, a .bak of it or a database in its place. Raises AccessError."""
-        return TOPICS_FILE in config_names(self.root)
-
-    @cached_property
-    def known_topics(self) -> list[str]:
-        """Sorted names of the topics that have a queue or an entry in topics.json.
-
-        The log may hold messages of a topic that lost its queues. Raises AccessError.
-        """
-        return sorted({*self.topics(), *self.declared_topics, *self.queueless_topics})
-
-    @cached_property
-    def queueless_topics(self) -> dict[str, int]:
-        """Without topics.json: topics without a queue of which the log has records, and how many, as far
-        as the whole log is compared. Raises AccessError."""
-        whole = None if self.has_topics_file else self.health.whole_log
-        found: Counter[str] = Counter()
-        for requests in () if whole is None else whole.queueless:
-            for queue, rows in requests.by_queue():
-                found[queue.topic] += len(rows) if queue.topic not in self._by_topic else 0
-        return dict(+found)
-
-    @cached_property
-    def _lists_all_topics(self) -> bool:
-        return self.topics_problem is None and lists_all_topics(self.root)
-
-    def is_undeclared(self, topic: str) -> bool:
-        """Whether a broker that starts now does not know a topic: topics.json, which is there and can be
-        read, does not have it, and the broker does not create it by itself.
-
-        It creates its own ones (TopicConfigManager#init), and the retry topic of a group with the group's
-        first consumer (ClientManageProcessor). It refuses pulls of others (PullMessageProcessor).
-        """
-        if topic in self.declared_topics or topic.startswith(RETRY_PREFIX):
-            return False
-        own = is_system_topic(topic) and not topic.startswith(DLQ_PREFIX)
-        return not own and self._lists_all_topics
-
-    def is_read(self, queue: QueueId) -> bool:
-        """Whether consumers get the messages of a queue: topics.json has its topic and lets them read it.
-
-        True for the queues that only the broker reads, and for a topic without readQueueNums. A broker
-        makes dead letters without the right to be read.
-        """
-        topic, number = queue
-        if is_system_topic(topic) and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            return True
-        if self.is_undeclared(topic):
-            return False
-        settings = self.declared_topics.get(topic)
-        count = read_queue_count(settings)
-        readable = topic.startswith(DLQ_PREFIX) or may_be_read(settings)
-        return readable and (count is None or number < count)
-
-    @cached_property
-    def known_names(self) -> KnownNames:
-        """The topics, and which groups have offsets in which retry topic. Raises AccessError."""
-        readers: dict[str, set[str]] = {}
-        try:
-            committed = read_consumer_offsets(self.root)
-        except StoreError as error:
-            LOG.warning("which groups read a retry topic is not known: %s", error)
-            committed = {}
-        for group, topics in committed.items():
-            for topic in topics:
-                if topic.startswith(RETRY_PREFIX):
-                    readers.setdefault(topic, set()).add(group)
-        return KnownNames(frozenset(self.known_topics), readers)
 
     @property
     def unread_database(self) -> StoreError | None:
@@ -269,7 +140,7 @@ class QueueView:
         state = self.snapshot.queues.get(queue)
         if state is not None:
             return state
-        topics = self.topics()
+        topics = self.topics.with_queues()
         if queue.topic in topics:
             given: Any = queue.queue_id
             if isinstance(given, Integral):
@@ -288,9 +159,11 @@ class QueueView:
     ) -> list[QueueId]:
         """The queues that a read of `topics` takes: those with files, and lost ones (`lost_queues`)."""
         there = [queue for topic in topics for queue in self.queues_of(topic)]
-        counts = Counter(one.topic for one in there if one.queue_id < self.most_queues(one.topic))
+        counts = Counter(
+            one.topic for one in there if one.queue_id < self.topics.most_queues(one.topic)
+        )
         # Only a queue of these can be lost, and to find that out takes a look at the log.
-        if all(self.most_queues(topic) <= counts[topic] for topic in topics):
+        if all(self.topics.most_queues(topic) <= counts[topic] for topic in topics):
             return there
         lost = self.lost_queues(begin, end)
         return sorted({*there, *(queue for queue in lost if queue.topic in topics)})
@@ -333,7 +206,7 @@ class QueueView:
         unknown = sorted(set(queue_ids) - there)
         if not there or not unknown:
             return  # who names a topic reports an unknown one
-        count = self.queue_counts.get(topic, 0)
+        count = self.topics.queue_counts.get(topic, 0)
         unknown = [queue_id for queue_id in unknown if not 0 <= queue_id < count]
         lost = self.health.lost_queues if unknown else {}
         unknown = [queue_id for queue_id in unknown if QueueId(topic, queue_id) not in lost]

@@ -88,7 +88,7 @@ def _is_listed(view: QueueView, record: _Listing) -> bool | None:
     """Whether an entry leads to the record; None if its topic was deleted since."""
     state = view.snapshot.queues.get(record.queue)
     if state is None:
-        deleted = bool(view.declared_topics) and record.queue.topic not in view.declared_topics
+        deleted = bool(view.topics.declared) and record.queue.topic not in view.topics.declared
         return None if deleted else False
     if record.offset < state.min_offset:
         return False

@@ -30,7 +30,7 @@ def notes(view: QueueView, *, listed: bool = True) -> Iterator[str]:
         yield f"{doubled}. rmqstore verify compares them"
     yield from islice(view.health.log_end.lines(), None if listed else 1)
     yield from _tiered(view)
-    for topic, count in sorted(view.queueless_topics.items()):
+    for topic, count in sorted(view.topics.queueless.items()):
         yield (
             f"{counted(count, 'record')} of topic {topic} in the log, and no queue of it: without "
             f"topics.json it is not known whether it was deleted. {_LISTS_THEM}"

@@ -66,7 +66,7 @@ def _sent_back(store: MessageStore, prefix: str, on_damage: OnDamage | None) -> 
                 named = {name: row.pop(name) for name in PROPERTIES}
                 properties = {name: value for name, value in named.items() if value is not None}
                 back = (
-                    retry_of(topic, properties, store.view.known_names)
+                    retry_of(topic, properties, store.view.topics.known_names)
                     if prefix == RETRY_PREFIX
                     else dead_letter_of(topic, properties)
                 )

@@ -31,8 +31,8 @@ def group_rows(
 ) -> Iterator[Row]:
     """A row of the table `groups` for each committed offset. `counted`: as for `bytes_between`."""
     now = time.time_ns() // 1_000_000
-    there, declared = set(store.queues()), store.view.declared_topics
-    without_files = "NO_SUCH_QUEUE" if store.view.topics_problem is None else NOT_KNOWN
+    there, declared = set(store.queues()), store.view.topics.declared
+    without_files = "NO_SUCH_QUEUE" if store.view.topics.problem is None else NOT_KNOWN
     sources: dict[str, tuple[str, int | None]] = {}
     for _, name, group, queue, offset in offsets:
         if name not in sources:
@@ -71,7 +71,7 @@ def _has_lost(store: MessageStore, queue: QueueId) -> bool:
 def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int) -> Row:
     health, (low, high) = store.view.health, store.view.limits(queue)
     status = "BELOW_MIN" if offset < low else ABOVE_MAX if offset > high else "OK"
-    if status == "OK" and offset < high and not store.view.is_read(queue):
+    if status == "OK" and offset < high and not store.view.topics.is_read(queue):
         status = NOT_READ
     start = min(max(offset, low), high)
     short = health.short_queues.get(queue)

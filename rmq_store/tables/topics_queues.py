@@ -10,7 +10,7 @@ from rmq_store.tables.table import FLAG, INT, LONG, TEXT, TIMESTAMP, Row, Table,
 
 
 def _topics(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
-    declared, problem = store.view.declared_topics, store.view.topics_problem
+    declared, problem = store.view.topics.declared, store.view.topics.problem
     for topic in sorted({*store.topics(), *declared}):
         queues = store.queues(topic)
         said = declared.get(topic, {})

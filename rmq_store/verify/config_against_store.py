@@ -144,7 +144,7 @@ def _missing_files(store: MessageStore, names: Collection[str]) -> Iterator[Find
         yield _missing(store, None, proof, effect)
     if TOPICS_FILE not in names and names and store.queues():
         yield _missing(store, TOPICS_FILE, "other files of the broker are", _NO_TOPICS)
-    groups = [topic for topic in store.view.known_topics if topic.startswith(RETRY_PREFIX)]
+    groups = [topic for topic in store.view.topics.every if topic.startswith(RETRY_PREFIX)]
     # Without the file of groups no broker has run here, as where a store was salvaged.
     if groups and GROUPS_FILE in names and not has_consumer_offsets(store.path):
         yield _missing(store, CONSUMER_FILES[0], f"a group has the topic {groups[0]}", _NO_OFFSETS)
@@ -265,7 +265,7 @@ def _range_of(store: MessageStore, queue: QueueId) -> tuple[int, int] | None:
     """Min and max offset of a queue; None if its topic was deleted."""
     state = store.snapshot().queues.get(queue)
     if state is None:
-        return (0, 0) if queue.topic in store.view.declared_topics else None
+        return (0, 0) if queue.topic in store.view.topics.declared else None
     return state.min_offset, state.max_offset
 
 
@@ -378,7 +378,7 @@ def _unread(store: MessageStore) -> Iterator[Finding]:
     unread: dict[str, list[tuple[int, int]]] = {}
     for queue, state in store.snapshot().queues.items():
         count = state.max_offset - state.min_offset
-        if not count or store.view.is_read(queue):
+        if not count or store.view.topics.is_read(queue):
             continue
         others = store.view.health.of_other_queues
         if queue in others.by_queue:  # a folder under a wrong name is no topic
@@ -386,7 +386,7 @@ def _unread(store: MessageStore) -> Iterator[Finding]:
         if count > 0:
             unread.setdefault(queue.topic, []).append((queue.queue_id, count))
     for topic, queues in unread.items():
-        if store.view.is_undeclared(topic) and not store.is_undeclared(topic):
+        if store.view.topics.is_undeclared(topic) and not store.is_undeclared(topic):
             continue  # named after this broker or its cluster, which creates it
         numbers = ", ".join(str(number) for number, _ in queues[:_LISTED])
         more = "" if len(queues) <= _LISTED else f" and {len(queues) - _LISTED} more"
@@ -409,7 +409,7 @@ def _why_unread(store: MessageStore, topic: str, queues: int) -> tuple[str, str]
             "copy them: rmqstore replay. mqadmin cleanUnusedTopic deletes its queues. Normal if the topic "
             "was deleted, and a recovery listed its messages again"
         )
-    settings = store.view.declared_topics.get(topic, {})
+    settings = store.view.topics.declared.get(topic, {})
     if may_be_read(settings):
         why, todo = f"readQueueNums {read_queue_count(settings)}", f"readQueueNums to {queues}"
     else:

@@ -419,7 +419,7 @@ def queueless_findings(store: MessageStore, tally: QueueTally) -> Iterator[Findi
     """Findings for records whose queue has no files. The queue is lost if its topic is still there, else
     it was deleted."""
     for queue, count in sorted(tally.queueless.items()):
-        lost = store.view.most_queues(queue.topic) > 0
+        lost = store.view.topics.most_queues(queue.topic) > 0
         yield Finding(
             Severity.ERROR if lost else Severity.NOTE,
             "queue-missing" if lost else "queue-deleted",

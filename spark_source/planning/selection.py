@@ -40,7 +40,7 @@ def check_names(stores: Sequence[MessageStore], asked: SourceOptions) -> None:
     Raises UnknownQueueError or InvalidArgumentError, with the nearest name. TopicWithoutQueueError
     comes last: nothing else is wrong with the names then.
     """
-    known = {topic for store in stores for topic in store.view.known_topics}
+    known = {topic for store in stores for topic in store.view.topics.every}
     assigned = _assigned(stores, asked)
     topics = dict.fromkeys([*(asked.topics or ()), *(queue.topic for queue in assigned)])
     for topic in topics:
@@ -87,7 +87,7 @@ def _check_queue(stores: Sequence[MessageStore], queue: QueueId) -> None:
 
 def _is_declared(store: MessageStore, queue: QueueId) -> bool:
     """Whether topics.json includes a queue. Before its first message it has no files."""
-    return 0 <= queue.queue_id < queue_count(store.view.declared_topics.get(queue.topic))
+    return 0 <= queue.queue_id < queue_count(store.view.topics.declared.get(queue.topic))
 
 
 def _of_queues(asked: SourceOptions) -> tuple[tuple[str, ByQueue], ...]:

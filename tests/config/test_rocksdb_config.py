@@ -264,7 +264,7 @@ def test_without_the_library_messages_are_read_and_the_error_says_what_to_instal
         assert store.read_batches(columns=["body"]).read_all().num_rows > 0
         with pytest.raises(CorruptConfigError, match=r"pip install 'rmqstore\[rocksdb\]'"):
             store.consumer_offsets()
-        assert "rmqstore[rocksdb]" in str(store.view.topics_problem)
+        assert "rmqstore[rocksdb]" in str(store.view.topics.problem)
 
 
 def test_nothing_is_written_beside_the_databases(tmp_path: Path) -> None:

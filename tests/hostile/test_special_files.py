@@ -145,12 +145,12 @@ def test_a_small_file_has_a_limit(tmp_path: Path, limit: int) -> None:
 def test_the_bak_is_read_instead(tmp_path: Path) -> None:
     golden = unpack(NAME, tmp_path)
     with MessageStore.open(golden.path) as store:
-        expected = store.view.declared_topics
+        expected = store.view.topics.declared
     path = Path(golden.path, "config", "topics.json")
     path.rename(f"{path}.bak")
     os.mkfifo(path)
     with MessageStore.open(golden.path) as store:
-        assert store.view.declared_topics == expected
+        assert store.view.topics.declared == expected
 
 
 def test_the_lock_of_a_store_is_a_file(tmp_path: Path) -> None:

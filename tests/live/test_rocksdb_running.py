@@ -84,7 +84,7 @@ def test_a_running_broker_is_read_as_it_answers(tmp_path: Path, conf: dict[str, 
             assert any(state.tail is not None for state in store.snapshot().queues.values())
             if conf is DATABASE:  # the other broker keeps its topics in memory
                 assert {*TOPICS} <= read_topic_configs(broker.store).keys()
-            assert store.view.topics_problem is None
+            assert store.view.topics.problem is None
         broker.kill()
         with MessageStore.open(broker.store) as store:
             assert places(store) == served

@@ -114,7 +114,7 @@ def test_a_table_of_topics_that_is_none_is_damage_of_its_file(tmp_path: Path) ->
         with pytest.raises(CorruptConfigError, match="not a table of topics"):
             read_topic_configs(golden.path)
         with golden.open() as store:
-            assert store.view.known_topics == store.topics()
+            assert store.view.topics.every == store.topics()
             assert "config-unreadable" in {one.code for one in verify(store).findings}
 
 
@@ -139,7 +139,7 @@ def test_the_index_is_gone_through_once_for_an_id(
         found = store.messages_by_id(record["uniqKey"])
         assert record["commitLogOffset"] in [m.commit_log_offset for m in found]
         assert len(walks) == 1
-        assert len(walks[0]) == len(store.view.known_topics)
+        assert len(walks[0]) == len(store.view.topics.every)
 
 
 @pytest.mark.parametrize("how", ["a bit of the body", "the whole record", "the file"])

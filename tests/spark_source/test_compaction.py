@@ -12,7 +12,6 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual
 from pyspark.sql.functions import unix_millis
 
 from rmq_store import MessageStore
-from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.errors import DataLossError, MissingFileError
 from rmq_store.format.queues import QueueId, QueueSlice
 from spark_source.options.parse import SourceOptions, parse_options
@@ -170,7 +169,7 @@ def test_damage_of_files_for_compaction_is_no_expired_message(
     Path(golden.path, f"compaction/compactionLog/state/1/{4140:020d}").unlink()
     asked = SourceOptions(paths=(str(golden.path),), fail_on_data_loss=False)
     with MessageStore.open(golden.path) as store:
-        monkeypatch.setattr(QueueFiles, "first_unit", 50)
+        monkeypatch.setattr(store.view.files(QueueId("state", 1)), "first_unit", 50)
         handler = DamageHandler(store, asked)
         with pytest.raises(MissingFileError, match="compactionLog"):
             store.read_slices(

@@ -130,7 +130,9 @@ def test_a_report_has_them_without_a_check_of_the_log(clean: GoldenStore, tmp_pa
         re.findall(r"[a-z]+(?:-[a-z]+)+", page.read_text())
     )
     with MessageStore.open(clean.path) as store:
-        assert not store.view.is_read(next(q for q in store.queues("orders") if q.queue_id == 3))
+        assert not store.view.topics.is_read(
+            next(q for q in store.queues("orders") if q.queue_id == 3)
+        )
 
 
 @pytest.mark.parametrize(("claimed", "hidden"), [(0, 0), (4, 4), (6, 6), (9, 6)])

@@ -191,8 +191,8 @@ def print_named(
             found = TABLES[name].of(opened)
             lacks_some = TABLES[name].counts_entries and warn_of_short_queues(opened)
             of_topics = name == "topics"
-            unread = of_topics and opened.view.topics_problem is not None
-            absent = of_topics and not opened.view.has_topics_file
+            unread = of_topics and opened.view.topics.problem is not None
+            absent = of_topics and not opened.view.topics.has_file
             unknown = list(filter(opened.is_undeclared, opened.topics() if of_topics else ()))
         if topic is not None:
             found = found.filter(pc.equal(found["topic"], topic))
@@ -277,7 +277,7 @@ def _unknown_lag(store: MessageStore, *, is_asked: bool) -> Iterator[str]:
     if has_consumer_offsets(store.path):
         return
     absent = f"there is no {CONSUMER_FILES[0]}: how far groups have consumed is not known"
-    of_broker = store.view.has_topics_file or taken_by_broker(store) is not None
+    of_broker = store.view.topics.has_file or taken_by_broker(store) is not None
     groups = users_groups(store) if of_broker else []
     if not groups and not is_asked:
         say(absent, err=True)

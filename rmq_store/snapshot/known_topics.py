@@ -1,0 +1,147 @@
+"""The topics of a store: as its queues, topics.json and the log show them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from rmq_store.config.consumer_offsets import read_consumer_offsets
+from rmq_store.config.json_files import config_names
+from rmq_store.config.topics_json import (
+    TOPICS_FILE,
+    lists_all_topics,
+    may_be_read,
+    queue_counts,
+    read_queue_count,
+)
+from rmq_store.consumequeue.queue_folders import QueueFolders
+from rmq_store.errors import StoreError
+from rmq_store.escaping import LOG
+from rmq_store.format.queues import QueueId
+from rmq_store.format.retry_topics import KnownNames
+from rmq_store.format.topics import DLQ_PREFIX, LMQ_PREFIX, OP_TOPICS, RETRY_PREFIX, is_system_topic
+
+if TYPE_CHECKING:
+    from rmq_store.snapshot.queue_view import QueueView
+
+_ANY_NUMBER = 1 << 31  # of queues
+
+
+class KnownTopics:
+    """The topics of the snapshot of a view."""
+
+    def __init__(self, view: QueueView, folders: QueueFolders) -> None:
+        self._view, self._folders = view, folders
+        self._root, self._snapshot = view.root, view.snapshot
+
+    def with_queues(self) -> list[str]:
+        """Sorted names of all topics that have a queue, or a lost one."""
+        there = {queue.topic for queue in self._snapshot.queues}
+        # Only a topic that topics.json has can have lost all its queues.
+        if self.queue_counts.keys() - there:
+            there |= {queue.topic for queue in self._view.lost_queues()}
+        return sorted(there)
+
+    @property
+    def declared(self) -> dict[str, dict[str, Any]]:
+        """topics.json, read once: topic -> its settings; {} if it is damaged. Raises AccessError."""
+        return self._folders.declared[0]
+
+    @cached_property
+    def queue_counts(self) -> dict[str, int]:
+        """How many queues topics.json gives a topic. Raises AccessError.
+
+        Brokers of 4.9 write op messages without such an entry, to the queues of the half messages.
+        """
+        said = queue_counts(self.declared)
+        return {op: said[half] for half, op in OP_TOPICS.items() if half in said} | said
+
+    def most_queues(self, topic: str) -> int:
+        """How many queues a topic may have. Raises AccessError.
+
+        Where topics.json does not say it, a topic that has some may have any, unless it was deleted: a
+        recovery may then have listed the newest messages of some of its queues again. A light queue is the
+        only one of its topic.
+        """
+        if topic in self.queue_counts or topic.startswith(LMQ_PREFIX):
+            return self.queue_counts.get(topic, 0)
+        own = is_system_topic(topic) and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        may_be_deleted = self._lists_all_topics and not own
+        return 0 if may_be_deleted or not self._view.queues_of(topic) else _ANY_NUMBER
+
+    @property
+    def problem(self) -> StoreError | None:
+        """Why topics.json cannot be read. Raises AccessError."""
+        return self._folders.declared[1]
+
+    @cached_property
+    def has_file(self) -> bool:
+        """Whether there is a topics.json, a .bak of it or a database in its place. Raises AccessError."""
+        return TOPICS_FILE in config_names(self._root)
+
+    @cached_property
+    def every(self) -> list[str]:
+        """Sorted names of the topics that have a queue or an entry in topics.json.
+
+        The log may hold messages of a topic that lost its queues. Raises AccessError.
+        """
+        return sorted({*self.with_queues(), *self.declared, *self.queueless})
+
+    @cached_property
+    def queueless(self) -> dict[str, int]:
+        """Without topics.json: topics without a queue of which the log has records, and how many, as far
+        as the whole log is compared. Raises AccessError."""
+        whole = None if self.has_file else self._view.health.whole_log
+        found: Counter[str] = Counter()
+        for requests in () if whole is None else whole.queueless:
+            for queue, rows in requests.by_queue():
+                found[queue.topic] += len(rows) if not self._view.queues_of(queue.topic) else 0
+        return dict(+found)
+
+    @cached_property
+    def _lists_all_topics(self) -> bool:
+        return self.problem is None and lists_all_topics(self._root)
+
+    def is_undeclared(self, topic: str) -> bool:
+        """Whether a broker that starts now does not know a topic: topics.json, which is there and can be
+        read, does not have it, and the broker does not create it by itself.
+
+        It creates its own ones (TopicConfigManager#init), and the retry topic of a group with the group's
+        first consumer (ClientManageProcessor). It refuses pulls of others (PullMessageProcessor).
+        """
+        if topic in self.declared or topic.startswith(RETRY_PREFIX):
+            return False
+        own = is_system_topic(topic) and not topic.startswith(DLQ_PREFIX)
+        return not own and self._lists_all_topics
+
+    def is_read(self, queue: QueueId) -> bool:
+        """Whether consumers get the messages of a queue: topics.json has its topic and lets them read it.
+
+        True for the queues that only the broker reads, and for a topic without readQueueNums. A broker
+        makes dead letters without the right to be read.
+        """
+        topic, number = queue
+        if is_system_topic(topic) and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            return True
+        if self.is_undeclared(topic):
+            return False
+        settings = self.declared.get(topic)
+        count = read_queue_count(settings)
+        readable = topic.startswith(DLQ_PREFIX) or may_be_read(settings)
+        return readable and (count is None or number < count)
+
+    @cached_property
+    def known_names(self) -> KnownNames:
+        """The topics, and which groups have offsets in which retry topic. Raises AccessError."""
+        readers: dict[str, set[str]] = {}
+        try:
+            committed = read_consumer_offsets(self._root)
+        except StoreError as error:
+            LOG.warning("which groups read a retry topic is not known: %s", error)
+            committed = {}
+        for group, topics in committed.items():
+            for topic in topics:
+                if topic.startswith(RETRY_PREFIX):
+                    readers.setdefault(topic, set()).add(group)
+        return KnownNames(frozenset(self.every), readers)
