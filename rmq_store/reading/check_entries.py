@@ -152,7 +152,7 @@ class EntryCheck:
         return moved
 
     def _lists(self, queue: QueueId, offset: int, place: int) -> bool:
-        return place in self._view.slice_entries(queue, offset, offset + 1).log_offset.tolist()
+        return place in self._view.slice_entries(queue, offset, offset + 1).log_offset
 
     def _in_order(self, queue: QueueId, rows: ListedEntries) -> Mask:
         """Which of some rows of one queue follow the entry before them in the log, and precede the next."""

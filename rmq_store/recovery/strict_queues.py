@@ -43,6 +43,7 @@ class _Queue:
     end: int = 0  # the queueOffset after unit `at - 1`
     first: int | None = None  # the queueOffset of the first entry that was added
     kept: int = 0  # the unit after those that were there before
+    loose: bool = False  # bytes that are no entry follow the last one
 
     @property
     def compared(self) -> bool:
@@ -91,10 +92,11 @@ class QueueRecovery:
             last = files.entries(max(first, at - files.units_per_file), at)
             if not last.points_to_record.any():
                 at = first  # only filler remains: a broker would never add to such a queue
-        state = _Queue(files, batch, at, stop)
+        state = _Queue(files, batch, at, stop, loose=files.has_bytes_after(stop))
         self._note_end(state)
         if at < stop and sum(files.unit(at)) > self._log_end:
             self._cut(state)
+        self._drop_loose(state)
         return state
 
     def _note_end(self, state: _Queue) -> None:
@@ -108,8 +110,16 @@ class QueueRecovery:
 
     def _cut(self, state: _Queue) -> None:
         """Truncate the queue at unit `at`: zeros from there on, and no later files."""
-        cut_at = state.at * state.files.dtype.itemsize
         self.cut += max(0, state.stop - state.at)
+        state.stop, state.loose = state.at, True
+        self._drop_loose(state)
+
+    def _drop_loose(self, state: _Queue) -> None:
+        """Remove what follows the last unit of a queue that was compared."""
+        if not (state.loose and state.compared):
+            return
+        state.loose = False
+        cut_at = state.at * state.files.dtype.itemsize
         empty = state.at <= state.files.first_unit
         for segment in state.files.chain.segments:
             if segment.base >= cut_at or empty:
@@ -117,7 +127,6 @@ class QueueRecovery:
             elif segment.base + state.files.chain.file_size > cut_at:
                 for change in cut(segment.path, cut_at - segment.base):
                     self._changes.add(change)
-        state.stop = state.at
 
     # --- along the log --------------------------------------------------------------------------------
 
@@ -144,6 +153,7 @@ class QueueRecovery:
             self._cut(state)
         if not state.compared:
             self._compare(state, requests, rows, upto)
+            self._drop_loose(state)
         if not state.compared:
             return rows[:0]  # later units exist, so nothing can be inserted before them
         rows = rows[requests.log_offset[rows] > state.last_log_offset]
@@ -282,6 +292,7 @@ class QueueRecovery:
                 if right.all():  # they point into damage; nothing of the queue follows it
                     state.at = state.stop
                     self._note_end(state)
+                    self._drop_loose(state)
                 elif self.may_look_further:
                     raise LookFurther
                 else:

@@ -161,7 +161,7 @@ def _looked_at(
         elif found is not None:
             queues = chain.from_iterable(map(store.queues, topics))
             if not any(leads_to(store, queue, place) for queue in queues):
-                wanted = ", ".join(topics), " || ".join(keys)
+                wanted = ", ".join(topics), " || ".join(sorted(keys))
                 damage.append(behind_index(found, *wanted, place))
     return having, damage
 

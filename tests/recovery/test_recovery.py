@@ -586,3 +586,22 @@ def test_a_topic_that_was_made_again_does_not_get_the_records_of_the_one_before(
     assert [row[:2] for row in found] == [
         (n, p) for n, p in enumerate(units["log_offset"].tolist())
     ]
+
+
+def test_bytes_after_the_last_entry_of_a_queue_are_removed(tmp_path: Path) -> None:
+    make_store(tmp_path / "s", 60)
+    with MessageStore.open(tmp_path / "s") as reader:
+        before = contents(reader)
+    file = max((tmp_path / "s/consumequeue/orders/1").iterdir())
+    raw = file.read_bytes()
+    units = np.frombuffer(raw, dtype=QUEUE_ENTRY)
+    end = int(np.count_nonzero(units["size"])) * QUEUE_ENTRY.itemsize
+    assert end < len(raw)
+    file.write_bytes(raw[:end] + b"\xff" * 8 + raw[end + 8 :])
+    (tmp_path / "s/abort").touch()
+    planned = plan_recovery(tmp_path / "s", SMALL)
+    done = recover(tmp_path / "s", SMALL)
+    assert planned.files == done.files
+    with MessageStore.open(tmp_path / "s") as reader:
+        assert contents(reader) == before
+        assert not [f for f in verify(reader).findings if f.code.startswith("queue-")]
