@@ -500,7 +500,7 @@ class UnlistedRecords:
         places, misplaced = requests.log_offset[rows], self._snapshot.misplaced
         if state.min_offset < state.max_offset:
             before = requests.offset[rows] < state.min_offset
-            first = self._listed_at(queue, state.min_offset, state.min_offset + _ENTRIES_TRIED)
+            first = self._listed_at(queue, state.min_offset, lost_log=True)
             kept = (before & (places < (first[0] if len(first) else 0))) | (
                 ~before & (places > self.last_listed(queue))
             )
@@ -512,16 +512,20 @@ class UnlistedRecords:
     def last_listed(self, queue: QueueId) -> int:
         """The log offset of the last entry that leads to a record of the queue; -1 without one."""
         stop = self._snapshot.queues[queue].max_offset
-        places = self._listed_at(queue, max(0, stop - _ENTRIES_TRIED), stop)
+        places = self._listed_at(queue, max(0, stop - _ENTRIES_TRIED))
         return int(places[-1]) if len(places) else -1
 
-    def _listed_at(self, queue: QueueId, start: int, stop: int) -> Ints:
-        """The log offsets of the queue's records that entries of a range lead to."""
+    def _listed_at(self, queue: QueueId, start: int, *, lost_log: bool = False) -> Ints:
+        """The log offsets of the queue's records that some entries lead to; with `lost_log`, of those too
+        that would be after the log's end."""
         state = self._snapshot.queues[queue]
-        entries = self._view.entries(
-            queue, max(start, state.min_offset), min(stop, state.max_offset)
-        )
-        return entries.log_offset[self._own_offsets(queue, entries) >= 0]
+        stop = min(start + _ENTRIES_TRIED, state.max_offset)
+        entries = self._view.entries(queue, max(start, state.min_offset), stop)
+        listed = self._own_offsets(queue, entries) >= 0
+        if lost_log:
+            listed |= entries.points_to_record & (entries.log_offset >= self._snapshot.log_end)
+        found: Ints = entries.log_offset[listed]
+        return found
 
 
 def _added(known: Missing | None, requests: DispatchRequests, rows: Ints) -> Missing:

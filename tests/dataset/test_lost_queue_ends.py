@@ -197,6 +197,19 @@ def test_a_key_that_the_index_lists_after_the_end_of_the_log(hurt: Hurt) -> None
     assert "Look for the rest in a replica or a copy" in str(lost.value)
 
 
+def test_a_key_where_all_that_a_queue_lists_is_after_the_end_of_the_log(tmp_path: Path) -> None:
+    store = Path(unpack("clean-4.3.2", tmp_path).path)
+    (store / "commitlog/00000000000000262144").unlink()
+    file = store / "commitlog/00000000000000000000"
+    file.write_bytes(file.read_bytes()[:82312])
+    (store / "consumequeue/orders/2/00000000000000000000").unlink()
+    with (
+        MessageStore.open(store) as opened,
+        pytest.raises(CorruptQueueError, match="queue orders/2 starts after its messages"),
+    ):
+        opened.messages().to_table(filter=pc.field("keys") == "ORDER_120")
+
+
 def test_a_key_of_a_log_whose_files_were_exchanged(tmp_path: Path) -> None:
     path = Path(unpack("proxy-5.5.0", tmp_path).path)
     with_exchanged_log_files(path)
