@@ -94,7 +94,8 @@ class QueueRecovery:
                 at = first  # only filler remains: a broker would never add to such a queue
         state = _Queue(files, batch, at, stop, loose=files.has_bytes_after(stop))
         self._note_end(state)
-        if at < stop and sum(files.unit(at)) > self._log_end:
+        here = files.unit_or_none(at) if at < stop else None  # none in a missing file
+        if here is not None and sum(here) > self._log_end:
             self._cut(state)
         self._drop_loose(state)
         return state

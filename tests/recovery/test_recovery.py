@@ -24,6 +24,7 @@ from rmq_store.verify.verify_store import verify
 from tests.support.damage import break_start
 from tests.support.golden import UNCLEAN, GoldenStore, log_files, unpack
 from tests.support.running.campaigns import some
+from tests.support.running.commands import complaint
 from tests.support.stores import (
     SMALL,
     append_many,
@@ -562,6 +563,34 @@ def test_records_that_an_overwritten_queue_file_listed_are_listed_again(
     with store.open() as opened:
         assert not [f for f in verify(opened).findings if f.code.startswith("queue-")]
         assert opened.read_batches("payments", columns=["queueId", "body"]).read_all() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "queue"), [("clean-5.5.0", "payments/0"), ("tsp-5.5.0", "orders/0")]
+)
+def test_a_missing_file_in_the_middle_of_a_queue_is_made_again(
+    name: str, queue: str, tmp_path: Path
+) -> None:
+    store = unpack(name, tmp_path)
+    topic = queue.split("/")[0]
+    with store.open() as opened:
+        before = opened.read_batches(topic, columns=["queueId", "queueOffset", "body"]).read_all()
+    sorted(Path(store.path, "consumequeue", *queue.split("/")).iterdir())[1].unlink()
+    Path(store.path, "abort").touch()
+    planned = plan_recovery(store.path)
+    assert planned.entries_rebuilt == recovered(store).entries_rebuilt > 0
+    with store.open() as opened:
+        assert not [f for f in verify(opened).findings if f.code.startswith("queue-")]
+        found = opened.read_batches(topic, columns=["queueId", "queueOffset", "body"]).read_all()
+        assert found == before
+
+
+def test_the_command_names_a_queue_that_still_lacks_its_first_file(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    Path(store.path, "consumequeue/orders/3/00000000000000000000").unlink()
+    Path(store.path, "abort").touch()
+    said = complaint("recover", store.path, "--apply", expect=1)
+    assert "queue orders/3 starts after its messages" in said
 
 
 def test_a_topic_that_was_made_again_does_not_get_the_records_of_the_one_before(

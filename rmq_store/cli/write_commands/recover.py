@@ -8,7 +8,7 @@ import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import config_option, json_option
+from rmq_store.cli.options import config_option, json_option, warn_of_short_queues
 from rmq_store.cli.printing import print_json
 from rmq_store.text.progress import Progress
 
@@ -53,6 +53,15 @@ def recover(
         click.echo(str(report))
         if not really and not report.untouched:
             click.echo("nothing was changed; --apply repairs the store", err=True)
-    lost = report.entries_after_log or report.lacking
-    if report.damage or report.intact_cut or lost or report.left_out:
+    lost = report.entries_after_log or report.lacking or report.left_out
+    lacks = really and not report.untouched and _warned(store, broker_conf)
+    if report.damage or report.intact_cut or lost or lacks:
         sys.exit(EXIT_FINDINGS)
+
+
+def _warned(store: str, broker_conf: str | None) -> bool:
+    """Warn of what queues lack after a recovery, which looks at the log from the checkpoint on."""
+    from rmq_store.store import MessageStore
+
+    with MessageStore.open(store, broker_conf=broker_conf) as opened:
+        return warn_of_short_queues(opened)
