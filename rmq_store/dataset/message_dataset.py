@@ -172,7 +172,11 @@ class MessageDataset(LazyDataset):
     def _warn_of_unknown_topics(self, wanted: Any) -> None:
         """A misspelt topic is no error in a query, and has no rows."""
         named = implied_values(self._readable, wanted, "topic") or frozenset()
-        known = set[str]().union(*(part.store.view.topics.every for part in self._parts))
+        views = [part.store.view for part in self._parts]
+        # Which topics have lost all their queues takes a look at the log.
+        if all(any(view.queues_of(topic) for view in views) for topic in named):
+            return
+        known = set[str]().union(*(view.topics.every for view in views))
         for topic in sorted(named - known):
             LOG.warning(
                 "there is no topic %r. %s", topic, nearest(topic, known, last=is_system_topic)
