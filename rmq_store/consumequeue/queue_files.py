@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.consumequeue.bisection import bisect_first, longest_ascending, recheck_neighbours
+from rmq_store.errors import StoreError
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
@@ -30,6 +31,7 @@ from rmq_store.format.queue_entries import (
     Entries,
     concat_entries,
     hole_at,
+    no_entries,
 )
 from rmq_store.loops import queue_entries
 
@@ -37,7 +39,10 @@ _LAST_LOOK = 200  # units, about a page of a ConsumeQueue
 _LAST_BASE_OFFSET = 2**62  # larger values are damage and would overflow
 _READ_WHOLE = 4096  # units among which no search is worth its steps
 _UNITS_COMPARED = 1 << 16  # of a BatchConsumeQueue, at once
-_SHORT = 2 * _LAST_LOOK  # units of a queue that is kept
+_SHORT = (
+    2 * _LAST_LOOK
+)  # units before the end of what is stored, where that is not the end of a file
+_MOST_KEPT = 1000  # units of a queue that is kept; a longer one is read again at little cost
 _NOTHING: Bytes = np.zeros(0, dtype=np.uint8)
 _COLUMNS = len(Entries.__match_args__)
 _ENTRY = 8 * _COLUMNS  # bytes
@@ -78,8 +83,10 @@ class QueueFiles:
         self.folder = folder
         self.batch = batch
         self._sources = sources
-        self._short_to = 0  # of a short queue: the unit after the last, as `ends` has seen it
-        self._seen = _NOTHING  # the bytes of all units before it, if they are in one file
+        self._short: range | None = (
+            None  # units that are read once, and kept; an empty one: not these
+        )
+        self._seen = _NOTHING  # their bytes, if `ends` has read them
         self._kept: Entries | None = None  # the entries of these units
         self._mended: Entries | None = None  # all units of a damaged BatchConsumeQueue
         self._in_order_to = -1  # the units before it were compared, and their offsets ascend
@@ -130,11 +137,11 @@ class QueueFiles:
 
         So does a unit of a BatchConsumeQueue whose queue offset is not between those around it.
         """
-        if stop <= self._short_to and self._kept is None:
-            self._keep_all()
-        kept, first, last = self._kept, start - self.first_unit, stop - self.first_unit
-        if kept is not None and first >= 0 and last <= len(kept.offset):
-            return kept if last - first == len(kept.offset) else kept.take(slice(first, last))
+        if self._short is not None and self._short.start <= start and stop <= self._short.stop:
+            kept = self._keep_all(self._short) if self._kept is None else self._kept
+            if kept is not None:
+                first, last = start - self._short.start, stop - self._short.start
+                return kept if last - first == len(kept.offset) else kept.take(slice(first, last))
         stored = self._entries(start, stop)
         if not self.batch or self.has_holes or not len(stored):
             return stored
@@ -244,7 +251,8 @@ class QueueFiles:
         front = segments[0].base
         stop = segments[-1].base // width + skipped + behind
         known = units[:behind] if len(segments) == 1 and not skipped else units[:0]
-        self.note_short(stop, known.view(np.uint8))
+        if len(known):
+            self.note_short(self.first_unit, stop, known.view(np.uint8))
         first = (
             known[0] if len(known) else self.chain.read(front, front + width).view(self.dtype)[0]
         )
@@ -255,29 +263,33 @@ class QueueFiles:
             units[behind:].view(np.uint8).any().item(),
         )
 
-    def note_short(self, stop: int, raw: Bytes = _NOTHING) -> None:
-        """Note, of a queue with few units before `stop`, that they are read once, and kept; later ones may
+    def note_short(self, start: int, stop: int, raw: Bytes = _NOTHING) -> None:
+        """Note that a queue has few units with messages, which are then read once, and kept; later ones may
         follow. `raw`: their bytes, if they were just read.
         """
-        count, sources = stop - self.first_unit, self._sources
-        if self._short_to or sources is None or count > _SHORT:
+        count, sources = stop - start, self._sources
+        if self._short is not None or sources is None or count > _MOST_KEPT:
             return
         if count * _ENTRY <= sources.room:
             sources.room -= count * _ENTRY
-            self._short_to, self._seen = stop, raw.copy()
+            self._short, self._seen = range(start, stop), raw.copy()
 
-    def _keep_all(self) -> None:
-        """Keep all entries of a short queue."""
-        first, stop, raw = self.first_unit, self._short_to, self._seen
-        if len(raw):
-            self.chain.count_read(self.chain.segments[0], len(raw))
-            self._kept, self._seen = _split(raw, first, stop), _NOTHING
-            return
-        entries = self._entries(first, stop)
-        if len(entries.offset) == stop - first:
+    def _keep_all(self, short: range) -> Entries | None:
+        """Keep all entries of a short queue; None, from now on, where a file is missing."""
+        if len(self._seen):
+            self.chain.count_read(self.chain.segments[0], len(self._seen))
+            self._kept, self._seen = _split(self._seen, short.start, short.stop), _NOTHING
+            return self._kept
+        try:
+            entries = self._entries(short.start, short.stop)
+        except StoreError:  # maybe of a file that is not asked for
+            entries = no_entries()
+        if len(entries) == len(short):
             self._kept = entries
-        else:  # no file holds some
-            self._short_to = 0
+        elif self._sources is not None:
+            self._sources.room += len(short) * _ENTRY
+            self._short = range(0)
+        return self._kept
 
     def find_stop(self) -> int:
         """The unit after the last written one, as far as visible: its size is above 0.

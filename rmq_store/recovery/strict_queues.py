@@ -25,6 +25,7 @@ from rmq_store.recovery.report import LeftOut, note_left_out
 from rmq_store.recovery.strict_log_end import LogWalk
 
 _UNITS_AT_A_TIME = 8192
+_NEAR = 64  # last units before a place, for one that leads to a record of the log
 
 
 class LookFurther(Exception):
@@ -105,9 +106,11 @@ class QueueRecovery:
             state.last_log_offset = -1
             state.end = 0  # it may begin with any offset
             return
-        last = state.files.entries(state.at - 1, state.at)
-        state.last_log_offset = int(last.log_offset[0]) if last.points_to_record[0] else -1
-        state.end = int(last.offset[0] + last.count[0]) if state.batch else state.at
+        near = state.files.entries(max(state.files.first_unit, state.at - _NEAR), state.at)
+        # A damaged one may lead far after the log, and all records would count as listed before it.
+        listed = near.points_to_record & (near.log_offset + near.size <= self._log_end)
+        state.last_log_offset = int(near.log_offset[listed][-1]) if listed.any() else -1
+        state.end = int(near.offset[-1] + near.count[-1]) if state.batch else state.at
 
     def _cut(self, state: _Queue) -> None:
         """Truncate the queue at unit `at`: zeros from there on, and no later files."""

@@ -29,6 +29,7 @@ from rmq_store.text.times import shown_time
 if TYPE_CHECKING:
     from rmq_store.snapshot.queue_view import QueueView
 
+_SEARCHED = 64 << 20  # bytes of the log searched for the record of a queue's last entry
 _SAID: set[Path] = set()  # stores of which was said what follows the end of their log
 
 
@@ -102,7 +103,7 @@ class LostLogEnd:
         if flushed <= stored or flushed <= self._newest_near_end:
             return None
         # A clock that was set back leaves no entry without a record.
-        proven = self.is_listed_beyond(self.snapshot.log_end)
+        proven = self.is_listed_after_end
         unless = "" if proven else ", unless a clock was set back"
         return DataLossError(
             self._log.path_at(self.snapshot.log_end),
@@ -119,7 +120,7 @@ class LostLogEnd:
     def lost_end(self) -> StoreError | None:
         """The `lost_log`, or the error if queues of a closed store list messages after its log."""
         end = self.snapshot.log_end
-        if self.lost_log is not None or not (self.is_listed_beyond(end) and self._ends.is_closed):
+        if self.lost_log is not None or not (self.is_listed_after_end and self._ends.is_closed):
             return self.lost_log
         if any(stop > end for _, stop in self._log.chain.holes):
             return None  # in a file that is missing
@@ -166,6 +167,26 @@ class LostLogEnd:
     def is_listed_beyond(self, place: int) -> bool:
         """Whether the last entry of a queue leads to a log offset at or after `place`."""
         return self.snapshot.last_listed >= place
+
+    @Fact
+    def is_listed_after_end(self) -> bool:
+        """Whether the last entry of a queue leads after the log's end, and is not just damaged: the log has
+        no whole record for its queue offset."""
+        end, states = self.snapshot.log_end, self.snapshot.queues
+        beyond = (
+            queue
+            for queue, state in states.items()
+            if state.min_offset < state.max_offset
+            and self._view.log_offset_of(queue, state.max_offset - 1) >= end
+        )
+        return self.is_listed_beyond(end) and not all(map(self._has_last, beyond))
+
+    def _has_last(self, queue: QueueId) -> bool:
+        """Whether the log has a whole record of the last queue offset of a queue, near those before it."""
+        start = max(self._records.last_listed(queue), self.snapshot.log_start)
+        stop = min(start + _SEARCHED, self.snapshot.log_end)
+        lost = self._records.search({queue}, start, stop).between.get(queue)
+        return lost is not None and lost.stop >= self.snapshot.queues[queue].max_offset
 
     @property
     def _newest_near_end(self) -> int:

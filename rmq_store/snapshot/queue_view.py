@@ -326,7 +326,7 @@ class QueueView:
         if first >= last:
             return no_entries()
         files = self._folders.files(queue)
-        files.note_short(state.file_stop)
+        files.note_short(state.file_start, state.file_stop)
         return files.entries(first, last)
 
     def fetch_ahead(self, slices: Sequence[QueueSlice]) -> None:

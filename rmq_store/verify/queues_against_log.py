@@ -346,12 +346,21 @@ def _dangling(
     if counts[True]:
         places = sorted(place[0] for place in first if place is not None)
         more = f" and {len(places) - 1} more places" if len(places) > 1 else ""
+        where, todo = (
+            f"into the damage at log offset {places[0]}{more}",
+            "Repair the damage of the log",
+        )
+        if places == [store.log_range()[1]]:
+            where, todo = (
+                f"after the log's end at log offset {places[0]}",
+                "Look for the lost end of the log",
+            )
         yield an_error(
             "queue-dangling-entry",
             folder,
-            f"{counted(counts[True], 'entry')} of queue {name} leading into the damage at log offset "
-            f"{places[0]}{more}, which is reported too: what they list is lost",
-            "Readers skip them; a consumer stops or skips there. Repair the damage of the log first",
+            f"{counted(counts[True], 'entry')} of queue {name} leading {where}, which is reported too: what "
+            "they list is lost",
+            f"Readers skip them; a consumer stops or skips there. {todo} first",
             count=counts[True],
         )
     if counts[False]:

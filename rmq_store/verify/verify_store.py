@@ -344,7 +344,7 @@ def _lost_end(store: MessageStore) -> Iterator[Finding]:
         lost = store.view.health.log_end.lost_end
     except AccessError:  # of the checkpoint, which checkpoint_findings reports
         return
-    if lost is not None and store.view.health.log_end.is_listed_beyond(end):
+    if lost is not None and store.view.health.log_end.is_listed_after_end:
         yield an_error(
             "log-end-lost",
             store.log.path_at(end),

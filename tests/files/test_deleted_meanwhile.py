@@ -68,3 +68,18 @@ def test_a_file_that_is_missing_for_another_reason_is_an_error_at_once() -> None
     with pytest.raises(MissingFileError):
         again_if_expired(look)
     assert len(looks) == 1
+
+
+def test_files_of_a_queue_that_expire_while_the_store_is_open_are_not_needed(
+    tmp_path: Path,
+) -> None:
+    with MessageStore.open(unpack("expired-5.5.0", tmp_path).path) as store:
+        gone = 0
+        for queue, state in store.snapshot().queues.items():
+            files = store.view.files(queue)
+            for file in files.chain.segments:
+                if file.base + files.chain.file_size <= state.file_start * files.dtype.itemsize:
+                    Path(file.path).unlink()
+                    gone += 1
+        assert gone
+        assert sum(batch.num_rows for batch in store.read_batches()) == 623

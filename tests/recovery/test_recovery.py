@@ -585,6 +585,20 @@ def test_a_missing_file_in_the_middle_of_a_queue_is_made_again(
         assert found == before
 
 
+def test_an_entry_that_leads_far_after_the_log_hides_no_record_behind_it(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    file = sorted(Path(store.path, "consumequeue/orders/3").iterdir())[-1]
+    units = np.fromfile(file, QUEUE_ENTRY)
+    units[7] = (5_000_000_000, 500, 1)
+    units.tofile(file)
+    Path(store.path, "abort").touch()
+    assert recovered(store).entries_cut == 0
+    with store.open() as opened:
+        missing = [f.meaning for f in verify(opened).findings if f.code == "queue-misses-record"]
+    assert len(missing) == 1
+    assert missing[0].startswith("1 record of queue orders/3")
+
+
 def test_the_command_names_a_queue_that_still_lacks_its_first_file(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     Path(store.path, "consumequeue/orders/3/00000000000000000000").unlink()

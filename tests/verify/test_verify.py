@@ -431,3 +431,15 @@ def test_a_copied_folder_is_no_topic_to_create(tmp_path: Path) -> None:
     assert [one.code for one in found] == ["queue-dangling-entry"] * 2
     assert "the first to one of payments/0: its folder, or a file in it, was copied" in str(found)
     assert "mqadmin" not in str(found)
+
+
+def test_a_damaged_last_entry_of_a_queue_is_no_lost_end_of_the_log(tmp_path: Path) -> None:
+    path = unpack("clean-5.5.0", tmp_path).path
+    file = sorted(Path(path, "consumequeue/orders/3").iterdir())[-1]
+    units = np.fromfile(file, QUEUE_ENTRY)
+    units[np.flatnonzero(units["size"])[-1]] = (5_000_000_000, 500, 1)
+    units.tofile(file)
+    with MessageStore.open(path) as store:
+        found = {finding.code for finding in verify(store).findings}
+    assert "log-end-lost" not in found
+    assert found >= {"queue-misses-record", "queue-dangling-entry"}
