@@ -156,7 +156,7 @@ class QueueRecovery:
             state.at = state.files.first_unit
             self._cut(state)
         if not state.compared:
-            self._compare(state, requests, rows, upto)
+            self._compare(state, queue, requests, rows, upto)
             self._drop_loose(state)
         if not state.compared:
             return rows[:0]  # later units exist, so nothing can be inserted before them
@@ -229,7 +229,9 @@ class QueueRecovery:
         else:
             self._writer.set_end(queue, state.at, batch=state.batch)
 
-    def _compare(self, state: _Queue, requests: DispatchRequests, rows: Ints, upto: int) -> None:
+    def _compare(
+        self, state: _Queue, queue: QueueId, requests: DispatchRequests, rows: Ints, upto: int
+    ) -> None:
         """Skip units that list these records; truncate the queue before a unit that lists none, and where
         one of the records is not listed."""
         log_offsets, sizes = requests.log_offset[rows], requests.size[rows]
@@ -249,7 +251,7 @@ class QueueRecovery:
                 return
             if count == len(units):
                 continue
-            if int(units.log_offset[count]) < upto or not self._is_own(units, count):
+            if int(units.log_offset[count]) < upto or not self._is_own(queue, units, count):
                 self._cut(state)
             return
 
@@ -281,11 +283,12 @@ class QueueRecovery:
             right |= (units.log_offset >= start) & (units.log_offset < stop) & (units.size > 0)
         return right
 
-    def _is_own(self, units: Entries, row: int) -> bool:
-        """Whether a unit that points further along the log points to a record."""
+    def _is_own(self, queue: QueueId, units: Entries, row: int) -> bool:
+        """Whether a unit that points further along the log points to a record that its queue may list."""
         where, size = int(units.log_offset[row]), int(units.size[row])
-        inside = where + size <= self._log_end
-        return bool(units.points_to_record[row]) and inside and self._log.is_record(where, size)
+        if not units.points_to_record[row] or where + size > self._log_end:
+            return False
+        return self._log.store_time_at(where, size, queue) is not None
 
     def finish(self) -> None:
         """Truncate the units that match no record, after all records were passed."""

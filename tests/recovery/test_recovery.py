@@ -599,6 +599,22 @@ def test_an_entry_that_leads_far_after_the_log_hides_no_record_behind_it(tmp_pat
     assert missing[0].startswith("1 record of queue orders/3")
 
 
+def test_a_first_entry_of_another_queue_hides_no_record_before_its_own(tmp_path: Path) -> None:
+    store = unpack("clean-4.3.2", tmp_path)
+    with store.open() as opened:
+        before = opened.read_batches("orders", columns=["queueId", "body"]).read_all()
+    folder = Path(store.path, "consumequeue/orders")
+    (mine,), others = (folder / "2").glob("0" * 20), sorted((folder / "3").iterdir())
+    raw = mine.read_bytes()
+    mine.write_bytes(others[-1].read_bytes()[:20] + raw[20:])
+    Path(store.path, "abort").touch()
+    Path(store.path, "checkpoint").unlink()
+    recovered(store)
+    with store.open() as opened:
+        assert opened.read_batches("orders", columns=["queueId", "body"]).read_all() == before
+        assert not [f for f in verify(opened).findings if f.code.startswith("queue-")]
+
+
 def test_the_command_names_a_queue_that_still_lacks_its_first_file(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     Path(store.path, "consumequeue/orders/3/00000000000000000000").unlink()
