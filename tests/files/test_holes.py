@@ -21,6 +21,7 @@ from rmq_store.files.changes import cut
 from rmq_store.files.checked_window import Window
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
+from rmq_store.files.source import Sources
 from rmq_store.format.array_types import Bytes
 from rmq_store.recovery.recover_store import recover
 from tests.support.golden import log_files, offsets, unpack, wanted
@@ -132,16 +133,16 @@ def test_opening_to_append_reads_no_hole(holes: str, monkeypatch: pytest.MonkeyP
     """A file of the log has a gigabyte by default, and most of it may be a hole."""
     looked_at: list[int] = []
     Looked.sizes.clear()
-    in_piece, window, read = record_runs._next_in_piece, SegmentChain.window, SegmentChain.read
+    in_piece, window, read = record_runs._next_in_piece, Sources.window, SegmentChain.read
 
     def looked(data: Bytes, base: int, start: int, stop: int) -> int | None:
         looked_at.append(base + start)
         return in_piece(data, base, start, stop)
 
-    def windowed(chain: SegmentChain, start: int, stop: int, **how: Any) -> Window:
-        if chain.file_size == SIZE and stop - start < SIZE:
-            looked_at.append(start)
-        found = window(chain, start, stop, **how)
+    def windowed(sources: Sources, file: SegmentFile, start: int, stop: int, **how: Any) -> Window:
+        if file.size == SIZE and stop - start < SIZE:
+            looked_at.append(file.base + start)
+        found = window(sources, file, start, stop, **how)
         found.bytes = found.bytes.view(Looked)
         return found
 
@@ -157,7 +158,7 @@ def test_opening_to_append_reads_no_hole(holes: str, monkeypatch: pytest.MonkeyP
                 writer.append({"topic": "orders", "queueId": 0, "body": b"%d" % number * 250})
             end = writer.log_range()[1]
         monkeypatch.setattr(record_runs, "_next_in_piece", looked)
-        monkeypatch.setattr(SegmentChain, "window", windowed)
+        monkeypatch.setattr(Sources, "window", windowed)
         monkeypatch.setattr(SegmentChain, "read", read_from)
         with MessageStore.open(path, queues=False) as store:
             assert store.log_range()[1] == end

@@ -46,7 +46,7 @@ class Counts:
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     """Counts mapped files, windows and decoded records from here on."""
     looks = Counts()
-    map_file, window, decode = sources.LocalFile._map, files.SegmentChain.window, message._split
+    map_file, window, decode = sources.LocalFile._map, sources.Sources.window, message._split
     read = files.SegmentChain.read
 
     def counting_map(self: sources.LocalFile) -> Bytes:
@@ -54,19 +54,24 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
         return map_file(self)
 
     def counting_window(
-        self: files.SegmentChain, start: int, stop: int, *, fetch: bool = True
+        self: sources.Sources,
+        file: segments.SegmentFile,
+        start: int,
+        stop: int,
+        *,
+        fetch: bool = True,
     ) -> Window:
         looks.seen["windows"] += 1
         if stop - start < GIB:  # a whole log file is only walked from where it is asked
             looks.seen["window bytes"] += stop - start
-        return window(self, start, stop, fetch=fetch)
+        return window(self, file, start, stop, fetch=fetch)
 
     def counting_split(raw: bytes, magic: int, log_offset: int, path: str | None) -> Record:
         looks.seen["decoded"] += 1
         return decode(raw, magic, log_offset, path)
 
     monkeypatch.setattr(sources.LocalFile, "_map", counting_map)
-    monkeypatch.setattr(files.SegmentChain, "window", counting_window)
+    monkeypatch.setattr(sources.Sources, "window", counting_window)
 
     def counting_read(
         self: files.SegmentChain, start: int, stop: int, *, counted: bool = False

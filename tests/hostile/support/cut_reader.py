@@ -21,8 +21,7 @@ from typing import Any
 
 from rmq_store import MessageStore, StoreError
 from rmq_store.cli.main import main
-from rmq_store.files.segment_chain import SegmentChain
-from rmq_store.index.index_file_reader import IndexFile
+from rmq_store.files.source import Sources
 from rmqstore_jobs.export import ExportSpec
 from rmqstore_jobs.export import run as export
 from spark_source.options.parse import parse_options
@@ -118,8 +117,7 @@ def cut_after(windows: int, store: Path) -> None:
 
         return reading
 
-    for kind, name in ((SegmentChain, "window"), (IndexFile, "_bytes")):
-        setattr(kind, name, then_cut(getattr(kind, name)))
+    Sources.window = then_cut(Sources.window)  # type: ignore[method-assign]
 
 
 def work(way: str, store: str, folder: Path, windows: int | None) -> str:
