@@ -254,9 +254,10 @@ class CompactedQueue:
         )
 
     @property
-    def has_files(self) -> bool:
-        """Whether there is a file: a broker makes the folders for a message, and a compaction leaves one."""
-        return bool(self._chain.segments)
+    def has_messages(self) -> bool:
+        """Whether there is a message: a broker makes the folders and files for one, then writes it, and a
+        compaction leaves one."""
+        return bool(self._files)
 
     @property
     def seen(self) -> Seen:

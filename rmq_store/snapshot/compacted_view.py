@@ -39,8 +39,8 @@ _UNKNOWN = Seen(0, 0, 0)
 class ServedQueues:
     """The ranges of all queues, and places and times in them, as a read of the compacted view sees them.
 
-    A queue of a compaction topic without files for compaction is seen as it is. So is one whose files
-    are damaged, until it is read: then `compacted` has the error.
+    A queue of a compaction topic without a message in files for compaction is seen as it is. So is one
+    whose files are damaged, until it is read: then `compacted` has the error.
     """
 
     def __init__(self, view: QueueView, folders: CompactionFolders) -> None:
@@ -119,13 +119,13 @@ class ServedQueues:
             found = None
         else:
             found = self.files(queue)
-        if found is None or not found.has_files:
+        if found is None or not found.has_messages:
             self._seen[queue] = None
             return None
         return found
 
     def queues(self) -> list[QueueId]:
-        """The queues that have files for compaction, of topics that are answered from there; sorted."""
+        """The queues that have a folder for compaction, of topics that are answered from there; sorted."""
         if not self._is_there:
             return []
         topics = self._view.topics.declared

@@ -45,19 +45,23 @@ def compaction_findings(store: MessageStore) -> Iterator[Finding]:
         elif files is not None:
             yield _damaged(files)
         else:
-            yield from _without_files(store, queue)
+            yield from _without_messages(store, queue)
 
 
-def _without_files(store: MessageStore, queue: QueueId) -> Iterator[Finding]:
-    """The finding for a queue that has a folder here, which a broker makes with a message, and no file."""
-    there = store.snapshot().queues.get(queue)
-    if there is not None and there.min_offset < there.max_offset:
-        count = there.max_offset - there.min_offset
+def _without_messages(store: MessageStore, queue: QueueId) -> Iterator[Finding]:
+    """The finding for a queue that has a folder here, which a broker makes with a message, and none in it.
+
+    A broker that writes the store, or was killed, may not have copied the first message yet.
+    """
+    snapshot = store.snapshot()
+    there = snapshot.queues.get(queue)
+    count = 0 if there is None else there.max_offset - there.min_offset
+    if count > (0 if snapshot.closed else 1):
         yield a_warning(
             "compaction-lost",
             queue_folder(store.path, COMPACTION_QUEUE_DIR, queue),
             f"all {counted(count, 'message')} of queue {queue.name} missing in the "
-            "compaction log, which has no file: no consumer gets them",
+            "compaction log, which has none: no consumer gets them",
             "The files of compactionLog and compactionCq may be gone. Reads have the messages, as if the "
             "topic had no compaction",
             count=count,

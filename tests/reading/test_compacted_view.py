@@ -309,9 +309,12 @@ def test_a_queue_that_was_compacted_since_is_no_shorter_answer(golden: GoldenSto
             assert other.read_batches("other").read_all().num_rows
 
 
-@pytest.mark.parametrize("left", ["no folder", "empty folders", "files without bytes"])
+LEFT = ["no folder", "empty folders", "files without bytes", "files without messages"]
+
+
+@pytest.mark.parametrize("left", LEFT)
 def test_a_queue_without_files_for_compaction_is_read_whole(golden: GoldenStore, left: str) -> None:
-    """Its topic may have become one of compaction later."""
+    """Its topic may have become one of compaction later, or a broker is about to copy the first message."""
     for kind in ("compactionCq", "compactionLog"):
         folder = Path(golden.path, "compaction", kind, TOPIC, "0")
         names = [path.name for path in folder.iterdir()]
@@ -321,6 +324,8 @@ def test_a_queue_without_files_for_compaction_is_read_whole(golden: GoldenStore,
         if left == "files without bytes":
             for name in names:
                 (folder / name).touch()
+        if left == "files without messages":
+            (folder / f"{0:020d}").write_bytes(bytes(1 << 16 if kind == "compactionLog" else 4600))
     with MessageStore.open(golden.path) as store:
         rows = Counter(row[1] for row in rows_of(store.read_batches(TOPIC)))
         assert rows[0] == store.max_offset(TOPIC, 0)

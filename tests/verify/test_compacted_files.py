@@ -168,12 +168,14 @@ def test_the_last_pair_of_files_is_gone(golden: GoldenStore) -> None:
     assert f"the first of queue offset {min(lost)}" in one.meaning
 
 
-@pytest.mark.parametrize("folders", [True, False])
-def test_all_files_of_a_queue_are_gone(golden: GoldenStore, folders: bool) -> None:
-    for kind in ("Log", "Cq"):
+@pytest.mark.parametrize("left", ["folders", "one folder", "files"])
+def test_all_messages_of_a_queue_are_gone(golden: GoldenStore, left: str) -> None:
+    for kind, size in (("Log", 1 << 16), ("Cq", 4600)):
         for path in list(file_of(golden, kind, 0, 0).parent.iterdir()):
             path.unlink()
-    if not folders:
+        if left == "files":
+            file_of(golden, kind, 0, 0).write_bytes(bytes(size))
+    if left == "one folder":
         file_of(golden, "Log", 0, 0).parent.rmdir()
     (one,) = about_compaction(golden)
     assert (one.code, one.severity) == ("compaction-lost", Severity.WARNING)
