@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from rmq_store.escaping import printable
 
@@ -89,6 +90,9 @@ class ListedAt(NamedTuple):
         return self.log_offset < 0 and not self.messages
 
 
+_Error = TypeVar("_Error", bound="StoreError")
+
+
 class StoreError(Exception):
     """Base of all errors that `rmq_store` raises on purpose.
 
@@ -126,6 +130,13 @@ class StoreError(Exception):
         if self.entry is not None:
             return self.entry.log_offset if self.entry.log_offset >= 0 else None
         return self.offset if isinstance(self.offset, LogOffset) else None
+
+    def with_advice(self: _Error, advice: str) -> _Error:
+        """The same error with another next step."""
+        other = copy(self)
+        other.advice = spoken(advice)
+        other.args = (other._sentence(),)
+        return other
 
     def _sentence(self) -> str:
         where = "" if self.path is None else f"{self.path}: "

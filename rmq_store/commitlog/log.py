@@ -182,14 +182,9 @@ class CommitLog:
             base = None if segment is None else self.other_base(segment)
             if base is None:
                 raise
-            raise CorruptRecordError(
-                error.path,
-                offset=error.offset,
-                reason=error.reason,
-                expected=error.expected,
-                actual=error.actual,
-                advice="The file has a wrong name: by the physicalOffset of its first record it is the file "
-                f"{segment_name(base)}. rmqstore verify says what to do first",
+            raise error.with_advice(
+                "The file has a wrong name: by the physicalOffset of its first record it is the file "
+                f"{segment_name(base)}. rmqstore verify says what to do first"
             ) from None
 
     def other_base(self, file: SegmentFile) -> int | None:

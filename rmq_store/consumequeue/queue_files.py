@@ -39,9 +39,7 @@ _LAST_LOOK = 200  # units, about a page of a ConsumeQueue
 _LAST_BASE_OFFSET = 2**62  # larger values are damage and would overflow
 _READ_WHOLE = 4096  # units among which no search is worth its steps
 _UNITS_COMPARED = 1 << 16  # of a BatchConsumeQueue, at once
-_SHORT = (
-    2 * _LAST_LOOK
-)  # units before the end of what is stored, where that is not the end of a file
+_SHORT = 2 * _LAST_LOOK  # units before the end of what is stored, if that is not the end of a file
 _MOST_KEPT = 1000  # units of a queue that is kept; a longer one is read again at little cost
 _NOTHING: Bytes = np.zeros(0, dtype=np.uint8)
 _COLUMNS = len(Entries.__match_args__)
@@ -83,9 +81,7 @@ class QueueFiles:
         self.folder = folder
         self.batch = batch
         self._sources = sources
-        self._short: range | None = (
-            None  # units that are read once, and kept; an empty one: not these
-        )
+        self._short: range | None = None  # units that are read once and kept; empty: none are
         self._seen = _NOTHING  # their bytes, if `ends` has read them
         self._kept: Entries | None = None  # the entries of these units
         self._mended: Entries | None = None  # all units of a damaged BatchConsumeQueue

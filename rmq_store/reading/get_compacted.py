@@ -106,14 +106,7 @@ class CompactedGetter:
         try:
             return self._files.log.record_at(place)
         except CorruptRecordError as error:  # what it advises is about the CommitLog
-            raise CorruptRecordError(
-                error.path,
-                offset=error.offset,
-                reason=error.reason,
-                expected=error.expected,
-                actual=error.actual,
-                advice=ADVICE,
-            ) from error
+            raise error.with_advice(ADVICE) from error
 
 
 def no_files() -> GetMessageResult:

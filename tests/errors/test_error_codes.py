@@ -32,6 +32,10 @@ def test_an_error_survives_the_way_to_the_driver() -> None:
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), copy.entry) == (kind, str(error), error.entry)
         assert str(copy).startswith(f"[{kind.code}] /store/file: why at offset 7")
+        other = error.with_advice("look")
+        assert (type(other), other.entry, other.advice) == (kind, error.entry, "look")
+        assert str(other) == str(pickle.loads(pickle.dumps(other))) == str(error)[:-2] + "look"
+        assert str(error).endswith(". do")
 
 
 @pytest.mark.parametrize(
