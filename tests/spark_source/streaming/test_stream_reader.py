@@ -16,7 +16,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from rmq_store import MessageStore
-from rmq_store.errors import DataLossError, InvalidArgumentError, LogCutError, OtherStoreError
+from rmq_store.errors import (
+    DataLossError,
+    InvalidArgumentError,
+    LogCutError,
+    MissingFileError,
+    OtherStoreError,
+)
 from spark_source.planning.selection import TopicWithoutQueueError
 from spark_source.source import RmqStoreSource
 from spark_source.streaming.stream_reader import RmqStoreStreamReader
@@ -510,6 +516,24 @@ def test_damage_at_the_start_of_the_last_file_is_damage_and_does_not_stop_the_st
     mine = (r for r in store.truth if r["topic"] == "orders" and in_a_queue(r))
     orders = {r["commitLogOffset"] for r in mine}
     assert {row["commitLogOffset"] for row in rows} == orders | {start}
+
+
+def test_a_missing_file_after_the_end_of_a_micro_batch_is_damage(tmp_path: Path) -> None:
+    """The micro-batch ends in the filler of the file before it, so with that file."""
+    store = unpack(NAME, tmp_path)
+    _, _, gone, _ = sorted((Path(store.path) / "commitlog").iterdir())
+    gone.unlink()
+    limit = {"maxBytesPerTrigger": str(int(gone.name) - 50)}
+    reader = reader_of(store.path, mode="PERMISSIVE", columns=COLUMNS + ", corruptRecord", **limit)
+    start = through_json(reader.initialOffset())
+    middle = latest(reader, start)
+    assert place_of(middle) == int(gone.name)
+    end = latest(reader, middle)
+    assert not any(row["corruptRecord"] for row in rows_between(reader, start, middle))
+    (damage,) = [row for row in rows_between(reader, middle, end) if row["corruptRecord"]]
+    assert damage["commitLogOffset"] == int(gone.name)
+    with pytest.raises(MissingFileError):
+        rows_between(reader_of(store.path), middle, end)
 
 
 def test_a_query_continues_though_the_offsets_where_it_began_have_expired(
