@@ -11,18 +11,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from rmq_store import MessageStore
+from rmq_store import MessageStore, QueueId
 from rmq_store.errors import (
+    CorruptQueueError,
     DataLossError,
     InvalidArgumentError,
     LogCutError,
     MissingFileError,
     OtherStoreError,
 )
+from rmq_store.format.queue_entries import QUEUE_ENTRY
 from spark_source.planning.selection import TopicWithoutQueueError
 from spark_source.source import RmqStoreSource
 from spark_source.streaming.stream_reader import RmqStoreStreamReader
@@ -257,6 +260,47 @@ def test_a_new_query_starts_at_the_end_or_where_the_options_say(golden: Golden) 
         ]
         found = rows_between(reader, start, latest(reader, start))
         assert sorted(found, key=str) == sorted(expected, key=str), options
+
+
+@pytest.mark.parametrize("leads_to", [800_000, 2**40])
+def test_a_new_query_does_not_start_where_a_damaged_entry_leads(
+    tmp_path: Path, leads_to: int
+) -> None:
+    store = unpack(NAME, tmp_path)
+    file = min(Path(store.path, "consumequeue/orders/0").iterdir())
+    raw = bytearray(file.read_bytes())
+    np.frombuffer(raw, QUEUE_ENTRY)["log_offset"][5] = leads_to
+    file.write_bytes(raw)
+    chosen = {"assign": '{"orders": [0]}', "startingOffsets": '{"orders": {"0": 5}}'}
+    reader = reader_of(store.path, **chosen)
+    start = through_json(reader.initialOffset())
+    found = rows_between(reader, start, latest(reader, start))
+    orders = store.by_queue[QueueId("orders", 0)]
+    assert [row["queueOffset"] for row in found] == [r["queueOffset"] for r in orders][5:]
+
+
+@pytest.mark.parametrize(
+    ("gone", "message"),
+    [
+        ("", "orders/0 has no files"),
+        ("0/00000000000000000000", "orders/0 starts after its messages"),
+        ("0/00000000000000004000", "orders/0 ends before its messages"),
+    ],
+)
+def test_a_new_query_does_not_start_by_a_queue_that_lost_its_messages(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, gone: str, message: str
+) -> None:
+    """The option is the time of a message that its queue does not list any more."""
+    store = unpack(NAME, tmp_path)
+    lost = Path(store.path, "consumequeue/orders", gone)
+    shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
+    orders = store.by_queue[QueueId("orders", 0)]
+    time = orders[0 if gone.endswith("/00000000000000000000") else -1]["storeTimestamp"]
+    chosen = {"topic": "orders", "startingOffsets": "", "startingTimestamp": str(time)}
+    with pytest.raises(CorruptQueueError, match=message):
+        reader_of(store.path, **chosen).initialOffset()
+    reader_of(store.path, mode="PERMISSIVE", **chosen).initialOffset()
+    assert message in caplog.text
 
 
 def test_a_new_query_does_not_start_after_a_record_that_is_half_there(
