@@ -25,7 +25,7 @@ from rmq_store.cli.messages import charset_option
 from rmq_store.cli.options import with_options
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.files.journal import JournalError, refuse_uri
-from rmq_store.format.queues import QueueSlice
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.snapshot.log_slices import LogSlice
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.exporting.export_files import FolderTarget
@@ -58,6 +58,7 @@ from rmqstore_jobs.running.source_options import rare_option, source_options
 from rmqstore_jobs.running.store_selection import lost_from, pieces_in, plan_of
 from spark_source.options.definitions import DROPMALFORMED, PERMISSIVE
 from spark_source.options.secret import HidesSecrets, without_secrets
+from spark_source.options.value_parsers import LATEST
 from spark_source.planning.partitions import cut_into_slices
 
 if TYPE_CHECKING:
@@ -209,14 +210,23 @@ class _Export:
 
     def _note_gaps(self, done: Mapping[Any, Sequence[ExportedRange]]) -> None:
         """Note what expired between the last export and this one."""
-        for part in self.plan.ranges:
-            low = self.plan.store.snapshot.queues[part.queue].min_offset
+        states = self.plan.store.snapshot.queues
+        expired = [p for p in self.plan.empty if p.queue in states and self._is_whole(p.queue)]
+        for part in (*self.plan.ranges, *expired):
+            low = states[part.queue].min_offset
             before = [one.stop for one in done.get(part.queue, ()) if one.stop <= low]
             if before and max(before) < low and part.start <= low:
                 self.problems.append(
                     f"queue {part.queue.queue_id} of {part.queue.topic}: offsets {max(before):,} to "
                     f"{low:,} expired before they were exported"
                 )
+
+    def _is_whole(self, queue: QueueId) -> bool:
+        """Whether no option ends the range of a queue or selects times: so all that expired was asked for."""
+        asked, name = self.plan.asked, self.plan.store.broker_name
+        times = (asked.starting_timestamps.of(name, queue), asked.ending_timestamps.of(name, queue))
+        end = asked.ending_offsets.of(name, queue)
+        return {*asked.times, *times} == {None} and end in (None, LATEST)
 
     def _note_left_out(self) -> None:
         """Note what earlier runs left out because of damage: no later one exports it.

@@ -96,6 +96,12 @@ def write_whole(path: Path, text: str, *, old: str | None = None) -> None:
     sync_folder(path.parent)
 
 
+def sync_file(path: str | os.PathLike[str]) -> None:
+    """Sync the bytes of a file that was written and closed to the disk."""
+    with OsErrorsOf(path, "flushing"), open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
 def sync_folder(folder: Path) -> None:
     """Sync a folder's list of files, and its parent's, to the disk."""
     for directory in (folder, folder.parent):

@@ -205,7 +205,10 @@ class LogReader:
     # ----------------------------------------------------------------------
 
     def record_start(self, cut: int) -> int:
-        """The start of the first record at or after `cut`. Every caller gets the same answer."""
+        """Where the first record at or after `cut` starts, or a gap. Every caller gets the same answer."""
+        chain = self.log.chain
+        if chain.segment_at(cut) is None and chain.segment_at(cut - 1) is not None:
+            return cut  # a missing file begins, or the log ends
         return walk_to_record(self.log, cut, self.log_end)
 
     # --- damage ------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from rmq_store import MessageStore
 from rmq_store.errors import StoreError
+from rmq_store.files.durable_files import sync_file
 from rmq_store.format.queues import QueueId
 from rmq_store.questions.answer_by_shares import OnProgress, ask
 from rmq_store.reading.slice_reader import ranges_of_slices
@@ -213,7 +214,6 @@ def _escaped(text: str) -> str:
 
 def summed_file(path: str, root: str, rows: int) -> ExportedFile:
     """Bytes and SHA-256 of one file, which has `rows` messages. Flushes it to the disk."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
+    sync_file(path)
     found = sum_of(path)
     return ExportedFile(os.path.relpath(path, root), rows, found.size, found.sha256)

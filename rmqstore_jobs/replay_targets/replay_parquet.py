@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
+from rmq_store.files.durable_files import sync_file, sync_folder
 from rmq_store.questions.answer_by_shares import ask
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.replaying.replay_question import ReplayRows
@@ -50,6 +51,7 @@ def write_parquet(
         # Readers need a file to know the columns.
         pq.write_table(arrow_schema(DEFAULT_NAMES).empty_table(), folder / "part-00000.parquet")
     (folder / _WHOLE).touch()
+    sync_folder(folder)  # the journal must not be ahead of the disk
     return handled.counts + Counter({PARQUET: sum(handled.parts)})
 
 
@@ -73,5 +75,6 @@ def _write_share(
                 writer.write_table(pa.Table.from_batches(waiting))
                 waiting, waiting_bytes = [], 0
         writer.write_table(pa.Table.from_batches(waiting, first.schema))
+    sync_file(unfinished)
     unfinished.rename(final)
     return count

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from itertools import chain
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -24,9 +25,11 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from rmq_store import MessageStore
 from rmq_store.format.byte_layout import KEY_SEPARATOR
 from rmq_store.format.message_id import log_offset_of_id
 from rmq_store.format.queues import QueueSlice
+from rmq_store.search.log_partitions import joined
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS
 from rmq_store.snapshot.compacted_view import ServedQueues
 from rmq_store.snapshot.queue_view import QueueView
@@ -110,9 +113,11 @@ class _Bounds:
             return plan
         with plan.store.open() as store:
             view = store.ranges_for(plan.asked.sees_compacted)
-            in_time = (self._in_time(view, part) for part in plan.ranges)
-            parts = [piece for part in in_time for piece in self._at_places(view, part)]
-        return replace(plan, ranges=tuple(part for part in parts if len(part)))
+            parts = [self._in_time(view, part) for part in plan.ranges]
+            if self.places is not None:
+                pieces = (_at_place(store, view, parts, place) for place in sorted(self.places))
+                parts = joined(chain.from_iterable(pieces))
+        return _with_parts(plan, parts)
 
     def _in_time(self, view: QueueView | ServedQueues, part: QueueSlice) -> QueueSlice:
         start, stop = part.start, part.stop
@@ -121,16 +126,23 @@ class _Bounds:
         if self.until is not None:
             after = view.first_since(part.queue, self.until, unreadable_before=True)
             stop = min(stop, after)
-        return QueueSlice(part.queue, start, stop)
+        return _within(part, start, stop)
 
-    def _at_places(self, view: QueueView | ServedQueues, part: QueueSlice) -> Iterator[QueueSlice]:
-        if self.places is None:
-            yield part
-            return
-        for place in sorted(self.places):
-            first = view.offset_at_log(part.queue, place)
-            after = view.offset_at_log(part.queue, place + 1)
-            yield QueueSlice(part.queue, max(part.start, first), min(part.stop, after))
+
+def _at_place(
+    store: MessageStore, view: QueueView | ServedQueues, parts: Sequence[QueueSlice], place: int
+) -> Iterator[QueueSlice]:
+    """The entries in `parts` that lead to a log offset, and the one that the record there names: its queue
+    may have lost it."""
+    start, end = store.log_range()
+    said = store.lookup.recorded_queue_offset(place) if start <= place < end else None
+    for part in parts:
+        first = view.offset_at_log(part.queue, place)
+        found = _within(part, first, view.offset_at_log(part.queue, place + 1))
+        if said is None or len(found):
+            yield found
+        if said is not None and part.queue == said.queue:
+            yield _within(part, said.start, said.stop)
 
 
 def _narrow(plan: QueryPlan, one: Filter) -> tuple[QueryPlan, bool]:
@@ -191,14 +203,24 @@ def _stores(plan: QueryPlan, change: Callable[[ReadPlan], ReadPlan | None]) -> Q
 
 def _ranges(plan: QueryPlan, change: Callable[[QueueSlice], QueueSlice | None]) -> QueryPlan:
     def of_store(store: ReadPlan) -> ReadPlan:
+        empty = tuple(part for part in store.empty if change(part) is not None)
         parts = (change(part) for part in store.ranges)
-        kept = tuple(part for part in parts if part is not None and len(part))
-        empty = tuple(part for part in store.empty if change(part) == part)
-        if (kept, empty) == (store.ranges, store.empty):
-            return store
-        return replace(store, ranges=kept, empty=empty)
+        return _with_parts(replace(store, empty=empty), [p for p in parts if p is not None])
 
     return _stores(plan, of_store)
+
+
+def _with_parts(plan: ReadPlan, parts: Sequence[QueueSlice]) -> ReadPlan:
+    """The plan with these ranges. One without messages stays as such: it may be at an end of its queue,
+    where what was lost matches."""
+    empty = dict.fromkeys((*plan.empty, *(part for part in parts if not len(part))))
+    return replace(plan, ranges=tuple(part for part in parts if len(part)), empty=tuple(empty))
+
+
+def _within(part: QueueSlice, start: int, stop: int) -> QueueSlice:
+    """The offsets [start, stop) of a part; without a message there, a range at its start or its end."""
+    first = min(max(part.start, start), part.stop)
+    return QueueSlice(part.queue, first, max(first, min(part.stop, stop)))
 
 
 def _reads_queues(plan: QueryPlan) -> bool:
@@ -239,9 +261,9 @@ def _queue_offset(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
     low, high = _range(one)
 
     def cut(part: QueueSlice) -> QueueSlice:
-        start = part.start if low is None else max(part.start, low)
-        stop = part.stop if high is None else min(part.stop, high)
-        return QueueSlice(part.queue, start, max(start, stop))
+        return _within(
+            part, part.start if low is None else low, part.stop if high is None else high
+        )
 
     # The offsets between the values of an IN are read too. A batch that is not unwrapped has one
     # offset, and is read if any of its messages is in the range.

@@ -6,14 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.several_stores import name_in_pattern, names_of
-from rmq_store.errors import DataLossError, MissingFileError
+from rmq_store.errors import DataLossError, MissingFileError, StoreError
+from rmq_store.escaping import LOG
 from rmq_store.files.remote.glob import has_pattern
 from rmq_store.files.segments import again_if_expired
-from rmq_store.format.queues import QueueId
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.growing_log import (
     LogFollower,
     LogPlace,
@@ -23,6 +25,7 @@ from rmq_store.reading.growing_log import (
 )
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.query import warn_of_tags
+from spark_source.options.definitions import FAILFAST
 from spark_source.options.parse import SourceOptions
 from spark_source.options.value_parsers import ByQueue
 from spark_source.planning.pinned_plan import newest_of
@@ -166,15 +169,34 @@ class Follower:
             if self.stream.start == EARLIEST:
                 return StorePlace(LogPlace.at(store.log, start))
             first = first_offsets(store, asked)
-            places = [
-                place
-                for queue, offset in first.items()
-                if queue in store.snapshot().queues
-                and offset < store.max_offset(*queue)
-                and (place := store.log_offset_of(queue, offset)) is not None
-            ]
-            at = max(start, min(places, default=end))
+            self._refuse_lost(store, first)
+            at = max(start, self._first_place(store, first, start, end))
             return StorePlace(LogPlace.at(store.log, at), None, first, end)
+
+    def _refuse_lost(self, store: MessageStore, first: Mapping[QueueId, int]) -> None:
+        """Raise, or in other modes than FAILFAST log, what queues have lost where a stream begins in them:
+        the offsets do not lead there."""
+        for error in store.view.health.errors([QueueSlice(q, n, n) for q, n in first.items()]):
+            if self.asked.mode == FAILFAST:
+                raise error
+            LOG.warning("%s", error)
+
+    def _first_place(
+        self, store: MessageStore, first: Mapping[QueueId, int], start: int, end: int
+    ) -> int:
+        """Where the first message of all is in the log; `start` if an entry does not lead to its own."""
+        states, damage = store.snapshot().queues, list[StoreError]()
+        wanted = [QueueSlice(q, n, n + 1) for q, n in first.items() if q in states]
+        batches = store.read_slices(
+            [part for part in wanted if part.stop <= states[part.queue].max_offset],
+            columns=("commitLogOffset", "storeTimestamp"),
+            check_crc=False,
+            check_ends=False,
+            compacted=False,
+            on_damage=damage.append,
+        )
+        found = [pc.min(batch["commitLogOffset"]).as_py() for batch in batches if batch.num_rows]
+        return start if damage else min(found, default=end)
 
     # --- where a micro-batch ends ----------------------------------------------------------------
 

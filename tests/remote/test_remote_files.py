@@ -75,6 +75,33 @@ def test_a_far_store_answers_as_one_that_is_near(
             assert mine.remove_column(index) == theirs.remove_column(index)
 
 
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("NO_SUCH_KEY during GetObject operation: it does not exist", MissingFileError),
+        ("UNKNOWN (HTTP status 404) during GetObject operation", MissingFileError),
+        ("SLOW_DOWN during GetObject operation: (Request ID: 5D40404B)", AccessError),
+        ("ACCESS_DENIED during HeadObject operation: No response body.", AccessError),
+    ],
+)
+def test_a_number_in_a_key_does_not_say_that_a_file_is_gone(
+    golden: Golden,
+    far: Callable[[str], MessageStore],
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    kind: type[StoreError],
+) -> None:
+    store = far(golden("clean-5.5.0").path)
+
+    def refused(self: remote.Shadow, inside: str) -> Any:
+        raise OSError(f"When reading key 's/commitlog/00000000404000000000': AWS Error {said}")
+
+    monkeypatch.setattr(remote.Shadow, "_opened", refused)
+    with pytest.raises(StoreError) as raised:
+        store.message_at(0)
+    assert type(raised.value) is kind
+
+
 @pytest.mark.parametrize("kept", [0, 9000, 32768])
 def test_a_far_log_in_two_folders_with_a_file_of_one_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kept: int

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 from rmq_store.errors import AccessError, InvalidArgumentError, MissingFileError, StoreError
 
 _URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+# As Arrow words it. The text also has the key, whose name may be a number, and the id of the request.
+_IS_GONE = re.compile(r"AWS Error NO_SUCH_|HTTP status(?: code:)? 404\b|Status\(NOT_FOUND")
 
 
 def local_path(path: str) -> str:
@@ -68,7 +70,7 @@ def _typed(options: Mapping[str, str]) -> dict[str, Any]:
 
 def from_remote(where: str, error: BaseException, doing: str) -> StoreError:
     """Our error for an object store's error. Names only its type: its text may quote credentials."""
-    if isinstance(error, FileNotFoundError) or "404" in str(error) or "NO_SUCH" in str(error):
+    if isinstance(error, FileNotFoundError) or _IS_GONE.search(str(error)):
         return MissingFileError(
             where,
             reason=f"{doing}: it does not exist",

@@ -285,6 +285,24 @@ def test_what_a_queue_lost_at_its_end_is_exported_later(tmp_path: Path) -> None:
     assert later.numbers["messages added"] == 49
 
 
+def test_messages_that_expired_before_they_were_exported_are_a_problem(tmp_path: Path) -> None:
+    """Also where nothing is left in their queue; and only what the options asked for."""
+    store = unpack("clean-5.2.0", tmp_path)
+    orders = [r for r in store.truth if r["topic"] == "orders" and r["queueId"] == 0]
+    part = {"topic": "orders", "endingOffsets": '{"orders": {"0": 50}}'}
+    until = {"topic": "orders", "endingTimestamp": str(orders[50]["storeTimestamp"])}
+    assert run(None, spec(store, tmp_path / "part", **part)).ok
+    assert run(None, spec(store, tmp_path / "until", **until)).ok
+    min((Path(store.path) / "commitlog").iterdir()).unlink()  # as retention does
+    with store.open() as left:
+        assert left.min_offset("orders", 0) == left.max_offset("orders", 0) == len(orders)
+    later = run(None, spec(store, tmp_path / "part", topic="orders"))
+    expired = f"queue 0 of orders: offsets 50 to {len(orders)} expired before they were exported"
+    assert later.problems == (expired,)
+    assert not later.ok
+    assert run(None, spec(store, tmp_path / "until", **until)).ok
+
+
 @ON_BOTH
 def test_damage_that_stops_an_export_or_a_replay_is_not_to_be_tried_again(
     engine: SparkSession | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import (
@@ -18,9 +21,11 @@ from pyspark.sql.datasource import (
     Not,
 )
 
+from rmq_store import QueueId
+from rmq_store.errors import CorruptQueueError
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS
 from spark_source.source import RmqStoreSource
-from tests.conftest import GoldenStore, user_topic
+from tests.conftest import GoldenStore, unpack, user_topic
 from tests.support.golden import Truth, messages_in
 from tests.support.spark.reads import left_over, rows_of
 from tests.support.spark.selections import NAME, PLACE, Golden, options_of, places, truth_where
@@ -28,8 +33,6 @@ from tests.support.spark.selections import NAME, PLACE, Golden, options_of, plac
 
 def filter_cases(store: GoldenStore) -> list[tuple[Filter, Callable[[Truth], bool], bool]]:
     """Each with what it lets through, and whether it is claimed."""
-    from datetime import datetime, timezone
-
     orders = [r for r in store.truth if r["topic"] == "orders"]
     one = next(r for r in orders[50:] if r["keys"] and r["tags"] and r["uniqKey"])
     moment = datetime.fromtimestamp(one["storeTimestamp"] / 1000, timezone.utc)
@@ -140,8 +143,6 @@ def test_key_and_time_filters_spare_reading(golden: Golden) -> None:
     ):
         if value:
             assert 1 <= len(rows_of(options, [EqualTo((name,), value)])) < every / 4, name
-    from datetime import datetime, timezone
-
     first = min(r["storeTimestamp"] for r in store.truth)
     before = datetime.fromtimestamp((first - CLOCK_SLACK_MS) / 1000 - 1, timezone.utc)
     options["topic"] = "orders"
@@ -174,3 +175,46 @@ def test_a_narrowed_plan_is_warned_of(golden: Golden, caplog: pytest.LogCaptureF
     assert "call load() for each query" not in caplog.text
     rows_of(options, [EqualTo(("topic",), "orders")])
     assert "call load() for each query" in caplog.text
+
+
+ORDERS = Path("consumequeue/orders/0")
+FIRST, MIDDLE, LAST = (f"{base:020}" for base in (0, 2000, 4000))
+
+
+@pytest.mark.parametrize(
+    ("gone", "lost", "column"),
+    [
+        (LAST, 246, "queueOffset"),
+        (LAST, 246, "msgId"),
+        (LAST, 246, "storeTimestamp"),
+        (FIRST, 20, "queueOffset"),
+        (FIRST, 20, "msgId"),
+        (MIDDLE, 120, "queueOffset"),
+        (MIDDLE, 120, "msgId"),
+        ("", 20, "queueOffset"),
+        ("", 20, "msgId"),
+    ],
+)
+def test_a_filter_for_a_message_that_its_queue_lost_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str, lost: int, column: str
+) -> None:
+    """It is so without pushed filters, which read the whole queue; with them no entry matches."""
+    monkeypatch.setattr("spark_source.planning.pushed_filters.CLOCK_SLACK_MS", 0)
+    store = unpack(NAME, tmp_path)
+    folder = Path(store.path, ORDERS, gone)
+    shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
+    record = store.by_queue[QueueId("orders", 0)][lost]
+    moment = datetime.fromtimestamp(record["storeTimestamp"] / 1000, timezone.utc)
+    values = {"queueOffset": lost, "msgId": record["offsetMsgId"], "storeTimestamp": moment}
+    kind = GreaterThanOrEqual if column == "storeTimestamp" else EqualTo
+    options = options_of(store, assign='{"orders": [0]}')
+    with pytest.raises(CorruptQueueError, match="queue orders/0"):
+        rows_of(options, [kind((column,), values[column])])
+
+
+def test_a_filter_for_a_message_reads_past_the_losses_of_other_queues(tmp_path: Path) -> None:
+    store = unpack(NAME, tmp_path)
+    Path(store.path, ORDERS, LAST).unlink()
+    record = store.by_queue[QueueId("orders", 1)][50]
+    found = rows_of(options_of(store, topic="orders"), [EqualTo(("msgId",), record["offsetMsgId"])])
+    assert record["commitLogOffset"] in {row["commitLogOffset"] for row in found}

@@ -11,12 +11,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from rmq_store import MessageStore
-from rmq_store.errors import DataLossError, InvalidArgumentError, LogCutError, OtherStoreError
+from rmq_store import MessageStore, QueueId
+from rmq_store.errors import (
+    CorruptQueueError,
+    DataLossError,
+    InvalidArgumentError,
+    LogCutError,
+    MissingFileError,
+    OtherStoreError,
+)
+from rmq_store.format.queue_entries import QUEUE_ENTRY
 from spark_source.planning.selection import TopicWithoutQueueError
 from spark_source.source import RmqStoreSource
 from spark_source.streaming.stream_reader import RmqStoreStreamReader
@@ -251,6 +260,47 @@ def test_a_new_query_starts_at_the_end_or_where_the_options_say(golden: Golden) 
         ]
         found = rows_between(reader, start, latest(reader, start))
         assert sorted(found, key=str) == sorted(expected, key=str), options
+
+
+@pytest.mark.parametrize("leads_to", [800_000, 2**40])
+def test_a_new_query_does_not_start_where_a_damaged_entry_leads(
+    tmp_path: Path, leads_to: int
+) -> None:
+    store = unpack(NAME, tmp_path)
+    file = min(Path(store.path, "consumequeue/orders/0").iterdir())
+    raw = bytearray(file.read_bytes())
+    np.frombuffer(raw, QUEUE_ENTRY)["log_offset"][5] = leads_to
+    file.write_bytes(raw)
+    chosen = {"assign": '{"orders": [0]}', "startingOffsets": '{"orders": {"0": 5}}'}
+    reader = reader_of(store.path, **chosen)
+    start = through_json(reader.initialOffset())
+    found = rows_between(reader, start, latest(reader, start))
+    orders = store.by_queue[QueueId("orders", 0)]
+    assert [row["queueOffset"] for row in found] == [r["queueOffset"] for r in orders][5:]
+
+
+@pytest.mark.parametrize(
+    ("gone", "message"),
+    [
+        ("", "orders/0 has no files"),
+        ("0/00000000000000000000", "orders/0 starts after its messages"),
+        ("0/00000000000000004000", "orders/0 ends before its messages"),
+    ],
+)
+def test_a_new_query_does_not_start_by_a_queue_that_lost_its_messages(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, gone: str, message: str
+) -> None:
+    """The option is the time of a message that its queue does not list any more."""
+    store = unpack(NAME, tmp_path)
+    lost = Path(store.path, "consumequeue/orders", gone)
+    shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
+    orders = store.by_queue[QueueId("orders", 0)]
+    time = orders[0 if gone.endswith("/00000000000000000000") else -1]["storeTimestamp"]
+    chosen = {"topic": "orders", "startingOffsets": "", "startingTimestamp": str(time)}
+    with pytest.raises(CorruptQueueError, match=message):
+        reader_of(store.path, **chosen).initialOffset()
+    reader_of(store.path, mode="PERMISSIVE", **chosen).initialOffset()
+    assert message in caplog.text
 
 
 def test_a_new_query_does_not_start_after_a_record_that_is_half_there(
@@ -510,6 +560,24 @@ def test_damage_at_the_start_of_the_last_file_is_damage_and_does_not_stop_the_st
     mine = (r for r in store.truth if r["topic"] == "orders" and in_a_queue(r))
     orders = {r["commitLogOffset"] for r in mine}
     assert {row["commitLogOffset"] for row in rows} == orders | {start}
+
+
+def test_a_missing_file_after_the_end_of_a_micro_batch_is_damage(tmp_path: Path) -> None:
+    """The micro-batch ends in the filler of the file before it, so with that file."""
+    store = unpack(NAME, tmp_path)
+    _, _, gone, _ = sorted((Path(store.path) / "commitlog").iterdir())
+    gone.unlink()
+    limit = {"maxBytesPerTrigger": str(int(gone.name) - 50)}
+    reader = reader_of(store.path, mode="PERMISSIVE", columns=COLUMNS + ", corruptRecord", **limit)
+    start = through_json(reader.initialOffset())
+    middle = latest(reader, start)
+    assert place_of(middle) == int(gone.name)
+    end = latest(reader, middle)
+    assert not any(row["corruptRecord"] for row in rows_between(reader, start, middle))
+    (damage,) = [row for row in rows_between(reader, middle, end) if row["corruptRecord"]]
+    assert damage["commitLogOffset"] == int(gone.name)
+    with pytest.raises(MissingFileError):
+        rows_between(reader_of(store.path), middle, end)
 
 
 def test_a_query_continues_though_the_offsets_where_it_began_have_expired(
