@@ -13,7 +13,9 @@ from rmq_store.errors import AccessError, InvalidArgumentError, MissingFileError
 
 _URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 # As Arrow words it. The text also has the key, whose name may be a number, and the id of the request.
-_IS_GONE = re.compile(r"AWS Error NO_SUCH_|HTTP status(?: code:)? 404\b|Status\(NOT_FOUND")
+_IS_GONE = re.compile(
+    r"AWS Error NO_SUCH_|HTTP status(?: code:)? 404\b|Status\(NOT_FOUND|Azure Error: \[\w*NotFound\]"
+)
 
 
 def local_path(path: str) -> str:
