@@ -236,7 +236,8 @@ def _damage(root: Path, log: CommitLog, first: Record | None, end: LogEnd) -> It
     )
     misnamed = [] if unreadable else list(map(str, misnamed_files(log)))
     yield from misnamed
-    if first is None and end.last is not None and not (unreadable or misnamed):
+    named = unreadable or misnamed or any(start == log.start for start, _ in log.chain.holes)
+    if first is None and end.last is not None and not named:
         yield f"no record starts at log offset {log.start}, where the log begins, and records follow"
     for start, stop in log.chain.holes:
         yield f"log offset {start} to {stop} is in no file: a file is missing, empty or cut"

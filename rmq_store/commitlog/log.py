@@ -94,12 +94,15 @@ class CommitLog:
         segments: Sequence[SegmentFile] | None = None,
         entries: Sequence[str | Path] = (),
         copied: bool = False,
+        from_empty: bool = True,
     ) -> None:
         """`segments`: the files; by default those in `folders`, of several with one name the fullest.
 
         `copied`: its records are copies, which were given another physicalOffset (`decode_record`).
 
         `entries`: those of `folders` with the files of a DLedger log, which follow all others.
+
+        `from_empty`: empty files before all others are a hole, as what they held is lost; else none are.
         """
         self.chain = SegmentChain(
             folders,
@@ -108,6 +111,7 @@ class CommitLog:
             sources=sources,
             setting="mappedFileSizeCommitLog",
             place=LogOffset,
+            from_empty=from_empty,
         )
         self._file_size, self._entries, self.copied = file_size, entries, copied
         self._other_bases: dict[int, int | None] = {}
@@ -278,7 +282,7 @@ class CommitLog:
     def starts_now(self) -> int:
         """The log offset of the first file that exists now; everything before it has expired."""
         segments = list_segments(self.chain.folders)
-        return segments[0].base if segments else 0
+        return self.chain.start_before(segments[0]) if segments else 0
 
     def window_of(self, segment: SegmentFile) -> Window:
         """The bytes of one whole file; zeros where it was truncated, or is remote and not fetched."""

@@ -49,8 +49,10 @@ class SegmentChain:
         sources: Sources | None = None,
         setting: str = "the file size given",
         place: type[Place] = FileOffset,
+        from_empty: bool = False,
     ) -> None:
         """`setting`: the broker's name for `file_size`, and `place`: what offsets are, for errors.
+        `from_empty`: begin with the empty files before the first one with bytes.
 
         Raises InvalidArgumentError if the files contradict `file_size`, and UnrecoverableStoreError
         for a file that is larger than the others' names allow.
@@ -64,6 +66,8 @@ class SegmentChain:
         self.segments = without_overlaps(listed, self.file_size)
         self._bases = bases = [segment.base for segment in self.segments]
         self.start, self.stop = (bases[0], bases[-1] + self.file_size) if bases else (0, 0)
+        if from_empty and bases:
+            self.start = self.start_before(self.segments[0])
         remote = bool(bases) and shadow_of(self.segments[0].path) is not None
         self.cost = REMOTE if remote else LOCAL
         self.holes = self._holes()
@@ -116,6 +120,11 @@ class SegmentChain:
             if segment.size < self.file_size and segment is not self.segments[-1]:
                 holes.append((segment.base + segment.size, expected))
         return holes
+
+    def start_before(self, first: SegmentFile) -> int:
+        """Where the first file begins, or the empty ones before it: a broker deletes whole files."""
+        start = first.base if first.empty_from is None else first.empty_from
+        return start if (first.base - start) % self.file_size == 0 else first.base
 
     def segment_end(self, segment: SegmentFile) -> int:
         """Stream offset after `segment`, as if that file had its full size."""

@@ -38,7 +38,8 @@ class SegmentFile:
     """One file of a chain: `base` is the stream offset of its first byte, `size` its current size.
 
     `others`: files of the same name in other folders, which are not read. `opened`: the bytes of what is
-    no file of its own, but a part of a database; then `path` is only a name.
+    no file of its own, but a part of a database; then `path` is only a name. `empty_from`: the base of the
+    first of the files before it that are all empty.
     """
 
     path: str
@@ -46,6 +47,7 @@ class SegmentFile:
     size: int
     others: tuple[SegmentFile, ...] = ()
     opened: Callable[[], Source] | None = field(default=None, compare=False, repr=False)
+    empty_from: int | None = field(default=None, compare=False, repr=False)
 
     @property
     def shown(self) -> str:
@@ -67,12 +69,15 @@ def list_segments(
     A missing folder counts as empty. `choose`: which one is used of the files that have one name in
     several folders; by default the first one that is not empty.
     """
-    listed = []
-    for _, files in sorted(_files_by_base(folders).items()):
+    listed: list[SegmentFile] = []
+    by_base = sorted(_files_by_base(folders).items())
+    for base, files in by_base:
         file = files[0]
         if len(files) > 1:
             file = (choose or _first_filled)(files)
             file = replace(file, others=tuple(one for one in files if one is not file))
+        if file.size and not listed and base > by_base[0][0]:
+            file = replace(file, empty_from=by_base[0][0])
         if file.size:
             listed.append(file)
     return listed

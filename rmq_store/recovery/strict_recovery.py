@@ -88,7 +88,8 @@ class StrictRecovery:
     def run(self) -> RecoveryReport:
         """Recover the store and return the report."""
         folders = commitlog_folders(self.root, self.config)
-        log = CommitLog(folders, file_size=self.config.mappedFileSizeCommitLog)
+        size = self.config.mappedFileSizeCommitLog
+        log = CommitLog(folders, file_size=size, from_empty=False)
         refuse_unsure_files(log)
         if self.report.clean and not why_unclean(self.root, log, self.config):
             self._report_untouched(log)
