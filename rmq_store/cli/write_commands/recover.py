@@ -53,7 +53,7 @@ def recover(
         click.echo(str(report))
         if not really and not report.untouched:
             click.echo("nothing was changed; --apply repairs the store", err=True)
-    lost = report.entries_after_log or report.lacking or report.left_out
+    lost = report.entries_after_log or report.entries_left or report.lacking or report.left_out
     lacks = really and not report.untouched and _warned(store, broker_conf)
     if report.damage or report.intact_cut or lost or lacks:
         sys.exit(EXIT_FINDINGS)
