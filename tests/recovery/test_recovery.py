@@ -14,7 +14,11 @@ import pytest
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.admin.rebuild import rebuild
-from rmq_store.errors import InvalidArgumentError, StoreLockedError, UnrecoverableStoreError
+from rmq_store.errors import (
+    InvalidArgumentError,
+    StoreLockedError,
+    UnrecoverableStoreError,
+)
 from rmq_store.format.queue_entries import QUEUE_ENTRY
 from rmq_store.format.record import Gap
 from rmq_store.markers.checkpoint import Checkpoint
@@ -635,6 +639,15 @@ def test_the_command_names_a_queue_that_still_lacks_its_first_file(tmp_path: Pat
     Path(store.path, "abort").touch()
     said = complaint("recover", store.path, "--apply", expect=1)
     assert "queue orders/3 starts after its messages" in said
+
+
+def test_the_command_says_that_a_plan_does_not_look_for_what_queues_still_lack(
+    tmp_path: Path,
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    Path(store.path, "consumequeue/orders/3/00000000000000000000").unlink()
+    Path(store.path, "abort").touch()
+    assert "looks for messages that queues still lack" in complaint("recover", store.path, expect=0)
 
 
 def test_a_topic_that_was_made_again_does_not_get_the_records_of_the_one_before(

@@ -12,6 +12,8 @@ from rmq_store.cli.options import config_option, json_option, warn_of_short_queu
 from rmq_store.cli.printing import print_json
 from rmq_store.text.progress import Progress
 
+_WHAT_APPLY_DOES = "--apply repairs the store, and then looks for messages that queues still lack"
+
 
 @click.command(cls=OnceCommand)
 @click.argument("store", type=click.Path())
@@ -52,7 +54,7 @@ def recover(
     else:
         click.echo(str(report))
         if not really and not report.untouched:
-            click.echo("nothing was changed; --apply repairs the store", err=True)
+            click.echo(f"nothing was changed; {_WHAT_APPLY_DOES}", err=True)
     lost = report.entries_after_log or report.entries_left or report.lacking or report.left_out
     lacks = really and not report.untouched and _warned(store, broker_conf)
     if report.damage or report.intact_cut or lost or lacks:
