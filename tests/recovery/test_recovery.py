@@ -15,6 +15,7 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.errors import (
+    AccessError,
     InvalidArgumentError,
     StoreLockedError,
     UnrecoverableStoreError,
@@ -648,6 +649,22 @@ def test_the_command_says_that_a_plan_does_not_look_for_what_queues_still_lack(
     Path(store.path, "consumequeue/orders/3/00000000000000000000").unlink()
     Path(store.path, "abort").touch()
     assert "looks for messages that queues still lack" in complaint("recover", store.path, expect=0)
+
+
+def test_an_error_after_a_recovery_does_not_hide_that_the_store_is_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = unpack("crash-5.3.3", tmp_path)
+
+    def fail(*_: object, **__: object) -> None:
+        raise AccessError(store.path, reason="the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageStore, "open", fail)
+        said = complaint("recover", store.path, "--apply", expect=1)
+    assert "warning: the store is repaired; whether queues still lack messages is not known" in said
+    assert "RMQSTORE_ACCESS" in said
+    assert "no problems found" in run("verify", store.path)
 
 
 def test_a_topic_that_was_made_again_does_not_get_the_records_of_the_one_before(
