@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from rmq_store.errors import nearest
+from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.text.times import TIME_FORMS
 
 SINCE = f"Only messages stored at TIME or later: {TIME_FORMS}."
@@ -88,6 +88,17 @@ def help_all(*, hidden: bool) -> click.Option:
         hidden=hidden,
         help="Show all options, and exit.",
     )
+
+
+def show_refusal(wrong: click.ClickException) -> None:
+    """Print what click refuses on stderr, with the code that an InvalidArgumentError has."""
+    said = f"[{InvalidArgumentError.code}] {wrong.format_message()}"
+    if isinstance(wrong, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        wrong.show()  # the help
+    elif isinstance(wrong, click.UsageError):
+        click.UsageError(said, wrong.ctx).show()
+    else:
+        click.ClickException(said).show()
 
 
 class OnceCommand(click.Command):
