@@ -473,11 +473,13 @@ class MessageStore:
             yield from self.view.health.log_end.errors()
 
     def _while_open(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches; raises ReadOnlyStoreError for the next one after `close`."""
+        """The batches; raises ReadOnlyStoreError for the next one after `close`, and OtherStoreError after
+        the last one if files that were opened meanwhile may be of another store."""
         _ = self.log
         for batch in batches:
             yield batch
             _ = self.log
+        self.refuse_other()
 
     def _reader(self, query: Query, ranges_of: RangesOf) -> SliceReader:
         return SliceReader(self.view, self.broker_name, query, ranges_of, self.view.health)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
+from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.text.times import TIME_FORMS
 
 SINCE = f"Only messages stored at TIME or later: {TIME_FORMS}."
@@ -27,6 +29,40 @@ HISTORY = (
 )
 LOG = "Copy the log, or hard-link its full files and copy the last; links need one file system."
 
+WORDS: Mapping[str, tuple[str, str]] = {
+    "topic": ("--topic", TOPICS),
+    "tags": ("--tag", TAG),
+    "keys": (
+        "--key",
+        "Only messages with this word in KEYS, or this UNIQ_KEY, or with one of 'a || b'; repeatable.",
+    ),
+    "startingTimestamp": ("--since", SINCE),
+    "endingTimestamp": ("--until", UNTIL),
+    "brokerConf": ("--broker-conf", BROKER_CONF),
+    "brokerName": ("--broker-name", BROKER_NAME),
+    "includeSystemTopics": ("--system", SYSTEM),
+}
+"""Options of the Spark source that commands and jobs call otherwise: name -> word, meaning."""
+
+_ALONE = {
+    "subscribe": "--topic",
+    "startingOffsets": "--offset",
+    "compacted": "--history",
+    "unwrapBatches": "--raw",
+    "mode": "--skip-damaged",
+}
+"""Those that jobs have by their own names, and commands by others: name -> word."""
+
+
+def spelled(name: str) -> str:
+    """The name of an option of the source as a shell has such names."""
+    return "--" + re.sub("[A-Z]", lambda found: f"-{found[0].lower()}", name)
+
+
+_OF_SOURCE = {
+    spelled(name): word
+    for name, word in (*((name, word) for name, (word, _) in WORDS.items()), *_ALONE.items())
+}
 
 _OFTEN_LEFT_OUT = ("target", "to_store", "topic", "topics", "keys", "group", "groups", "report")
 
@@ -54,8 +90,22 @@ def help_all(*, hidden: bool) -> click.Option:
     )
 
 
+def show_refusal(wrong: click.ClickException) -> None:
+    """Print what click refuses on stderr, with the code that an InvalidArgumentError has."""
+    said = f"[{InvalidArgumentError.code}] {wrong.format_message()}"
+    if isinstance(wrong, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        wrong.show()  # the help
+    elif isinstance(wrong, click.UsageError):
+        click.UsageError(said, wrong.ctx).show()
+    else:
+        click.ClickException(said).show()
+
+
 class OnceCommand(click.Command):
-    """A command that refuses an option that is given twice and counts once: click takes the last."""
+    """A command that refuses an option that is given twice and counts once: click takes the last.
+
+    For an unknown one it names its word for one of the Spark source, or the nearest option.
+    """
 
     @property
     def has_rare_options(self) -> bool:
@@ -68,6 +118,17 @@ class OnceCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words of a command line. Raises click's errors."""
+        try:
+            return self._parsed(ctx, args)
+        except click.NoSuchOption as wrong:
+            options = (one for one in self.params if not getattr(one, "hidden", False))
+            shown = {name for one in options for name in (*one.opts, *one.secondary_opts)}
+            word = _OF_SOURCE.get(spelled(wrong.option_name.lstrip("-")), "")
+            given = word if word in shown else wrong.option_name
+            hint = nearest(given, [name for name in shown if name.startswith("--")])
+            raise click.UsageError(f"unknown option {wrong.option_name}. {hint}", ctx) from None
+
+    def _parsed(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
             _, left, given = self.make_parser(ctx).parse_args(list(args))
             if left:

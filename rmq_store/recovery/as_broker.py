@@ -284,6 +284,9 @@ class BrokerRecovery:
         states = {}
         for queue, broker_queue in sorted(self.queues.items()):
             report.queues[queue] = (broker_queue.min_offset, broker_queue.max_offset)
+            left = broker_queue.count_left(end)
+            if left:
+                report.entries_left[queue] = left
             unit = broker_queue.dtype.itemsize
             first = broker_queue.files[0][0] // unit if broker_queue.files else 0
             states[queue] = QueueState(

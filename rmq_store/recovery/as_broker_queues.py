@@ -208,6 +208,15 @@ class BrokerQueue:
         self._remove_from(0)
         self.min_logic_offset = 0
 
+    def count_left(self, log_end: int) -> int:
+        """How many units of the last file are after the queue's end, or lead after the log's end."""
+        if not self.files:
+            return 0
+        units = self._units(len(self.files) - 1)
+        left = units["log_offset"] >= log_end
+        left[self.position // self.dtype.itemsize :] = True
+        return int(np.count_nonzero(left & (units["size"] > 0)))
+
     # --- values that a broker reports ---------------------------------------------------------------------
 
     def correct_min(self, log_start: int) -> None:

@@ -67,6 +67,7 @@ _AFTER_LEFT_OUT = {  # by `listed` and `replaced`
     ),
     (False, True): "The database has one entry for each queue offset; source=commitlog reads them",
 }
+_BY_QUEUE = ("entries_after_log", "entries_in_damage", "entries_left")
 GIVE_THE_FILE = "give its file: --broker-conf"
 
 
@@ -81,9 +82,11 @@ class RecoveryReport:
     records behind the log's new end, which are cut or hidden with the damage before them. `older_cut`: those
     that are older than the records before them, and what follows these, as a log that was cut leaves them.
     `entries_after_log`: of each queue, entries that lead after the log's end, and to no intact record.
-    `entries_in_damage`: those that lead into `damage`. `lacking`: a sentence for each thing that a store left
-    `untouched` lacks: messages at an end of a queue, files of a queue or of the log. `left_out`: records that
-    no broker lists, because earlier records have their queue offsets. `queues`: min and max offset of each.
+    `entries_in_damage`: those that lead into `damage`. `entries_left`: entries after the new end of a queue,
+    or of the log, that mode "broker" leaves in the last file of the queue. `lacking`: a sentence for each
+    thing that a store left `untouched` lacks: messages at an end of a queue, files of a queue or of the log.
+    `left_out`: records that no broker lists, because earlier records have their queue offsets. `queues`: min
+    and max offset of each.
     `untouched`: the store was closed cleanly and its log and queues end together, so nothing else was checked
     and nothing was changed. `applied`: false for a plan, which says what a recovery would do.
     """
@@ -107,6 +110,7 @@ class RecoveryReport:
     older_cut: int = 0
     entries_after_log: dict[QueueId, int] = field(default_factory=dict)
     entries_in_damage: dict[QueueId, int] = field(default_factory=dict)
+    entries_left: dict[QueueId, int] = field(default_factory=dict)
     lacking: list[str] = field(default_factory=list)
     left_out: dict[QueueId, LeftOut] = field(default_factory=dict)
     queues: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
@@ -125,7 +129,8 @@ class RecoveryReport:
 
     def lines_of_intact_cut(self) -> Iterator[str]:
         """Sentences about intact records behind the log's new end."""
-        done = "are cut too" if self.applied else "would be cut too"
+        cut = "cut" if self.mode == "strict" else "left out"  # a broker leaves them in the file
+        done = f"are {cut} too" if self.applied else f"would be {cut} too"
         if self.intact_cut:
             yield (
                 f"{self.intact_cut} intact records after log offset {self.log_end} {done}, because the one "
@@ -139,8 +144,20 @@ class RecoveryReport:
 
     def line_of_lost_end(self) -> str:
         """A sentence about entries that lead after the log's end, and what becomes of them."""
+        line = line_of_lost_end(self.entries_after_log, self.log_end)
+        if self.mode == "broker":  # see `line_of_left`
+            return line
         cut = "was cut" if self.applied else "would be cut, so put the file back first"
-        return f"{line_of_lost_end(self.entries_after_log, self.log_end)}. Each such entry {cut}"
+        return f"{line}. Each such entry {cut}"
+
+    def line_of_left(self) -> str:
+        """A sentence about the `entries_left`, and what removes them."""
+        left = "left" if self.applied else "would be left"
+        return (
+            f"{left} in the files, as by a broker: {entries_by_queue(self.entries_left)} after the new "
+            "end of the queue or of the log. The next start may list them, and verify and reads do; "
+            "rmqstore recover --apply in mode strict repairs these queues"
+        )
 
     def line_of_default_delays(self) -> str:
         """A sentence about entries with the times of the default delay levels."""
@@ -174,7 +191,7 @@ class RecoveryReport:
             for name in self.__dataclass_fields__
             if name
             not in (
-                *("files", "left_out", "queues", "entries_after_log", "entries_in_damage"),
+                *("files", "left_out", "queues", *_BY_QUEUE),
                 *("delayed_rebuilt", "batch_topics", "inner_batches", "snapshot"),
             )
         }
@@ -185,7 +202,7 @@ class RecoveryReport:
         found["left_out"] = [
             {**queue._asdict(), **asdict(left)} for queue, left in self.left_out.items()
         ]
-        for name in ("entries_after_log", "entries_in_damage"):
+        for name in _BY_QUEUE:
             counts: dict[QueueId, int] = getattr(self, name)
             found[name] = rows_of_counts(counts)
         found["queues"] = [
@@ -215,6 +232,7 @@ class RecoveryReport:
         ]
         lines += [f"  {line}" for line in self.lines_of_intact_cut()]
         lines += [f"  {self.line_of_lost_end()}"] if self.entries_after_log else []
+        lines += [f"  {self.line_of_left()}"] if self.entries_left else []
         lines += [f"  {line}" for line in self.lines_of_left_out()]
         lines += [f"  {self.line_of_default_delays()}"] if self.default_delays else []
         lines += [f"  damage left unchanged: {start} to {stop}" for start, stop in self.damage]

@@ -17,19 +17,13 @@ import click
 from rich.console import Console
 
 from rmq_store.cli.engines import on_broken_pipe
-from rmq_store.cli.option_names import ALL_OPTIONS, OnceCommand
+from rmq_store.cli.option_names import ALL_OPTIONS, OnceCommand, show_refusal
 from rmq_store.errors import AccessError, StoreError, nearest, spoken_as
 from rmq_store.escaping import LOG, json_text
 from rmq_store.heap_settings import keep_freed_memory
 from rmqstore_jobs.running.failures import AlreadyDoneError, is_damage, is_from_spark, reason_of
 from rmqstore_jobs.running.result_tables import JobResult
-from rmqstore_jobs.running.source_options import (
-    WORDS,
-    RareOption,
-    advice_in_shell_words,
-    rare_option,
-    spelled,
-)
+from rmqstore_jobs.running.source_options import RareOption, advice_in_shell_words, rare_option
 from rmqstore_jobs.running.spark_engine import AUTO, ENGINES, runs_on_spark
 from spark_source.options.definitions import OPTIONS
 from spark_source.options.secret import hide_secrets
@@ -72,18 +66,7 @@ _Spec = TypeVar("_Spec")
 
 
 class JobCommand(OnceCommand):
-    """A command that names the nearest option for an unknown one, or its word for one of the source."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as wrong:
-            options = (one for one in self.params if not getattr(one, "hidden", False))
-            shown = {name for one in options for name in (*one.opts, *one.secondary_opts)}
-            words = {spelled(name): word for name, (word, _) in WORDS.items() if word in shown}
-            given = words.get(spelled(wrong.option_name.lstrip("-")), wrong.option_name)
-            hint = nearest(given, [name for name in shown if name.startswith("--")])
-            raise click.UsageError(f"unknown option {wrong.option_name}. {hint}", ctx) from None
+    """A command whose --help leaves out options that few need."""
 
     @property
     def has_rare_options(self) -> bool:
@@ -172,7 +155,7 @@ class Job:
         except click.exceptions.Exit as stop:
             return stop.exit_code
         except click.ClickException as wrong:
-            wrong.show()
+            show_refusal(wrong)
             return EXIT_REFUSED
         except KeyboardInterrupt:
             return _EXIT_INTERRUPTED

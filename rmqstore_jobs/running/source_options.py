@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from rmq_store.cli import option_names, shell_words
+from rmq_store.cli.option_names import WORDS, spelled
 from rmq_store.cli.options import with_options
 from spark_source.options.definitions import OPTIONS, Option
 from spark_source.options.value_parsers import flag, time
@@ -18,22 +19,6 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _ALL = frozenset(option.name for option in OPTIONS)
 _SEVERAL = {"topic": ",", "tags": " || ", "keys": " || "}
 """Options that can be given more than once, with what separates their values in one text."""
-
-WORDS: Mapping[str, tuple[str, str]] = {
-    "topic": ("--topic", option_names.TOPICS),
-    "tags": ("--tag", option_names.TAG),
-    "keys": (
-        "--key",
-        "Only messages with this word in KEYS, or this UNIQ_KEY, or with one of 'a || b'; repeatable.",
-    ),
-    "startingTimestamp": ("--since", option_names.SINCE),
-    "endingTimestamp": ("--until", option_names.UNTIL),
-    "brokerConf": ("--broker-conf", option_names.BROKER_CONF),
-    "brokerName": ("--broker-name", option_names.BROKER_NAME),
-    "includeSystemTopics": ("--system", option_names.SYSTEM),
-}
-"""Options of the source that commands call otherwise: name -> word, meaning."""
-
 
 _RARE = ("brokerConf", "brokerName")
 _TEXTS: Mapping[str, str] = {
@@ -72,11 +57,6 @@ _METAVARS = {
 def word_of(name: str) -> str:
     """The option of jobs for an option of the source: `minPartitions` is --min-partitions."""
     return WORDS[name][0] if name in WORDS else spelled(name)
-
-
-def spelled(name: str) -> str:
-    """The name of an option of the source as a shell has such names."""
-    return "--" + re.sub("[A-Z]", lambda found: f"-{found[0].lower()}", name)
 
 
 def source_options(names: Sequence[str]) -> Callable[[_F], _F]:

@@ -222,3 +222,42 @@ def test_several_keys_find_the_messages_of_each(golden: Golden) -> None:
 def test_an_option_that_takes_a_number_says_so(words: tuple[str, str], golden: Golden) -> None:
     done = call(words[0], golden("clean-5.5.0").path, words[1], "x")
     assert (done.returncode, "'x' is not a valid whole number" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "typed", "word"),
+    [
+        ("cat", "--startingOffsets", "--offset"),
+        ("cat", "--starting-timestamp=1", "--since"),
+        ("find", "--endingTimestamp=1", "--until"),
+        ("find", "--keys", "--key"),
+        ("tail", "--mode", "--skip-damaged"),
+        ("tail", "--subscribe", "--topic"),
+        ("recover", "--mode", "--method"),
+        ("dlq", "--endingTimestamp=1", "--until"),
+        ("lag", "--grup", "--group"),
+    ],
+)
+def test_an_unknown_option_is_named_as_the_command_has_it(
+    command: str, typed: str, word: str
+) -> None:
+    done = call(command, "store", typed)
+    assert done.returncode == 2
+    assert f"unknown option {typed.partition('=')[0]}. Did you mean {word!r}?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("cat", "store"), ("cat", "store", "--limitt", "3"), ("usage", "store", "--by", "week")),
+        *(
+            ("tpoics", "store"),
+            ("dlq", "store", "--grup", "g"),
+            ("lag", "store", "--group", "a", "--group"),
+        ),
+    ],
+)
+def test_what_the_shell_refuses_has_the_code_of_an_invalid_argument(words: tuple[str, ...]) -> None:
+    done = call(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith("Error: [RMQSTORE_INVALID_ARGUMENT] ")

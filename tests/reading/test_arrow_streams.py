@@ -16,9 +16,10 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import arrow_schema
-from rmq_store.errors import CorruptRecordError, ReadOnlyStoreError
+from rmq_store.errors import CorruptRecordError, OtherStoreError, ReadOnlyStoreError
 from rmq_store.format.queues import QueueSlice
 from tests.support.golden import GoldenStore, unpack, user_topic
+from tests.support.stores import make_store
 
 Golden = Callable[[str], GoldenStore]
 
@@ -130,3 +131,19 @@ def test_a_read_that_was_begun_fails_after_close(
         with pytest.raises(ReadOnlyStoreError, match="the store was closed"):
             reader.read_next_batch()
     assert sum(batch.num_rows for batch in scan) == rows
+
+
+@pytest.mark.parametrize("how", ["queues", "log"])
+def test_a_read_that_was_begun_never_mixes_two_stores(how: str, tmp_path: Path) -> None:
+    """Their messages have the same places, so that each entry leads to a record of its queue."""
+    path = tmp_path / "store"
+    make_store(path, 600)
+    make_store(tmp_path / "other", 600)
+    with MessageStore.open(path) as store:
+        read = store.read_log if how == "log" else store.read_batches
+        reader = read(columns=["body", "storeTimestamp"], batch_rows=50)
+        next(reader)
+        path.rename(tmp_path / "gone")
+        (tmp_path / "other").rename(path)
+        with pytest.raises(OtherStoreError, match="another store is at this path"):
+            list(reader)

@@ -14,7 +14,12 @@ import pytest
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.admin.rebuild import rebuild
-from rmq_store.errors import InvalidArgumentError, StoreLockedError, UnrecoverableStoreError
+from rmq_store.errors import (
+    AccessError,
+    InvalidArgumentError,
+    StoreLockedError,
+    UnrecoverableStoreError,
+)
 from rmq_store.format.queue_entries import QUEUE_ENTRY
 from rmq_store.format.record import Gap
 from rmq_store.markers.checkpoint import Checkpoint
@@ -24,7 +29,7 @@ from rmq_store.verify.verify_store import verify
 from tests.support.damage import break_start
 from tests.support.golden import UNCLEAN, GoldenStore, log_files, unpack
 from tests.support.running.campaigns import some
-from tests.support.running.commands import complaint
+from tests.support.running.commands import complaint, run
 from tests.support.stores import (
     SMALL,
     append_many,
@@ -264,7 +269,8 @@ def test_intact_records_that_are_cut_with_a_damaged_one_are_counted(
         file.write(b"\xff")
     plan = plan_recovery(store.path, mode=mode, release="5.3.3")
     assert (plan.log_end, plan.intact_cut) == (hurt, behind)
-    assert f"{behind} intact records after log offset {hurt} would be cut too" in str(plan)
+    done = "cut" if mode == "strict" else "left out"  # as a broker leaves them in the file
+    assert f"{behind} intact records after log offset {hurt} would be {done} too" in str(plan)
     if mode == "strict":
         before = [p.read_bytes() for p in sorted(Path(store.path, "commitlog").iterdir())]
         with pytest.raises(UnrecoverableStoreError, match=f"{behind} intact records are behind"):
@@ -272,7 +278,7 @@ def test_intact_records_that_are_cut_with_a_damaged_one_are_counted(
         assert [p.read_bytes() for p in sorted(Path(store.path, "commitlog").iterdir())] == before
     report = recover(store.path, mode=mode, release="5.3.3")
     assert (report.log_end, report.intact_cut) == (hurt, behind)
-    assert "are cut too" in str(report)
+    assert f"are {done} too" in str(report)
 
 
 @pytest.mark.parametrize("number", [1, 40])
@@ -528,6 +534,19 @@ def test_entries_that_lead_to_an_intact_record_behind_damage_are_not_lost(tmp_pa
     assert report.entries_after_log == {QueueId(hit["topic"], hit["queueId"]): 1}
 
 
+def test_entries_that_a_recovery_as_a_broker_leaves_in_the_files_are_named(tmp_path: Path) -> None:
+    """The broker passes over them in memory alone; without `abort` they are of a log that lost its end."""
+    store = unpack("hot-5.5.0", tmp_path)
+    plan, report = (repair(store.path, mode="broker") for repair in (plan_recovery, recover))
+    assert plan.entries_left == report.entries_left == {QueueId("payments", 0): 1}
+    assert "would be left in the files" in str(plan)
+    assert "left in the files" in str(report)
+    assert "was cut" not in str(report)
+    assert "log-end-lost" in run("verify", store.path, expect=1)
+    assert recover(store.path).entries_cut == 1
+    assert "no problems found" in run("verify", store.path)
+
+
 def test_records_from_before_the_log_was_cut_are_counted(tmp_path: Path) -> None:
     """A broker leaves them behind the end, and writes over them."""
     store = unpack("crash-5.5.0", tmp_path)
@@ -621,6 +640,31 @@ def test_the_command_names_a_queue_that_still_lacks_its_first_file(tmp_path: Pat
     Path(store.path, "abort").touch()
     said = complaint("recover", store.path, "--apply", expect=1)
     assert "queue orders/3 starts after its messages" in said
+
+
+def test_the_command_says_that_a_plan_does_not_look_for_what_queues_still_lack(
+    tmp_path: Path,
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    Path(store.path, "consumequeue/orders/3/00000000000000000000").unlink()
+    Path(store.path, "abort").touch()
+    assert "looks for messages that queues still lack" in complaint("recover", store.path, expect=0)
+
+
+def test_an_error_after_a_recovery_does_not_hide_that_the_store_is_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = unpack("crash-5.3.3", tmp_path)
+
+    def fail(*_: object, **__: object) -> None:
+        raise AccessError(store.path, reason="the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageStore, "open", fail)
+        said = complaint("recover", store.path, "--apply", expect=1)
+    assert "warning: the store is repaired; whether queues still lack messages is not known" in said
+    assert "RMQSTORE_ACCESS" in said
+    assert "no problems found" in run("verify", store.path)
 
 
 def test_a_topic_that_was_made_again_does_not_get_the_records_of_the_one_before(

@@ -10,7 +10,11 @@ from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import config_option, json_option, warn_of_short_queues
 from rmq_store.cli.printing import print_json
+from rmq_store.errors import StoreError
+from rmq_store.escaping import printable
 from rmq_store.text.progress import Progress
+
+_WHAT_APPLY_DOES = "--apply repairs the store, and then looks for messages that queues still lack"
 
 
 @click.command(cls=OnceCommand)
@@ -52,16 +56,24 @@ def recover(
     else:
         click.echo(str(report))
         if not really and not report.untouched:
-            click.echo("nothing was changed; --apply repairs the store", err=True)
-    lost = report.entries_after_log or report.lacking or report.left_out
+            click.echo(f"nothing was changed; {_WHAT_APPLY_DOES}", err=True)
+    lost = report.entries_after_log or report.entries_left or report.lacking or report.left_out
     lacks = really and not report.untouched and _warned(store, broker_conf)
     if report.damage or report.intact_cut or lost or lacks:
         sys.exit(EXIT_FINDINGS)
 
 
 def _warned(store: str, broker_conf: str | None) -> bool:
-    """Warn of what queues lack after a recovery, which looks at the log from the checkpoint on."""
+    """Warn of what queues lack after a recovery, which looks at the log from the checkpoint on.
+
+    An error here leaves that unknown, and the store repaired.
+    """
     from rmq_store.store import MessageStore
 
-    with MessageStore.open(store, broker_conf=broker_conf) as opened:
-        return warn_of_short_queues(opened)
+    try:
+        with MessageStore.open(store, broker_conf=broker_conf) as opened:
+            return warn_of_short_queues(opened)
+    except (StoreError, OSError) as error:
+        said = f"the store is repaired; whether queues still lack messages is not known: {error}"
+        click.echo(f"rmqstore: warning: {printable(said)}", err=True)
+        return True
