@@ -92,13 +92,11 @@ def help_all(*, hidden: bool) -> click.Option:
 
 def show_refusal(wrong: click.ClickException) -> None:
     """Print what click refuses on stderr, with the code that an InvalidArgumentError has."""
-    said = f"[{InvalidArgumentError.code}] {wrong.format_message()}"
-    if isinstance(wrong, getattr(click.exceptions, "NoArgsIsHelpError", ())):
-        wrong.show()  # the help
-    elif isinstance(wrong, click.UsageError):
-        click.UsageError(said, wrong.ctx).show()
-    else:
-        click.ClickException(said).show()
+    is_help = isinstance(wrong, getattr(click.exceptions, "NoArgsIsHelpError", ()))
+    if isinstance(wrong, click.UsageError) and not is_help:
+        said = f"[{InvalidArgumentError.code}] {wrong.format_message()}"
+        wrong = click.UsageError(said, wrong.ctx)
+    wrong.show()
 
 
 class OnceCommand(click.Command):
