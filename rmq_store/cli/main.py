@@ -23,6 +23,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from rmq_store import loops
 from rmq_store.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
+from rmq_store.cli.option_names import show_refusal
 from rmq_store.cli.shell_words import in_shell_words
 from rmq_store.errors import AccessError, StoreError, nearest, spoken, spoken_as
 from rmq_store.heap_settings import keep_freed_memory
@@ -234,7 +235,7 @@ def main(**settings: Any) -> None:
     except click.Abort:
         code = EXIT_INTERRUPTED
     except click.ClickException as wrong:
-        wrong.show()
+        show_refusal(wrong)
         code = wrong.exit_code
     except StoreError as error:
         click.echo(f"rmqstore: {error}", err=True)

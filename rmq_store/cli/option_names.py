@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from rmq_store.errors import nearest
+from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.text.times import TIME_FORMS
 
 SINCE = f"Only messages stored at TIME or later: {TIME_FORMS}."
@@ -88,6 +88,16 @@ def help_all(*, hidden: bool) -> click.Option:
         hidden=hidden,
         help="Show all options, and exit.",
     )
+
+
+def show_refusal(wrong: click.ClickException) -> None:
+    """Print an error of click on stderr; what is wrong with an option has the code of an
+    InvalidArgumentError."""
+    shows_help = isinstance(wrong, getattr(click.exceptions, "NoArgsIsHelpError", ()))
+    if isinstance(wrong, click.UsageError) and not shows_help:
+        said = f"[{InvalidArgumentError.code}] {wrong.format_message()}"
+        wrong = click.UsageError(said, wrong.ctx)
+    wrong.show()
 
 
 class OnceCommand(click.Command):

@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 
 from rmq_store.cli.engines import on_broken_pipe
-from rmq_store.cli.option_names import ALL_OPTIONS, OnceCommand
+from rmq_store.cli.option_names import ALL_OPTIONS, OnceCommand, show_refusal
 from rmq_store.errors import AccessError, StoreError, nearest, spoken_as
 from rmq_store.escaping import LOG, json_text
 from rmq_store.heap_settings import keep_freed_memory
@@ -155,7 +155,7 @@ class Job:
         except click.exceptions.Exit as stop:
             return stop.exit_code
         except click.ClickException as wrong:
-            wrong.show()
+            show_refusal(wrong)
             return EXIT_REFUSED
         except KeyboardInterrupt:
             return _EXIT_INTERRUPTED

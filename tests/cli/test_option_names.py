@@ -244,3 +244,20 @@ def test_an_unknown_option_is_named_as_the_command_has_it(
     done = call(command, "store", typed)
     assert done.returncode == 2
     assert f"unknown option {typed.partition('=')[0]}. Did you mean {word!r}?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("cat", "store"), ("cat", "store", "--limitt", "3"), ("usage", "store", "--by", "week")),
+        *(
+            ("tpoics", "store"),
+            ("dlq", "store", "--grup", "g"),
+            ("lag", "store", "--group", "a", "--group"),
+        ),
+    ],
+)
+def test_what_the_shell_refuses_has_the_code_of_an_invalid_argument(words: tuple[str, ...]) -> None:
+    done = call(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith("Error: [RMQSTORE_INVALID_ARGUMENT] ")
