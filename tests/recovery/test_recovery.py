@@ -667,6 +667,29 @@ def test_an_error_after_a_recovery_does_not_hide_that_the_store_is_repaired(
     assert "no problems found" in run("verify", store.path)
 
 
+@pytest.mark.parametrize("name", ["crash-5.3.3", "ext-5.5.0", "lmq-5.3.3", "tsp-5.5.0"])
+def test_entries_whose_tag_did_not_reach_the_disk_get_it_again(name: str, tmp_path: Path) -> None:
+    """A page ends inside of an entry, so that a crash may keep its place and size alone."""
+    store = unpack(name, tmp_path)
+    Path(store.path, "abort").touch()
+    Path(store.path, "checkpoint").unlink()
+    torn = plan_recovery(store.path, store.conf).entries_rebuilt
+    for file in Path(store.path, "consumequeue").rglob("0*0"):
+        units = np.fromfile(file, dtype=QUEUE_ENTRY)
+        listed = np.flatnonzero(units["size"] > 0)
+        if len(listed) and file.parent.parent.name == "orders":
+            torn += int(units["tags_code"][listed[-1]] & 0xFFFFFFFF != 0)
+            units["tags_code"][listed[-1]] &= -1 << 32
+            units.tofile(file)
+    with store.open() as opened:
+        assert [f.code for f in verify(opened).findings].count("queue-wrong-tags-code")
+    assert plan_recovery(store.path, store.conf).entries_rebuilt == torn
+    report = recover(store.path, store.conf)
+    assert (report.entries_rebuilt, report.entries_cut) == (torn, 0)
+    with store.open() as opened:
+        assert not [f for f in verify(opened).findings if f.code.startswith("queue-")]
+
+
 def test_a_topic_that_was_made_again_does_not_get_the_records_of_the_one_before(
     tmp_path: Path,
 ) -> None:
