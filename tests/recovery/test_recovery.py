@@ -642,6 +642,14 @@ def test_the_command_names_a_queue_that_still_lacks_its_first_file(tmp_path: Pat
     assert "queue orders/3 starts after its messages" in said
 
 
+def test_the_command_names_a_queue_that_still_lacks_a_file_in_the_middle(tmp_path: Path) -> None:
+    """A broker does not make it again."""
+    store = unpack("crash-5.5.0", tmp_path)
+    Path(store.path, "consumequeue/orders/1/00000000000000002000").unlink()
+    said = complaint("recover", store.path, "--method", "broker", "--apply", expect=1)
+    assert "queue orders/1 lists no message at queue offset 100 to 200" in said
+
+
 def test_the_command_says_that_a_plan_does_not_look_for_what_queues_still_lack(
     tmp_path: Path,
 ) -> None:
