@@ -91,9 +91,10 @@ def help_all(*, hidden: bool) -> click.Option:
 
 
 def show_refusal(wrong: click.ClickException) -> None:
-    """Print what click refuses on stderr, with the code that an InvalidArgumentError has."""
-    is_help = isinstance(wrong, getattr(click.exceptions, "NoArgsIsHelpError", ()))
-    if isinstance(wrong, click.UsageError) and not is_help:
+    """Print an error of click on stderr; what is wrong with an option has the code of an
+    InvalidArgumentError."""
+    shows_help = isinstance(wrong, getattr(click.exceptions, "NoArgsIsHelpError", ()))
+    if isinstance(wrong, click.UsageError) and not shows_help:
         said = f"[{InvalidArgumentError.code}] {wrong.format_message()}"
         wrong = click.UsageError(said, wrong.ctx)
     wrong.show()

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, appended_rows
-from rmq_store.consumequeue.queue_files import QueueFiles
-from rmq_store.consumequeue.queue_folders import QueueFolders
+from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles
+from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.consumequeue.queue_writer import QueueWriter
 from rmq_store.files.changes import cut
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.array_types import Ints
+from rmq_store.format.byte_layout import CONSUMEQUEUE_EXT_DIR
 from rmq_store.format.properties import decode_utf8
-from rmq_store.format.queue_entries import Entries
+from rmq_store.format.queue_entries import EXT_MAX_ADDRESS, Entries
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.recovery.change_list import ChangeList
@@ -232,8 +234,8 @@ class QueueRecovery:
     def _compare(
         self, state: _Queue, queue: QueueId, requests: DispatchRequests, rows: Ints, upto: int
     ) -> None:
-        """Skip units that list these records; truncate the queue before a unit that lists none, and where
-        one of the records is not listed."""
+        """Skip units that list these records, and mend their tags; truncate the queue before a unit that
+        lists none, and where one of the records is not listed."""
         log_offsets, sizes = requests.log_offset[rows], requests.size[rows]
         while not state.compared:
             units = state.files.entries(state.at, min(state.stop, state.at + _UNITS_AT_A_TIME))
@@ -244,6 +246,8 @@ class QueueRecovery:
             lacking = self._first_lacking(state, requests, rows, units, count)
             count = count if lacking is None else lacking
             if count:
+                if queue.topic != SCHEDULE_TOPIC:  # times there depend on the broker's delay levels
+                    self._mend_tags(state, queue, requests.take(rows), units.take(slice(0, count)))
                 state.at += count
                 self._note_end(state)
             if lacking is not None:
@@ -254,6 +258,34 @@ class QueueRecovery:
             if int(units.log_offset[count]) < upto or not self._is_own(queue, units, count):
                 self._cut(state)
             return
+
+    def _mend_tags(
+        self, state: _Queue, queue: QueueId, requests: DispatchRequests, units: Entries
+    ) -> None:
+        """Write the hash of the record's tag into the next units where they lack it: the page of an entry's
+        last bytes may be lost, and no consumer that filters by tag would get the message."""
+        place = np.searchsorted(requests.log_offset, units.log_offset)
+        place = place.clip(max=len(requests.log_offset) - 1)
+        codes = units.tags_code
+        folder = queue_folder(self._folders.root, CONSUMEQUEUE_EXT_DIR, queue)
+        if codes.min() <= EXT_MAX_ADDRESS and Path(folder).is_dir():
+            ext = QueueExt(folder)
+            codes = ext.tags_codes(codes)
+            ext.chain.close()
+        wrong = codes != requests.tags_code[place]
+        wrong &= requests.log_offset[place] == units.log_offset  # others lead into damage
+        rows = np.flatnonzero(wrong)
+        if not len(rows):
+            return
+        self.rebuilt += len(rows)
+        numbers, chain, width = state.at + rows, state.files.chain, state.files.dtype.itemsize
+        for first, stop in chain.held(int(numbers[0]), int(numbers[-1]) + 1, width):
+            unit, here = state.files.raw(first, stop), (numbers >= first) & (numbers < stop)
+            unit["tags_code"][numbers[here] - first] = requests.tags_code[place[rows[here]]]
+            file = chain.segment_at(first * width)
+            assert file is not None
+            at = first * width - file.base
+            self._changes.write(Path(file.path), chain.file_size, at, unit.view(np.uint8).data)
 
     def _first_lacking(
         self, state: _Queue, requests: DispatchRequests, rows: Ints, units: Entries, count: int

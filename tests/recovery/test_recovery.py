@@ -642,6 +642,14 @@ def test_the_command_names_a_queue_that_still_lacks_its_first_file(tmp_path: Pat
     assert "queue orders/3 starts after its messages" in said
 
 
+def test_the_command_names_a_queue_that_still_lacks_a_file_in_the_middle(tmp_path: Path) -> None:
+    """A broker does not make it again."""
+    store = unpack("crash-5.5.0", tmp_path)
+    Path(store.path, "consumequeue/orders/1/00000000000000002000").unlink()
+    said = complaint("recover", store.path, "--method", "broker", "--apply", expect=1)
+    assert "queue orders/1 lists no message at queue offset 100 to 200" in said
+
+
 def test_the_command_says_that_a_plan_does_not_look_for_what_queues_still_lack(
     tmp_path: Path,
 ) -> None:
@@ -665,6 +673,29 @@ def test_an_error_after_a_recovery_does_not_hide_that_the_store_is_repaired(
     assert "warning: the store is repaired; whether queues still lack messages is not known" in said
     assert "RMQSTORE_ACCESS" in said
     assert "no problems found" in run("verify", store.path)
+
+
+@pytest.mark.parametrize("name", ["crash-5.3.3", "ext-5.5.0", "lmq-5.3.3", "tsp-5.5.0"])
+def test_entries_whose_tag_did_not_reach_the_disk_get_it_again(name: str, tmp_path: Path) -> None:
+    """A page ends inside of an entry, so that a crash may keep its place and size alone."""
+    store = unpack(name, tmp_path)
+    Path(store.path, "abort").touch()
+    Path(store.path, "checkpoint").unlink()
+    torn = plan_recovery(store.path, store.conf).entries_rebuilt
+    for file in Path(store.path, "consumequeue").rglob("0*0"):
+        units = np.fromfile(file, dtype=QUEUE_ENTRY)
+        listed = np.flatnonzero(units["size"] > 0)
+        if len(listed) and file.parent.parent.name == "orders":
+            torn += int(units["tags_code"][listed[-1]] & 0xFFFFFFFF != 0)
+            units["tags_code"][listed[-1]] &= -1 << 32
+            units.tofile(file)
+    with store.open() as opened:
+        assert [f.code for f in verify(opened).findings].count("queue-wrong-tags-code")
+    assert plan_recovery(store.path, store.conf).entries_rebuilt == torn
+    report = recover(store.path, store.conf)
+    assert (report.entries_rebuilt, report.entries_cut) == (torn, 0)
+    with store.open() as opened:
+        assert not [f for f in verify(opened).findings if f.code.startswith("queue-")]
 
 
 def test_a_topic_that_was_made_again_does_not_get_the_records_of_the_one_before(

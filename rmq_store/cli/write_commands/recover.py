@@ -8,7 +8,7 @@ import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import config_option, json_option, warn_of_short_queues
+from rmq_store.cli.options import config_option, json_option, warn_of, warn_of_short_queues
 from rmq_store.cli.printing import print_json
 from rmq_store.errors import StoreError
 from rmq_store.escaping import printable
@@ -72,6 +72,7 @@ def _warned(store: str, broker_conf: str | None) -> bool:
 
     try:
         with MessageStore.open(store, broker_conf=broker_conf) as opened:
+            warn_of(opened)
             return warn_of_short_queues(opened)
     except (StoreError, OSError) as error:
         said = f"the store is repaired; whether queues still lack messages is not known: {error}"
