@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rmq_store.commitlog.log import CommitLog, open_log
-from rmq_store.commitlog.marks import marks_of_files, refuse_other_store
+from rmq_store.commitlog.other_store_at_path import marks_of_files, refuse_other_store
 from rmq_store.commitlog.record_or_gap import Extent
 from rmq_store.commitlog.walk import extents, guess_release_4
 from rmq_store.config.broker_conf import StoreConfig

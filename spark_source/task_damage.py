@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from rmq_store import MessageStore
-from rmq_store.commitlog.marks import IF_OTHER_STORE
+from rmq_store.commitlog.other_store_at_path import IF_OTHER_STORE
 from rmq_store.errors import DataLossError, MissingFileError, StoreError
 from rmq_store.format.queues import QueueId
 from rmq_store.reading.damage_modes import DamageTaker

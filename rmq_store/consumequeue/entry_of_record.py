@@ -21,12 +21,12 @@ from rmq_store.escaping import LOG
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.byte_layout import MULTI_DISPATCH_SEPARATOR, Property
+from rmq_store.format.enters_queue import enters_queue
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY, QUEUE_ENTRY, ListedEntries, Queues
 from rmq_store.format.queues import QueueId
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.topics import LMQ_PREFIX, SCHEDULE_TOPIC
-from rmq_store.format.transaction_type import enters_queue
 from rmq_store.loops import queue_entries
 
 _NOT_COMPACTED = -1

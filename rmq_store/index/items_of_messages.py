@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from rmq_store.arrow.decoded_records import DecodedRecords, KeyValues
 from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import INDEX_TAG_TYPE, KEY_SEPARATOR, Property
+from rmq_store.format.enters_queue import enters_index
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.record import Record
 from rmq_store.format.releases import Dialect
 from rmq_store.format.tag_key_hashes import index_key, index_key_hash, java_string_hash
-from rmq_store.format.transaction_type import enters_index
 from rmq_store.loops import hashes as loops
 
 _ITEMS_OF_A_RECORD = 4  # about

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.marks import IF_OTHER_STORE, MARK_BYTES, Mark, refuse_other
 from rmq_store.commitlog.next_intact_record import next_start
+from rmq_store.commitlog.other_store_at_path import IF_OTHER_STORE, MARK_BYTES, Mark, refuse_other
 from rmq_store.commitlog.walk import records_from
 from rmq_store.errors import DataLossError, LogCutError, LogOffset, StoreError
 from rmq_store.files.segments import SegmentFile

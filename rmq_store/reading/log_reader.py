@@ -25,10 +25,10 @@ from rmq_store.consumequeue.entry_of_record import DispatchRequests, numbered_qu
 from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError, shown_path
 from rmq_store.escaping import LOG
 from rmq_store.files.segments import SegmentFile
+from rmq_store.format.enters_queue import enters_queue
 from rmq_store.format.queue_entries import Entries, ListedEntries
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
-from rmq_store.format.transaction_type import enters_queue
 from rmq_store.reading.inner_batch_rows import RangesOf
 from rmq_store.reading.slice_reader import SliceReader
 from rmq_store.text.sizes import counted

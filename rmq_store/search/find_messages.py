@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from rmq_store.arrow.column_definitions import column_names
 from rmq_store.commitlog.next_intact_record import next_start, record_or_damage
 from rmq_store.errors import StoreError
+from rmq_store.format.enters_queue import enters_queue
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.format.transaction_type import enters_queue
 from rmq_store.reading.damage_modes import leave_out
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.message_lookup import behind_index

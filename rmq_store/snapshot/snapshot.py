@@ -17,8 +17,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.marks import Mark
 from rmq_store.commitlog.next_intact_record import intact_records_behind
+from rmq_store.commitlog.other_store_at_path import Mark
 from rmq_store.commitlog.walk import last_from
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.consumequeue.queue_folders import QueueFolders

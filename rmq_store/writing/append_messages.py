@@ -17,9 +17,9 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import BLANK_SIZE
+from rmq_store.format.enters_queue import enters_queue
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
-from rmq_store.format.transaction_type import enters_queue
 from rmq_store.writing.dispatcher import Dispatcher
 from rmq_store.writing.encoded_records import (
     EncodedRecords,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rmq_store import MessageStore, StoreSnapshot
-from rmq_store.commitlog.marks import refuse_other_store
+from rmq_store.commitlog.other_store_at_path import refuse_other_store
 from rmq_store.files.journal import JournalError, has_content, refuse_content
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rmq_store.commitlog.marks import Mark
+from rmq_store.commitlog.other_store_at_path import Mark
 from rmq_store.files.journal import Journal, now
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.queues import QueueSlice

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmq_store.commitlog.marks import Mark
+from rmq_store.commitlog.other_store_at_path import Mark
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
 from rmq_store.reading.growing_log import LogPlace

@@ -33,10 +33,10 @@ from rmq_store.arrow.string_slices import buffers
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.array_types import Ints, in_portions
 from rmq_store.format.byte_layout import Property
+from rmq_store.format.enters_queue import enters_queue
 from rmq_store.format.releases import dialect
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.tag_key_hashes import java_string_hashes
-from rmq_store.format.transaction_type import enters_queue
 from rmq_store.text.times import LEAST_MS, MOST_MS, why_not_ms
 from rmq_store.writing.encoded_records import can_encode
 from spark_source.writing.staged_records import staged_records

@@ -21,7 +21,7 @@ import pytest
 
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.arrow.column_definitions import TIMESTAMP
-from rmq_store.commitlog.marks import MARK_BYTES
+from rmq_store.commitlog.other_store_at_path import MARK_BYTES
 from rmq_store.dataset.message_dataset import messages_of
 from rmq_store.errors import (
     CorruptRecordError,

@@ -21,12 +21,12 @@ from rmq_store.format.byte_layout import (
     PROPERTY_SEPARATOR,
     Property,
 )
+from rmq_store.format.enters_queue import enters_queue
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.format.transaction_type import enters_queue
 
 _FORMS = ("properties", "rawProperties", *PROPERTY_WORDS)
 _NAME_END, _ITEM_END = bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR])
