@@ -8,7 +8,7 @@ narrowed plan with the table, and later queries of it that push no filter get th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import chain
@@ -115,8 +115,8 @@ class _Bounds:
             view = store.ranges_for(plan.asked.sees_compacted)
             parts = [self._in_time(view, part) for part in plan.ranges]
             if self.places is not None:
-                pieces = (_at_place(store, view, parts, place) for place in sorted(self.places))
-                parts = joined(chain.from_iterable(pieces))
+                named = {place: _named(store, place) for place in sorted(self.places)}
+                parts = joined(chain.from_iterable(_at_places(view, one, named) for one in parts))
         return _with_parts(plan, parts)
 
     def _in_time(self, view: QueueView | ServedQueues, part: QueueSlice) -> QueueSlice:
@@ -129,20 +129,28 @@ class _Bounds:
         return _within(part, start, stop)
 
 
-def _at_place(
-    store: MessageStore, view: QueueView | ServedQueues, parts: Sequence[QueueSlice], place: int
-) -> Iterator[QueueSlice]:
-    """The entries in `parts` that lead to a log offset, and the one that the record there names: its queue
-    may have lost it."""
+def _named(store: MessageStore, place: int) -> QueueSlice | None:
+    """The queue entry that the record at a log offset names, if there is one."""
     start, end = store.log_range()
-    said = store.lookup.recorded_queue_offset(place) if start <= place < end else None
-    for part in parts:
-        first = view.offset_at_log(part.queue, place)
-        found = _within(part, first, view.offset_at_log(part.queue, place + 1))
-        if said is None or len(found):
-            yield found
-        if said is not None and part.queue == said.queue:
-            yield _within(part, said.start, said.stop)
+    return store.lookup.recorded_queue_offset(place) if start <= place < end else None
+
+
+def _at_places(
+    view: QueueView | ServedQueues, part: QueueSlice, named: Mapping[int, QueueSlice | None]
+) -> Iterator[QueueSlice]:
+    """The entries of a part that lead to log offsets, and those that records there name: the queue may have
+    lost them. A record that names an entry is in no other queue. Places of a compacted queue are those in
+    its own log."""
+    is_compacted = isinstance(view, ServedQueues) and view.compacted(part.queue) is not None
+    for place, said in named.items():
+        entry = None if is_compacted else said
+        if entry is None or entry.queue == part.queue:
+            first = view.offset_at_log(part.queue, place)
+            found = _within(part, first, view.offset_at_log(part.queue, place + 1))
+            if len(found):
+                yield found
+            if entry is not None:
+                yield _within(part, entry.start, entry.stop)
 
 
 def _narrow(plan: QueryPlan, one: Filter) -> tuple[QueryPlan, bool]:

@@ -25,6 +25,7 @@ from rmq_store import QueueId
 from rmq_store.errors import CorruptQueueError
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS
 from spark_source.source import RmqStoreSource
+from spark_source.spark_reader import RmqStoreReader
 from tests.conftest import GoldenStore, unpack, user_topic
 from tests.support.golden import Truth, messages_in
 from tests.support.spark.reads import left_over, rows_of
@@ -210,6 +211,19 @@ def test_a_filter_for_a_message_that_its_queue_lost_is_refused(
     options = options_of(store, assign='{"orders": [0]}')
     with pytest.raises(CorruptQueueError, match="queue orders/0"):
         rows_of(options, [kind((column,), values[column])])
+
+
+def test_a_place_where_no_record_starts_makes_a_plan_no_larger(tmp_path: Path) -> None:
+    """Of several stores, one has the message, and others have something else at the log offset."""
+    store = unpack(NAME, tmp_path)
+    inside = store.by_queue[QueueId("orders", 1)][50]["offsetMsgId"]
+    for named, ranges in ((inside, 1), (f"{int(inside, 16) + 1:032X}", 0)):
+        source = RmqStoreSource(options_of(store, topic="orders"))
+        reader = source.reader(source.schema())
+        assert isinstance(reader, RmqStoreReader)
+        list(reader.pushFilters([EqualTo(("msgId",), named)]))
+        (plan,) = reader.plan.stores
+        assert (len(plan.ranges), plan.empty) == (ranges, ())
 
 
 def test_a_filter_for_a_message_reads_past_the_losses_of_other_queues(tmp_path: Path) -> None:
