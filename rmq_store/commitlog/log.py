@@ -229,9 +229,9 @@ class CommitLog:
                 raise MissingFileError(
                     self.chain.folders[0],
                     offset=LogOffset(offset),
-                    reason=f"the files of the CommitLog from {hole[0]} to {hole[1]} are missing, "
+                    reason=f"the files of the CommitLog from {hole[0]} to {hole[1]} are missing or empty, "
                     "including the record",
-                    advice="There are files before and after them, so they did not expire. Restore "
+                    advice="Files after them are there, so they did not expire. Restore "
                     "them from a replica or a copy; rmqstore salvage saves the rest",
                 )
             raise MissingFileError(
@@ -259,10 +259,8 @@ class CommitLog:
         return EntryHead.of(self.chain.read(offset, stop).tobytes())
 
     def _hole_at(self, offset: int) -> tuple[int, int] | None:
-        """The missing range around `offset`, if there are files on both sides."""
-        before = [file for file in self.chain.segments if file.base <= offset]
-        behind = [file for file in self.chain.segments if file.base > offset]
-        return (self.chain.segment_end(before[-1]), behind[0].base) if before and behind else None
+        """The missing range around `offset`, if files after it are there."""
+        return next((one for one in self.chain.holes if one[0] <= offset < one[1]), None)
 
     def _from(self, offset: int, segment: SegmentFile) -> Window:
         """The file from `offset` on, as far as the record there declares its size."""

@@ -81,9 +81,9 @@ def extents(log: CommitLog, start: int | None = None) -> Iterator[Extent]:
 
     Raises MissingFileError if no file holds `start`.
     """
-    if start is not None and log.chain.segments and log.chain.segment_at(start) is None:
-        log.record_at(start)  # raises
     first = log.start if start is None else start
+    if first != log.start and log.chain.segments and log.chain.segment_at(first) is None:
+        log.record_at(first)  # raises
     for piece in _pieces(log, first, log.chain.stop, True, piece_at, _SHORT_STEP):
         if isinstance(piece, Extent):
             yield piece

@@ -129,8 +129,7 @@ class LogReader:
 
     def _rows(self, start: int | None, stop: int | None) -> Iterator[ListedEntries]:
         # What precedes the first record of the log belongs to the range that begins with the log.
-        first = max(start or 0, self.log.start)
-        first = first if first == self.log.start else self.record_start(first)
+        first = self.record_start(start or 0)
         last = self.log_end if stop is None else min(self.record_start(stop), self.log_end)
         for error in contradictions(self.log, first, last):
             self._damaged(error)
@@ -205,8 +204,10 @@ class LogReader:
     # ----------------------------------------------------------------------
 
     def record_start(self, cut: int) -> int:
-        """Where the first record at or after `cut` starts, or a gap. Every caller gets the same answer."""
+        """Where the first record at or after `cut` starts, a gap, or the log. Every caller gets the same."""
         chain = self.log.chain
+        if cut <= chain.start:
+            return chain.start
         if chain.segment_at(cut) is None and chain.segment_at(cut - 1) is not None:
             return cut  # a missing file begins, or the log ends
         return walk_to_record(self.log, cut, self.log_end)

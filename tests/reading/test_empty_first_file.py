@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore
@@ -52,4 +53,24 @@ def test_commands_name_the_file(hurt: tuple[GoldenStore, int, int]) -> None:
     golden, start, stop = hurt
     assert f"log offset {start} to {stop} is in no file" in call("info", str(golden.path)).stdout
     assert f"log offset {start} to {stop} is in no file" in call("verify", str(golden.path)).both
-    assert "holds this offset" in call("cat", str(golden.path), "--topic", "orders").stderr
+    assert (
+        "are missing or empty, including the record"
+        in call("cat", str(golden.path), "--topic", "orders").stderr
+    )
+
+
+def test_adjacent_ranges_name_the_hole_once(hurt: tuple[GoldenStore, int, int]) -> None:
+    golden, start, stop = hurt
+    with MessageStore.open(golden.path) as store:
+        whole = store.read_log(columns=["commitLogOffset"], on_damage=lambda _: None).read_all()
+        for cut in (0, start - 1, start, start + 1, stop - 1, stop, stop + 1):
+            errors: list[StoreError] = []
+            parts = [
+                store.read_log(
+                    *ends, columns=["commitLogOffset"], on_damage=errors.append
+                ).read_all()
+                for ends in ((None, cut), (cut, None))
+            ]
+            assert pa.concat_tables(parts) == whole
+            assert [error.log_offset for error in errors] == [start]
+        assert next(iter(store.scan(start))) == next(iter(store.scan()))
