@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.escaping import printable
 from rmq_store.text.times import TIME_FORMS
 
 SINCE = f"Only messages stored at TIME or later: {TIME_FORMS}."
@@ -125,7 +126,8 @@ class OnceCommand(click.Command):
             word = _OF_SOURCE.get(spelled(wrong.option_name.lstrip("-")), "")
             given = word if word in shown else wrong.option_name
             hint = nearest(given, [name for name in shown if name.startswith("--")])
-            raise click.UsageError(f"unknown option {wrong.option_name}. {hint}", ctx) from None
+            name = printable(wrong.option_name)
+            raise click.UsageError(f"unknown option {name}. {hint}", ctx) from None
 
     def _parsed(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:

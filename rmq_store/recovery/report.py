@@ -145,10 +145,12 @@ class RecoveryReport:
     def line_of_lost_end(self) -> str:
         """A sentence about entries that lead after the log's end, and what becomes of them."""
         line = line_of_lost_end(self.entries_after_log, self.log_end)
-        if self.mode == "broker":  # see `line_of_left`
+        left = self.entries_left
+        if all(count <= left.get(queue, 0) for queue, count in self.entries_after_log.items()):
             return line
+        which = "Each such entry" + (" that is not left in a file" if left else "")
         cut = "was cut" if self.applied else "would be cut, so put the file back first"
-        return f"{line}. Each such entry {cut}"
+        return f"{line}. {which} {cut}"
 
     def line_of_left(self) -> str:
         """A sentence about the `entries_left`, and what removes them."""

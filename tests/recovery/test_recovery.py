@@ -547,6 +547,32 @@ def test_entries_that_a_recovery_as_a_broker_leaves_in_the_files_are_named(tmp_p
     assert "no problems found" in run("verify", store.path)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("clean-4.3.2", "Each such entry that is not left in a file"),
+        ("nommap-5.5.0", "Each such entry"),
+    ],
+)
+def test_entries_that_a_recovery_as_a_broker_cuts_are_said_to_be_cut(
+    name: str, said: str, tmp_path: Path
+) -> None:
+    store = unpack(name, tmp_path)
+    Path(store.path, "abort").touch()
+    with store.open() as opened:
+        _, end = opened.log_range()
+    last = max(path for path in log_files(store) if int(path.name) < end)
+    raw = bytearray(last.read_bytes())
+    used = end - int(last.name)
+    lost = min(used, 20000)
+    raw[used - lost : used] = bytes(lost)
+    last.write_bytes(raw)
+    plan, report = (repair(store.path, mode="broker") for repair in (plan_recovery, recover))
+    assert sum(plan.entries_after_log.values()) > sum(plan.entries_left.values())
+    assert f"{said} would be cut, so put the file back first" in str(plan)
+    assert f"{said} was cut" in str(report)
+
+
 def test_records_from_before_the_log_was_cut_are_counted(tmp_path: Path) -> None:
     """A broker leaves them behind the end, and writes over them."""
     store = unpack("crash-5.5.0", tmp_path)
