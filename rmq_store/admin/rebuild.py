@@ -13,36 +13,29 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rmq_store.admin.carried_files import copy_config, copy_state, write_config
 from rmq_store.admin.info import last_record
 from rmq_store.admin.plain_log import write_plain_log
 from rmq_store.admin.topic_kinds import TopicKinds
 from rmq_store.commitlog.misnamed_files import refuse_misnamed
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.consumer_offsets import offsets_of
-from rmq_store.config.json_files import as_it_is, is_there, read_config, to_fastjson
+from rmq_store.config.json_files import as_it_is, read_config
 from rmq_store.config.locate import require_apart
 from rmq_store.config.rocksdb_config import KEPT_NAMES, counter_of, names_in_databases
 from rmq_store.config.topics_json import TOPICS_FILE, topics_to_extend
 from rmq_store.consumequeue.entries_after_log import EntriesAfterCopy
 from rmq_store.consumequeue.queue_database_writer import require_writer
-from rmq_store.errors import (
-    CorruptConfigError,
-    InvalidArgumentError,
-    OsErrorsOf,
-    cannot_create,
-    from_os_error,
-)
-from rmq_store.escaping import LOG, printable
+from rmq_store.errors import InvalidArgumentError, OsErrorsOf, cannot_create
 from rmq_store.files.changes import copy_stored
-from rmq_store.files.durable_files import is_small_file, read_file, sync_folder
+from rmq_store.files.durable_files import read_file, sync_folder
 from rmq_store.files.journal import refuse_content
-from rmq_store.files.rocksdb import had_database
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.byte_layout import (
@@ -54,7 +47,7 @@ from rmq_store.format.byte_layout import (
     INDEX_DIR,
 )
 from rmq_store.format.releases import Dialect, dialect
-from rmq_store.format.topics import SCHEDULE_TOPIC
+from rmq_store.format.topics import OP_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.lock_file import StoreLock, remove_abort, write_abort
 from rmq_store.recovery.recover_store import recover_locked
@@ -68,6 +61,10 @@ STATE_FILE = "rebuild.json"  # exists in an unfinished target
 LOG_MODES = ("copy", "link")
 FILES, DATABASE = STORE_TYPES = ("default", "defaultRocksDB")
 _DATABASE_SINCE = (5, 5, 0)  # the first release that is compared with what is written
+
+# What names their messages: op messages, delayOffset.json and timercheck.
+_NAMED_BY_OFFSET = (*OP_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC)
+_ENTRIES_COMPARED = 1 << 16
 
 Recover = Callable[..., RecoveryReport]
 Progress = Callable[[int], None]  # receives the number of bytes copied or read
@@ -87,6 +84,9 @@ class RebuildReport:
     default_delays: int = 0  # delayed messages that are due by the default levels: none were given
     store_type: str = FILES
     source_end: int = 0  # where the log of the source ends
+    left_behind: tuple[str, ...] = ()  # files of the timer that do not fit the new log
+    # Of topics of the broker: messages that its state names by another offset, as earlier ones are lost.
+    renumbered: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def unserved(self) -> tuple[str, ...]:
@@ -129,6 +129,8 @@ class RebuildReport:
             "kind_unknown": list(self.kind_unknown),
             "default_delays": self.default_delays,
             "unserved": list(self.unserved),
+            "left_behind": list(self.left_behind),
+            "renumbered": dict(self.renumbered),
         }
 
 
@@ -194,7 +196,8 @@ def rebuild(
                 sync_folder(root / COMMITLOG_DIR)
             else:
                 _take_log(store, root, log, progress)
-            _take_config(store.path, root)
+            copy_config(store.path, root)
+            left_behind = copy_state(store.path, root, same_log_offsets=not store.log.has_entries)
     # The target has its whole log in one folder.
     settings = with_log_of_its_own(replace(settings, storePathCommitLog=None))
     with StoreLock(root):
@@ -220,8 +223,22 @@ def rebuild(
     by_default = 0 if config is not None else sum(stop - start for start, stop in delayed)
     return RebuildReport(
         *(state["source"], str(root), log, resumed, report, unknown_kinds, by_default),
-        *(store_type, source_end),
+        *(store_type, source_end, left_behind),
+        _renumbered(root, settings) if report.damage else {},
     )
+
+
+def _renumbered(root: Path, settings: StoreConfig) -> dict[str, int]:
+    """How many messages of each topic with state of the broker have another queue offset than was stored."""
+    counts: Counter[str] = Counter()
+    with MessageStore.open(root, config=settings) as store:
+        for queue in (queue for topic in _NAMED_BY_OFFSET for queue in store.queues(topic)):
+            start, stop = store.min_offset(*queue), store.max_offset(*queue)
+            for first in range(start, stop, _ENTRIES_COMPARED):
+                entries = store.entries(queue, first, min(first + _ENTRIES_COMPARED, stop))
+                for rows, headers in store.log.whole_headers(entries.log_offset, entries.size):
+                    counts[queue.topic] += int((headers.queue_offset != entries.offset[rows]).sum())
+    return dict(+counts)
 
 
 def _check_options(root: Path, log: str, store_type: str, release: Dialect) -> None:
@@ -269,7 +286,7 @@ def _count_versions(root: Path) -> None:
             version = {"stateVersion": 0, "timestamp": time.time_ns() // 1_000_000}
             version |= before if isinstance(before, dict) else {}
             content = {**found.content, "dataVersion": {**version, "counter": 1}}
-            _write_config(root, name, found.path, content)
+            write_config(root, name, found.path, content)
 
 
 def _forget(root: Path) -> None:
@@ -337,52 +354,3 @@ def _copy(segment: SegmentFile, path: Path, size: int) -> None:
     part.unlink(missing_ok=True)
     copy_stored(segment.path, part, segment.size, max(size, segment.size))
     part.rename(path)
-
-
-def _take_config(source: Path, root: Path) -> None:
-    """Copy config/ with all its content, if the source has one; write what databases hold as JSON files.
-
-    A warning names a database that cannot be read. Raises AccessError for an unreadable file: without it,
-    the target would start with other topics and without the groups' offsets.
-    """
-    origin = source / CONFIG_DIR
-    if not is_there(origin):
-        return
-
-    def refused(error: OSError) -> None:
-        raise from_os_error(error.filename or origin, error, "copying the configuration") from error
-
-    for folder, inside, names in os.walk(origin, onerror=refused):
-        inside[:] = [one for one in inside if not had_database(Path(folder) / one)]
-        copies = root / CONFIG_DIR / Path(folder).relative_to(origin)
-        copies.mkdir(exist_ok=True)
-        for name in names:
-            path = Path(folder) / name
-            if not is_small_file(path):
-                LOG.warning("passed over %s: not a file, or too large", printable(str(path)))
-                continue
-            try:
-                shutil.copy2(path, copies / name)
-            except PermissionError as error:
-                refused(error)
-    for name in names_in_databases(source):
-        try:
-            _write_as_file(source, root, name)
-        except CorruptConfigError as error:
-            LOG.warning("the new store is without this part of the configuration: %s", error)
-
-
-def _write_as_file(source: Path, root: Path, name: str) -> None:
-    """Write what a database has in place of a JSON file."""
-    found = read_config(source, name, as_it_is)
-    if found is None:
-        return
-    _write_config(root, name, found.path, dict(found.content))
-
-
-def _write_config(root: Path, name: str, source: Path, content: dict[str, Any]) -> None:
-    for table in ("offsetTable", "pullOffsetTable"):  # a broker writes their numbers without quotes
-        if table in content:
-            rows = content[table].items()
-            content[table] = {key: offsets_of(source, queues) for key, queues in rows}
-    (root / CONFIG_DIR / name).write_text(to_fastjson(content), "utf-8")

@@ -39,12 +39,11 @@ _NAMES = frozenset(
     )
 )
 RESERVED_PREFIX: Final = "rmq_sys_"  # by TopicValidator, for topics of the broker
+REVIVE_PREFIX: Final = RESERVED_PREFIX + "REVIVE_LOG_"  # check points and acknowledgements of pop
 # %LMQ% queues list records of other topics a second time.
 _PREFIXES = (RESERVED_PREFIX, "RMQ_SYS_", RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX)
 _REPLY_SUFFIX = "_REPLY_TOPIC"
-_NAMED_AFTER_BROKERS = tuple(
-    RESERVED_PREFIX + kind for kind in ("REVIVE_LOG_", "SYNC_BROKER_MEMBER_")
-)
+_NAMED_AFTER_BROKERS = (REVIVE_PREFIX, RESERVED_PREFIX + "SYNC_BROKER_MEMBER_")
 
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]")
 # Between group and topic in a pop retry topic of version 2 (KeyBuilder), in this release or another.
@@ -95,6 +94,8 @@ def forbidden_character(topic: str) -> str | None:
     return None
 
 
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 _GROUPS_OF_BROKER = {
     *("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER"),
     *("CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER"),

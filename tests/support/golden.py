@@ -207,9 +207,15 @@ def unpack_kind(name: str, target: Path) -> GoldenStore:
     return GoldenStore(target / name)
 
 
-def unpack_field(name: str, target: Path) -> Path:
+def unpack_state(name: str, target: Path) -> GoldenStore:
+    """As `unpack`, for a store without truth: of `tests/golden/state`."""
+    unpack_field(name, target, "state")
+    return GoldenStore(target / name)
+
+
+def unpack_field(name: str, target: Path, folder: str = "field") -> Path:
     """A fresh copy of a store of `tests/golden/field`, whose large files are nearly all holes."""
-    with tarfile.open(GOLDEN / "field" / f"{name}.tar.xz") as archive:
+    with tarfile.open(GOLDEN / folder / f"{name}.tar.xz") as archive:
         archive.extractall(target, filter="data")
     return target / name
 

@@ -6,6 +6,7 @@ import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.support.golden import GoldenStore
 
@@ -45,6 +46,41 @@ def parts(raw: bytes) -> Parts:
         raw[topic_at:rest],
         INNER_BASE.sub(b"", raw[rest + 2 :]),
     )
+
+
+class Fields(NamedTuple):
+    """A record as its bytes say."""
+
+    log_offset: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    half_offset: int  # preparedTransactionOffset
+    body: bytes
+    properties: dict[str, str]
+
+    @property
+    def keys(self) -> str:
+        """KEYS; empty without them."""
+        return self.properties.get("KEYS", "")
+
+
+def fields(root: str | Path) -> list[Fields]:
+    """The records of a whole log, in their order."""
+    found = []
+    for file, at, raw in records(root):
+        wide = bin(struct.unpack_from(">i", raw, 36)[0] & 0x30).count("1") * 12
+        (queue_id,), (offset,) = (
+            struct.unpack_from(">i", raw, 12),
+            struct.unpack_from(">q", raw, 20),
+        )
+        (half,) = struct.unpack_from(">q", raw, 76 + wide)
+        _, body, topic, properties = parts(raw)
+        items = (item.partition(b"\x01") for item in properties.split(b"\x02") if item)
+        named = {name.decode(): value.decode() for name, _, value in items}
+        place = int(file.name) + at
+        found.append(Fields(place, topic.decode(), queue_id, offset, half, body, named))
+    return found
 
 
 def contents(root: str | Path) -> list[Parts]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import click
 from click.core import ParameterSource
 
-from rmq_store.admin.rebuild import FILES, LOG_MODES, STORE_TYPES, work_of
+from rmq_store.admin.rebuild import FILES, LOG_MODES, STORE_TYPES, RebuildReport, work_of
 from rmq_store.admin.rebuild import rebuild as make
 from rmq_store.cli.engines import EngineArgs, Wanted, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
@@ -85,35 +86,51 @@ def rebuild(
     if as_json:
         print_json(as_json_object(report.to_dict()))
     else:
-        recovery = report.recovery
-        say(
-            f"{report.target}: {counted(recovery.records, 'record')}, "
-            f"{counted(len(recovery.queues), 'queue')}, {counted(recovery.entries_rebuilt, 'entry')} and "
-            f"{counted(recovery.index_items_rebuilt, 'index item')} rebuilt"
-            + (", continuing an earlier run" if report.resumed else "")
-        )
-        for start, stop in recovery.damage:
-            say(f"damaged: log offsets {start} to {stop}; a broker cannot send messages from there")
-        if report.kind_unknown:
-            say(
-                "neither topics.json nor a folder says whether these topics have batch queues; they got "
-                f"plain ones: {', '.join(map(printable, report.kind_unknown))}"
-            )
-        if report.unserved:
-            say(
-                "in RocksDB an inner batch has one entry, and a broker serves its first message alone: a "
-                f"consumer stays there. Topics with such: {', '.join(map(printable, report.unserved))}"
-            )
-        if report.default_delays:
-            say(line_of_default_delays(report.default_delays, again=GIVE_THE_FILE))
-        for line in recovery.lines_of_intact_cut():
-            say(line)
-        if recovery.entries_after_log:
-            say(line_of_lost_end(recovery.entries_after_log, report.source_end))
-        for line in recovery.lines_of_left_out():
+        for line in _lines(report):
             say(line)
     found = None
     if verify:
         found = print_findings(Wanted("verify", StoreArgs(to), on), as_json)
     if not report.all_well or not (found is None or found.nothing_wrong):
         sys.exit(EXIT_FINDINGS)
+
+
+def _lines(report: RebuildReport) -> Iterator[str]:
+    """What was rebuilt, and what a broker that starts on it will miss or do again."""
+    recovery = report.recovery
+    yield (
+        f"{report.target}: {counted(recovery.records, 'record')}, "
+        f"{counted(len(recovery.queues), 'queue')}, {counted(recovery.entries_rebuilt, 'entry')} and "
+        f"{counted(recovery.index_items_rebuilt, 'index item')} rebuilt"
+        + (", continuing an earlier run" if report.resumed else "")
+    )
+    for start, stop in recovery.damage:
+        yield f"damaged: log offsets {start} to {stop}; a broker cannot send messages from there"
+    if report.renumbered:
+        counts = (f"{count} of {topic}" for topic, count in sorted(report.renumbered.items()))
+        yield (
+            "messages whose queue offset is another one than the broker's state names: "
+            f"{', '.join(counts)}. The broker may ask for transactions that have ended and forget open ones, "
+            "skip delayed messages or deliver them again; rmqstore salvage gives that state the new numbers"
+        )
+    if report.left_behind:
+        yield (
+            f"left out: {', '.join(report.left_behind)}. The broker's timer reads all its messages again: "
+            "those that wait come in time, those that were delivered come a second time"
+        )
+    if report.kind_unknown:
+        yield (
+            "neither topics.json nor a folder says whether these topics have batch queues; they got "
+            f"plain ones: {', '.join(map(printable, report.kind_unknown))}"
+        )
+    if report.unserved:
+        yield (
+            "in RocksDB an inner batch has one entry, and a broker serves its first message alone: a "
+            f"consumer stays there. Topics with such: {', '.join(map(printable, report.unserved))}"
+        )
+    if report.default_delays:
+        yield line_of_default_delays(report.default_delays, again=GIVE_THE_FILE)
+    yield from recovery.lines_of_intact_cut()
+    if recovery.entries_after_log:
+        yield line_of_lost_end(recovery.entries_after_log, report.source_end)
+    yield from recovery.lines_of_left_out()

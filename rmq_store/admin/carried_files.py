@@ -1,0 +1,201 @@
+"""What a new store gets of another one besides log, queues and index: configuration, and state of the broker.
+
+docs/stores-made-anew.md has a table of the files.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rmq_store.config.consumer_offsets import (
+    CONSUMER_FILES,
+    DELAY_FILE,
+    decode_consumer_offsets,
+    offsets_of,
+    table_in,
+)
+from rmq_store.config.json_files import (
+    ConfigFile,
+    Decode,
+    T,
+    as_it_is,
+    is_there,
+    read_config,
+    to_fastjson,
+)
+from rmq_store.config.rocksdb_config import GROUPS_FILE, names_in_databases
+from rmq_store.config.topics_json import TOPICS_FILE, decode_topics, is_compacted
+from rmq_store.errors import CorruptConfigError, from_os_error
+from rmq_store.escaping import LOG, printable
+from rmq_store.files.changes import copy_stored
+from rmq_store.files.durable_files import is_small_file
+from rmq_store.files.rocksdb import had_database
+from rmq_store.format.byte_layout import COMPACTION_DIR, CONFIG_DIR, TIMER_CHECK, TIMER_LOG
+
+_WITHOUT_OFFSETS = (GROUPS_FILE, "consumerFilter.json", "messageRequestMode.json")
+_TIMER_WHEEL = "timerwheel"  # and, of a snapshot, timerwheel.<position>
+
+
+# --- as they are, for a store with the same offsets ------------------------------------------------
+
+
+def copy_config(source: Path, root: Path) -> None:
+    """Copy config/ with all its content, if the source has one; write what databases hold as JSON files.
+
+    A warning names a database that cannot be read. Raises AccessError for an unreadable file: without it,
+    the target would start with other topics and without the groups' offsets.
+    """
+    origin = source / CONFIG_DIR
+    if not is_there(origin):
+        return
+
+    def refused(error: OSError) -> None:
+        raise from_os_error(error.filename or origin, error, "copying the configuration") from error
+
+    for folder, inside, names in os.walk(origin, onerror=refused):
+        inside[:] = [name for name in inside if not had_database(Path(folder) / name)]
+        copies = root / CONFIG_DIR / Path(folder).relative_to(origin)
+        copies.mkdir(exist_ok=True)
+        for name in names:
+            path = Path(folder) / name
+            if not is_small_file(path):
+                LOG.warning("passed over %s: not a file, or too large", printable(str(path)))
+                continue
+            try:
+                shutil.copy2(path, copies / name)
+            except PermissionError as error:
+                refused(error)
+    for name in names_in_databases(source):
+        try:
+            _write_as_file(source, root, name)
+        except CorruptConfigError as error:
+            LOG.warning("the new store is without this part of the configuration: %s", error)
+
+
+def _write_as_file(source: Path, root: Path, name: str) -> None:
+    """Write what a database has in place of a JSON file."""
+    content = read_config(source, name, as_it_is)
+    if content is not None:
+        write_config(root, name, content.path, dict(content.content))
+
+
+def write_config(root: Path, name: str, source: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file of the configuration as a broker does. `source`: the file that it was read from."""
+    for table in ("offsetTable", "pullOffsetTable"):  # a broker writes their numbers without quotes
+        if table in content:
+            rows = content[table].items()
+            content[table] = {key: offsets_of(source, queues) for key, queues in rows}
+    (root / CONFIG_DIR / name).write_text(to_fastjson(content), "utf-8")
+
+
+def copy_state(source: Path, root: Path, *, same_log_offsets: bool) -> tuple[str, ...]:
+    """Copy the files of compaction topics and of the timer. Returns the names of what is left out.
+
+    What the timer has read it finds by log offset. Without these files it reads all its messages again, if
+    its checkpoint is not there either.
+    """
+    for file in _files_in(source / COMPACTION_DIR):
+        _copy(file, root / file.relative_to(source))
+    check = Path(CONFIG_DIR, TIMER_CHECK)
+    if not (source / check).exists():
+        return ()
+    files = [*_files_in(source / TIMER_LOG), *source.glob(f"{_TIMER_WHEEL}*")]
+    if not same_log_offsets or not any(file.parent.name == TIMER_LOG for file in files):
+        (root / check).unlink(missing_ok=True)
+        return (str(check), *((TIMER_LOG,) if not same_log_offsets else ()))
+    for file in files:
+        _copy(file, root / file.relative_to(source))
+    return ()
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    """All files under a folder; none if it is not there."""
+
+    def refused(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise from_os_error(error.filename or folder, error, "copying") from error
+
+    for inside, _, names in os.walk(folder, onerror=refused):
+        yield from (Path(inside) / name for name in sorted(names))
+
+
+def _copy(path: Path, copy: Path) -> None:
+    """Copy a file without its holes, again if an earlier run did: it may not have come to its end."""
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.unlink(missing_ok=True)
+    size = path.stat().st_size
+    copy_stored(path, copy, size, size)
+
+
+# --- with other offsets ---------------------------------------------------------------------------
+
+
+class CarriedConfig:
+    """The configuration of a store as one with other queue offsets gets it.
+
+    `unread` says of each file that cannot be read what it holds and why: damage of the configuration does not
+    keep the messages back.
+    """
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+        self.unread: list[str] = []
+        self._topics = self._read(TOPICS_FILE, decode_topics)
+        offsets = (self._read(name, decode_consumer_offsets) for name in CONSUMER_FILES)
+        self._offsets = [file for file in offsets if file is not None]
+
+    def _read(self, name: str, decode: Decode[T]) -> ConfigFile[T] | None:
+        try:
+            return read_config(self._source, name, decode)
+        except CorruptConfigError as error:
+            self.unread.append(str(error))
+            return None
+
+    @property
+    def committed(self) -> Iterator[tuple[str, str, int, int]]:
+        """Each offset that a group committed: group, topic, queueId and offset."""
+        for file in self._offsets:
+            for offset in file.value:
+                if offset.kind == "consumer":
+                    yield offset.group, *offset.queue, offset.offset
+
+    def write_plain(self, root: Path) -> None:
+        """Write the files that name no offset. Compaction topics become plain ones: their last messages were
+        in files that the new store does not have."""
+        if self._topics is not None:
+            content = dict(self._topics.content)
+            table = {name: _uncompacted(topic) for name, topic in self._topics.value.items()}
+            write_config(
+                root, TOPICS_FILE, self._topics.path, content | {"topicConfigTable": table}
+            )
+        for name in _WITHOUT_OFFSETS:
+            file = self._read(name, as_it_is)
+            if file is not None:
+                write_config(root, name, file.path, dict(file.content))
+
+    def write_offsets(self, root: Path, offsets: Mapping[str, Mapping[int, int]]) -> None:
+        """Write the groups' offsets: `topic@group` -> queueId -> offset."""
+        for file in self._offsets:
+            name = file.path.name.removesuffix(".bak")
+            own = table_in(file.path, file.content, "offsetTable").keys()
+            table = {key: queues for key, queues in offsets.items() if key in own}
+            kept = ("dataVersion", "groupTopicMap")
+            content = {key: file.content[key] for key in kept if key in file.content}
+            write_config(root, name, file.path, content | {"offsetTable": table})
+
+
+def _uncompacted(settings: Mapping[str, Any]) -> dict[str, Any]:
+    if not is_compacted(settings):
+        return dict(settings)
+    attributes = {k: v for k, v in settings["attributes"].items() if k != "cleanup.policy"}
+    return {**settings, "attributes": attributes}
+
+
+def write_delay_offsets(root: Path, queue_ids: Iterable[int]) -> None:
+    """Write that nothing of these queues of delay levels was delivered."""
+    table = {queue_id + 1: 0 for queue_id in queue_ids}
+    (root / CONFIG_DIR / DELAY_FILE).write_text(to_fastjson({"offsetTable": table}), "utf-8")
