@@ -1,20 +1,25 @@
 """Copy the intact messages of a damaged log into a new store, and report every skipped byte.
 
 Needs no queue and no index. Records keep store time, hosts, producer ids and properties, but not
-their positions. There are no gaps in the new queues, so queue offsets change.
+their positions. There are no gaps in the new queues, so queue offsets change. What names them gets the new
+ones: offsets of groups, and the state of the broker that is still open (`OpenState`).
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from rmq_store.admin.carried_files import CarriedConfig, write_delay_offsets
+from rmq_store.admin.moved_offsets import MovedOffsets
+from rmq_store.admin.moved_records import MovedRecords
 from rmq_store.admin.topic_kinds import BATCH
 from rmq_store.arrow.column_values import hosts, stored_bodies, stored_properties, stored_topics
 from rmq_store.commitlog.check_crcs import record_crc_rows
@@ -29,15 +34,18 @@ from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.consumequeue.entries_after_log import EntriesAfterCopy, rows_of_counts
-from rmq_store.errors import InvalidArgumentError, InvalidMessageError
-from rmq_store.format.array_types import in_portions
+from rmq_store.format.array_types import Ints, in_portions
+from rmq_store.format.enters_queue import enters_queue
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.format.sys_flag import SysFlag
-from rmq_store.format.topics import SCHEDULE_TOPIC
+from rmq_store.format.topics import LMQ_PREFIX, SCHEDULE_TOPIC, is_group_of_broker
 from rmq_store.markers.lock_file import was_closed
 from rmq_store.snapshot.file_sizes import refuse_unknown_size
 from rmq_store.store import MessageStore
+from rmq_store.system_topics.open_state import OpenState
+from rmq_store.writing.accepted_rows import AcceptedRows, append_accepted
+from rmq_store.writing.store_writer import StoreWriter
 
 _BATCH_BYTES = 16 << 20
 _SKIPPED_KEPT = 10_000  # ranges listed one by one; further ones are counted
@@ -82,6 +90,19 @@ class SalvageReport:
     unread: str | None = None  # a log of another kind that the store goes on in
     default_delays: int = 0  # delayed messages that are due by the default levels: none were given
     with_record_crcs: bool = False  # whether the last copied record had one
+    raw: bool = False  # every record was copied, with the offsets that it names
+    ended: Counter[str] = field(
+        default_factory=Counter
+    )  # reason -> records of the broker not copied
+    ended_bytes: int = 0
+    waiting: int = 0  # delayed and timer messages that are still to be delivered
+    open_transactions: int = 0
+    without_copy: int = 0  # delayed messages that were delivered, and whose copy is lost
+    group_offsets: int = 0  # offsets of groups, of a queue each, that were carried over
+    # Messages that a group popped and did not acknowledge, and those that it gets again for their sake.
+    not_acknowledged: int = 0
+    given_again: int = 0
+    config_unread: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values for JSON."""
@@ -93,6 +114,7 @@ class SalvageReport:
         return {
             **plain,
             "topics": dict(sorted(self.topics.items())),
+            "ended": dict(sorted(self.ended.items())),
             "skipped": ranges,
             "entries_after_log": rows_of_counts(self.entries_after_log),
         }
@@ -104,20 +126,24 @@ def salvage(
     *,
     config: Any = None,
     release: str | None = None,
+    raw: bool = False,
     progress: Progress | None = None,
 ) -> SalvageReport:
     """Write every intact record of the log in `source` to a new store in `target`.
 
-    The source is never changed. `config` and `release` are for the target; file sizes default to
-    those of the source. Raises TargetExistsError if the target has content, and the errors of opening
-    and writing. An unfinished target keeps its file `abort`.
+    Records of the broker that name offsets get the new ones, and those whose state has ended are left
+    out; with `raw` all are copied as they are, as evidence: no broker should start on that store. The
+    source is never changed. `config` and `release` are for the target; file sizes default to those of
+    the source. Raises TargetExistsError if the target has content, and the errors of opening and
+    writing. An unfinished target keeps its file `abort`. `progress` is given the bytes of two passes
+    over the log, with `raw` of one.
     """
     known = StoreConfig.of(config)
     with MessageStore.open(source, config=known, queues=False) as store:
         require_apart([store.path, *store.log.chain.folders], target)
         refuse_unknown_size(store.log, known)
         report = SalvageReport(
-            str(store.path), os.fspath(target), store.log.start, store.log.chain.stop
+            str(store.path), os.fspath(target), store.log.start, store.log.chain.stop, raw=raw
         )
         queues = EntriesAfterCopy(store.path, store.config, store.log)
         unread = unread_dledger(store.path, known, store.log.chain.segments)
@@ -127,18 +153,14 @@ def salvage(
             StoreConfig(enabledAppendPropCRC=report.with_record_crcs)
         )
         settings = replace(settings, maxMessageSize=None)  # the limit of messages that come later
+        state = None if raw else OpenState.of(store, progress)
         with MessageStore.create(target, settings, release=release) as writer:
-            for topic, attributes in _declared(store):
-                writer.declare_topic(topic, **attributes)
+            salvaging = _Salvaging(store, writer, report, state)
             for piece in walk(store.log):
-                if isinstance(piece, SoundRun):
-                    _save(piece, writer, report)
-                    report.log_end = piece.stop
-                    report.no_loss_bytes += piece.frame * len(piece.headers)
-                else:
-                    _skip(store, piece, report)
+                salvaging.take(piece)
                 if progress is not None:
                     progress(piece.stop - piece.start)
+            salvaging.finish()
         report.entries_after_log = queues.behind(report.log_end)
         report.default_delays = report.topics[SCHEDULE_TOPIC] if config is None else 0
         report.misnamed = [f"{file}. {file.advice}" for file in misnamed_files(store.log)]
@@ -148,8 +170,112 @@ def salvage(
     return report
 
 
+class _Salvaging:
+    """The writing of a new store; without `state` as its records are."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        writer: StoreWriter,
+        report: SalvageReport,
+        state: OpenState | None,
+    ) -> None:
+        self._store, self._writer, self._report, self._state = store, writer, report, state
+        self._append = partial(append_accepted, writer)
+        self._moved = None if state is None else MovedRecords(state, self._append)
+        self._config = CarriedConfig(store.path)
+        self._committed = [
+            (group, QueueId(topic, queue_id), offset)
+            for group, topic, queue_id, offset in self._config.committed
+            if not is_group_of_broker(group) and not topic.startswith(LMQ_PREFIX)
+        ]
+        self._starts = {
+            (group, queue): min(offset, self._first_given(group, queue, offset))
+            for group, queue, offset in self._committed
+        }
+        self._offsets = MovedOffsets((queue, start) for (_, queue), start in self._starts.items())
+        if state is not None:
+            self._config.write_plain(writer.path)
+        for topic, attributes in _declared(store):
+            writer.declare_topic(topic, attributes=attributes)
+
+    def _first_given(self, group: str, queue: QueueId, offset: int) -> int:
+        """The first message that a group was given of a queue and did not acknowledge, else `offset`."""
+        given = self._state.given.get((group, queue)) if self._state is not None else None
+        return offset if given is None else given.first
+
+    def take(self, piece: SoundRun | Extent) -> None:
+        """Write the records of a piece of the log, or report what it is."""
+        if not isinstance(piece, SoundRun):
+            _skip(self._store, piece, self._report)
+            return
+        headers = _without_bare(piece.headers, self._report)
+        for rows in in_portions(headers.total, _BATCH_BYTES):
+            self._save(headers.take(rows))
+        self._report.log_end = piece.stop
+        self._report.no_loss_bytes += piece.frame * len(piece.headers)
+
+    def _save(self, headers: Headers) -> None:
+        batch, place = as_written(headers), headers.at + headers.base
+        if self._moved is None:
+            parts: Iterable[AcceptedRows] = [self._append(batch)]
+        else:
+            parts = self._moved.append(batch, headers.queue_offset, place)
+        copied = refused = 0
+        for part in parts:
+            copied += int(headers.total[part.rows].sum())
+            for row, error in part.refused:
+                refused += int(headers.total[row])
+                _refuse(self._report, headers.take(slice(row, row + 1)), error.reason)
+            self._count(batch, headers, part)
+        self._report.ended_bytes += int(headers.total.sum()) - copied - refused
+
+    def _count(self, batch: pa.RecordBatch, headers: Headers, part: AcceptedRows) -> None:
+        report, saved = self._report, headers.take(part.rows)
+        report.messages += len(saved)
+        report.record_bytes += int(saved.total.sum())
+        topics = batch["topic"].take(pa.array(part.rows)).dictionary_encode()
+        names, codes = topics.dictionary.to_pylist(), topics.indices.to_numpy()
+        for name, count in zip(names, np.bincount(codes, minlength=len(names)), strict=True):
+            report.topics[name] += int(count)
+        if self._starts:
+            self._note_offsets(names, codes, saved, part.places.queue_offset)
+
+    def _note_offsets(self, names: list[str], codes: Ints, saved: Headers, new: Ints) -> None:
+        rows = np.flatnonzero(enters_queue(saved.sys_flag))
+        order = rows[np.lexsort((rows, saved.queue_id[rows], codes[rows]))]
+        keys = np.stack([codes[order], saved.queue_id[order]])
+        ends = np.flatnonzero((np.diff(keys) != 0).any(axis=0)) + 1
+        for some in np.split(order, ends) if len(order) else ():
+            queue = QueueId(names[codes[some[0]]], int(saved.queue_id[some[0]]))
+            self._offsets.note(queue, saved.queue_offset[some], new[some])
+
+    def finish(self) -> None:
+        """Write what names the new offsets, and complete the report."""
+        report, state = self._report, self._state
+        if state is None or self._moved is None:
+            return
+        report.ended = self._moved.left_out
+        report.waiting, report.without_copy = len(state.waiting), state.without_copy
+        report.open_transactions = state.open_transactions
+        report.config_unread = list(dict.fromkeys((*self._config.unread, *state.unread)))
+        delayed = [queue.queue_id for queue in self._writer.queues(SCHEDULE_TOPIC)]
+        if delayed:
+            write_delay_offsets(self._writer.path, delayed)
+        table: dict[str, dict[int, int]] = {}
+        for group, queue, offset in self._committed:
+            end, start = self._writer.max_offset(*queue), self._starts[group, queue]
+            new = self._offsets.new_of(queue, start, end)
+            table.setdefault(f"{queue.topic}@{group}", {})[queue.queue_id] = new
+            if start < offset:
+                report.not_acknowledged += state.given[group, queue].messages
+                report.given_again += offset - start
+        report.group_offsets = len(self._committed)
+        self._config.write_offsets(self._writer.path, table)
+
+
 def _declared(store: MessageStore) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Settings of the topics with BatchConsumeQueues, which their records need."""
+    """The attributes of the topics with BatchConsumeQueues, which their records need."""
     declared = declared_topics(store.path)
     wanted = batch_topics(declared) | {
         queue.topic for queue, batch in store.view.folders().items() if batch
@@ -157,7 +283,8 @@ def _declared(store: MessageStore) -> Iterator[tuple[str, dict[str, Any]]]:
     if not declared:  # then only the records are left to tell
         wanted |= _topics_of_inner_batches(store)
     for topic in sorted(wanted):
-        yield topic, BATCH
+        attributes = declared.get(topic, {}).get("attributes") or {}
+        yield topic, {**attributes, **BATCH["attributes"]}
 
 
 def _topics_of_inner_batches(store: MessageStore) -> set[str]:
@@ -175,19 +302,6 @@ def _has_record_crcs(store: MessageStore) -> bool:
     last = store.log.last_file()
     runs = walk(store.log, None if last is None else last.base)
     return any(len(record_crc_rows(run.headers)) > 0 for run in runs if isinstance(run, SoundRun))
-
-
-def _save(run: SoundRun, writer: Any, report: SalvageReport) -> None:
-    headers = _without_bare(run.headers, report)
-    for rows in in_portions(headers.total, _BATCH_BYTES):
-        part = headers.take(rows)
-        batch = as_written(part)
-        try:
-            writer.append_batch(batch, copied=True)
-        except (InvalidArgumentError, InvalidMessageError):
-            _save_one_by_one(batch, part, writer, report)
-            continue
-        _count(report, batch, part)
 
 
 def _without_bare(headers: Headers, report: SalvageReport) -> Headers:
@@ -211,30 +325,11 @@ def _without_bare(headers: Headers, report: SalvageReport) -> Headers:
     return kept
 
 
-def _save_one_by_one(
-    batch: pa.RecordBatch, headers: Headers, writer: Any, report: SalvageReport
-) -> None:
-    """Write a batch with a record that the target's files cannot hold, without that record."""
-    for row in range(len(headers)):
-        one = batch.slice(row, 1)
-        try:
-            writer.append_batch(one, copied=True)
-        except (InvalidArgumentError, InvalidMessageError) as error:
-            report.refused[error.reason] = report.refused.get(error.reason, 0) + 1
-            start = int(headers.at[row]) + headers.base
-            _add_skipped(
-                report, Skipped(start, start + int(headers.total[row]), "refused", error.reason)
-            )
-            continue
-        _count(report, one, headers.take(slice(row, row + 1)))
-
-
-def _count(report: SalvageReport, batch: pa.RecordBatch, headers: Headers) -> None:
-    report.messages += len(headers)
-    report.record_bytes += int(headers.total.sum())
-    counts = batch.column("topic").value_counts()
-    for one in counts:
-        report.topics[one["values"].as_py()] += one["counts"].as_py()
+def _refuse(report: SalvageReport, record: Headers, reason: str) -> None:
+    """Report a record that the target's files cannot hold."""
+    report.refused[reason] = report.refused.get(reason, 0) + 1
+    start = int(record.at[0]) + record.base
+    _add_skipped(report, Skipped(start, start + int(record.total[0]), "refused", reason))
 
 
 def as_written(headers: Headers) -> pa.RecordBatch:

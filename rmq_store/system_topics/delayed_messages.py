@@ -242,13 +242,13 @@ def _level(
 
 def _timers(store: MessageStore, last: int, on_damage: OnDamage | None) -> Iterator[Iterator[Row]]:
     """`last`: when the last record was stored (ms)."""
-    timer = _Timer(read_timer_check(store.path), read_timer_units(store.path))
+    timer = TimerFiles(read_timer_check(store.path), read_timer_units(store.path))
     for part in all_of(store, TIMER_TOPIC):
         yield _timer_rows(store, part, timer, last, on_damage)
 
 
 @dataclass(frozen=True, slots=True)
-class _Timer:
+class TimerFiles:
     """What the files of the timer say of messages, given as rows of its topic."""
 
     check: TimerCheck | None
@@ -283,7 +283,7 @@ class _Timer:
 
 
 def _timer_rows(
-    store: MessageStore, part: QueueSlice, timer: _Timer, last: int, on_damage: OnDamage | None
+    store: MessageStore, part: QueueSlice, timer: TimerFiles, last: int, on_damage: OnDamage | None
 ) -> Iterator[Row]:
     """The timer messages of a queue that the timer has neither delivered nor put off."""
     later = None
@@ -305,7 +305,7 @@ def _timer_rows(
 
 
 def _later_records(
-    store: MessageStore, part: QueueSlice, timer: _Timer, on_damage: OnDamage | None
+    store: MessageStore, part: QueueSlice, timer: TimerFiles, on_damage: OnDamage | None
 ) -> LaterTimerRecords:
     """The orders to delete that wait, and all messages that were put off. Reads the queue."""
     later = LaterTimerRecords(store)

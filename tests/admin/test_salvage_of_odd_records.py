@@ -22,7 +22,7 @@ def test_whatever_name_stands_in_an_intact_record_is_copied(tmp_path: Path, name
     store = unpack("clean-5.5.0", tmp_path)
     count = rename(store, b"payments", name.encode())
     source = contents(store.path)
-    run("salvage", store.path, "--to", str(tmp_path / "copy"))
+    run("salvage", store.path, "--to", str(tmp_path / "copy"), "--raw")
     assert contents(tmp_path / "copy") == source
     with MessageStore.open(tmp_path / "copy") as copy:
         queues = [queue for queue in copy.queues() if queue.topic == name]
@@ -34,7 +34,7 @@ def test_whatever_name_stands_in_an_intact_record_is_copied(tmp_path: Path, name
 def test_a_name_that_leads_out_of_a_folder_is_left_out_with_its_reason(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     count = rename(store, b"payments", b"../../ab")
-    report = salvage(store.path, tmp_path / "copy")
+    report = salvage(store.path, tmp_path / "copy", raw=True)
     assert report.messages == len(contents(store.path)) - count
     assert report.refused == {
         "message 0 of the batch: topic '../../ab' cannot name the folder of its queues": count
@@ -44,7 +44,7 @@ def test_a_name_that_leads_out_of_a_folder_is_left_out_with_its_reason(tmp_path:
 def test_the_limits_of_the_target_for_new_messages_leave_nothing_out(tmp_path: Path) -> None:
     store = unpack("direct-5.5.0", tmp_path)  # IPv6 hosts, long topics, odd properties
     limits = {"maxMessageSize": 10, "autoMessageVersionOnTopicLen": False}
-    report = salvage(store.path, tmp_path / "copy", config=limits)
+    report = salvage(store.path, tmp_path / "copy", raw=True, config=limits)
     assert (report.refused, report.skipped) == ({}, [])
     assert contents(tmp_path / "copy") == contents(store.path)
 
@@ -71,7 +71,7 @@ def test_fields_that_no_client_sets_are_copied(
             log.seek(at + field[0])
             log.write(struct.pack(field[1], value))
     source = contents(store.path)
-    report = salvage(store.path, tmp_path / "copy")
+    report = salvage(store.path, tmp_path / "copy", raw=True)
     assert (report.refused, report.skipped) == ({}, [])
     assert contents(tmp_path / "copy") == source
 
@@ -86,6 +86,6 @@ def test_an_inner_batch_without_the_number_of_its_messages_is_copied(tmp_path: P
                 log.write(b"INNER_NUX\x01")
             changed += 1
     assert changed
-    report = salvage(store.path, tmp_path / "copy")
+    report = salvage(store.path, tmp_path / "copy", raw=True)
     assert (report.refused, report.skipped) == ({}, [])
     assert contents(tmp_path / "copy") == contents(store.path)

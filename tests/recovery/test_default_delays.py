@@ -68,5 +68,5 @@ def test_a_recovery_that_makes_no_such_entry_says_nothing_of_them(
 def test_a_salvage_counts_them_too(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     assert salvage(store.path, tmp_path / "own", config=store.conf).default_delays == 0
-    said = run("salvage", store.path, "--to", str(tmp_path / "new"))
+    said = run("salvage", store.path, "--to", str(tmp_path / "new"), "--raw")
     assert f"{delayed(store)} {SAID} got the times of the default delay levels" in said

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rmq_store.admin.moved_records import NAMES_NOTHING
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
@@ -21,16 +22,37 @@ from rmq_store.cli.options import (
 from rmq_store.cli.printing import print_json, say
 from rmq_store.consumequeue.entries_after_log import line_of_lost_end
 from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
+from rmq_store.system_topics.open_state import (
+    CANCELLED,
+    DELIVERED,
+    POP_STATE,
+    PUT_OFF,
+    STORED_AGAIN,
+)
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted, size
 
 if TYPE_CHECKING:
-    from rmq_store.admin.salvage import Skipped
+    from rmq_store.admin.salvage import SalvageReport, Skipped
+
+_ENDED = {
+    DELIVERED: "delayed or timer messages that were delivered",
+    CANCELLED: "timer messages that were cancelled",
+    PUT_OFF: "timer messages that were put off, and stored again",
+    STORED_AGAIN: "half messages that were stored again",
+    NAMES_NOTHING: "op messages of transactions that are not in the log",
+    POP_STATE: "check points and acknowledgements of pop",
+}
 
 
 @click.command(cls=OnceCommand)
 @click.argument("store", type=click.Path())
 @target_option
+@click.option(
+    "--raw",
+    is_flag=True,
+    help="Copy every record as it is, as evidence. No broker should start on the new store.",
+)
 @release_option
 @config_option
 @json_option
@@ -38,15 +60,17 @@ def salvage(
     store: str,
     target: str | None,
     second: str | None,
+    raw: bool,
     release: str | None,
     broker_conf: str | None,
     as_json: bool,
 ) -> None:
     """Copy the intact messages of STORE's log into a new store at --to.
 
-    A broker can start on it. Queues and index are rebuilt; those of STORE are not needed. Every
-    range of the log that is left out is reported with its reason. Exit code 1 if anything was left
-    out, or if the store goes on in a DLedger log, which is not here.
+    A broker can start on it. Queues and index are rebuilt; those of STORE are not needed. Messages get
+    new queue offsets, and so do the offsets of consumer groups and what is open of transactions and
+    delayed messages. Every range of the log that is left out is reported with its reason. Exit code 1
+    if anything was left out, or if the store goes on in a DLedger log, which is not here.
     """
     from rmq_store.admin.salvage import salvage as save
     from rmq_store.store import MessageStore
@@ -54,19 +78,22 @@ def salvage(
 
     to = one_target(target, second)
     with MessageStore.open(store, broker_conf=broker_conf, queues=False) as opened:
-        total = opened.log.chain.stop - opened.log.chain.start
+        total = (opened.log.chain.stop - opened.log.chain.start) * (1 if raw else 2)
     with Progress("salvage", total) as progress:
-        report = save(store, to, config=broker_conf, release=release, progress=progress)
+        report = save(store, to, config=broker_conf, release=release, raw=raw, progress=progress)
     if as_json:
         print_json(as_json_object(report.to_dict()))
     else:
         say(f"{counted(report.messages, 'message')}, {size(report.record_bytes)}, copied to {to}")
         for sentence in (*report.misnamed, *report.doubled, *_left_out(report.skipped)):
             say(sentence)
+        ended = f"{report.ended_bytes} of state that has ended, " if report.ended_bytes else ""
         say(
-            f"{report.log_stop - report.log_start} bytes of log: {report.record_bytes} of records, "
+            f"{report.log_stop - report.log_start} bytes of log: {report.record_bytes} of records, {ended}"
             f"{report.skipped_bytes} left out, {report.no_loss_bytes} filler or unwritten"
         )
+        for line in _state(report):
+            say(line)
         if report.entries_after_log:
             say(line_of_lost_end(report.entries_after_log, report.log_end))
         if report.default_delays:
@@ -74,8 +101,40 @@ def salvage(
         if report.unread is not None:
             say(f"not read: {report.unread}")
     left_out = report.skipped_ranges or report.in_other_files or report.entries_after_log
-    if left_out or report.unread is not None:
+    if left_out or report.config_unread or report.unread is not None:
         sys.exit(EXIT_FINDINGS)
+
+
+def _state(report: SalvageReport) -> Iterator[str]:
+    """What became of the broker's own records, and of what names offsets."""
+    if report.raw:
+        yield (
+            "every record was copied with the offsets that it names, which are others here: no broker should "
+            "start on this store"
+        )
+        return
+    ended = ", ".join(
+        f"{count} {_ENDED[reason]}" for reason, count in sorted(report.ended.items()) if count
+    )
+    if ended:
+        yield f"not copied, because a broker would do it again: {ended}"
+    yield (
+        f"open: {counted(report.open_transactions, 'transaction')}, "
+        f"{counted(report.waiting, 'delayed or timer message')}; "
+        f"{counted(report.group_offsets, 'offset')} of consumer groups carried over"
+    )
+    if report.without_copy:
+        yield (
+            f"{counted(report.without_copy, 'delayed message')} was delivered by the broker's files, and its "
+            "copy is lost: not delivered again. --raw copies what the log has of it"
+        )
+    if report.not_acknowledged:
+        yield (
+            f"{counted(report.not_acknowledged, 'message')} popped and not acknowledged: with them groups "
+            f"get {counted(report.given_again, 'message')} again"
+        )
+    for problem in report.config_unread:
+        yield f"not carried over: {problem}"
 
 
 def _left_out(ranges: Iterable[Skipped]) -> Iterator[str]:

@@ -1,0 +1,403 @@
+"""What of the broker's own records in a log is still open: delayed messages, transactions, pop.
+
+These records name queue offsets, or files of the broker name theirs. A store that gets the messages of a log
+under new offsets needs what is open of them, and nothing that has ended, which a broker would do again.
+docs/stores-made-anew.md has the table. All is found in one pass over the intact records of the log; memory is
+for what is open.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_store.arrow.column_values import numbered_topics, stored_bodies, stored_properties
+from rmq_store.arrow.property_columns import decode_property_columns, property_columns_at
+from rmq_store.commitlog.headers import Headers
+from rmq_store.commitlog.record_or_gap import SoundRun
+from rmq_store.commitlog.walk import walk
+from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
+from rmq_store.errors import CorruptConfigError
+from rmq_store.format.queues import QueueId
+from rmq_store.format.topics import (
+    OP_TOPICS,
+    REVIVE_GROUP,
+    REVIVE_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
+from rmq_store.markers.timer_files import read_timer_check, read_timer_units
+from rmq_store.store import MessageStore
+from rmq_store.system_topics.delayed_messages import (
+    DELETES,
+    ROLL_TIMES,
+    LaterTimerRecords,
+    Sent,
+    TimerFiles,
+)
+from rmq_store.system_topics.system_topic_rows import Row, property_of, whole_numbers
+
+DELIVERED, CANCELLED, PUT_OFF = "delivered", "cancelled", "putOff"
+STORED_AGAIN, POP_STATE = "storedAgain", "popState"
+
+LEVEL, TIMER, HALF, OP, REVIVE = "level", "timer", "half", "op", "revive"
+_KINDS = {
+    SCHEDULE_TOPIC: LEVEL,
+    TIMER_TOPIC: TIMER,
+    **dict.fromkeys(OP_TOPICS, HALF),
+    **dict.fromkeys(OP_TOPICS.values(), OP),
+}
+HALF_OF_OP = {op: half for half, op in OP_TOPICS.items()}
+
+_TEXTS = {
+    "topic": "REAL_TOPIC",
+    "deletes": DELETES,
+    "transaction": "__transactionId__",
+    "tags": "TAGS",
+}
+ORIGINAL, HALF_PLACE = "TRAN_PREPARED_QUEUE_OFFSET", "TRANS_OFFSET"
+_NUMBERS = {"dueTimestamp": "TIMER_OUT_MS", "original": ORIGINAL, "halfPlace": HALF_PLACE}
+_SMALL = {"rollTimes": ROLL_TIMES, "checks": "TRANSACTION_CHECK_TIMES"}
+
+
+def kind_of(topic: str) -> str | None:
+    """Which of the broker's own records a topic has; None for messages."""
+    return REVIVE if topic.startswith(REVIVE_PREFIX) else _KINDS.get(topic)
+
+
+class Given(NamedTuple):
+    """Messages of a queue that a group popped and did not acknowledge: the first one, and how many."""
+
+    first: int  # queue offset
+    messages: int
+
+
+@dataclass(slots=True)
+class OpenState:
+    """What is open in a log.
+
+    `waiting`: log offsets of the records of delay levels and timers that are to be delivered. `closed`: why
+    others are not, but for those that were delivered. `stored_again`: of each half message that a later one
+    replaces, the log offset of that one. `without_copy`: messages that the broker's files count as delivered
+    and whose copy is not in the log. `given`: what each group popped of a queue and did not acknowledge.
+    `unread`: why files of the broker could not be asked; then the log alone says what was delivered.
+    """
+
+    waiting: set[int] = field(default_factory=set)
+    closed: dict[int, str] = field(default_factory=dict)
+    stored_again: dict[int, int] = field(default_factory=dict)
+    without_copy: int = 0
+    given: dict[tuple[str, QueueId], Given] = field(default_factory=dict)
+    open_transactions: int = 0
+    unread: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, store: MessageStore, progress: Callable[[int], None] | None = None) -> OpenState:
+        """That of the log of a store. `progress` is given the bytes read."""
+        state = cls()
+        delayed, pop = _Delayed(store, state), _Pop(store, state)
+        transactions = _Transactions(state)
+        newest = 0
+        for piece in walk(store.log):
+            if isinstance(piece, SoundRun):
+                newest = max(newest, int(piece.headers.store_timestamp.max()))
+                for row in _own_rows(piece.headers):
+                    delayed.take(row)
+                    transactions.take(row)
+                    pop.take(row)
+                delayed.find_copies(piece.headers)
+            if progress is not None:
+                progress(piece.stop - piece.start)
+        delayed.finish(newest)
+        transactions.finish()
+        pop.finish()
+        return state
+
+    def why_left_out(self, kind: str, place: int, stored: bytes) -> str | None:
+        """Why a record of a kind, at a log offset, with its stored properties, is not open; None if it is."""
+        if kind == REVIVE or (kind == TIMER and _is_of_pop(stored)):
+            return POP_STATE
+        if kind in (LEVEL, TIMER):
+            return None if place in self.waiting else self.closed.get(place, DELIVERED)
+        return STORED_AGAIN if place in self.stored_again else None
+
+
+_OF_POP = f"REAL_TOPIC\x01{REVIVE_PREFIX}".encode()
+
+
+def _is_of_pop(stored: bytes) -> bool:
+    return _OF_POP in stored
+
+
+def _own_rows(headers: Headers) -> Iterator[Row]:
+    """The broker's own records among some, in their order."""
+    names, codes = numbered_topics(headers)
+    kinds = [kind_of(name) for name in names]
+    of_broker = np.array([kind is not None for kind in kinds])
+    rows = np.flatnonzero(of_broker[codes])
+    if not len(rows):
+        return
+    own = headers.take(rows)
+    columns = decode_property_columns(stored_properties(own), with_map=True)
+    batch = {"properties": columns.properties}
+    table = {
+        "kind": pa.array([kinds[code] for code in codes[rows].tolist()]),
+        "heldIn": pa.array([names[code] for code in codes[rows].tolist()]),
+        "queueId": pa.array(own.queue_id),
+        "queueOffset": pa.array(own.queue_offset),
+        "commitLogOffset": pa.array(own.at + own.base),
+        "bornTimestamp": pa.array(own.born_timestamp),
+        "reconsumeTimes": pa.array(own.reconsume_times),
+        "uniqKey": columns.uniq_key,
+        "body": stored_bodies(own),
+        **{name: property_of(batch, of) for name, of in _TEXTS.items()},
+        **{name: whole_numbers(property_of(batch, of)) for name, of in _NUMBERS.items()},
+        **{name: whole_numbers(property_of(batch, of), 9) for name, of in _SMALL.items()},
+    }
+    yield from pa.table(table).to_pylist()
+
+
+# --- delay levels and timers ----------------------------------------------------------------------
+
+
+class _Held(NamedTuple):
+    """A message that waits under a topic of the broker. `done`: a file counts it as delivered or put off."""
+
+    row: Row
+    done: bool
+    tick: int | None  # when the timer turns to it (ms)
+
+
+class _Delayed:
+    """The messages whose copy under their own topic has not been met yet."""
+
+    def __init__(self, store: MessageStore, state: OpenState) -> None:
+        self._state = state
+        self._levels = _or_nothing(lambda: read_delay_offsets(store.path)[SCHEDULE_TOPIC], state)
+        check = _or_nothing(lambda: read_timer_check(store.path), state)
+        self._timer = TimerFiles(check or None, read_timer_units(store.path))
+        self._orders = LaterTimerRecords(store)
+        self._held: dict[int, _Held] = {}  # by log offset
+        self._by_key: dict[str, deque[int]] = {}
+        self._by_sender: dict[Sent, deque[int]] = {}
+
+    def take(self, row: Row) -> None:
+        if row["kind"] == LEVEL:
+            done = row["queueOffset"] < self._levels.get(row["queueId"], 0)
+            self._hold(row, _Held(row, done, None))
+        elif row["kind"] == TIMER and not (row["topic"] or "").startswith(REVIVE_PREFIX):
+            self._take_timer(row)
+
+    def _take_timer(self, row: Row) -> None:
+        done, tick = self._timer.state_of(row) is None, self._timer.tick_of(row)
+        if row["deletes"] is not None:
+            if not done:
+                self._orders.add_order(row["deletes"], tick)
+            self._state.closed[row["commitLogOffset"]] = CANCELLED
+            return
+        sent = Sent.of(row)
+        earlier = self._by_sender.get(sent._replace(roll_times=sent.roll_times - 1))
+        if earlier:
+            self._close(earlier.popleft(), PUT_OFF)
+        self._by_sender.setdefault(sent, deque()).append(row["commitLogOffset"])
+        self._hold(row, _Held(row, done, tick))
+
+    def _hold(self, row: Row, held: _Held) -> None:
+        self._held[row["commitLogOffset"]] = held
+        if row["uniqKey"] is not None:
+            self._by_key.setdefault(row["uniqKey"], deque()).append(row["commitLogOffset"])
+
+    def _close(self, place: int, why: str) -> None:
+        """Forget a message, which the timer or a copy has taken over."""
+        row = self._held.pop(place).row
+        if why != DELIVERED:
+            self._state.closed[place] = why
+        _remove(self._by_key, row["uniqKey"], place)
+        _remove(self._by_sender, Sent.of(row), place)
+
+    def find_copies(self, headers: Headers) -> None:
+        """Let go of the messages whose copy is among these records."""
+        if not self._by_key:
+            return
+        names, codes = numbered_topics(headers)
+        plain = np.array([kind_of(name) is None for name in names])
+        rows = np.flatnonzero(plain[codes])
+        at, length = headers.properties_at[rows], headers.properties_length[rows]
+        keys = property_columns_at(headers.window, at, length, with_map=False).uniq_key
+        for row, key in zip(rows.tolist(), keys.to_pylist(), strict=True):
+            place = int(headers.at[row]) + headers.base
+            same = (names[codes[row]], int(headers.reconsume_times[row]))
+            for held in tuple(self._by_key.get(key, ())):
+                waiting = self._held[held].row
+                if held < place and (waiting["topic"], waiting["reconsumeTimes"]) == same:
+                    self._close(held, DELIVERED)
+                    break
+
+    def finish(self, newest: int) -> None:
+        """Note what is left: it waits, unless an order cancels it or a file counts it as delivered.
+
+        What is due later than the newest record (ms) was not delivered, whatever a file says.
+        """
+        for place, held in self._held.items():
+            due = held.row["dueTimestamp"]
+            if held.done and not (due is not None and due > newest):
+                self._state.without_copy += held.row["uniqKey"] is not None
+            elif held.tick is not None and self._orders.cancels(held.row, held.tick):
+                self._state.closed[place] = CANCELLED
+            else:
+                self._state.waiting.add(place)
+
+
+def _remove(places: dict[Any, deque[int]], key: Any, place: int) -> None:
+    """Remove a place from those of a key, if it is there."""
+    left = places.get(key)
+    if left is not None and place in left:
+        left.remove(place)
+    if not left:
+        places.pop(key, None)
+
+
+def _or_nothing(read: Callable[[], Any], state: OpenState) -> Any:
+    """What a file of the broker says; {} if it cannot be read."""
+    try:
+        return read()
+    except CorruptConfigError as error:
+        state.unread.append(str(error))
+        return {}
+
+
+# --- transactions ---------------------------------------------------------------------------------
+
+
+Name = tuple[str, int, int]  # topic, queueId and queueOffset of a half message
+
+
+class _Half(NamedTuple):
+    """A half message that is open, and what op messages may call it."""
+
+    transaction: str | None
+    names: list[Name]
+
+
+class _Transactions:
+    """The half messages that no op message has named yet, by their log offset."""
+
+    def __init__(self, state: OpenState) -> None:
+        self._state = state
+        self._open: dict[int, _Half] = {}
+        self._by_name: dict[Name, int] = {}
+        self._by_transaction: dict[str, int] = {}
+
+    def take(self, row: Row) -> None:
+        if row["kind"] == HALF:
+            self._take_half(row)
+        elif row["kind"] == OP and row["tags"] == "d":
+            for number in numbers_of_op(row["body"]):
+                self._end(self._by_name.get((HALF_OF_OP[row["heldIn"]], row["queueId"], number)))
+            self._end(row["halfPlace"])
+
+    def _take_half(self, row: Row) -> None:
+        """A broker that asks the producer stores the half message again, and goes on with that one."""
+        place, transaction = row["commitLogOffset"], row["transaction"] or row["uniqKey"]
+        names: list[Name] = [(row["heldIn"], row["queueId"], row["queueOffset"])]
+        if row["checks"] or row["original"] is not None:
+            before = self._by_transaction.get(transaction)
+            if before is not None:
+                self._state.stored_again[before] = place
+                names += self._open.pop(before).names
+            elif row["original"] is not None:
+                names.append((row["heldIn"], row["queueId"], row["original"]))
+        self._open[place] = _Half(transaction, names)
+        for name in names:
+            self._by_name[name] = place
+        if transaction is not None:
+            self._by_transaction[transaction] = place
+
+    def _end(self, place: int | None) -> None:
+        if place is None or place not in self._open:
+            return
+        half = self._open.pop(place)
+        for name in half.names:
+            self._by_name.pop(name, None)
+        if half.transaction is not None:
+            self._by_transaction.pop(half.transaction, None)
+
+    def finish(self) -> None:
+        self._state.open_transactions = len(self._open)
+
+
+def numbers_of_op(body: bytes) -> Sequence[int]:
+    """The queue offsets of half messages that the body of an op message names."""
+    words = body.split(b",")
+    return [int(word) for word in words if word.isdigit() and len(word) <= 18]
+
+
+# --- pop ------------------------------------------------------------------------------------------
+
+
+class _CheckPoint(NamedTuple):
+    """Which messages a group was given together (PopCheckPoint), and what its acknowledgements repeat."""
+
+    group: str
+    queue: QueueId
+    start: int
+    time: int
+
+
+class _Pop:
+    """The messages that were given and have not been acknowledged yet.
+
+    Check points and acknowledgements go through the timer, and come to the revive topic when they are due.
+    What its group has read there was given again, as a retry.
+    """
+
+    def __init__(self, store: MessageStore, state: OpenState) -> None:
+        self._state = state
+        offsets = _or_nothing(lambda: read_consumer_offsets(store.path), state)
+        self._revived = offsets.get(REVIVE_GROUP, {})
+        self._given: dict[_CheckPoint, set[int]] = {}
+
+    def take(self, row: Row) -> None:
+        timed = row["kind"] == TIMER and (row["topic"] or "").startswith(REVIVE_PREFIX)
+        if not timed and row["kind"] != REVIVE:
+            return
+        try:
+            content = json.loads(row["body"])
+            check_point = _CheckPoint(
+                content["c"], QueueId(content["t"], content["q"]), content["so"], content["pt"]
+            )
+            if row["tags"] == "ck":
+                self._take_check_point(row, timed, check_point, content)
+            elif check_point in self._given:
+                self._given[check_point] -= {content["ao"], *content.get("aol", ())}
+                if not self._given[check_point]:
+                    del self._given[check_point]
+        except (ValueError, KeyError, TypeError):
+            return  # it names nothing
+
+    def _take_check_point(
+        self, row: Row, timed: bool, check_point: _CheckPoint, content: dict[str, Any]
+    ) -> None:
+        read = self._revived.get(row["heldIn"], {}).get(row["queueId"], 0)
+        if row["kind"] == REVIVE and row["queueOffset"] < read:
+            self._given.pop(check_point, None)
+        elif timed or row["dueTimestamp"] is None:  # else it was met before, in the timer's topic
+            steps = content.get("d") or range(content["n"])
+            bits = content["bm"]
+            given = {
+                check_point.start + step for at, step in enumerate(steps) if not bits >> at & 1
+            }
+            self._given[check_point] = given
+
+    def finish(self) -> None:
+        for check_point, offsets in self._given.items():
+            key = check_point.group, check_point.queue
+            before = self._state.given.get(key, Given(min(offsets), 0))
+            first = min(before.first, *offsets)
+            self._state.given[key] = Given(first, before.messages + len(offsets))
