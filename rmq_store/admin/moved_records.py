@@ -23,6 +23,7 @@ from rmq_store.system_topics.open_state import (
     HALF_PLACE,
     OP,
     ORIGINAL,
+    HalfName,
     OpenState,
     kind_of,
     numbers_of_op,
@@ -31,7 +32,6 @@ from rmq_store.writing.accepted_rows import AcceptedRows
 
 NAMES_NOTHING = "namesNothing"
 
-Name = tuple[str, int, int]  # topic, queueId and queueOffset of a half message in the old store
 Append = Callable[[pa.RecordBatch], AcceptedRows]
 
 
@@ -40,8 +40,8 @@ class _Own:
     """A half or op message, or a committed one, of a batch: what it is called, and what it names."""
 
     row: int
-    called: list[Name] = field(default_factory=list)
-    names: list[Name] = field(default_factory=list)
+    called: list[HalfName] = field(default_factory=list)
+    names: list[HalfName] = field(default_factory=list)
     places: list[int] = field(default_factory=list)  # log offsets
 
 
@@ -59,9 +59,14 @@ class MovedRecords:
     def __init__(self, state: OpenState, append: Append) -> None:
         self._state, self._append = state, append
         self.left_out: Counter[str] = Counter()
-        self._halves: dict[Name, _Place] = {}
+        self._halves: dict[HalfName, _Place] = {}
         self._new_log_offset: dict[int, int] = {}
-        self._earlier_names: dict[int, list[Name]] = {}  # log offset of a half message stored again
+
+    def learn(self, name: HalfName, old: int, queue_offset: int, log_offset: int) -> None:
+        """Note a half message of the new store: its name and log offset in the old one, and its place."""
+        place = _Place(queue_offset, old)
+        self._halves.update(dict.fromkeys((name, *self._state.also_called.get(old, ())), place))
+        self._new_log_offset[old] = log_offset
 
     def append(
         self, batch: pa.RecordBatch, queue_offset: Ints, log_offset: Ints
@@ -71,7 +76,7 @@ class MovedRecords:
         A part ends where a row names a half message of the same part, whose place is not known yet.
         """
         kept = np.ones(batch.num_rows, np.bool_)
-        start, called, places = 0, set[Name](), set[int]()
+        start, called, places = 0, set[HalfName](), set[int]()
         owns: list[_Own] = []
         for own in self._own_rows(batch, queue_offset, log_offset, kept):
             if not (called.isdisjoint(own.names) and places.isdisjoint(own.places)):
@@ -101,16 +106,12 @@ class MovedRecords:
                 continue
             queue_id, stored = batch["queueId"][row].as_py(), batch["rawProperties"][row].as_py()
             name = (names[codes[row]], queue_id, int(queue_offset[row]))
-            called = self._called(name, place, stored) if kind == HALF else []
             why = self._state.why_left_out(kind, place, stored)
             if why is not None:
                 self.left_out[why] += 1
                 kept[row] = False
-                if kind == HALF:
-                    later = self._state.stored_again[place]
-                    self._earlier_names.setdefault(later, []).extend(called)
             elif kind == HALF:
-                yield _Own(row, called=called)
+                yield _Own(row, called=[name, *self._state.also_called.get(place, ())])
             elif kind == OP:
                 half, half_place = HALF_OF_OP[name[0]], _number_in(stored, HALF_PLACE)
                 if half_place is not None:
@@ -118,14 +119,6 @@ class MovedRecords:
                 else:
                     numbers = numbers_of_op(batch["body"][row].as_py())
                     yield _Own(row, names=[(half, queue_id, number) for number in numbers])
-
-    def _called(self, name: Name, place: int, stored: bytes) -> list[Name]:
-        """What op messages call a half message: also as the earlier ones that it replaces."""
-        called = [name, *self._earlier_names.pop(place, ())]
-        original = _number_in(stored, ORIGINAL)
-        if original is not None and (*name[:2], original) not in self._halves:
-            called.append((*name[:2], original))
-        return called
 
     def _append_part(
         self,
@@ -159,11 +152,11 @@ class MovedRecords:
         part = _with_values(part, bodies, properties, prepared)
         rows = start + np.flatnonzero(kept[start:stop])
         done = self._append(part if len(rows) == len(part) else part.take(pa.array(rows - start)))
-        self._learn(batch, log_offset, owns, rows, done)
+        self._learn_of(batch, log_offset, owns, rows, done)
         refused = [(int(rows[row]), error) for row, error in done.refused]
         return AcceptedRows(rows[done.rows], done.places, refused)
 
-    def _end(self, names: list[Name]) -> Iterator[_Place]:
+    def _end(self, names: list[HalfName]) -> Iterator[_Place]:
         """The places of the half messages that an op message names, which nothing names after it."""
         for name in names:
             place = self._halves.pop(name, None)
@@ -171,7 +164,7 @@ class MovedRecords:
                 self._new_log_offset.pop(place.old_log_offset, None)
                 yield place
 
-    def _learn(
+    def _learn_of(
         self,
         batch: pa.RecordBatch,
         log_offset: Ints,
@@ -184,10 +177,9 @@ class MovedRecords:
         for own in owns:
             at = new.get(own.row)
             if own.called and at is not None:
-                old = int(log_offset[own.row])
-                place = _Place(int(done.places.queue_offset[at]), old)
-                self._halves.update(dict.fromkeys(own.called, place))
-                self._new_log_offset[old] = int(done.places.commit_log_offset[at])
+                places = done.places
+                new_places = int(places.queue_offset[at]), int(places.commit_log_offset[at])
+                self.learn(own.called[0], int(log_offset[own.row]), *new_places)
 
 
 def _with_values(

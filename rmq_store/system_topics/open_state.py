@@ -71,6 +71,10 @@ def kind_of(topic: str) -> str | None:
     return REVIVE if topic.startswith(REVIVE_PREFIX) else _KINDS.get(topic)
 
 
+HalfName = tuple[str, int, int]
+"""What op messages call a half message: its topic, queueId and queueOffset."""
+
+
 class Given(NamedTuple):
     """Messages of a queue that a group popped and did not acknowledge: the first one, and how many."""
 
@@ -80,18 +84,20 @@ class Given(NamedTuple):
 
 @dataclass(slots=True)
 class OpenState:
-    """What is open in a log.
+    """What is open in a log. Records are named by their log offsets.
 
-    `waiting`: log offsets of the records of delay levels and timers that are to be delivered. `closed`: why
-    others are not, but for those that were delivered. `stored_again`: of each half message that a later one
-    replaces, the log offset of that one. `without_copy`: messages that the broker's files count as delivered
-    and whose copy is not in the log. `given`: what each group popped of a queue and did not acknowledge.
-    `unread`: why files of the broker could not be asked; then the log alone says what was delivered.
+    `waiting`: the records of delay levels and timers that are to be delivered. `closed`: why others are
+    not, but for those that were delivered. `stored_again`: half messages that a later one replaces;
+    `also_called`: what op messages may call that one, besides its own name. `without_copy`: messages that
+    the broker's files count as delivered and whose copy is not in the log. `given`: what each group popped
+    of a queue and did not acknowledge. `unread`: why files of the broker could not be asked; then only
+    copies say what was delivered.
     """
 
     waiting: set[int] = field(default_factory=set)
     closed: dict[int, str] = field(default_factory=dict)
-    stored_again: dict[int, int] = field(default_factory=dict)
+    stored_again: set[int] = field(default_factory=set)
+    also_called: dict[int, list[HalfName]] = field(default_factory=dict)
     without_copy: int = 0
     given: dict[tuple[str, QueueId], Given] = field(default_factory=dict)
     open_transactions: int = 0
@@ -126,6 +132,18 @@ class OpenState:
         if kind in (LEVEL, TIMER):
             return None if place in self.waiting else self.closed.get(place, DELIVERED)
         return STORED_AGAIN if place in self.stored_again else None
+
+    def rows_ended(self, batch: pa.RecordBatch) -> Iterator[int]:
+        """The rows of a batch with `topic`, `commitLogOffset` and `rawProperties` that are not open."""
+        topics = batch["topic"].dictionary_encode()
+        kinds = [kind_of(name) for name in topics.dictionary.to_pylist()]
+        codes = topics.indices.to_numpy()
+        of_broker = np.array([kind is not None for kind in kinds], dtype=np.bool_)
+        for row in np.flatnonzero(of_broker[codes]).tolist():
+            kind, stored = kinds[codes[row]], batch["rawProperties"][row].as_py()
+            place = batch["commitLogOffset"][row].as_py()
+            if kind is not None and self.why_left_out(kind, place, stored) is not None:
+                yield row
 
 
 _OF_POP = f"REAL_TOPIC\x01{REVIVE_PREFIX}".encode()
@@ -275,14 +293,11 @@ def _or_nothing(read: Callable[[], Any], state: OpenState) -> Any:
 # --- transactions ---------------------------------------------------------------------------------
 
 
-Name = tuple[str, int, int]  # topic, queueId and queueOffset of a half message
-
-
 class _Half(NamedTuple):
     """A half message that is open, and what op messages may call it."""
 
     transaction: str | None
-    names: list[Name]
+    names: list[HalfName]
 
 
 class _Transactions:
@@ -291,7 +306,7 @@ class _Transactions:
     def __init__(self, state: OpenState) -> None:
         self._state = state
         self._open: dict[int, _Half] = {}
-        self._by_name: dict[Name, int] = {}
+        self._by_name: dict[HalfName, int] = {}
         self._by_transaction: dict[str, int] = {}
 
     def take(self, row: Row) -> None:
@@ -305,14 +320,17 @@ class _Transactions:
     def _take_half(self, row: Row) -> None:
         """A broker that asks the producer stores the half message again, and goes on with that one."""
         place, transaction = row["commitLogOffset"], row["transaction"] or row["uniqKey"]
-        names: list[Name] = [(row["heldIn"], row["queueId"], row["queueOffset"])]
+        names: list[HalfName] = [(row["heldIn"], row["queueId"], row["queueOffset"])]
         if row["checks"] or row["original"] is not None:
             before = self._by_transaction.get(transaction)
             if before is not None:
-                self._state.stored_again[before] = place
+                self._state.stored_again.add(before)
+                self._state.also_called.pop(before, None)
                 names += self._open.pop(before).names
             elif row["original"] is not None:
                 names.append((row["heldIn"], row["queueId"], row["original"]))
+            if len(names) > 1:
+                self._state.also_called[place] = names[1:]
         self._open[place] = _Half(transaction, names)
         for name in names:
             self._by_name[name] = place

@@ -22,19 +22,20 @@ from rmq_store import MessageStore
 from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, prepare
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log
-from rmq_store.errors import InvalidMessageError
 from rmq_store.files.journal import has_content
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.questions.answer_by_shares import ask
+from rmq_store.system_topics.open_state import OpenState
 from rmq_store.text.progress import Progress
+from rmq_store.writing.accepted_rows import Refusal, refused_rows
 from rmqstore_jobs.replay_targets.replay_call import ReplayCall
-from rmqstore_jobs.replay_targets.target_store import refused_rows
 from rmqstore_jobs.replay_targets.wave_reader import to_append
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX, property_map
-from rmqstore_jobs.replaying.plan import left_of, refuse_to_mix
+from rmqstore_jobs.replaying.plan import left_of, refuse_to_mix, state_of_source
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_question import (
+    ENDED,
     READ_TO_SEND,
     REFUSED_BY_BROKER,
     REFUSED_BY_STORE,
@@ -79,7 +80,8 @@ class DryRun(ReplayCall):
         self.counts_all = not self.resumed
         self.groups, self.counts = self._looked_at(self._left())
         self.messages = sum(row["messages"] for row in self.groups)
-        self.counts[self.refused_as] = self.messages - _taken(self.groups)
+        self.counts[ENDED] = _of_reason(self.groups, ENDED)
+        self.counts[self.refused_as] = self.messages - _taken(self.groups) - self.counts[ENDED]
 
     def _new_run(self) -> ReplayRun:
         refuse_to_mix(self.spec)
@@ -105,7 +107,7 @@ class DryRun(ReplayCall):
     def _problems(self) -> Iterator[str]:
         reasons: Counter[str] = Counter()
         for row in self.groups:
-            if row["refusal"] is not None:
+            if row["refusal"] not in (None, ENDED):
                 reasons[row["refusal"]] += row["messages"]
         yield from (f"{count:,}: {why}" for why, count in reasons.most_common(_REASONS_SHOWN))
 
@@ -118,16 +120,21 @@ class DryRun(ReplayCall):
     def _looked_at(self, ranges: list[QueueSlice]) -> tuple[list[Row], Counter[str]]:
         """Messages, bytes and offsets by source queue, target queue and refusal."""
         live = self.spec.to_broker is not None
+        state = None if self.spec.to_store is None else state_of_source(self.read)
         question = ReplayRows.of(
             self.spec,
             self.read,
             ranges,
-            partial(_grouped_rows, self.spec),
+            partial(_grouped_rows, self.spec, state),
             columns=READ_TO_SEND if live else columns_for_store(self.spec),
         )
         with Progress("replay") as progress:
             handled = ask(question, self.plan.store, engine_of(self.spark), progress=progress)
         return _grouped(handled.parts).to_pylist(), handled.counts
+
+
+def _of_reason(groups: Sequence[Row], reason: str) -> int:
+    return sum(row["messages"] for row in groups if row["refusal"] == reason)
 
 
 def _taken(groups: Sequence[Row]) -> int:
@@ -161,7 +168,7 @@ def _queues(spec: ReplaySpec, groups: list[Row]) -> Iterator[PlannedQueue]:
             target_queue_id=to,
             messages=sum(row["messages"] for row in rows),
             bytes=sum(row["bytes"] for row in rows),
-            refused=sum(row["messages"] for row in rows if row["refusal"] is not None),
+            refused=sum(row["messages"] for row in rows if row["refusal"] not in (None, ENDED)),
         )
 
 
@@ -169,14 +176,19 @@ def _queues(spec: ReplaySpec, groups: list[Row]) -> Iterator[PlannedQueue]:
 
 
 def _grouped_rows(
-    spec: ReplaySpec, store: MessageStore, number: int, batches: Iterator[pa.RecordBatch]
+    spec: ReplaySpec,
+    state: OpenState | None,
+    store: MessageStore,
+    number: int,
+    batches: Iterator[pa.RecordBatch],
 ) -> pa.Table:
     """Messages, bytes and offsets of a share by queues and by the reason why the target would
-    refuse them."""
+    refuse them, or leave them out."""
     if spec.to_broker is not None:
         body, refusals = "body", _by_client(frozenset(spec.fifo_topics))
     else:
-        body, refusals = "rawBody", _by_writer(spec) if spec.to_store is not None else _by_nobody
+        writer = _by_writer(spec, state) if spec.to_store is not None else _by_nobody
+        body, refusals = "rawBody", writer
     return _grouped([_group(batch, body, refusals(batch)) for batch in batches])
 
 
@@ -212,8 +224,9 @@ def _by_nobody(batch: pa.RecordBatch) -> Mapping[int, str]:
     return {}
 
 
-def _by_writer(spec: ReplaySpec) -> Refusals:
-    """The refusals of the target store's writer. Raises StoreError."""
+def _by_writer(spec: ReplaySpec, state: OpenState | None) -> Refusals:
+    """The refusals of the target store's writer, and what of the broker's own records is not open. Raises
+    StoreError."""
     config, how = _target_of(spec)
     keep = spec.keep_timestamps
 
@@ -224,6 +237,8 @@ def _by_writer(spec: ReplaySpec) -> Refusals:
             lambda b: prepare(b, config, how, LOOPBACK, copied=True),
         ):
             found[row] = _plain(error)
+        if state is not None:
+            found |= dict.fromkeys(state.rows_ended(batch), ENDED)
         return found
 
     return refusals
@@ -238,7 +253,7 @@ def _target_of(spec: ReplaySpec) -> tuple[StoreConfig, Dialect]:
     return config, dialect(spec.release)
 
 
-def _plain(error: InvalidMessageError) -> str:
+def _plain(error: Refusal) -> str:
     """The reason without the row number, so that equal reasons can be counted."""
     reason = re.sub(r"^message \d+ of the batch: ", "", error.reason)
     return reason if error.expected is None else f"{reason} ({error.expected})"

@@ -12,32 +12,37 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from rmq_store import MessageStore
+from rmq_store.admin.moved_records import MovedRecords
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import StoreError
 from rmq_store.escaping import LOG
 from rmq_store.files.journal import has_content
 from rmq_store.format.queues import QueueId
 from rmq_store.snapshot.log_slices import LogSlice
+from rmq_store.system_topics.open_state import HalfName
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
+from rmq_store.writing.accepted_rows import Refusal, append_accepted
 from rmq_store.writing.open_for_writing import with_log_of_its_own
 from rmqstore_jobs.replay_targets.replay_call import ReplayCall
 from rmqstore_jobs.replay_targets.replay_parquet import PARQUET, write_parquet
 from rmqstore_jobs.replay_targets.target_store import (
     append_rows,
+    halves_arrived,
     open_target,
     queue_ends,
     settle_target,
 )
 from rmqstore_jobs.replay_targets.wave_reader import read_waves, to_append
-from rmqstore_jobs.replaying.plan import refuse_to_mix, waves_of
+from rmqstore_jobs.replaying.plan import refuse_to_mix, state_of_source, waves_of
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
-from rmqstore_jobs.replaying.replay_question import REFUSED_BY_STORE, Handled
+from rmqstore_jobs.replaying.replay_question import ENDED, REFUSED_BY_STORE, Handled
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.replaying.report import ReplayReport, TargetRange
 from rmqstore_jobs.running.failures import failure, is_damage
@@ -66,6 +71,7 @@ class LocalReplay(ReplayCall):
         super().__init__(spark, spec, journal)
         self.refusals: list[str] = []
         self.refusals_of_waves = 0  # those of whole waves
+        self._moved: MovedRecords | None = None
 
     def _new_run(self) -> ReplayRun:
         run, to_store = super()._new_run(), self.spec.to_store
@@ -100,17 +106,25 @@ class LocalReplay(ReplayCall):
             release=self.spec.release,
             config=with_log_of_its_own(given) if self.current.created else given,
         )
+        halves: list[tuple[HalfName, int, int, int]] = []
         try:
             # Before the target is opened, so that an error of the source does not leave it unclean.
             waves = waves_of(self.read, self.current.next_log_offset, self.spec.wave_bytes)
+            state = state_of_source(self.read)
             if self.resumed:
                 settle_target(self.current, self.journal, asked)
                 self._record(signed=False)
+                if state is not None and has_content(asked.path):
+                    halves += halves_arrived(self.current, asked)
             opened = open_target(self.current, self.journal, asked, resumed=self.resumed)
         except StoreError:
             if not self.resumed:
                 self.journal.forget()  # nothing was written
             raise
+        if state is not None:
+            self._moved = MovedRecords(state, partial(append_accepted, opened))
+            for half in halves:
+                self._moved.learn(*half)
         try:
             self._append_all(opened, waves, should_stop)
         except StoreError as error:
@@ -191,15 +205,31 @@ class LocalReplay(ReplayCall):
         matched = refused = 0
         for batch in (batch for part in rows.parts for batch in part):
             matched += batch.num_rows
-            given = to_append(batch, target.dialect, keep_timestamps=self.spec.keep_timestamps)
-            for error in append_rows(target, given):
+            for error in self._append_rows(target, batch):
                 refused += 1
                 if len(self.refusals) < PROBLEMS_SHOWN:
                     self.refusals.append(str(error))
+        ended = 0
+        if self._moved is not None:
+            ended = self._moved.left_out.total()
+            self._moved.left_out.clear()
         self.counts.update(rows.counts)
         self.counts[MATCHED] += matched
-        self.counts[WRITTEN] += matched - refused
+        self.counts[WRITTEN] += matched - refused - ended
+        self.counts[ENDED] += ended
         self.counts[REFUSED_BY_STORE] += refused
+
+    def _append_rows(self, target: StoreWriter, batch: pa.RecordBatch) -> Iterator[Refusal]:
+        moves = self._moved is not None
+        given = to_append(
+            batch, target.dialect, keep_timestamps=self.spec.keep_timestamps, with_halves=moves
+        )
+        if self._moved is None:
+            yield from append_rows(target, given)
+            return
+        places = (batch[name].to_numpy() for name in ("queueOffset", "commitLogOffset"))
+        for part in self._moved.append(given, *places):
+            yield from (error for _, error in part.refused)
 
     def _ranges(self, ends: Mapping[QueueId, int]) -> tuple[TargetRange, ...]:
         before = {QueueId(t, q): end for t, q, end in self.current.target_queues}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmqstore_jobs.replaying.plan import cut_short, messages_selected, narrowed, planned
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
-from rmqstore_jobs.replaying.replay_question import left_unread
+from rmqstore_jobs.replaying.replay_question import ENDED, left_unread
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, OTHER_TIME, READ
 from rmqstore_jobs.replaying.report import ReplayReport, TargetRange
@@ -78,7 +78,9 @@ class ReplayCall:
         """The report. `matched`: rows; `written`: those that arrived, for each target; `known`: a sentence
         for each problem of the target."""
         selected, read = messages_selected(self.plan, self.spec), self.counts[READ]
-        skipped = {name: self.counts[name] for name in (OTHER_TIME, OTHER_KEY, self.refused_as)}
+        skipped = {
+            name: self.counts[name] for name in (OTHER_TIME, OTHER_KEY, ENDED, self.refused_as)
+        }
         problems = list(known)
         finished, unread = self.stopped_by is None, left_unread(self.spec)
         if finished and self.counts_all and unread is not None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from rmq_store import MessageStore
-from rmq_store.errors import ForeignLogError, InvalidMessageError, StoreError, StoreLockedError
+from rmq_store.errors import ForeignLogError, StoreError, StoreLockedError
 from rmq_store.files.journal import JournalError, has_content
-from rmq_store.format.queues import QueueId
+from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.topics import OP_TOPICS
+from rmq_store.system_topics.open_state import HalfName
+from rmq_store.system_topics.system_topic_rows import property_of, whole_numbers
+from rmq_store.writing.accepted_rows import Refusal, append_accepted
+from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from spark_source.writing.target.settle_killed_write import settle_append
 from spark_source.writing.target.write_options import WriteOptions
@@ -80,32 +84,32 @@ def _continuing(run: ReplayRun, journal: ReplayJournal, path: str) -> Iterator[N
         ) from error
 
 
-def append_rows(store: StoreWriter, batch: pa.RecordBatch) -> Iterator[InvalidMessageError]:
+def append_rows(store: StoreWriter, batch: pa.RecordBatch) -> Iterator[Refusal]:
     """Append all rows that the store accepts, in order. Yields the reason for each refused row."""
-    for _, error in refused_rows(batch, partial(store.append_batch, copied=True)):
+    for _, error in append_accepted(store, batch).refused:
         yield error
 
 
-def refused_rows(
-    batch: pa.RecordBatch, take: Callable[[pa.RecordBatch], Any]
-) -> Iterator[tuple[int, InvalidMessageError]]:
-    """Pass all rows to `take`, in order. Yields each refused row with the reason.
-
-    `take` refuses a whole batch if one message is invalid, before it writes a byte. So the batch is
-    halved until the message is alone.
-    """
-    if batch.num_rows == 0:
-        return
-    try:
-        take(batch)
-    except InvalidMessageError as error:
-        if batch.num_rows == 1:
-            yield 0, error
-            return
-        middle = batch.num_rows // 2
-        yield from refused_rows(batch.slice(0, middle), take)
-        for row, why in refused_rows(batch.slice(middle), take):
-            yield middle + row, why
+def halves_arrived(run: ReplayRun, asked: WriteOptions) -> list[tuple[HalfName, int, int, int]]:
+    """The half messages that a resumed run has appended: what they are called and their log offset in the
+    source, their queue offset and log offset here."""
+    before = {QueueId(topic, queue_id): end for topic, queue_id, end in run.target_queues}
+    columns = ("queueOffset", "commitLogOffset", "properties")
+    halves = []
+    with MessageStore.open(asked.path, config=asked.config) as store:
+        for queue in (queue for topic in OP_TOPICS for queue in store.queues(topic)):
+            part = QueueSlice(queue, before.get(queue, 0), store.max_offset(*queue))
+            for batch in store.read_slices([part], columns=columns):
+                old = (
+                    whole_numbers(property_of(batch, ORIGIN_PREFIX + name)).to_pylist()
+                    for name in ("QUEUE_OFFSET", "LOG_OFFSET")
+                )
+                new = (batch[name].to_pylist() for name in columns[:2])
+                halves += [
+                    ((*queue, offset), place, *places)
+                    for offset, place, *places in zip(*old, *new, strict=True)
+                ]
+    return halves
 
 
 def queue_ends(store: MessageStore | StoreWriter) -> dict[QueueId, int]:

@@ -58,9 +58,11 @@ def _as_batches(
     return list(rows)
 
 
-def to_append(batch: pa.RecordBatch, release: Dialect, *, keep_timestamps: bool) -> pa.RecordBatch:
+def to_append(
+    batch: pa.RecordBatch, release: Dialect, *, keep_timestamps: bool, with_halves: bool = False
+) -> pa.RecordBatch:
     """Rows of the source as a batch for `append_batch` of a store of `release`, with stored bodies
-    and the matching sysFlag."""
+    and the matching sysFlag. `with_halves`: with the places of half messages, in the source."""
     columns = {
         "topic": batch["topic"],
         "queueId": batch["queueId"],
@@ -71,6 +73,8 @@ def to_append(batch: pa.RecordBatch, release: Dialect, *, keep_timestamps: bool)
         columns["properties"] = batch["properties"]
     else:
         columns["rawProperties"] = _as_written_by(release, batch["rawProperties"])
+    if with_halves:
+        columns["preparedTransactionOffset"] = batch["preparedTransactionOffset"]
     if keep_timestamps:
         columns["storeTimestamp"] = batch["storeTimestamp"]
     return pa.RecordBatch.from_pydict(columns)

@@ -14,6 +14,7 @@ from rmq_store.search.log_partitions import joined, offset_steps
 from rmq_store.search.plan_key_search import errors_of_lost, plan_keys
 from rmq_store.snapshot.covered_range import covered_range
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
+from rmq_store.system_topics.open_state import OpenState, kind_of
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
@@ -64,6 +65,14 @@ def _still_to_read(
         if covered_range(source.view, left) is None:
             snapshot = source.view.health.only(there)
     return left, snapshot
+
+
+def state_of_source(plan: ReadPlan) -> OpenState | None:
+    """What is open of the source's own records; None if the plan has none of them."""
+    if all(kind_of(part.queue.topic) is None for part in plan.ranges):
+        return None
+    with plan.store.open() as source:
+        return OpenState.of(source)
 
 
 def left_of(plan: ReadPlan, start: int | None) -> list[QueueSlice]:

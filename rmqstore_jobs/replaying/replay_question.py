@@ -22,6 +22,7 @@ from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
 from spark_source.task_damage import DamageHandler
 
 REFUSED_BY_STORE = "refused by the target"
+ENDED = "state of the broker that has ended"
 REFUSED_BY_BROKER = "refused by the broker or its client"
 OTHER_TAG = "other tags"
 OTHER_TAG_OR_KEY = "other tags or keys"
@@ -35,7 +36,10 @@ _READ = (
     "reconsumeTimes",
 )
 _OF_KEYS = ("keys", "uniqKey")
-_AS_STORED = ("flag", "sysFlag", "bornTimestamp", "bornHost", "rawBody")
+_AS_STORED = (
+    *("flag", "sysFlag", "bornTimestamp", "bornHost", "rawBody"),
+    "preparedTransactionOffset",
+)
 READ_TO_SEND = (*_READ, *_OF_KEYS, "properties", "body")
 
 _Part = TypeVar("_Part")

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from rmq_store.arrow.column_definitions import BY_NAME
 from rmq_store.index.items_of_messages import rows_with_key
 from rmq_store.search.queue_selection import stored_in_time
+from rmq_store.system_topics.open_state import kind_of
 from rmqstore_jobs.replaying.origin_properties import PROPERTY_FORMS, with_origin
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec, times_of
 
@@ -98,11 +99,17 @@ class RowRules:
             return batch["queueId"]
         old = batch["queueId"].to_numpy()
         changed = old.copy()
+        topics = batch["topic"].dictionary_encode()
+        names = topics.dictionary.to_pylist()
+        # The broker looks for its own records in certain queues.
+        users = np.array([kind_of(name) is None for name in names])[topics.indices.to_numpy()]
         # A rule for one topic takes precedence over a rule for all topics, so it comes last.
         ordered = sorted(self.spec.queue_map.items(), key=lambda rule: rule[0][0] is not None)
         for (topic, queue_id), new in ordered:
             rows = old == queue_id
-            if topic is not None:
+            if topic is None:
+                rows &= users
+            else:
                 rows &= pc.equal(batch["topic"], topic).to_numpy(zero_copy_only=False)
             changed[rows] = new
         return pa.array(changed)
