@@ -26,9 +26,12 @@ from rmq_store.files.changes import Change
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.byte_layout import CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId
+from rmq_store.format.topics import TRANSACTION_GROUP
 from rmq_store.index.index_file_reader import open_index_files
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.store import MessageStore
+from rmq_store.system_topics.expired_state import Unfinished, unfinished_before
+from rmq_store.text.sizes import counted
 
 _HOUR_MS = 3_600_000
 _QUARTER_MS = _HOUR_MS // 4
@@ -106,7 +109,8 @@ class Risk:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """The files to delete, in this order: log, queues, index; and the groups that lose messages.
+    """The files to delete, in this order: log, queues, index; and who loses messages: groups that have not
+    consumed them, and the broker itself, which has not delivered them or knows no end of their transaction.
 
     `trigger`: time, disk, forced or manual; None if the broker would delete nothing now.
     """
@@ -119,12 +123,19 @@ class RetentionPlan:
     queues: tuple[Expired, ...]
     index: tuple[Expired, ...]
     risks: tuple[Risk, ...]
+    unfinished: tuple[Unfinished, ...]
     config: StoreConfig = field(repr=False)  # of the store; says where its log is
 
     @property
     def bytes(self) -> int:
         """The total size of the files."""
         return sum(one.size for one in (*self.log, *self.queues, *self.index))
+
+    @property
+    def unread(self) -> int:
+        """How many messages somebody loses; one that several groups lose counts for each."""
+        unread = sum(risk.messages for risk in self.risks)
+        return unread + sum(loss.messages for loss in self.unfinished)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values for JSON."""
@@ -174,6 +185,7 @@ def plan_retention(
         tuple(_expired_queue_files(store, after)) if log else (),
         tuple(_expired_index_files(store, after)) if log else (),
         tuple(_risks(store, after)) if log else (),
+        tuple(unfinished_before(store, after)) if log else (),
         store.config,
     )
 
@@ -310,6 +322,8 @@ def _expired_index_files(store: MessageStore, log_start: int) -> Iterator[Expire
 def _risks(store: MessageStore, log_start: int) -> Iterator[Risk]:
     states = store.snapshot().queues
     for group, topics in sorted(store.consumer_offsets().items()):
+        if group == TRANSACTION_GROUP:
+            continue  # most of what it has not passed has ended: `unfinished_before` counts the others
         for topic, offsets in sorted(topics.items()):
             for queue_id, offset in sorted(offsets.items()):
                 queue = QueueId(topic, queue_id)
@@ -321,14 +335,23 @@ def _risks(store: MessageStore, log_start: int) -> Iterator[Risk]:
                     yield Risk(group, topic, queue_id, offset, first, lost)
 
 
-def apply_retention(plan: RetentionPlan) -> int:
+def apply_retention(plan: RetentionPlan, *, lose_unread: bool = False) -> int:
     """Delete the planned files, the log first. Returns the number of deleted bytes.
 
-    Holds the store's lock. Raises StoreLockedError while a broker has the store open,
+    Holds the store's lock. Raises InvalidArgumentError if somebody has not read all of them, unless
+    `lose_unread`; StoreLockedError while a broker has the store open,
     ForeignLogError if the log belongs to another store, and MissingFileError if a file is missing
     or changed since the plan.
     """
     root = Path(plan.path)
+    if plan.unread and not lose_unread:
+        raise InvalidArgumentError(
+            root,
+            reason=f"the files have {counted(plan.unread, 'message')} that somebody has not read",
+            expected="--lose-unread, to delete them all the same",
+            advice="Nothing was deleted. Keep the files until they are read, or copy the messages: rmqstore "
+            "export or replay",
+        )
     refuse_rocksdb(root)
     refuse_to_change(root, plan.config, ())
     refuse_foreign_log(root, plan.config)

@@ -37,6 +37,7 @@ from rmq_store.report.section import (
     text,
 )
 from rmq_store.system_topics.delayed_messages import HIDDEN, OVERDUE
+from rmq_store.system_topics.expired_state import expired_before_delivery
 from rmq_store.system_topics.transactions import OPEN
 from rmq_store.tables import TABLES
 from rmq_store.verify.findings import Severity
@@ -59,8 +60,12 @@ def scheduled(inquiry: Inquiry) -> Section:
         return _left_out(section, too_many)
     rows, states, system = _sorted_rows(inquiry, "scheduled", _by_due)
     overdue = states[OVERDUE]
+    lost = [
+        Remark(Severity.WARNING, str(expired), inquiry.command("scheduled"))
+        for expired in expired_before_delivery(inquiry.store)
+    ]
     if not states.total():
-        return replace(section, about=_with_system("None is waiting.", system))
+        return replace(section, about=_with_system("None is waiting.", system), remarks=lost)
     grid = Grid(
         "scheduled-messages",
         "",
@@ -96,7 +101,7 @@ def scheduled(inquiry: Inquiry) -> Section:
         section,
         about=_with_system(about, system),
         grids=[grid],
-        remarks=[*([remark] if overdue else []), *([hidden] if states[HIDDEN] else [])],
+        remarks=[*lost, *([remark] if overdue else []), *([hidden] if states[HIDDEN] else [])],
     )
 
 

@@ -58,7 +58,6 @@ _TEXTS = {"topic": "REAL_TOPIC"}
 _NUMBERS = {"dueTimestamp": "TIMER_OUT_MS"}
 _SMALL = {"realQueueId": "REAL_QID", "rollTimes": ROLL_TIMES}
 _ORDER = {"deletes": DELETES}
-_PROVABLE = (OVERDUE, LOST, CANCELLED, HIDDEN)  # a copy under its own topic proves the delivery
 _BY_DEFAULT = "byDefault"  # of a row: its time is by the default delay levels
 _NEVER = 1 << 62
 _LOOKED_UP = 1 << 16  # messages whose later copies are looked for at a time
@@ -149,8 +148,12 @@ def _is_proven(store: MessageStore, row: Row, newest: int) -> bool:
 def _with_copies(
     store: MessageStore, rows: list[Row], newest: int, on_damage: OnDamage | None
 ) -> Iterator[Row]:
-    """The rows; one with a later copy under its own topic is delivered, whatever the files say."""
-    late = [row for row in rows if _may_have_copy(row) and row["uniqKey"]]
+    """The rows; one with a later copy under its own topic is delivered, whatever files and times say.
+
+    The time in the entry of a delay level may be by other levels: a recovery without the broker's
+    configuration writes that of the default ones.
+    """
+    late = [row for row in rows if row["uniqKey"]]
     topics, keys = {row["topic"] for row in late}, {row["uniqKey"] for row in late}
     copies: dict[tuple[str | None, str, int], list[Copy]] = {}
     for copy in copies_with(store, topics, keys, on_damage):
@@ -158,7 +161,7 @@ def _with_copies(
     for row in rows:
         left = copies.get((row["topic"], row["uniqKey"], row["reconsumeTimes"]), [])
         after = (copy for copy in left if copy.log_offset > row["commitLogOffset"])
-        found = next(after, None) if _may_have_copy(row) else None
+        found = next(after, None)
         if row["state"] == HIDDEN and (found is not None or not _is_proven(store, row, newest)):
             continue
         if found is not None:
@@ -171,11 +174,6 @@ def _with_copies(
             }
         row.pop(_BY_DEFAULT, None)
         yield row
-
-
-def _may_have_copy(row: Row) -> bool:
-    """Whether a message may have been delivered: not one that is due later, by a time that is known."""
-    return row["state"] in _PROVABLE or row.get(_BY_DEFAULT, False)
 
 
 # --- delay levels ---------------------------------------------------------------------------------

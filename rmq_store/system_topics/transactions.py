@@ -55,6 +55,11 @@ def transactions(store: MessageStore, on_damage: OnDamage | None = None) -> Iter
             yield from _with_fates(store, some, newest, on_damage)
 
 
+def ended_half_messages(store: MessageStore, topic: str, on_damage: OnDamage | None = None) -> Ints:
+    """The queue offsets of the half messages that the messages of an op topic name, sorted."""
+    return _Ended.of(store, topic, on_damage).queue_offsets
+
+
 @dataclass(frozen=True, slots=True)
 class _Ended:
     """The half messages that op messages name: by queue offset, and by log offset (RocksDB); sorted.

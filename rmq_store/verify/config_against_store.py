@@ -29,11 +29,18 @@ from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR, TIMER_CHECK
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
-from rmq_store.format.topics import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic
+from rmq_store.format.topics import (
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TRANSACTION_GROUP,
+    is_system_topic,
+)
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.timer_files import read_timer_check
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.delayed_messages import hidden_levels, hidden_timers
+from rmq_store.system_topics.expired_state import expired_before_delivery
 from rmq_store.text.times import shown_time
 from rmq_store.verify.findings import Finding, a_note, a_warning, an_error
 
@@ -225,7 +232,7 @@ def _config_warning(code: str, found: ConfigFile[Any], meaning: str, advice: str
 def progress_findings(store: MessageStore) -> Iterator[Finding]:
     """Findings for what files say was consumed or delivered and the queues do not have, and for
     messages that no consumer gets."""
-    for findings in (_consumers, _sent, _delay_levels, _timer):
+    for findings in (_consumers, _sent, _delay_levels, _timer, _expired):
         with suppress(CorruptConfigError):  # config_findings reports it
             yield from findings(store)
     yield from _unread(store)
@@ -237,6 +244,8 @@ def _consumers(store: MessageStore) -> Iterator[Finding]:
         found = _range_of(store, queue)
         if found is None or found[0] <= offset <= found[1]:
             continue
+        if group == TRANSACTION_GROUP and offset < found[0]:
+            continue  # most of them have ended: `expired_before_delivery` has the others
         low, high = found
         ahead = offset > high
         yield a_warning(
@@ -370,6 +379,19 @@ def _timer(store: MessageStore) -> Iterator[Finding]:
             "rmqstore scheduled lists such messages as hidden. Before a broker starts, restore the lost "
             "end of the log, or set the time back in this file",
             count=hidden,
+        )
+
+
+def _expired(store: MessageStore) -> Iterator[Finding]:
+    """Findings for delayed and timer messages that expired before they were delivered."""
+    for expired in expired_before_delivery(store):
+        yield a_warning(
+            expired.code,
+            str(store.path / CONFIG_DIR / expired.file),
+            str(expired),
+            "Search for the older files of the log in a copy or a replica: rmqstore replay copies messages "
+            "from there. Keep the log for longer than messages are delayed (fileReservedTime)",
+            count=expired.messages,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import click
 
+from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import Damage
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
@@ -26,6 +28,7 @@ from rmq_store.cli.options import (
 from rmq_store.cli.printing import print_pieces, reading
 from rmq_store.format.topics import RESERVED_PREFIX
 from rmq_store.store import MessageStore
+from rmq_store.system_topics.expired_state import expired_before_delivery
 
 _DELAYED = ("waiting", "overdue", "delivered", "cancelled", "lost", "hidden")
 _GROUPS, _TOPICS = ("consumerGroup", "groupName"), ("topic", "originTopic")
@@ -82,6 +85,13 @@ _SHOWN = {
     ),
 }
 
+# The codes of findings about what a table no longer has.
+_EXPIRED = {
+    "scheduled": ("delay-behind", "timer-behind"),
+    "transactions": ("transactions-behind",),
+    "retries": (),
+    "traces": (),
+}
 # Those that a narrow terminal keeps.
 _KEPT = {
     "scheduled": ("state", "dueTimestamp", "topic", "queueId", "keys", "uniqKey"),
@@ -125,7 +135,7 @@ def scheduled(
     """List messages that the broker is to deliver later, by delay level or by timer.
 
     What the broker's files count as delivered is left out. A message is overdue when it was due before
-    the newest record of the log.
+    the newest record of the log. Exit code 1 if messages expired with the log before they were delivered.
     """
     everything = system or topic is not None
     _print(at, "scheduled", {"topic": topic, "state": state}, how, system=everything)
@@ -137,7 +147,10 @@ def scheduled(
 @click.option("--state", type=click.Choice(_TRANSACTIONS), help="Only transactions in this state.")
 @_rows
 def transactions(at: StoreArgs, topic: str | None, state: str | None, how: RowArgs) -> None:
-    """List transactions of which a half message is left, with what became of them."""
+    """List transactions of which a half message is left, with what became of them.
+
+    Exit code 1 if half messages expired with the log before the broker was done with them.
+    """
     _print(at, "transactions", {"topic": topic, "state": state}, how)
 
 
@@ -173,11 +186,19 @@ def traces(at: StoreArgs, group: str | None, message_id: str | None, how: RowArg
 def _print(
     at: StoreArgs, name: str, wanted: Mapping[str, str | None], how: RowArgs, *, system: bool = True
 ) -> None:
-    """Print the rows of a table that have the wanted values, and on stderr how many of each state."""
+    """Print the rows of a table that have the wanted values, and on stderr how many of each state.
+
+    Also what expired before the broker was done with it; then the exit code is 1.
+    """
     damage = Damage(how.skip_damaged)
     with at.open() as opened:
         _print_rows(opened, name, wanted, how, damage, system)
+        expired = [loss for loss in expired_before_delivery(opened) if loss.code in _EXPIRED[name]]
+    for loss in expired:
+        click.echo(str(loss), err=True)
     damage.conclude()
+    if expired:
+        sys.exit(EXIT_FINDINGS)
 
 
 def _print_rows(

@@ -33,21 +33,35 @@ if TYPE_CHECKING:
 @click.option(
     "--apply", "really", is_flag=True, help="Delete; without it the files are only shown."
 )
+@click.option(
+    "--lose-unread",
+    is_flag=True,
+    help="Let --apply delete messages that a group or the broker has not read.",
+)
 @json_option
 def retention(
-    at: StoreArgs, manual: bool, keep_from: Time | None, why: bool, really: bool, as_json: bool
+    at: StoreArgs,
+    manual: bool,
+    keep_from: Time | None,
+    why: bool,
+    really: bool,
+    lose_unread: bool,
+    as_json: bool,
 ) -> None:
-    """Show what the broker would delete now, and which consumer groups lose messages.
+    """Show what the broker would delete now, and who loses messages.
 
-    Follows fileReservedTime, deleteWhen and the disk ratios of --broker-conf, or the broker's
+    Those are consumer groups, and the broker itself: delayed and timer messages that are not delivered, open
+    transactions. Follows fileReservedTime, deleteWhen and the disk ratios of --broker-conf, or the broker's
     defaults. DELETES only with --apply, and fails while a broker has the store open. --json prints
-    one line per file, one per group and queue that loses messages, then a summary line.
+    one line per file, one for each loss, then a summary line.
     """
     from rmq_store.admin.retention import RetentionPolicy, apply_retention, plan_retention
     from rmq_store.text.json_keys import as_json_object
 
-    if why and (manual or really or keep_from is not None):
-        raise click.UsageError("--why only shows: leave out --apply, --manual and --keep-from")
+    if why and (manual or really or lose_unread or keep_from is not None):
+        raise click.UsageError("--why only shows: leave out the other options")
+    if lose_unread and not really:
+        raise click.UsageError("--lose-unread is for --apply")
     with at.open() as opened:
         if why:
             _print_why(opened, as_json)
@@ -58,11 +72,13 @@ def retention(
             manual=manual,
             keep_from=time_in(opened, keep_from),
         )
-    freed = apply_retention(plan) if really else 0
+    freed = apply_retention(plan, lose_unread=lose_unread) if really else 0
     files = (*plan.log, *plan.queues, *plan.index)
     if as_json:
         for item in (*files, *plan.risks):
             print_json(as_json_object(item))
+        for loss in plan.unfinished:
+            print_json(loss._asdict())
         summary = {
             "path": plan.path,
             "trigger": plan.trigger,
@@ -71,6 +87,7 @@ def retention(
             "files": len(files),
             "bytes": plan.bytes,
             "freed": freed,
+            "unread": plan.unread,
         }
         print_json(as_json_object(summary))
         return
@@ -82,6 +99,11 @@ def retention(
             "is {consumer_offset}, and the first offset left is {min_offset}".format(**fields)
         )
         click.secho(printable(line), fg="yellow")
+    for loss in plan.unfinished:
+        lost = (
+            f"{counted(loss.messages, 'message')} that the broker is not done with: {loss.reader}"
+        )
+        click.secho(lost, fg="yellow")
     if plan.trigger is None:
         click.echo("nothing is due: it is not the hour of deleteWhen, and the disk is not too full")
     elif not files:
@@ -89,6 +111,7 @@ def retention(
     click.echo(
         f"{counted(len(files), 'file')}, {size(plan.bytes)}"
         + (f": deleted, {size(freed)}" if really else "; --apply deletes them" if files else "")
+        + (f", with {counted(plan.unread, 'unread message')}" if plan.unread else "")
     )
 
 
