@@ -37,6 +37,7 @@ from rmq_store.files.rocksdb import had_database
 from rmq_store.format.byte_layout import COMPACTION_DIR, CONFIG_DIR, TIMER_CHECK, TIMER_LOG
 
 _WITHOUT_OFFSETS = (GROUPS_FILE, "consumerFilter.json", "messageRequestMode.json")
+_POP_DATABASE = "kvStore"  # with popConsumerKVServiceEnable: what was given and not acknowledged
 _TIMER_WHEEL = "timerwheel"  # and, of a snapshot, timerwheel.<position>
 
 
@@ -93,13 +94,14 @@ def write_config(root: Path, name: str, source: Path, content: dict[str, Any]) -
 
 
 def copy_state(source: Path, root: Path, *, same_log_offsets: bool) -> tuple[str, ...]:
-    """Copy the files of compaction topics and of the timer. Returns the names of what is left out.
+    """Copy the files of compaction topics, of pop and of the timer. Returns the names of what is left out.
 
     What the timer has read it finds by log offset. Without these files it reads all its messages again, if
     its checkpoint is not there either.
     """
-    for file in _files_in(source / COMPACTION_DIR):
-        _copy(file, root / file.relative_to(source))
+    for folder in (COMPACTION_DIR, _POP_DATABASE):
+        for file in _files_in(source / folder):
+            _copy(file, root / file.relative_to(source))
     check = Path(CONFIG_DIR, TIMER_CHECK)
     if not (source / check).exists():
         return ()

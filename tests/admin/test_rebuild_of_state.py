@@ -42,11 +42,14 @@ def test_files_of_compaction_topics_come_along(tmp_path: Path, store_type: str) 
 def test_files_of_the_timer_come_along(tmp_path: Path) -> None:
     store = unpack_state("timers-waiting-5.5.0", tmp_path)
     Path(store.path, "timerwheel").write_bytes(b"\1" * 100_000)
+    Path(store.path, "kvStore").mkdir()
+    Path(store.path, "kvStore/000007.log").write_bytes(b"of pop")
     rebuild(store.path, tmp_path / "new", config=store.conf)
     for name in ("timerlog", "config"):
         before = files_in(Path(store.path, name))
         assert before == {k: v for k, v in files_in(tmp_path / "new" / name).items() if k in before}
     assert (tmp_path / "new/timerwheel").read_bytes() == b"\1" * 100_000
+    assert (tmp_path / "new/kvStore/000007.log").read_bytes() == b"of pop"
     waiting = objects("scheduled", store.path, "--broker-name", "b")
     assert objects("scheduled", str(tmp_path / "new"), "--broker-name", "b") == waiting
     assert len(waiting) == 10

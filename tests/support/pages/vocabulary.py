@@ -53,7 +53,7 @@ MEANINGS = {
     "--body": Meaning("the form of bodies: text, json, base64, hex or none"),
     "--charset": Meaning("the charset of bodies that are text"),
     "--skip-damaged": Meaning("leave out damaged messages, and report them", "mode=DROPMALFORMED"),
-    "--raw": Meaning("the record of an inner batch, not its messages", "unwrapBatches=false"),
+    "--raw": Meaning("records as they are stored, also inner batches", "unwrapBatches=false"),
     "--history": Meaning(
         "every message of a compaction topic that has not expired", "compacted=false"
     ),
