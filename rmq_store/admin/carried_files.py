@@ -34,11 +34,16 @@ from rmq_store.escaping import LOG, printable
 from rmq_store.files.changes import copy_stored
 from rmq_store.files.durable_files import is_small_file
 from rmq_store.files.rocksdb import had_database
-from rmq_store.format.byte_layout import COMPACTION_DIR, CONFIG_DIR, TIMER_CHECK, TIMER_LOG
+from rmq_store.format.byte_layout import (
+    COMPACTION_DIR,
+    CONFIG_DIR,
+    TIMER_CHECK,
+    TIMER_LOG,
+    TIMER_WHEEL,
+)
 
 _WITHOUT_OFFSETS = (GROUPS_FILE, "consumerFilter.json", "messageRequestMode.json")
 _POP_DATABASE = "kvStore"  # with popConsumerKVServiceEnable: what was given and not acknowledged
-_TIMER_WHEEL = "timerwheel"  # and, of a snapshot, timerwheel.<position>
 
 
 # --- as they are, for a store with the same offsets ------------------------------------------------
@@ -105,7 +110,7 @@ def copy_state(source: Path, root: Path, *, same_log_offsets: bool) -> tuple[str
     check = Path(CONFIG_DIR, TIMER_CHECK)
     if not (source / check).exists():
         return ()
-    files = [*_files_in(source / TIMER_LOG), *source.glob(f"{_TIMER_WHEEL}*")]
+    files = [*_files_in(source / TIMER_LOG), *source.glob(f"{TIMER_WHEEL}*")]
     if not same_log_offsets or not any(file.parent.name == TIMER_LOG for file in files):
         (root / check).unlink(missing_ok=True)
         return (str(check), *((TIMER_LOG,) if not same_log_offsets else ()))

@@ -59,6 +59,7 @@ class StoreConfig:
     enableLmq: bool | None = None
     enableMultiDispatch: bool | None = None
     enableCompaction: bool | None = None
+    timerWheelEnable: bool | None = None
     defaultTopicQueueNums: int | None = None
     storePathRootDir: str | None = None
     storePathCommitLog: str | None = None

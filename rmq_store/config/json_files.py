@@ -309,6 +309,21 @@ def _with_database(kept: Kept, found: ConfigFile[None] | None, decode: Decode[T]
     return ConfigFile(found.path, content, decode(found.path, content))
 
 
+def why_broker_refuses(store: Path, name: str, decode: Decode[Any]) -> str | None:
+    """Why a broker does not start on a file of `config/` and its .bak; None if it does.
+
+    It starts on a file that is missing, empty or unreadable, as if the file was empty, unless there is a .bak
+    with content that cannot be read either (ConfigManager#load and #loadBak).
+    """
+    main, backup = (store / CONFIG_DIR / end for end in (name, f"{name}.bak"))
+    if _read_one(main, decode)[0] is not None:
+        return None
+    found, why = _read_one(backup, decode)
+    if found is not None or why is None or backup.stat().st_size == 0:
+        return None
+    return f"neither {name} nor its .bak can be read: {why}"
+
+
 def _read_settled(
     store: str | os.PathLike[str], name: str, decode: Decode[T]
 ) -> ConfigFile[T] | None:

@@ -24,6 +24,8 @@ CONSUMEQUEUE_ROCKSDB_DIR: Final = "consumequeue_rocksdb"
 ROCKSDB_STORE_DIR: Final = "rocksdbstore"  # since 5.4.0 in every store
 TIMER_LOG: Final = "timerlog"
 TIMER_CHECK: Final = "timercheck"
+TIMER_WHEEL: Final = "timerwheel"
+TIMER_WHEEL_SIZE: Final = 38_707_200  # of all slots (TimerWheel)
 CONFIG_DIR: Final = "config"
 CHECKPOINT_FILE: Final = "checkpoint"
 ABORT_FILE: Final = "abort"
@@ -34,7 +36,7 @@ OF_A_ROOT: Final = frozenset(
     (
         *(COMMITLOG_DIR, CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_EXT_DIR, INDEX_DIR),
         *(COMPACTION_DIR, CONSUMEQUEUE_ROCKSDB_DIR, ROCKSDB_STORE_DIR, CONFIG_DIR, CHECKPOINT_FILE),
-        *(ABORT_FILE, ABORT_BACKUP_FILE, LOCK_FILE, TIMER_LOG, TIMER_CHECK, "timerwheel"),
+        *(ABORT_FILE, ABORT_BACKUP_FILE, LOCK_FILE, TIMER_LOG, TIMER_CHECK, TIMER_WHEEL),
         *("kvStore", "transaction"),
     )
 )

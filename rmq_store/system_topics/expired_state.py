@@ -93,9 +93,10 @@ def expired_before_delivery(store: MessageStore) -> Iterator[Expired]:
 
 def _timers(store: MessageStore) -> Iterator[Expired]:
     check, units = read_timer_check(store.path), read_timer_units(store.path)
+    state = store.snapshot().queues.get(QueueId(TIMER_TOPIC, 0))
     if check is None:
         return
-    unread = max(0, store.min_offset(TIMER_TOPIC, 0) - check.queue_offset)
+    unread = 0 if state is None else max(0, state.min_offset - check.queue_offset)
     proof = f"the timer has read {TIMER_TOPIC} to offset {check.queue_offset}, before its first one"
     if units is not None:
         of_pop = [java_string_hash(t) for t in store.topics() if t.startswith(REVIVE_PREFIX)]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rmq_store.consumequeue.entry_of_record import DispatchRequests
-from rmq_store.errors import StoreError
+from rmq_store.errors import MissingFileError, StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
@@ -300,13 +300,17 @@ def unlisted_findings(store: MessageStore, tally: QueueTally) -> Iterator[Findin
 
 
 def check_entries(
-    store: MessageStore, tally: QueueTally, damage: Sequence[tuple[int, int]]
+    store: MessageStore,
+    tally: QueueTally,
+    damage: Sequence[tuple[int, int]],
+    lost: Counter[QueueId],
 ) -> Iterator[Finding]:
     """Findings for entries without a record. Searches only queues with more entries than
-    records. `damage`: the log offsets of what the log lost, in any order."""
+    records. `damage`: the log offsets of what the log lost, in any order. Counts in `lost` the messages
+    that queues list there."""
     for queue, state in store.snapshot().queues.items():
         if _entries_of(state) > tally.listed[queue] + tally.moved(queue):
-            yield from _dangling(store, queue, state, sorted(damage))
+            yield from _dangling(store, queue, state, sorted(damage), lost)
 
 
 def _entries_of(state: QueueState) -> int:
@@ -318,7 +322,11 @@ def _entries_of(state: QueueState) -> int:
 
 
 def _dangling(
-    store: MessageStore, queue: QueueId, state: QueueState, damage: Sequence[tuple[int, int]]
+    store: MessageStore,
+    queue: QueueId,
+    state: QueueState,
+    damage: Sequence[tuple[int, int]],
+    lost: Counter[QueueId],
 ) -> Iterator[Finding]:
     """One finding for entries that lead into `damage`, and one for other entries without a record."""
     first: dict[tuple[int, int] | None, StoreError] = {}
@@ -330,6 +338,8 @@ def _dangling(
         place = None if error.entry is None else _around(damage, error.entry.log_offset)
         units = 1 if error.entry is None or state.batch else error.entry.messages
         counts[place is not None] += units
+        if place is not None or isinstance(error, MissingFileError):
+            lost[queue] += 1 if error.entry is None else error.entry.messages
         first.setdefault(place, error)
 
     part = QueueSlice(queue, state.min_offset, state.max_offset)

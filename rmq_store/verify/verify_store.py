@@ -7,6 +7,7 @@ All processes use the same snapshot of the store, so that they see the same stat
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -25,6 +26,7 @@ from rmq_store.config.dledger import DATA, dledger_folders, members_in
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.errors import AccessError, InvalidArgumentError, StoreError
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR
+from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import list_index_files, open_index_files
 from rmq_store.markers.checkpoint import Checkpoint
@@ -65,6 +67,7 @@ from rmq_store.verify.queues_against_log import (
     unlisted_findings,
     waiting_findings,
 )
+from rmq_store.verify.verdict import Verdict, verdict_of
 
 Progress = Callable[[int], None]  # receives the number of log bytes checked
 
@@ -177,6 +180,7 @@ class VerifyReport:
     lag: int
     index: Sequence[IndexHealth]
     findings: Findings
+    verdict: Verdict
 
     @property
     def nothing_wrong(self) -> bool:
@@ -190,6 +194,7 @@ class VerifyReport:
             **plain,
             "index": [asdict(one) for one in self.index],
             "nothing_wrong": self.nothing_wrong,
+            "verdict": self.verdict.to_dict(),
             "findings": [finding.to_dict() for finding in self.findings],
         }
 
@@ -472,7 +477,8 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     findings.add_all(unlisted_findings(store, whole.tally))
     lost_end = list(_lost_end(store))
     after = [(store.log_range()[1], sys.maxsize)] if lost_end else []
-    findings.add_all(check_entries(store, whole.tally, [*whole.damage, *after]))
+    lost: Counter[QueueId] = Counter()
+    findings.add_all(check_entries(store, whole.tally, [*whole.damage, *after], lost))
     findings.add_all(order_findings(store, whole.entries))
     findings.add_all(index_end_finding(store, whole.entries))
     findings.add_all(_refused_files(store))
@@ -503,6 +509,7 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
         sum(whole.tally.waiting.values()),
         health,
         findings,
+        verdict_of(store, list(findings), whole.damage, lost, whole.records),
     )
 
 
@@ -615,37 +622,7 @@ def severities(findings: Iterable[Finding]) -> dict[str, int]:
     return counts
 
 
-_REBUILD = "rmqstore rebuild STORE --to NEW lists all messages of the log in a new store"
-_FIND_END = "look for the lost end of the log in a replica or a copy, before any repair"
-# By codes, or by how they begin; the first that fits. Each finding has an advice of its own too.
-_NEXT_STEPS = {
-    "log-file-": "begin with the files of the log, as it says above",
-    **dict.fromkeys(("log-end-lost", "checkpoint-ahead"), _FIND_END),
-    "not-closed": "rmqstore recover STORE shows what it would repair",
-    "log-damaged": "rmqstore salvage STORE --to NEW copies all intact messages into a new store",
-    "queue-misses-record": _REBUILD,
-    "queue-dangling-entry": _REBUILD,
-    "queue-missing": _REBUILD,
-    "queue-wrong-tags-code": _REBUILD,
-    "index-": "rmqstore rebuild STORE --to NEW indexes all messages of the log in a new store",
-}
-
-
-def next_step(report: VerifyReport, *, is_written: bool) -> str | None:
-    """What to do first, or about all problems together; None where the advice of a finding says it.
-
-    `is_written`: a broker has the store open.
-    """
-    errors = [one for one in report.findings if one.severity is Severity.ERROR]
-    codes = {one.code for one in errors or report.findings if one.severity is not Severity.NOTE}
-    codes |= {one.code for one in report.findings if one.code == "not-closed" and not is_written}
-    fitting = (
-        step for start, step in _NEXT_STEPS.items() if any(code.startswith(start) for code in codes)
-    )
-    return next(fitting, None) if len(codes) > 1 else None
-
-
-def verdict(report: VerifyReport) -> str:
+def count_of_problems(report: VerifyReport) -> str:
     """How many problems were found, and how many findings of each severity."""
     counts = severities(report.findings)
     notes = counts[Severity.NOTE.value]

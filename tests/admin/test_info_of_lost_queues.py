@@ -76,7 +76,7 @@ def test_verify_agrees_that_a_closed_store_without_queue_files_has_lost_them(
 ) -> None:
     path = unpack(NAME, tmp_path).path
     no_queues(Path(path))
-    said = run("verify", path, expect=1)
+    said = run("verify", path, "-v", expect=1)
     assert "(0 errors, 17 warnings, 0 notes)" in said
     assert "The store was closed, so files of queues are lost; the broker lists them" in said
     Path(path, "abort").touch()

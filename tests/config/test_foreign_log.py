@@ -32,7 +32,7 @@ def expired(store: Path, conf: Path) -> None:
     with MessageStore.open(store, broker_conf=conf) as opened:
         plan = plan_retention(opened, manual=True, disk_used_percent=99)
     assert plan.log
-    apply_retention(plan)
+    apply_retention(plan, lose_unread=True)
 
 
 Writer = Callable[[Path, Path], object]
@@ -178,7 +178,7 @@ def test_what_makes_a_new_store_of_it_leaves_the_original_alone(
     before = prints(live.path, copy)
     for mode in ("copy", "link"):
         assert rebuild(copy, tmp_path / f"rebuilt-{mode}", config=conf, log=mode).all_well
-    assert salvage(copy, tmp_path / "saved", config=conf).messages == len(live.truth)
+    assert salvage(copy, tmp_path / "saved", config=conf, raw=True).messages == len(live.truth)
     with MessageStore.create(tmp_path / "new", conf) as store:
         store.append(MESSAGE)
     upwards = {"storePathCommitLog": os.path.relpath(log, tmp_path / "newer")}
@@ -219,7 +219,7 @@ def test_a_log_on_several_disks_is_written_to(tmp_path: Path, root: str) -> None
         assert opened.message_at(done.commit_log_offset).body == b"x"
         start = opened.log_range()[0]
         plan = plan_retention(opened, manual=True, disk_used_percent=99)
-    assert apply_retention(plan)
+    assert apply_retention(plan, lose_unread=True)
     with MessageStore.open(store.path, broker_conf=conf) as opened:
         assert opened.log_range()[0] == plan.log_start_after > start
 
@@ -240,7 +240,10 @@ def test_a_store_all_of_whose_parts_are_links_to_another_disk(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "words",
-    [["recover", "--apply"], ["retention", "--keep-from", "2100-01-01T00:00:00Z", "--apply"]],
+    [
+        ["recover", "--apply"],
+        ["retention", "--keep-from", "2100-01-01T00:00:00Z", "--apply", "--lose-unread"],
+    ],
 )
 def test_the_commands_say_so(live: GoldenStore, tmp_path: Path, words: list[str]) -> None:
     copy = copy_of(live, tmp_path)

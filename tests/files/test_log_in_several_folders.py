@@ -93,7 +93,7 @@ def check_all_is_read(store: GoldenStore, with_conf: str, tmp_path: Path) -> Non
     said = json.loads(
         run(
             *("salvage", store.path, "--to", str(tmp_path / "copy"), "--broker-conf", with_conf),
-            "--json",
+            *("--raw", "--json"),
         )
     )
     assert said["messages"] == len(store.truth)
@@ -170,7 +170,15 @@ def test_two_files_of_other_records_are_an_error_that_names_both(
             read_all(store.path, with_conf, source)
         assert str(there) in str(refused.value)
         assert str(beside) in str(refused.value)
-    asked = ("salvage", store.path, "--to", str(tmp_path / "copy"), "--broker-conf", with_conf)
+    asked = (
+        "salvage",
+        store.path,
+        "--to",
+        str(tmp_path / "copy"),
+        "--broker-conf",
+        with_conf,
+        "--raw",
+    )
     said = run(*asked, expect=1)
     assert f"{len(store.truth)} messages" in said
     assert f"the first one lacks {changed}" in said
@@ -192,7 +200,15 @@ def test_one_record_that_differs_is_found_by_verify_and_salvage(
     with_conf = conf(store)
     (finding,) = findings(store, with_conf)
     assert f"lacks 1, from log offset {98304 + place} on" in finding["meaning"]
-    asked = ("salvage", store.path, "--to", str(tmp_path / "copy"), "--broker-conf", with_conf)
+    asked = (
+        "salvage",
+        store.path,
+        "--to",
+        str(tmp_path / "copy"),
+        "--broker-conf",
+        with_conf,
+        "--raw",
+    )
     assert "lacks 1," in run(*asked, expect=1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -17,6 +18,7 @@ from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 
 if TYPE_CHECKING:
+    from rmq_store.verify.findings import Finding
     from rmq_store.verify.verify_store import VerifyReport
 
 _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
@@ -25,25 +27,28 @@ _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
 @click.command(cls=OnceCommand)
 @store_command
 @engine_options
+@click.option("--verbose", "-v", is_flag=True, help="Print every finding, and what to do about it.")
 @json_option
-def verify(at: StoreArgs, on: EngineArgs, as_json: bool) -> None:
+def verify(at: StoreArgs, on: EngineArgs, verbose: bool, as_json: bool) -> None:
     """Check that log, queues, index, checkpoint and configuration agree. Changes nothing.
 
-    Exit code 0: no problem, at most notes. 1: warnings or errors. 2: the store cannot be checked.
+    First says what is lost, whether a broker starts on the store, and what helps most; then one line
+    for each kind of finding, the worst first. Exit code 0: no problem, at most notes. 1: warnings or
+    errors. 2: the store cannot be checked.
     --json prints one line per finding, then a summary line.
     """
     wanted = Wanted("verify", at, on)
-    if not print_findings(wanted, as_json).nothing_wrong:
+    if not print_findings(wanted, as_json, verbose=verbose).nothing_wrong:
         sys.exit(EXIT_FINDINGS)
 
 
-def print_findings(wanted: Wanted, as_json: bool) -> VerifyReport:
+def print_findings(wanted: Wanted, as_json: bool, *, verbose: bool = False) -> VerifyReport:
     """Check a store and print what was found. Raises StoreError if it cannot be checked."""
     from rmq_store.markers.lock_file import lock_state
     from rmq_store.questions.answer_by_shares import ask
     from rmq_store.questions.verify import VerifyQuestion
     from rmq_store.text.json_keys import as_json_object
-    from rmq_store.verify.verify_store import next_step, severities, verdict
+    from rmq_store.verify.verify_store import count_of_problems, severities
 
     with asked_store(wanted) as asked, Progress("verify") as progress:
         report = ask(VerifyQuestion(), asked.source, asked.engine, progress=progress)
@@ -54,23 +59,36 @@ def print_findings(wanted: Wanted, as_json: bool) -> VerifyReport:
         fields = {name: value for name, value in report.to_dict().items() if name != "findings"}
         counts = severities(report.findings)
         health = {"index": report.index, "severities": counts, "lock_held": lock.held}
-        summary = {**fields, **health, "lock_pid": lock.pid}
+        verdict = as_json_object(report.verdict.to_dict())
+        summary = {**fields, **health, "verdict": verdict, "lock_pid": lock.pid}
         print_json(as_json_object(summary))
     else:
+        for word, text in report.verdict.lines():
+            say(f"{word:<8} {text}")
         click.echo(
-            f"{verdict(report)}: {counted(report.records, 'record')}, "
+            f"{count_of_problems(report)}: {counted(report.records, 'record')}, "
             f"{counted(report.queues, 'queue')}, {counted(len(report.index), 'index file')}"
         )
-        for finding in report.findings:
+        for finding, places in _shown(report.findings, verbose):
             severity = finding.severity.value
             name = click.style(f"{severity:<8}", fg=_COLOURS[severity])
             where = "" if finding.start is None else f" {finding.start}..{finding.stop}"
-            click.echo(f"{name}{printable(f'{finding.code}: {finding.path}{where}')}")
-            say(f"        {finding.meaning}")
-            say(f"        {finding.advice}")
+            times = f" ({places} places)" if places > 1 else ""
+            what = f"{finding.code}{times}: {finding.path}{where}: {finding.meaning}"
+            click.echo(f"{name}{printable(what)}")
+            if verbose:
+                say(f"        {finding.advice}")
         if lock.held is not False:
             say(f"lock {lock}")
-        step = next_step(report, is_written=lock.held is True)
-        if step is not None:
-            say(f"next: {step}")
     return report
+
+
+def _shown(findings: Iterable[Finding], verbose: bool) -> Iterator[tuple[Finding, int]]:
+    """Each finding to print, and how many places it stands for: the first one of each kind, or all."""
+    if verbose:
+        yield from ((finding, 1) for finding in findings)
+        return
+    kinds: dict[str, list[Finding]] = {}
+    for finding in findings:
+        kinds.setdefault(finding.code, []).append(finding)
+    yield from ((kind[0], len(kind)) for kind in kinds.values())

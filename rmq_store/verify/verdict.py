@@ -1,0 +1,262 @@
+"""The verdict on a store: what is lost, whether a broker starts on it, what that cuts, what helps most.
+
+Everything that judges a store repeats it; only `verify` makes it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rmq_store.commitlog.record_or_gap import SoundRun
+from rmq_store.commitlog.walk import walk
+from rmq_store.errors import StoreError, StoreLockedError, shown_path, spoken
+from rmq_store.format.queues import QueueId
+from rmq_store.recovery.broker_start import LOG_FILE, QUEUE_FILE, BrokerStart, Refusal, broker_start
+from rmq_store.recovery.recover_store import plan_recovery
+from rmq_store.snapshot.snapshot import StoreSnapshot
+from rmq_store.store import MessageStore
+from rmq_store.text.sizes import counted
+from rmq_store.text.times import shown_time
+from rmq_store.verify.findings import Finding, Severity
+
+SOUND, FLAWED, DAMAGED = "sound", "flawed", "damaged"
+
+_UNLISTED = ("queue-misses-record", "queue-missing")  # messages that no consumer gets
+_IN_QUEUES = (*_UNLISTED, "queue-dangling-entry", "queue-wrong-tags-code")
+_LOST_END = ("log-end-lost", "checkpoint-ahead")
+_IN_LOG = ("log-damaged", "log-file-missing", "log-file-misnamed", "log-file-doubled")
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Messages that are lost, as far as queues list them: how many, of how many queues, and when the
+    messages around them were stored (ms). `bytes`: damaged or missing bytes of the log."""
+
+    messages: int = 0
+    queues: int = 0
+    after_ms: int | None = None
+    before_ms: int | None = None
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """The command that helps most, with what it keeps and what it cuts."""
+
+    command: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict on a store. `state`: sound; flawed, if nothing is lost and something is wrong; damaged.
+
+    `unlisted`: messages of the log that no consumer gets. `starts`: whether a broker starts on it; None if
+    one has it open, or the files are not on this host.
+    `refusals`: the files with which it does not. `cuts`: messages that its start takes from queues.
+    """
+
+    state: str
+    lost: Lost
+    unlisted: int
+    starts: bool | None
+    refusals: tuple[Refusal, ...]
+    cuts: int
+    help: Help | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The verdict as plain values for JSON."""
+        lost, helps = self.lost, self.help
+        return {
+            "state": self.state,
+            "lost_messages": lost.messages,
+            "lost_queues": lost.queues,
+            "lost_after": None if lost.after_ms is None else shown_time(lost.after_ms),
+            "lost_before": None if lost.before_ms is None else shown_time(lost.before_ms),
+            "damaged_bytes": lost.bytes,
+            "unlisted_messages": self.unlisted,
+            "broker_starts": self.starts,
+            "broker_refuses": [
+                {"path": refusal.path, "reason": refusal.reason} for refusal in self.refusals
+            ],
+            "broker_cuts": self.cuts,
+            "do": None if helps is None else helps.command,
+            "effect": None if helps is None else helps.effect,
+        }
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """What is said of it: a word and a text for each line."""
+        yield "verdict", self._state()
+        yield "broker", self._broker()
+        if self.help is not None:
+            yield "do", f"{self.help.command}   {self.help.effect}"
+
+    def _state(self) -> str:
+        said = []
+        if self.lost.messages:
+            said.append(
+                f"{counted(self.lost.messages, 'message')} of {counted(self.lost.queues, 'queue')} lost"
+                + _when(self.lost)
+            )
+        elif self.lost.bytes:
+            said.append(f"{counted(self.lost.bytes, 'byte')} of the log lost{_when(self.lost)}")
+        if self.unlisted:
+            said.append(f"{counted(self.unlisted, 'message')} in the log that no consumer gets")
+        if not said and self.state == FLAWED:
+            said.append("no message is lost")
+        return self.state if not said else f"{self.state}: {'; '.join(said)}"
+
+    def _broker(self) -> str:
+        if self.starts is None:
+            return "not known: a process has the store open, or it is not on this host"
+        if self.refusals:
+            first, more = self.refusals[0], len(self.refusals) - 1
+            others = f" (and {counted(more, 'more file')})" if more else ""
+            return f"does not start: {first.path}: {first.reason}{others}"
+        if self.cuts:
+            return f"starts, and takes {counted(self.cuts, 'message')} from the queues"
+        return "starts"
+
+
+def _when(lost: Lost) -> str:
+    if lost.after_ms is None and lost.before_ms is None:
+        return ""
+    after = "the start" if lost.after_ms is None else shown_time(lost.after_ms)
+    before = "the end" if lost.before_ms is None else shown_time(lost.before_ms)
+    return f", stored between {after} and {before}"
+
+
+def verdict_of(
+    store: MessageStore,
+    findings: Sequence[Finding],
+    damage: Sequence[tuple[int, int]],
+    lost: Mapping[QueueId, int],
+    records: int,
+) -> Verdict:
+    """The verdict, by what `verify` found: findings, damaged ranges of the log, the messages that queues list
+    there, and the number of intact records."""
+    wrong: Counter[str] = Counter()
+    for finding in findings:
+        if finding.severity is not Severity.NOTE:
+            wrong[finding.code] += finding.count
+    end, lost = store.log_range()[1], dict(lost)
+    ranges = list(damage)
+    if wrong.keys() & {*_LOST_END}:
+        ranges.append((end, end))
+        for queue, count in store.view.health.log_end.entries_after_log.items():
+            lost[queue] = lost.get(queue, 0) + count
+    start = _start(store)
+    refusals = () if start is None else start.refusals
+    state = DAMAGED if ranges or lost else FLAWED if wrong or refusals else SOUND
+    cuts = 0 if start is None or start.plan is None else _cut(store.snapshot(), start)
+    times = _times_around(store, ranges)
+    return Verdict(
+        state,
+        Lost(sum(lost.values()), len(lost), *times, sum(stop - start for start, stop in damage)),
+        sum(wrong[code] for code in _UNLISTED),
+        None if start is None else not refusals,
+        refusals,
+        cuts,
+        _help(store, start, wrong, records, cuts),
+    )
+
+
+def _times_around(
+    store: MessageStore, damage: Sequence[tuple[int, int]]
+) -> tuple[int | None, int | None]:
+    """The store times (ms) of the record before the first damage and of that after the last."""
+    if not damage:
+        return None, None
+    first, last = min(start for start, _ in damage), max(stop for _, stop in damage)
+    segments = [file for file in store.log.chain.segments if file.base < first]
+    before = None
+    for file in reversed(segments):
+        for piece in walk(store.log, file.base, first, check_crc=False):
+            if isinstance(piece, SoundRun):
+                before = int(piece.headers.store_timestamp[-1])
+        if before is not None:
+            break
+    runs = (
+        piece
+        for piece in walk(store.log, last, store.log_range()[1], check_crc=False)
+        if isinstance(piece, SoundRun)
+    )
+    after = next(runs, None)
+    return before, None if after is None else int(after.headers.store_timestamp[0])
+
+
+def _start(store: MessageStore) -> BrokerStart | None:
+    """What a broker would do; None where nobody can say."""
+    if not store.log.chain.cost.grows:
+        return None
+    try:
+        return broker_start(store.path, store.config)
+    except StoreLockedError:
+        return None
+    except StoreError as error:
+        why = Refusal(LOG_FILE, str(error.path or store.path), error.reason, error.advice or "")
+        return BrokerStart((why,), None)
+
+
+def _cut(snapshot: StoreSnapshot, start: BrokerStart) -> int:
+    """How many messages a broker's start takes from the queues as readers see them."""
+    assert start.plan is not None
+    cut = 0
+    for queue, state in snapshot.queues.items():
+        low, high = start.plan.queues.get(queue, (0, 0))
+        kept = max(0, min(high, state.max_offset) - max(low, state.min_offset))
+        cut += state.max_offset - state.min_offset - kept
+    return cut
+
+
+def _help(
+    store: MessageStore, start: BrokerStart | None, wrong: Counter[str], records: int, cuts: int
+) -> Help | None:
+    """What helps most: first what lets a broker start, then what keeps most."""
+    refusals = () if start is None else start.refusals
+    for refusal in refusals:
+        if refusal.remedy:
+            return Help(refusal.path, spoken(refusal.remedy))
+    keeps = f"keeps {counted(records, 'message')}, in a new store"
+    salvage = Help(_command(store, "salvage", "--to NEW"), keeps)
+    if any(refusal.kind == LOG_FILE for refusal in refusals):
+        return _recovery(store, records) or salvage
+    plan = None if start is None else start.plan
+    if wrong.keys() & {*_IN_LOG} or (plan is not None and plan.intact_cut):
+        return salvage
+    if wrong.keys() & {*_LOST_END}:
+        where = "look for the end of the log in a replica or a copy"
+        return Help(where, "without it a broker starts, and what was there is lost")
+    if any(refusal.kind == QUEUE_FILE for refusal in refusals) or wrong.keys() & {*_IN_QUEUES}:
+        listed = f"lists all {counted(records, 'message')} of the log, in a new store"
+        return Help(_command(store, "rebuild", "--to NEW"), listed)
+    if plan is not None and cuts:
+        return _recovery(store, records)
+    if any(code.startswith("index-") for code in wrong):
+        indexed = f"indexes all {counted(records, 'message')} of the log, in a new store"
+        return Help(_command(store, "rebuild", "--to NEW"), indexed)
+    if plan is not None and not plan.clean:
+        return Help(
+            "start the broker", "it recovers the store, and takes no message from its queues"
+        )
+    return None
+
+
+def _command(store: MessageStore, name: str, options: str) -> str:
+    return f"{spoken('rmqstore')} {name} {shlex.quote(shown_path(str(store.path)))} {options}"
+
+
+def _recovery(store: MessageStore, records: int) -> Help | None:
+    """The recovery in place, if it gives each file of the log its size and cuts no intact record."""
+    try:
+        plan = plan_recovery(store.path, store.config)
+    except StoreError:
+        return None
+    if plan.untouched or plan.intact_cut:
+        return None
+    effect = f"keeps {counted(records, 'message')}, cuts {counted(plan.bytes_cut, 'byte')}"
+    return Help(_command(store, "recover", "--apply"), effect)

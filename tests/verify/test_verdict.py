@@ -1,0 +1,169 @@
+"""The verdict: what is lost, by the truth; whether a broker starts, and with what queues, by a real one.
+
+`starts_of_5.5.0.jsonl` has what a broker of 5.5.0 did with each store of `hurt_stores`: `log` is the range
+of its log afterwards, `qdiff` the queues whose range changed, before and after. It had delivered delayed
+messages by then, so that some queues and the log were longer than before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.errors import InvalidArgumentError
+from rmq_store.recovery.broker_start import broker_start
+from rmq_store.verify.verdict import DAMAGED, FLAWED, SOUND, Verdict
+from rmq_store.verify.verify_store import verify
+from tests.support.golden import GoldenStore, unpack
+from tests.support.hurt_stores import INJURIES
+from tests.support.running.commands import call, objects, run
+
+STARTS = [
+    json.loads(line)
+    for line in Path(__file__).with_name("starts_of_5.5.0.jsonl").read_text().splitlines()
+]
+LOG_END, LATER = 951_545, 953_509  # of clean-5.5.0, and where the baseline's broker had it
+DELIVERED_MEANWHILE = ("payments", "%RETRY%g-retry")
+
+Golden = Callable[[str], GoldenStore]
+
+
+def hurt(name: str, target: Path) -> GoldenStore:
+    store = unpack("clean-5.5.0", target)
+    INJURIES[name](Path(store.path))
+    return store
+
+
+def judged(store: GoldenStore) -> Verdict:
+    with MessageStore.open(store.path, broker_conf=store.conf) as opened:
+        return verify(opened).verdict
+
+
+@pytest.mark.parametrize("case", [row for row in STARTS if row["case"] in INJURIES], ids=str)
+def test_a_broker_starts_and_cuts_as_the_real_one_did(tmp_path: Path, case: dict[str, Any]) -> None:
+    store = hurt(case["case"], tmp_path)
+    start = broker_start(Path(store.path), StoreConfig.of(store.conf))
+    assert (not start.refusals) is case["starts"]
+    if start.plan is None:
+        return
+    assert start.plan.log_end == (LOG_END if case["log"][1] >= LATER else case["log"][1])
+    ours = {f"{q.topic}@{q.queue_id}": ends for q, ends in start.plan.queues.items()}
+    for queue, (_, after) in case["qdiff"].items():
+        low, high = ours.get(queue, (0, 0))
+        if after is None:
+            assert low >= high or high == 0
+        elif queue.startswith(DELIVERED_MEANWHILE):
+            assert low == after[0]
+        else:
+            assert [low, high] == after
+
+
+def test_every_case_is_tried() -> None:
+    assert len([row for row in STARTS if row["case"] in INJURIES]) == 89
+
+
+def lost_of(store: GoldenStore, start: int, stop: int) -> tuple[int, int]:
+    """Messages of records in a range of the log, and of how many queues."""
+    lost = [
+        record
+        for record in store.truth
+        if record["commitLogOffset"] < stop
+        and record["commitLogOffset"] + record["storeSize"] > start
+    ]
+    messages = sum(int(record["properties"].get("INNER_NUM", 1)) for record in lost)
+    return messages, len({(record["topic"], record["queueId"]) for record in lost})
+
+
+@pytest.mark.parametrize(
+    ("case", "start", "stop"),
+    [
+        ("log last cut to 100k", 886_432, LOG_END),
+        ("log last empty", 786_432, LOG_END),
+        ("log middle cut to 100k", 362_144, 524_288),
+        ("log middle missing", 262_144, 524_288),
+        ("log middle empty+abort", 262_144, 524_288),
+    ],
+)
+def test_what_is_lost_is_what_the_range_had(
+    tmp_path: Path, case: str, start: int, stop: int
+) -> None:
+    store = hurt(case, tmp_path)
+    verdict = judged(store)
+    assert verdict.state == DAMAGED
+    assert (verdict.lost.messages, verdict.lost.queues) == lost_of(store, start, stop)
+    before = [
+        r["storeTimestamp"] for r in store.truth if r["commitLogOffset"] + r["storeSize"] <= start
+    ]
+    after = [r["storeTimestamp"] for r in store.truth if r["commitLogOffset"] >= stop]
+    assert verdict.lost.after_ms == before[-1]
+    assert verdict.lost.before_ms == (after[0] if after else None)
+
+
+@pytest.mark.parametrize(
+    ("case", "state", "starts", "helps"),
+    [
+        ("baseline", SOUND, True, None),
+        ("abort", SOUND, True, "start the broker"),
+        ("log middle cut to 100k", DAMAGED, False, "recover"),
+        ("log middle missing", DAMAGED, True, "salvage"),
+        ("log last missing", DAMAGED, True, "look for the end of the log"),
+        ("log junk file name foo", FLAWED, False, "commitlog/foo"),
+        ("queue last cut", FLAWED, False, "rebuild"),
+        ("queue last missing", FLAWED, True, "rebuild"),
+        ("queue last missing+abort", SOUND, True, "recover"),
+        ("index missing", FLAWED, True, "rebuild"),
+        ("delayOffset bad, bak bad", FLAWED, False, "delayOffset.json.bak"),
+        ("inner declared plain", FLAWED, False, "topics.json"),
+        ("timerwheel cut", SOUND, True, None),
+    ],
+)
+def test_the_verdict_names_what_helps(
+    tmp_path: Path, case: str, state: str, starts: bool, helps: str | None
+) -> None:
+    verdict = judged(hurt(case, tmp_path))
+    assert (verdict.state, verdict.starts) == (state, starts)
+    assert (verdict.help is None) is (helps is None)
+    if verdict.help is not None and helps is not None:
+        assert helps in verdict.help.command
+
+
+def test_a_broker_starts_after_the_command_that_helps(tmp_path: Path) -> None:
+    store = hurt("log middle cut to 100k", tmp_path)
+    verdict = judged(store)
+    assert verdict.help is not None
+    kept = int(verdict.help.effect.split()[1].replace(",", ""))
+    call("recover", store.path, "--apply", "--broker-conf", store.conf)
+    start = broker_start(Path(store.path), StoreConfig.of(store.conf))
+    assert start.refusals == ()
+    with MessageStore.open(store.path, broker_conf=store.conf) as opened:
+        assert verify(opened).records == kept
+
+
+def test_a_file_that_is_too_long_is_named_where_the_store_is_opened(tmp_path: Path) -> None:
+    store = hurt("log last longer", tmp_path)
+    with pytest.raises(InvalidArgumentError) as refused:
+        judged(store)
+    assert str(refused.value.path).endswith("00000000000000786432")
+
+
+def test_the_first_lines_of_verify_are_the_verdict(tmp_path: Path) -> None:
+    store = hurt("log middle cut to 100k", tmp_path)
+    said = run("verify", store.path, "--broker-conf", store.conf, expect=1).splitlines()
+    assert [line.split()[0] for line in said[:3]] == ["verdict", "broker", "do"]
+    assert "307 messages of 6 queues lost" in said[0]
+    assert "does not start" in said[1]
+    *_, summary = objects("verify", store.path, "--broker-conf", store.conf, expect=1)
+    assert summary["verdict"]["lostMessages"] == 307
+    assert summary["verdict"]["brokerStarts"] is False
+
+
+def test_a_store_that_a_process_has_open_has_no_verdict_on_its_start(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    with MessageStore.append_to(store.path, store.conf):
+        assert judged(store).starts is None
