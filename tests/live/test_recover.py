@@ -43,6 +43,10 @@ STORES = [
     "nommap-5.5.0",
     "tsp-5.5.0",
     "lmq-5.3.3",
+    "hours-clean-5.5.0",
+    "hours-crash-5.5.0",
+    "hours-crash-4.9.7",
+    "back-crash-5.5.0",
 ]
 PASSED_ON = (
     "mappedFileSizeCommitLog",

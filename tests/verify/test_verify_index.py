@@ -297,5 +297,7 @@ def test_index_files_of_real_brokers_are_sound(
     with golden(name).open() as store:
         report = verify(store)
     found = {one.code for one in report.findings}
-    assert not found & {*DAMAGE, "index-unreadable", "index-half-written"}
+    assert not found & {*DAMAGE, "index-unreadable"}
+    killed_beside_a_new_file = name == "hours-crash-5.5.0"
+    assert ("index-half-written" in found) is killed_beside_a_new_file
     assert report.index
