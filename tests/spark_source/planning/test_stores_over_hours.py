@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def test_a_filter_of_times_lets_all_of_its_rows_through(
     asked = [stamps[len(stamps) * part // 4] for part in (1, 3)]
     moments = tuple(datetime.fromtimestamp(time / 1000, timezone.utc) for time in asked)
     given = kind(TIME, moments if kind is In else moments[0])  # type: ignore[call-arg]
-    matches = {
+    matches: Callable[[int], bool] = {
         EqualTo: lambda time: time == asked[0],
         In: lambda time: time in asked,
         GreaterThan: lambda time: time > asked[0],
