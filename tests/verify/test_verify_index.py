@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -301,3 +302,19 @@ def test_index_files_of_real_brokers_are_sound(
     killed_beside_a_new_file = name == "hours-crash-5.5.0"
     assert ("index-half-written" in found) is killed_beside_a_new_file
     assert report.index
+
+
+def test_a_last_record_of_which_some_keys_are_indexed_is_no_gap(tmp_path: Path) -> None:
+    """The broker was killed between two items of the record."""
+    store = unpack("hours-crash-4.9.7", tmp_path)
+    with store.open() as opened:
+        file = opened.key_index().files[-1]
+    path, count = Path(file.path), file.header.index_count
+    raw = bytearray(path.read_bytes())
+    items = (40 + 4 * 100 + 20 * number for number in range(count - 2, count))  # of 100 slots
+    assert len({bytes(raw[at + 4 : at + 12]) for at in items}) == 1  # id and key of a record
+    struct.pack_into(">i", raw, 36, count - 1)
+    path.write_bytes(raw)
+    with store.open() as opened:
+        report = verify(opened)
+    assert report.nothing_wrong, [finding.to_dict() for finding in report.findings]
