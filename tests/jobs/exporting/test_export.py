@@ -548,9 +548,9 @@ def test_a_later_half_and_then_the_first_are_one_range_of_the_manifest(
     golden: Golden, tmp_path: Path
 ) -> None:
     store, target = golden("clean-4.9.7"), tmp_path / "out"
-    halves = {"startingOffsets": '{"payments": {"0": 50}}'}, {}
-    for options in halves:
-        assert run(None, spec(store, target, topic="payments", **options)).ok
+    for first in (50, 0):
+        offsets = f'{{"payments": {{"0": {first}}}}}'
+        assert run(None, spec(store, target, topic="payments", startingOffsets=offsets)).ok
     with Manifest(target) as manifest:
         (ranges,) = manifest.exported.ranges.values()
     listed = [queue for queue in store.by_queue if queue.topic == "payments"]
