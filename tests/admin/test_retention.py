@@ -282,7 +282,8 @@ def test_files_of_hours_ago_go_and_the_messages_of_the_others_stay(
     """Log files have the time of their last message; queues and index follow the log."""
     golden = unpack("hours-clean-5.5.0", tmp_path)
     files = log_files(golden.path)
-    now, written = golden.truth[-1]["storeTimestamp"], {}
+    now: int = golden.truth[-1]["storeTimestamp"]
+    written: dict[int, int] = {}
     for record in golden.truth:
         written[record["commitLogOffset"] // files[0].stat().st_size] = record["storeTimestamp"]
     for number, path in enumerate(files):
