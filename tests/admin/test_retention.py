@@ -23,7 +23,7 @@ from rmq_store.admin.retention import (
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, StoreLockedError
 from rmq_store.markers.lock_file import StoreLock
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, offsets, unpack
 from tests.support.listed import index_items, wanted_items
 from tests.support.running.commands import call

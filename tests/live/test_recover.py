@@ -17,8 +17,7 @@ import pytest
 from rmq_store.config.broker_conf import StoreConfig, read_properties
 from rmq_store.config.topics_json import batch_topics, read_topic_configs
 from rmq_store.errors import UnrecoverableStoreError
-from rmq_store.recovery.recover_store import recover
-from rmq_store.recovery.report import RecoveryReport
+from rmq_store.recovery import RecoveryReport, recover
 from rmq_store.testing.live_broker.harness import boot_copy, read_all
 from rmq_store.testing.live_broker.java import JVM_OPENS, class_path, jdk_tool
 from rmq_store.testing.live_broker.needs import need_jars

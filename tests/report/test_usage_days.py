@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store import MessageStore
+from rmq_store import MessageStore, QueueSlice
 from rmq_store.format.queue_entries import Entries
-from rmq_store.format.queues import QueueSlice
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.usage import DaysOfLog, UsageQuestion, rows_of_days
 from rmq_store.tables.table import Row

@@ -13,24 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmq_store import MessageStore, StoreError
+from rmq_store import Gap, MessageStore, StoreError
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.commitlog.walk import walk
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.format.byte_layout import INDEX_HEADER, INDEX_ITEM
 from rmq_store.format.queue_entries import QUEUE_ENTRY
-from rmq_store.format.record import Gap
-from rmq_store.recovery.recover_store import plan_recovery
-from rmq_store.verify.findings import Finding, Findings, Severity
-from rmq_store.verify.verify_store import (
-    LogPart,
-    VerifyReport,
-    check_log,
-    conclude,
-    log_parts,
-    verify,
-)
+from rmq_store.recovery import plan_recovery
+from rmq_store.verify import Finding, Severity, VerifyReport, verify
+from rmq_store.verify.findings import Findings
+from rmq_store.verify.verify_store import LogPart, check_log, conclude, log_parts
 from tests.support.damage import DamagedStore
 from tests.support.golden import STORES, UNCLEAN, GoldenStore, log_files, unpack
 from tests.support.listed import queue_entries, wanted_entries

@@ -14,8 +14,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.format.byte_layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, index_item_at
 from rmq_store.index.index_file_reader import IndexFile, list_index_files
-from rmq_store.verify.findings import Finding, Severity
-from rmq_store.verify.verify_store import VerifyReport, verify
+from rmq_store.verify import Finding, Severity, VerifyReport, verify
 from tests.support.golden import CLEAN, STORES, UNCLEAN, GoldenStore, unpack
 from tests.support.running.campaigns import some
 

@@ -20,9 +20,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from rmq_store import MessageStore, QueueId, StoreError
+from rmq_store import MessageStore, QueueId, QueueSlice, StoreError
 from rmq_store.errors import InvalidArgumentError, TargetExistsError
-from rmq_store.format.queues import QueueSlice
 from rmqstore_jobs import replay
 from rmqstore_jobs.export import ExportSpec, main, run
 from rmqstore_jobs.exporting.delta import DeltaUnavailableError
