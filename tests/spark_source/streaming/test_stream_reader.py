@@ -266,6 +266,17 @@ def test_a_new_query_starts_at_the_end_or_where_the_options_say(golden: Golden) 
         assert sorted(found, key=str) == sorted(expected, key=str), options
 
 
+@pytest.mark.parametrize("name", ["hours-clean-5.5.0", "hours-crash-5.5.0"])
+def test_a_stream_of_the_last_hour(golden: Golden, name: str) -> None:
+    """Also where no queue lists the messages of that hour."""
+    store = golden(name)
+    reader = reader_of(store.path, startingTimestamp="-1h", startingOffsets="")
+    start = through_json(reader.initialOffset())
+    found = [row["commitLogOffset"] for row in rows_between(reader, start, latest(reader, start))]
+    since = store.truth[-1]["storeTimestamp"] - 3_600_000
+    assert found == [r["commitLogOffset"] for r in store.truth if r["storeTimestamp"] >= since]
+
+
 def test_a_queue_that_is_started_at_its_end_is_read_from_there(
     golden: Golden, tmp_path: Path
 ) -> None:
