@@ -14,7 +14,13 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.errors import OsErrorsOf
 from rmq_store.files.changes import own
 from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.byte_layout import INDEX_DIR, INDEX_HEADER, INDEX_ITEM, index_item_at
+from rmq_store.format.byte_layout import (
+    INDEX_DIR,
+    INDEX_HEADER,
+    INDEX_ITEM,
+    INDEX_NAME_DIGITS,
+    index_item_at,
+)
 from rmq_store.format.releases import Dialect
 from rmq_store.index.index_file_reader import Geometry, Header
 from rmq_store.index.items_of_messages import index_items
@@ -190,14 +196,18 @@ class IndexWriter:
         self._room_to = stop
 
     def _next_name(self) -> str:
-        """The local time now in ms (yyyyMMddHHmmssSSS), later than the previous name."""
+        """The local time now in ms (yyyyMMddHHmmssSSS), or the name after the previous one if that is later.
+
+        Files are in the order of their names, and another clock or time zone may have given those before.
+        """
         now = time.time_ns() // 1_000_000
-        while True:
-            name = time.strftime("%Y%m%d%H%M%S", time.localtime(now // 1000)) + f"{now % 1000:03d}"
-            if name > self._last_name and not (self._folder / name).exists():
-                self._last_name = name
-                return name
-            now += 1
+        name = time.strftime("%Y%m%d%H%M%S", time.localtime(now // 1000)) + f"{now % 1000:03d}"
+        if name <= self._last_name:
+            name = _following(self._last_name)
+        while (self._folder / name).exists():
+            name = _following(name)
+        self._last_name = name
+        return name
 
     def _put(self, hashes: npt.NDArray[np.int32], row: Ints, offsets: Ints, stamps: Ints) -> None:
         """Write items, at least one, to the file, which has room for them."""
@@ -248,3 +258,8 @@ class IndexWriter:
         self._file = None
         for path in self._made:
             path.unlink(missing_ok=True)
+
+
+def _following(name: str) -> str:
+    """The next name in order; not always a time, which nobody reads in it."""
+    return f"{int(name) + 1:0{INDEX_NAME_DIGITS}d}"

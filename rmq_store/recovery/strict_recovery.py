@@ -273,7 +273,7 @@ class StrictRecovery:
     def _cut_log(self, log: CommitLog, end: int) -> None:
         """Zero the rest of the file after the end, and delete the files after it."""
         for file in sorted([*log.chain.segments, *self._empty], key=lambda file: -file.base):
-            if file.base > end or (file.base == end and file.base > log.start):
+            if file.base > end:
                 self._changes.remove(file.path, file.size)
             elif file.base + log.chain.file_size > end:
                 for change in cut(file.path, end - file.base, "cut log"):

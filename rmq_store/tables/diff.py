@@ -14,6 +14,7 @@ from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.queue_entries import Entries, concat_entries
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
+from rmq_store.search.log_partitions import offset_steps
 from rmq_store.store import MessageStore
 from rmq_store.tables.checkpoint_config import config_rows
 from rmq_store.tables.groups_offsets import OFFSETS
@@ -232,8 +233,9 @@ def _of_entries(
 ) -> Iterator[Row]:
     """What the entries for the same queue offsets do not have in common."""
     counts, at = [0] * len(_UNLIKE), [0] * len(_UNLIKE)
-    for start in range(first, stop, _ENTRIES_AT_ONCE):
-        end = min(start + _ENTRIES_AT_ONCE, stop)
+    steps = offset_steps(one, first, stop, _ENTRIES_AT_ONCE)
+    for start in steps:
+        end = min(start + steps.step, stop)
         mine, its = (_listed(store, queue, start, end) for store in (one, other))
         _, here, there = np.intersect1d(
             mine.offset, its.offset, assume_unique=True, return_indices=True

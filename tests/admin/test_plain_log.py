@@ -18,7 +18,7 @@ from rmq_store import MessageStore
 from rmq_store.admin.rebuild import STATE_FILE, rebuild
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.support.dledger import (
     HEAD,
     Entry,

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from rmq_store import MessageStore
+from rmq_store import MessageStore, QueueId
 from rmq_store.admin.rebuild import STATE_FILE, RebuildReport, rebuild
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import AccessError, InvalidArgumentError, TargetExistsError, UndispatchedError
 from rmq_store.format.sys_flag import SysFlag
-from rmq_store.verify.verify_store import verify
-from tests.support.golden import CLEAN, GoldenStore, in_a_queue, unpack
+from rmq_store.verify import verify
+from tests.support.golden import CLEAN, GoldenStore, in_a_queue, log_files, unpack
+from tests.support.golden import queues_of as queues_of_record
 
 Golden = Callable[[str], GoldenStore]
 
@@ -286,3 +287,19 @@ def test_a_target_that_cannot_be_made_has_not_expired(golden: Golden, tmp_path: 
     with pytest.raises(AccessError, match="creating the target") as caught:
         rebuild(golden("clean-5.5.0").path, tmp_path / "link")
     assert "expired" not in str(caught.value)
+
+
+def test_a_prepared_message_enters_no_light_queue_either(tmp_path: Path) -> None:
+    store = unpack("lmq-5.3.3", tmp_path)
+    light = [r for r in store.truth if "INNER_MULTI_QUEUE_OFFSET" in r["properties"]][-1]
+    queues = [queue for queue in queues_of_record(light) if queue.topic.startswith("%LMQ%")]
+    path = log_files(store)[-1]
+    with path.open("r+b") as file:
+        file.seek(light["commitLogOffset"] - int(path.name) + 36)
+        file.write((light["sysFlag"] | 4).to_bytes(4, "big"))
+    assert queues
+    rebuilt(store, tmp_path / "new")
+    with MessageStore.open(tmp_path / "new") as opened:
+        for queue in (QueueId(light["topic"], light["queueId"]), *queues):
+            places = opened.entries(queue, *map(int, opened.view.limits(queue))).log_offset
+            assert light["commitLogOffset"] not in places.tolist()

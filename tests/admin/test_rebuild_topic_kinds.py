@@ -16,7 +16,7 @@ from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.salvage import salvage
 from rmq_store.errors import CorruptConfigError
 from rmq_store.format.topics import SCHEDULE_TOPIC
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, unpack
 from tests.support.running.commands import run
 

@@ -23,8 +23,9 @@ from rmq_store.admin.retention import (
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, StoreLockedError
 from rmq_store.markers.lock_file import StoreLock
-from rmq_store.verify.verify_store import verify
-from tests.support.golden import GoldenStore, unpack
+from rmq_store.verify import verify
+from tests.support.golden import GoldenStore, offsets, unpack
+from tests.support.listed import index_items, wanted_items
 from tests.support.running.commands import call
 
 HOUR = 3_600_000
@@ -272,3 +273,34 @@ def test_why_is_a_table_of_settings(aged: GoldenStore) -> None:
     assert json.loads(line)["path"] == str(log_files(aged.path)[0])
     refused = call("retention", aged.path, "--why", "--apply")
     assert (refused.returncode, "--why only shows" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("kept_hours", [1, 4])
+def test_files_of_hours_ago_go_and_the_messages_of_the_others_stay(
+    kept_hours: int, tmp_path: Path
+) -> None:
+    """Log files have the time of their last message; queues and index follow the log."""
+    golden = unpack("hours-clean-5.5.0", tmp_path)
+    files = log_files(golden.path)
+    now: int = golden.truth[-1]["storeTimestamp"]
+    written: dict[int, int] = {}
+    for record in golden.truth:
+        written[record["commitLogOffset"] // files[0].stat().st_size] = record["storeTimestamp"]
+    for number, path in enumerate(files):
+        os.utime(path, ns=(written.get(number, now) * 1_000_000,) * 2)
+    old = sum(time <= now - kept_hours * HOUR for time in written.values())
+    start = int(files[min(old, 10, len(files) - 1)].name)  # at most ten in a round
+    rules = replace(ALWAYS, fileReservedTime=kept_hours)
+    with golden.open() as store:
+        plan = plan_retention(store, rules, now_ms=now, disk_used_percent=10)
+    assert plan.log_start_after == start
+    apply_retention(plan)
+    left = [record for record in golden.truth if record["commitLogOffset"] >= start]
+    assert 0 < len(left) < len(golden.truth)
+    with golden.open() as store:
+        assert offsets(store) == [record["commitLogOffset"] for record in left]
+        assert verify(store).nothing_wrong
+    items = index_items(golden.path)
+    assert not wanted_items(left, of_tags=True) - items
+    gone = [record for record in golden.truth if record["commitLogOffset"] < start]
+    assert (wanted_items(gone, of_tags=True) & items).total() < 400  # of one file at most

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from rmq_store import MessageStore
+from rmq_store import MessageStore, Record
 from rmq_store.admin.salvage import SalvageReport, salvage
 from rmq_store.arrow.encoding.properties import without_crc_item
 from rmq_store.errors import InvalidArgumentError, TargetExistsError
-from rmq_store.format.record import Record
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.support.damage import log_bytes, same_bytes
 from tests.support.golden import GoldenStore, log_files, unpack
 from tests.support.running.campaigns import some

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from rmq_store import QueueId, Record
 from rmq_store.arrow.column_definitions import BY_NAME
 from rmq_store.arrow.column_values import BatchBuilder, stored_bodies, stored_topics
 from rmq_store.arrow.opened_bodies import opened_bodies
@@ -36,8 +37,7 @@ from rmq_store.format.crc import crc32
 from rmq_store.format.message import to_message
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queue_entries import ListedEntries, Queues
-from rmq_store.format.queues import QueueId
-from rmq_store.format.record import Record, decode_record
+from rmq_store.format.record import decode_record
 from rmq_store.format.tag_key_hashes import index_key_hash, java_string_hash, java_string_hashes
 from rmq_store.loops.queue_entries import OTHER_OFFSET, OTHER_QUEUE, OTHER_RECORD, SAME
 from tests.support.encode_record import encode_record

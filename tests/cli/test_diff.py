@@ -7,6 +7,7 @@ import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrameReader, SparkSession
@@ -256,3 +257,25 @@ def test_an_entry_of_a_batch_counts_its_messages(pair: tuple[GoldenStore, Golden
     unit.write_bytes(raw)
     (found,) = rows(one, other)
     assert (found["name"], found["first"], found["count"]) == ("inner/0", offset, count)
+
+
+def test_a_queue_file_with_the_name_of_a_distant_offset(
+    pair: tuple[GoldenStore, GoldenStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries are compared where there are some, and not offset by offset up to 2^57."""
+    for store in pair:
+        last = sorted(Path(store.path, "consumequeue/orders/0").iterdir())[-1]
+        last.rename(last.with_name(f"{(1 << 62) // 2000 * 2000:020d}"))
+    with MessageStore.open(pair[0].path) as opened:
+        view = type(opened.view)
+    looks, entries_of = 0, view.slice_entries
+
+    def counted(*arguments: Any) -> object:
+        nonlocal looks
+        looks += 1
+        assert looks < 1000
+        return entries_of(*arguments)
+
+    monkeypatch.setattr(view, "slice_entries", counted)
+    assert rows(*pair) == []
+    assert looks

@@ -12,10 +12,9 @@ from types import SimpleNamespace
 import click
 import pytest
 
-from rmq_store import MessageStore
+from rmq_store import MessageStore, is_system_topic
 from rmq_store.cli.read_commands import tail
 from rmq_store.errors import DataLossError, LogCutError, OtherStoreError, StoreError
-from rmq_store.format.topics import is_system_topic
 from tests.conftest import GoldenStore, unpack
 from tests.support.growing import Growing
 from tests.support.log_records import parts, records

@@ -18,8 +18,8 @@ from rmq_store.admin.reset_offsets import apply_reset, plan_reset
 from rmq_store.admin.retention import plan_retention
 from rmq_store.admin.salvage import salvage
 from rmq_store.errors import NotAStoreError, StoreError, UnsupportedStoreError
-from rmq_store.recovery.recover_store import plan_recovery, recover
-from rmq_store.verify.verify_store import verify
+from rmq_store.recovery import plan_recovery, recover
+from rmq_store.verify import verify
 from tests.support.golden import unpack, unpack_field, unpack_kind
 
 THERE, EXPIRED = "mixed-dledger-old-log-there", "mixed-dledger-old-log-expired"

@@ -16,7 +16,7 @@ from rmq_store.admin.retention import apply_retention, plan_retention
 from rmq_store.admin.salvage import salvage
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import ForeignLogError
-from rmq_store.recovery.recover_store import recover
+from rmq_store.recovery import recover
 from tests.support.golden import GoldenStore, log_files, offsets, unpack, wanted
 from tests.support.running.commands import call
 

@@ -19,7 +19,7 @@ from rmq_store.config.consumer_offsets import committed_offsets, read_consumer_o
 from rmq_store.config.json_files import as_it_is, config_names, read_config
 from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import CorruptConfigError, UnsupportedStoreError
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, unpack, unpack_kind
 from tests.support.rocksdb import read_database, write_database
 

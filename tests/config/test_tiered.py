@@ -11,7 +11,7 @@ from rmq_store import MessageStore, QueueId
 from rmq_store.config.tiered import tiered_queues
 from rmq_store.errors import UnsupportedStoreError
 from rmq_store.snapshot.store_warnings import warnings
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, unpack_kind
 from tests.support.running.commands import call
 

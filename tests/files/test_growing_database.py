@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from rmq_store import QueueId
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
 from rmq_store.files.rocksdb import open_database
-from rmq_store.format.queues import QueueId
 from tests.support.checkout import CHECKOUT
 from tests.support.rocksdb import write_queue_database
 

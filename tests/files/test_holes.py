@@ -23,7 +23,7 @@ from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
 from rmq_store.format.array_types import Bytes
-from rmq_store.recovery.recover_store import recover
+from rmq_store.recovery import recover
 from tests.support.golden import log_files, offsets, unpack, wanted
 
 SIZE = 64 << 20

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from rmq_store import QueueId, QueueSlice
 from rmq_store.errors import AccessError
 from rmq_store.files.journal import Journal, JournalError, TargetLockedError, decoded
-from rmq_store.format.queues import QueueId, QueueSlice
 from tests.support.running.child import in_a_child
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import UnrecoverableStoreError
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.support.golden import STORES, GoldenStore, log_files, unpack
 from tests.support.running.child import become_nobody, in_a_child
 from tests.support.running.commands import call, objects

@@ -20,7 +20,7 @@ from rmq_store.errors import (
     StoreError,
     UnsupportedStoreError,
 )
-from rmq_store.recovery.recover_store import recover
+from rmq_store.recovery import recover
 from tests.support.golden import GoldenStore, unpack_kind
 
 STORE = "rocksdb-5.5.0"

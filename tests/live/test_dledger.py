@@ -28,8 +28,7 @@ from rmq_store.testing.live_broker.harness import (
     read_by_key,
 )
 from rmq_store.testing.live_broker.needs import need_jars
-from rmq_store.verify.findings import Severity
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import Severity, verify
 from tests.support.dledger import HEAD, Entry, entries_of
 from tests.support.golden import GoldenStore, unpack_kind
 

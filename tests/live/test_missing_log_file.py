@@ -9,7 +9,7 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.testing.live_broker.harness import BrokerFailed, boot_copy, read_all
 from rmq_store.testing.live_broker.needs import need_jars
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.admin.test_rebuild import settings_of
 from tests.support.golden import unpack
 

@@ -17,13 +17,13 @@ import pytest
 from rmq_store.config.broker_conf import StoreConfig, read_properties
 from rmq_store.config.topics_json import batch_topics, read_topic_configs
 from rmq_store.errors import UnrecoverableStoreError
-from rmq_store.recovery.recover_store import recover
-from rmq_store.recovery.report import RecoveryReport
+from rmq_store.recovery import RecoveryReport, recover
 from rmq_store.testing.live_broker.harness import boot_copy, read_all
 from rmq_store.testing.live_broker.java import JVM_OPENS, class_path, jdk_tool
 from rmq_store.testing.live_broker.needs import need_jars
 from tests.recovery.test_crash import kill_rounds
-from tests.support.golden import unpack
+from tests.support import hurt_stores
+from tests.support.golden import GOLDEN, unpack
 from tests.support.stores import QUEUES, SMALL, TOPICS
 
 pytestmark = [pytest.mark.live, pytest.mark.campaign]
@@ -43,6 +43,10 @@ STORES = [
     "nommap-5.5.0",
     "tsp-5.5.0",
     "lmq-5.3.3",
+    "hours-clean-5.5.0",
+    "hours-crash-5.5.0",
+    "hours-crash-4.9.7",
+    "back-crash-5.5.0",
 ]
 PASSED_ON = (
     "mappedFileSizeCommitLog",
@@ -241,6 +245,23 @@ def test_damaged_stores_are_recovered_as_by_the_broker(name: str, tmp_path: Path
     print(f"{name}: {len(started)} of {COPIES} copies start, to {len(ends)} different ends")
     assert len(started) >= COPIES // 2
     assert len(ends) >= COPIES // 5
+
+
+@pytest.mark.parametrize("name", hurt_stores.STORES)
+def test_the_recorded_recoveries_are_those_of_the_classes(name: str, tmp_path: Path) -> None:
+    need_jars(RELEASE)
+    stores = []
+    for hurting in hurt_stores.HURTS:
+        golden = unpack(name, tmp_path / hurting.__name__)
+        hurting(golden)
+        stores.append(Path(golden.path))
+    settings = {k: v for k, v in read_properties(golden.conf).items() if k in PASSED_ON}
+    found = [
+        {**answer, "store": name, "hurt": hurting.__name__}
+        for hurting, answer in zip(hurt_stores.HURTS, java(stores, settings), strict=True)
+    ]
+    recorded = map(json.loads, (GOLDEN / "recoveries.jsonl").read_text("utf-8").splitlines())
+    assert found == [answer for answer in recorded if answer["store"] == name]
 
 
 KILLED = 10

@@ -9,7 +9,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.testing.live_broker.harness import boot_copy, golden_conf
 from rmq_store.testing.live_broker.needs import need_jars
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.support.golden import unpack
 
 pytestmark = pytest.mark.live

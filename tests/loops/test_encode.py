@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rmq_store import Record
 from rmq_store.format.byte_layout import (
     CRC_DIGITS,
     CRC_ITEM_SIZE,
@@ -21,7 +22,7 @@ from rmq_store.format.byte_layout import (
     MAGIC_V2,
 )
 from rmq_store.format.crc import body_crc, crc32
-from rmq_store.format.record import Record, crc_item
+from rmq_store.format.record import crc_item
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.loops import encode_records as encode
 from tests.loops.interpreted import source_of as interpreted

@@ -14,7 +14,7 @@ import pytest
 from rmq_store import loops
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.salvage import salvage
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.support.golden import GoldenStore
 
 VERSION = "from rmq_store.cli.main import main; import sys; sys.argv[1:] = ['--version']; main()"

@@ -14,10 +14,9 @@ import polars
 import pyarrow as pa
 import pytest
 
-from rmq_store import MessageStore
+from rmq_store import MessageStore, QueueSlice
 from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.errors import CorruptRecordError, OtherStoreError, ReadOnlyStoreError
-from rmq_store.format.queues import QueueSlice
 from tests.support.golden import GoldenStore, unpack, user_topic
 from tests.support.stores import make_store
 

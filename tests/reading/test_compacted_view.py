@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from rmq_store import MessageStore, QueueId
+from rmq_store import MessageStore, QueueId, QueueSlice
 from rmq_store.consumequeue.compacted_queue import CompactionFolders
 from rmq_store.errors import (
     CorruptConfigError,
@@ -27,7 +27,6 @@ from rmq_store.errors import (
     MissingFileError,
     StoreError,
 )
-from rmq_store.format.queues import QueueSlice
 from rmq_store.search.queue_selection import Search, selected_slices
 from rmq_store.testing.store_checks import StoreChecks
 from tests.support.golden import GoldenStore, unpack_kind

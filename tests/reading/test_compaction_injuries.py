@@ -16,7 +16,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import StoreError
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, unpack_kind
 from tests.support.running.campaigns import some
 

@@ -13,7 +13,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import StoreError
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.support.dledger import HEAD, Entry, entries_of, put_records_into_entries
 from tests.support.golden import unpack, unpack_kind
 from tests.support.running.campaigns import some

@@ -16,7 +16,7 @@ from rmq_store import MessageStore, QueueId, QueueSlice
 from rmq_store.admin.info import facts_of, store_info
 from rmq_store.errors import MissingFileError, StoreError, UnsupportedStoreError
 from rmq_store.reading.growing_log import LogFollower, LogPlace
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.support.dledger import HEAD, Log, entries_of, record_at
 from tests.support.golden import GoldenStore, unpack_field, unpack_kind
 from tests.support.golden_rows import as_served

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from rmq_store import MessageStore
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.files.source import stored_until
 from rmq_store.reading.growing_log import LogFollower, LogPlace, dispatched_end, whole_end
-from rmq_store.store import MessageStore
 from tests.support.damage import break_start
 from tests.support.golden import GoldenStore, in_a_queue, unpack
 from tests.support.growing import Growing

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store import QueueId, StoreError
-from rmq_store.format.queues import QueueSlice
+from rmq_store import QueueId, QueueSlice, StoreError
 from tests.support.golden import GoldenStore, unpack
 from tests.support.running.commands import call
 

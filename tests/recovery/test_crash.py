@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmq_store import MessageStore
-from rmq_store.format.record import Gap
-from rmq_store.recovery.recover_store import recover
+from rmq_store import Gap, MessageStore
+from rmq_store.recovery import recover
 from tests.support.running.campaigns import count, seed_of
 from tests.support.stores import SMALL, contents, one_message
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmq_store import MessageStore, QueueId
+from rmq_store import Gap, MessageStore, QueueId
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.errors import (
     AccessError,
@@ -21,11 +21,9 @@ from rmq_store.errors import (
     UnrecoverableStoreError,
 )
 from rmq_store.format.queue_entries import QUEUE_ENTRY
-from rmq_store.format.record import Gap
 from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.recovery.recover_store import plan_recovery, recover
-from rmq_store.recovery.report import RecoveryReport
-from rmq_store.verify.verify_store import verify
+from rmq_store.recovery import RecoveryReport, plan_recovery, recover
+from rmq_store.verify import verify
 from tests.support.damage import break_start
 from tests.support.golden import UNCLEAN, GoldenStore, log_files, unpack
 from tests.support.running.campaigns import some

@@ -11,8 +11,8 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.errors import InvalidArgumentError, UnrecoverableStoreError
-from rmq_store.recovery.recover_store import plan_recovery, recover
-from rmq_store.verify.verify_store import verify
+from rmq_store.recovery import plan_recovery, recover
+from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, log_files, unpack
 from tests.support.running.commands import call, complaint, objects
 

@@ -25,7 +25,7 @@ from rmq_store.files.remote import remote_store as remote
 from rmq_store.files.remote.blocks import BLOCK, Held, RemoteFile
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.conftest import GoldenStore, unpack
 from tests.snapshot.test_health import far_from_the_ends
 from tests.snapshot.test_uncovered_bytes import IDLE, lose_idle_end

@@ -16,7 +16,7 @@ from rmq_store.report.page import html_of
 from rmq_store.report.report_scope import Bounds, Inquiry
 from rmq_store.report.section import Section
 from rmq_store.report.store_report import _SECTIONS, store_report
-from rmq_store.verify.findings import Severity
+from rmq_store.verify import Severity
 from tests.config.test_lock_state import another_process_holding
 from tests.report.conftest import MakePage
 from tests.support.golden import GoldenStore, unpack

@@ -15,7 +15,11 @@ from tests.support.golden import GoldenStore, messages_in
 
 @pytest.mark.parametrize("counted", [1 << 16, 1])
 @pytest.mark.parametrize(
-    "name", ["clean-5.3.3", "crash-5.5.0", "expired-5.5.0", "lmq-5.3.3", "multipath-5.5.0"]
+    "name",
+    [
+        *("clean-5.3.3", "crash-5.5.0", "expired-5.5.0", "lmq-5.3.3", "multipath-5.5.0"),
+        "hours-crash-5.5.0",
+    ],
 )
 def test_the_counts_are_those_of_the_broker(
     name: str, counted: int, golden: Callable[[str], GoldenStore], monkeypatch: pytest.MonkeyPatch

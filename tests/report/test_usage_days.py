@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
 
-from rmq_store import MessageStore
+from rmq_store import MessageStore, QueueSlice
 from rmq_store.format.queue_entries import Entries
-from rmq_store.format.queues import QueueSlice
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.usage import DaysOfLog, UsageQuestion, rows_of_days
 from rmq_store.tables.table import Row
@@ -21,7 +22,9 @@ DAY_MS = 86_400_000
 USUAL = UsageQuestion(largest=20)
 
 
-@pytest.mark.parametrize("name", ["clean-5.3.3", "expired-5.5.0", "lmq-5.3.3", "ext-5.5.0"])
+@pytest.mark.parametrize(
+    "name", ["clean-5.3.3", "expired-5.5.0", "lmq-5.3.3", "ext-5.5.0", "hours-crash-4.9.7"]
+)
 def test_the_answer_is_the_same_for_a_brokers_store(
     name: str, golden: Callable[[str], GoldenStore]
 ) -> None:
@@ -53,6 +56,24 @@ def test_the_answer_is_the_same_over_several_days(
         assert ask_opened(replace(USUAL, days_by_log=True), store) == usual
     assert sum(read) == len(times)
     assert len({row["day"] for row in usual.rows}) == 5
+
+
+@pytest.mark.parametrize("by_log", [False, True])
+@pytest.mark.parametrize("name", ["hours-crash-4.9.7", "back-crash-5.5.0", "hours-crash-5.5.0"])
+def test_each_day_has_its_messages(
+    name: str, by_log: bool, golden: Callable[[str], GoldenStore]
+) -> None:
+    """Several days, and one on which the clock goes back by minutes."""
+    store = golden(name)
+    with store.open() as opened:
+        rows = ask_opened(replace(USUAL, days_by_log=by_log), opened).rows
+    found = {(row["topic"], row["queueId"], row["day"]): row["messages"] for row in rows}
+    wanted = Counter(
+        (r["topic"], r["queueId"], date(1970, 1, 1) + timedelta(r["storeTimestamp"] // DAY_MS))
+        for r in store.truth
+    )
+    assert found == wanted
+    assert len({day for _, _, day in wanted}) > 1 or name == "hours-crash-5.5.0"
 
 
 @pytest.mark.parametrize("name", ["clean-5.3.3", "expired-5.5.0"])

@@ -16,7 +16,7 @@ from rmq_store.errors import CorruptRecordError, StoreError
 from rmq_store.reading.check_entries import OTHER_OFFSET
 from rmq_store.search.find_messages import find
 from rmq_store.search.queue_selection import Search
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, Truth, in_a_queue, unpack
 from tests.support.running.campaigns import some
 from tests.support.running.commands import run

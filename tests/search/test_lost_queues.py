@@ -23,7 +23,7 @@ from rmq_store.index.many_lookups import walk_chains
 from rmq_store.questions.trace import trace
 from rmq_store.search.find_messages import find
 from rmq_store.search.queue_selection import Search
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.support.damage import damage_entry
 from tests.support.golden import (
     STORES,

@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
-from rmq_store import MessageStore
+from rmq_store import MessageStore, QueueId
 from rmq_store.admin.info import store_info
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.retention import apply_retention, plan_retention
 from rmq_store.errors import UnsupportedStoreError
-from rmq_store.format.queues import QueueId
-from rmq_store.recovery.recover_store import plan_recovery, recover
+from rmq_store.recovery import plan_recovery, recover
 from rmq_store.snapshot.store_warnings import warnings
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, offsets, unpack, unpack_field, wanted
 from tests.support.rocksdb import write_queue_database
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from rmq_store import MessageStore
+from rmq_store import MessageStore, QueueId, QueueSlice
 from rmq_store.admin.info import facts_of, store_info
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptQueueError, UnsupportedStoreError
-from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.snapshot.store_warnings import warnings
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, unpack_kind
 from tests.support.rocksdb import write_queue_database
 

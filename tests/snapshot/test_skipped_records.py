@@ -9,11 +9,10 @@ import pytest
 
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.admin.rebuild import rebuild
-from rmq_store.recovery.recover_store import recover
+from rmq_store.recovery import recover
 from rmq_store.snapshot import unlisted_records
 from rmq_store.snapshot.uncovered_bytes import missing_in
-from rmq_store.verify.findings import Severity
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import Severity, verify
 from tests.support.golden import GoldenStore, offsets, unpack
 from tests.support.renumbered import renumber, units_of, write_units
 from tests.support.running.commands import run

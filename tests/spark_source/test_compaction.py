@@ -11,9 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual
 from pyspark.sql.functions import unix_millis
 
-from rmq_store import MessageStore
+from rmq_store import MessageStore, QueueId, QueueSlice
 from rmq_store.errors import DataLossError, MissingFileError
-from rmq_store.format.queues import QueueId, QueueSlice
 from spark_source.options.parse import SourceOptions, parse_options
 from spark_source.planning.partitions import missing_shares
 from spark_source.planning.pinned_plan import pin_all

@@ -102,11 +102,11 @@ def decode(raw: bytes, place: int) -> Counted:
 
 
 def java_hash(text: str) -> int:
-    """String#hashCode, made positive (IndexFile#indexKeyHashMethod)."""
+    """String#hashCode."""
     number = 0
     for (letter,) in struct.iter_unpack(">H", text.encode("utf-16-be")):
         number = (31 * number + letter) & 0xFFFFFFFF
-    return abs(number - (1 << 32) if number >> 31 else number)
+    return number - (1 << 32) if number >> 31 else number
 
 
 def relaxed_json(text: str) -> Any:
@@ -252,7 +252,7 @@ class CountedStore:
     def index(self) -> list[IndexFile]:
         """The index files, which list exactly the keys of the log, in its order."""
         files = [IndexFile(path, self.conf) for path in sorted((self.root / "index").iterdir())]
-        wanted = [(java_hash(key), one.place) for one in self.records for key in one.keys]
+        wanted = [(abs(java_hash(key)), one.place) for one in self.records for key in one.keys]
         assert [item[:2] for file in files for item in file.items] == wanted
         return files
 

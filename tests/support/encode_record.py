@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rmq_store import Record
 from rmq_store.format.byte_layout import (
     BORN_HOST_AT,
     CRC_ITEM_SIZE,
@@ -16,7 +17,7 @@ from rmq_store.format.byte_layout import (
 )
 from rmq_store.format.crc import body_crc, crc32
 from rmq_store.format.properties import encode_utf8
-from rmq_store.format.record import Record, crc_item
+from rmq_store.format.record import crc_item
 
 
 def encode_record(record: Record, *, with_record_crc: bool = False) -> bytes:

@@ -1,161 +1,107 @@
-"""Stores hurt as operators meet them: each of `INJURIES` changes a copy of clean-5.5.0."""
+"""Injuries of a killed store that a broker's recovery meets, each the same wherever it is made."""
 
 from __future__ import annotations
 
-import os
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
-Injury = Callable[[Path], object]
+from tests.support.golden import GoldenStore, log_files
 
-INJURIES: dict[str, Injury] = {"baseline": lambda store: None}
-
-
-def truncate(path: Path, size: int) -> None:
-    os.truncate(path, size)
+Hurt = Callable[[GoldenStore], None]
+RELEASE = "5.5.0"  # of the classes that recovered them
+STORES = ("hours-crash-5.5.0", "hours-crash-4.9.7", "back-crash-5.5.0")
 
 
-def spoil(path: Path) -> None:
-    """Let a JSON file begin with what is none, and lose its second half."""
-    raw = b'{"broken": [[[[[,'[:16] + path.read_bytes()[16:]
-    path.write_bytes(raw[: max(20, len(raw) // 2)])
+def queue_files(golden: GoldenStore) -> list[Path]:
+    return sorted(Path(golden.path, "consumequeue/orders/0").iterdir())
 
 
-def files_in(store: Path, folder: str) -> list[Path]:
-    return sorted((store / folder).iterdir())
+def used_log(golden: GoldenStore) -> list[Path]:
+    """The files of the log that hold records."""
+    return [file for file in log_files(golden) if file.read_bytes().strip(b"\0")]
 
 
-def log(number: int) -> Callable[[Path], Path]:
-    return lambda store: files_in(store, "commitlog")[number]
+def patch(path: Path, at: int, raw: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(raw)
 
 
-def queue(number: int) -> Callable[[Path], Path]:
-    return lambda store: files_in(store, "consumequeue/orders/0")[number]
+def nothing(golden: GoldenStore) -> None:
+    """As the kill left it."""
 
 
-def index(number: int) -> Callable[[Path], Path]:
-    return lambda store: files_in(store, "index")[number]
+def closed(golden: GoldenStore) -> None:
+    Path(golden.path, "abort").unlink()
 
 
-def cut(which: Callable[[Path], Path], size: int) -> Injury:
-    return lambda store: truncate(which(store), size)
+def no_checkpoint(golden: GoldenStore) -> None:
+    Path(golden.path, "checkpoint").unlink()
 
 
-def without(which: Callable[[Path], Path]) -> Injury:
-    return lambda store: which(store).unlink()
+def checkpoint_of(golden: GoldenStore, part: int) -> None:
+    """Both times of the checkpoint, and no log offset, at a part of four of the log."""
+    stored = golden.truth[len(golden.truth) * part // 4 - 1]["storeTimestamp"]
+    patch(Path(golden.path, "checkpoint"), 0, struct.pack(">qqq", stored, stored, stored))
+    patch(Path(golden.path, "checkpoint"), 40, bytes(8))
 
 
-def without_folder(name: str) -> Injury:
-    return lambda store: shutil.rmtree(store / name, ignore_errors=True)
+def early_checkpoint(golden: GoldenStore) -> None:
+    checkpoint_of(golden, 1)
 
 
-def batch(store: Path) -> Path:
-    return files_in(store, "batchconsumequeue/inner/0")[-1]
+def late_checkpoint(golden: GoldenStore) -> None:
+    checkpoint_of(golden, 4)
 
 
-def checkpoint(store: Path) -> Path:
-    return store / "checkpoint"
+def no_queues(golden: GoldenStore) -> None:
+    shutil.rmtree(Path(golden.path, "consumequeue"))
 
 
-def without_log(store: Path) -> None:
-    for path in files_in(store, "commitlog"):
-        path.unlink()
+def no_index(golden: GoldenStore) -> None:
+    shutil.rmtree(Path(golden.path, "index"))
 
 
-_OF_FILES: dict[str, Injury] = {
-    "log last cut to 100k": cut(log(-1), 100_000),
-    "log last empty": cut(log(-1), 0),
-    "log middle cut to 100k": cut(log(1), 100_000),
-    "log middle empty": cut(log(1), 0),
-    "log first empty": cut(log(0), 0),
-    "log first missing": without(log(0)),
-    "log middle missing": without(log(1)),
-    "log last missing": without(log(-1)),
-    "log all missing": without_log,
-    "log last longer": cut(log(-1), 300_000),
-    "queue last cut": cut(queue(-1), 500),
-    "queue last empty": cut(queue(-1), 0),
-    "queue middle cut": cut(queue(0), 500),
-    "queue middle missing": without(queue(1)),
-    "queue last missing": without(queue(-1)),
-    "consumequeue missing": without_folder("consumequeue"),
-    "batch queue cut": cut(batch, 500),
-    "batch queue missing": without_folder("batchconsumequeue"),
-    "index last cut": cut(index(-1), 500),
-    "index last empty": cut(index(-1), 0),
-    "index middle empty": cut(index(1), 0),
-    "index missing": without_folder("index"),
-    "checkpoint missing": without(checkpoint),
-    "checkpoint empty": cut(checkpoint, 0),
-    "checkpoint cut to 20": cut(checkpoint, 20),
-}
+def last_queue_file_gone(golden: GoldenStore) -> None:
+    queue_files(golden)[-1].unlink()
 
 
-def unclean(injury: Injury) -> Injury:
-    def hurt(store: Path) -> None:
-        injury(store)
-        (store / "abort").write_text("1")
-
-    return hurt
+def middle_queue_file_gone(golden: GoldenStore) -> None:
+    files = queue_files(golden)
+    files[len(files) // 2].unlink()
 
 
-INJURIES["abort"] = unclean(INJURIES["baseline"])
-for name, injury in _OF_FILES.items():
-    INJURIES[name] = injury
-    INJURIES[f"{name}+abort"] = unclean(injury)
+def entries_zeroed(golden: GoldenStore) -> None:
+    """The second half of the last file of a queue did not reach the disk."""
+    raw = (file := queue_files(golden)[-1]).read_bytes()
+    patch(file, len(raw) // 40 * 20, bytes(len(raw) - len(raw) // 40 * 20))
 
 
-def written(path: str, content: bytes) -> Injury:
-    return lambda store: (store / path).write_bytes(content)
+def log_torn(golden: GoldenStore) -> None:
+    """The last record is there but for its last bytes."""
+    last = golden.truth[-1]
+    file = used_log(golden)[-1]
+    patch(file, last["commitLogOffset"] - int(file.name) + last["storeSize"] - 9, bytes(9))
 
 
-INJURIES |= {
-    "log junk file name foo": written("commitlog/foo", b"x" * 10),
-    "log junk file name foo full size": written("commitlog/foo", bytes(262_144)),
-    "queue junk file foo": written("consumequeue/orders/0/foo", b"x" * 10),
-    "queue junk folder foo": lambda store: (store / "consumequeue/orders/foo").mkdir(),
-    "index junk file foo": written("index/foo", bytes(8840)),
-    "config missing": without_folder("config"),
-    "timercheck bad": written("config/timercheck", b"\xff" * 10),
-    "timerwheel cut": written("timerwheel", bytes(1000)),
-}
+def last_log_file_lost(golden: GoldenStore) -> None:
+    for file in log_files(golden):
+        if file >= used_log(golden)[-1]:
+            file.unlink()
 
 
-def of_config(name: str, *, hurt: Injury | None, backup: str) -> Injury:
-    """Change a JSON file, or take it away (None), and its .bak: good, bad or none."""
-
-    def change(store: Path) -> None:
-        path = store / f"config/{name}.json"
-        if hurt is None:
-            path.unlink()
-        else:
-            hurt(path)
-        if backup == "bad":
-            path.with_name(f"{name}.json.bak").write_text("{{{")
-        elif backup == "none":
-            path.with_name(f"{name}.json.bak").unlink(missing_ok=True)
-
-    return change
+def record_hurt_in_the_middle(golden: GoldenStore) -> None:
+    """One bit of a body in the file before the last one."""
+    file = used_log(golden)[-2]
+    record = next(r for r in golden.truth if r["commitLogOffset"] >= int(file.name) + 9000)
+    at = record["commitLogOffset"] - int(file.name) + 100
+    patch(file, at, bytes([file.read_bytes()[at] ^ 1]))
 
 
-for name in (
-    *("topics", "consumerOffset", "subscriptionGroup"),
-    *("delayOffset", "consumerFilter", "consumerOrderInfo"),
-):
-    INJURIES[f"{name} bad, bak good"] = of_config(name, hurt=spoil, backup="good")
-    INJURIES[f"{name} bad, bak bad"] = of_config(name, hurt=spoil, backup="bad")
-    INJURIES[f"{name} bad, no bak"] = of_config(name, hurt=spoil, backup="none")
-    INJURIES[f"{name} missing, no bak"] = of_config(name, hurt=None, backup="none")
-for name in ("topics", "consumerOffset"):
-    for backup, word in (("good", "bak good"), ("none", "no bak")):
-        empty = of_config(name, hurt=lambda path: truncate(path, 0), backup=backup)
-        INJURIES[f"{name} empty file, {word}"] = empty
-
-
-def declare_plain(store: Path) -> None:
-    path = store / "config/topics.json"
-    path.write_text(path.read_text().replace("BatchCQ", "SimpleCQ"))
-
-
-INJURIES["inner declared plain"] = declare_plain
+HURTS: tuple[Hurt, ...] = (
+    *(nothing, closed, no_checkpoint, early_checkpoint, late_checkpoint, no_queues, no_index),
+    *(last_queue_file_gone, middle_queue_file_gone, entries_zeroed),
+    *(log_torn, last_log_file_lost, record_hurt_in_the_middle),
+)

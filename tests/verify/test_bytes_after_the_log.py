@@ -9,9 +9,8 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.admin.salvage import salvage
-from rmq_store.recovery.recover_store import plan_recovery, recover
-from rmq_store.verify.findings import Finding
-from rmq_store.verify.verify_store import verify
+from rmq_store.recovery import plan_recovery, recover
+from rmq_store.verify import Finding, verify
 from tests.support.golden import unpack, unpack_field
 
 NO_MMAP = "without-mmap-clean-torn-tail-note"

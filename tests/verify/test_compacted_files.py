@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.verify.findings import Finding, Severity
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import Finding, Severity, verify
 from tests.support.golden import GoldenStore, unpack_kind
 
 NAME, TOPIC, UNIT = "compacted-5.5.0", "state", 46

@@ -10,7 +10,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.admin.info import facts_of, store_info
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.support.golden import KINDS, STORES, GoldenStore, unpack, unpack_kind
 from tests.support.running.commands import call
 

@@ -14,9 +14,8 @@ from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.lag_summary import LagQuestion
 from rmq_store.tables import TABLES
 from rmq_store.text.times import shown_time
+from rmq_store.verify import Finding, Severity, verify
 from rmq_store.verify.config_against_store import progress_findings
-from rmq_store.verify.findings import Finding, Severity
-from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, log_files, unpack, unpack_kind
 from tests.support.rocksdb import write_database
 from tests.support.running.commands import complaint, objects, run

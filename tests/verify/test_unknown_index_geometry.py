@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.recovery.recover_store import plan_recovery
-from rmq_store.verify.verify_store import verify
+from rmq_store.recovery import plan_recovery
+from rmq_store.verify import verify
 from tests.support.golden import unpack, unpack_field
 
 ONE_MESSAGE = "index-geometry-one-message"  # maxHashSlotNum=10000, maxIndexNum=10000; offset 0

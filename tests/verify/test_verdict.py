@@ -1,6 +1,6 @@
 """The verdict: what is lost, by the truth; whether a broker starts, and with what queues, by a real one.
 
-`starts_of_5.5.0.jsonl` has what a broker of 5.5.0 did with each store of `hurt_stores`: `log` is the range
+`starts_of_5.5.0.jsonl` has what a broker of 5.5.0 did with each store of `injured_stores`: `log` is the range
 of its log afterwards, `qdiff` the queues whose range changed, before and after. It had delivered delayed
 messages by then, so that some queues and the log were longer than before.
 """
@@ -21,7 +21,7 @@ from rmq_store.recovery.broker_start import broker_start
 from rmq_store.verify.verdict import DAMAGED, FLAWED, SOUND, Verdict
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, unpack
-from tests.support.hurt_stores import INJURIES
+from tests.support.injured_stores import INJURIES
 from tests.support.running.commands import call, objects, run
 
 STARTS = [

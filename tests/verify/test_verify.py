@@ -13,26 +13,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmq_store import MessageStore, StoreError
+from rmq_store import Gap, MessageStore, StoreError
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.commitlog.walk import walk
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.format.byte_layout import INDEX_HEADER, INDEX_ITEM
 from rmq_store.format.queue_entries import QUEUE_ENTRY
-from rmq_store.format.record import Gap
-from rmq_store.recovery.recover_store import plan_recovery
-from rmq_store.verify.findings import Finding, Findings, Severity
-from rmq_store.verify.verify_store import (
-    LogPart,
-    VerifyReport,
-    check_log,
-    conclude,
-    log_parts,
-    verify,
-)
+from rmq_store.recovery import plan_recovery
+from rmq_store.verify import Finding, Severity, VerifyReport, verify
+from rmq_store.verify.findings import Findings
+from rmq_store.verify.verify_store import LogPart, check_log, conclude, log_parts
 from tests.support.damage import DamagedStore
 from tests.support.golden import STORES, UNCLEAN, GoldenStore, log_files, unpack
+from tests.support.listed import queue_entries, wanted_entries
 from tests.support.refusing import refuse
 from tests.support.running.campaigns import some
 
@@ -443,3 +437,19 @@ def test_a_damaged_last_entry_of_a_queue_is_no_lost_end_of_the_log(tmp_path: Pat
         found = {finding.code for finding in verify(store).findings}
     assert "log-end-lost" not in found
     assert found >= {"queue-misses-record", "queue-dangling-entry"}
+
+
+def test_what_waits_is_counted_from_its_first_record(golden: Golden) -> None:
+    """Over ten files of the log, of which each is a part of its own."""
+    store = golden("hours-crash-5.5.0")
+    with store.open() as opened:
+        found = {
+            (finding.count, int(finding.meaning.partition("from log offset ")[2].split(" ")[0]))
+            for finding in verify(opened).findings
+            if finding.code == "not-dispatched"
+        }
+    listed = queue_entries(store.path)
+    assert found == {
+        (len(wanted) - len(listed[queue]), wanted[len(listed[queue])][0])
+        for queue, wanted in wanted_entries(store.truth).items()
+    }

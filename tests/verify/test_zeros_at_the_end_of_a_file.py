@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store import MessageStore
+from rmq_store import Gap, MessageStore
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.salvage import salvage
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import CorruptRecordError
 from rmq_store.files.segments import SegmentFile
-from rmq_store.format.record import Gap
 from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, unpack
 from tests.support.growing import Growing

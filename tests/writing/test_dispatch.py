@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import threading
 from pathlib import Path
@@ -241,3 +242,24 @@ def test_an_inner_batch_learns_its_first_queue_offset(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "s") as reader:
         said = [decode_properties(e.record.properties) for e in reader.scan() if e.record]
         assert [found["INNER_BASE"] for found in said] == ["0", "3"]
+
+
+@pytest.mark.parametrize(("count", "files"), [(4, 1), (5, 2), (8, 2), (9, 3)])
+def test_an_index_file_is_begun_by_the_record_after_a_full_one(
+    count: int, files: int, tmp_path: Path
+) -> None:
+    """As by a broker, which looks for room at each record."""
+    with MessageStore.create(tmp_path / "s", {**SMALL, "maxIndexNum": 5}, release="5.3.3") as store:
+        for number in range(count):
+            store.append({"topic": "orders", "queueId": 0, "keys": f"k{number}", "body": b"x"})
+    assert len(list((tmp_path / "s/index").iterdir())) == files
+
+
+def test_settings_of_a_topic_are_replaced_when_it_is_declared_again(tmp_path: Path) -> None:
+    for count in (3, 9):
+        how = MessageStore.create if count == 3 else MessageStore.append_to
+        with how(tmp_path / "s", SMALL) as store:
+            store.declare_topic("orders", readQueueNums=count, order=count == 9)
+            store.append({"topic": "orders", "queueId": 0, "body": b"x"})
+    table = json.loads((tmp_path / "s/config/topics.json").read_text("utf-8"))["topicConfigTable"]
+    assert (table["orders"]["readQueueNums"], table["orders"]["order"]) == (9, True)

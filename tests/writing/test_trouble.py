@@ -17,7 +17,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import AccessError, StoreError, StoreLockedError
-from rmq_store.recovery.recover_store import recover
+from rmq_store.recovery import recover
 from rmq_store.writing.store_writer import StoreWriter
 from tests.support.running.child import become_nobody, in_a_child
 from tests.support.stores import SMALL, append_many, contents, make_store, one_message

@@ -20,9 +20,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from rmq_store import MessageStore, QueueId, StoreError
+from rmq_store import MessageStore, QueueId, QueueSlice, StoreError
 from rmq_store.errors import InvalidArgumentError, TargetExistsError
-from rmq_store.format.queues import QueueSlice
 from rmqstore_jobs import replay
 from rmqstore_jobs.export import ExportSpec, main, run
 from rmqstore_jobs.exporting.delta import DeltaUnavailableError
@@ -35,6 +34,7 @@ from tests.support.exported import files_in, rows_in, rows_of
 from tests.support.golden import Truth, bodies_of, messages_in
 from tests.support.running.campaigns import some
 from tests.support.running.engines import ON_BOTH
+from tests.support.spark.selections import flip
 
 Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
@@ -541,3 +541,28 @@ def test_ranges_without_ranges() -> None:
         QueueSlice(QueueId("b", 0), 1, 2),
     ]
     assert not list(without([QueueSlice(queue, 6, 9)], done))
+
+
+def test_a_later_half_and_then_the_first_are_one_range_of_the_manifest(
+    golden: Golden, tmp_path: Path
+) -> None:
+    store, target = golden("clean-4.9.7"), tmp_path / "out"
+    for first in (50, 0):
+        offsets = f'{{"payments": {{"0": {first}}}}}'
+        assert run(None, spec(store, target, topic="payments", startingOffsets=offsets)).ok
+    with Manifest(target) as manifest:
+        (ranges,) = manifest.exported.ranges.values()
+    listed = [queue for queue in store.by_queue if queue.topic == "payments"]
+    assert [(part.queue_id, part.start) for part in ranges] == [
+        (queue.queue_id, 0) for queue in sorted(listed)
+    ]
+
+
+def test_a_damaged_inner_batch_is_left_out_with_all_of_its_messages(tmp_path: Path) -> None:
+    store = unpack("batches-5.5.0", tmp_path)
+    record = next(r for r in store.truth if r["topic"] == "inner" and messages_in(r) == 4)
+    flip(store, record["commitLogOffset"] + 100)  # in its body
+    asked = spec(store, tmp_path / "out", mode="DROPMALFORMED", topic="inner")
+    assert not run(None, asked).ok
+    (problem,) = run(None, asked).problems
+    assert "because of damage: 4 of inner/0" in problem

@@ -118,7 +118,7 @@ def test_topic_and_queue_are_remapped(
             to_store=str(tmp_path / "new"),
             topics=("orders", "payments"),
             topic_map={"orders": "orders-copy"},
-            queue_map={("orders", 3): 0, (None, 1): 7},
+            queue_map={("orders", 3): 0, (None, 1): 7, (None, 3): 8},
         ),
     )
     truth = Counter((r["topic"], r["queueId"]) for r in store.truth)

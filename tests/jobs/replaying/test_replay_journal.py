@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rmq_store import QueueId, QueueSlice
 from rmq_store.files.journal import JournalError
-from rmq_store.format.queues import QueueId, QueueSlice
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 
 

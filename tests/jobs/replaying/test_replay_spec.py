@@ -8,8 +8,8 @@ from typing import Any
 import click
 import pytest
 
+from rmq_store import QueueId, QueueSlice
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.format.queues import QueueId, QueueSlice
 from rmqstore_jobs.replay import main
 from rmqstore_jobs.replaying.options import spec_of
 from rmqstore_jobs.replaying.replay_question import source_options

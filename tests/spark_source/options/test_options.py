@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rmq_store import QueueId
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.format.queues import QueueId
 from spark_source.options.definitions import OPTIONS
 from spark_source.options.parse import SourceOptions, parse_options
 from spark_source.options.value_parsers import Assignment, ByQueue

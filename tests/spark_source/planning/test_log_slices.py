@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_store.format.queues import Entry, QueueId, QueueSlice
+from rmq_store import QueueId, QueueSlice
+from rmq_store.format.queues import Entry
 from rmq_store.search.log_partitions import (
     QUEUES_IN_ALL,
     QUEUES_OF_ONE_SLICE,

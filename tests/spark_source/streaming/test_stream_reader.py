@@ -202,6 +202,10 @@ def test_a_limit_counts_messages_and_the_rest_waits(golden: Golden) -> None:
     start = through_json(reader.initialOffset())
     end = latest(reader, start)
     assert 100 <= len(rows_between(reader, start, end)) < 120  # no inner batch is cut
+    progress = reader.reportLatestOffset()  # of which Spark takes the lag
+    with golden(NAME).open() as opened:
+        assert progress is not None
+        assert place_of(progress) == opened.log_range()[1]
     everything = through_json(reader.latestOffset(start, ReadAllAvailable()))
     assert len(rows_between(reader, start, everything)) == len(
         [row for row in batch_rows(golden(NAME).path) if row["topic"] == "orders"]
@@ -260,6 +264,37 @@ def test_a_new_query_starts_at_the_end_or_where_the_options_say(golden: Golden) 
         ]
         found = rows_between(reader, start, latest(reader, start))
         assert sorted(found, key=str) == sorted(expected, key=str), options
+
+
+@pytest.mark.parametrize("name", ["hours-clean-5.5.0", "hours-crash-5.5.0"])
+def test_a_stream_of_the_last_hour(golden: Golden, name: str) -> None:
+    """Also where no queue lists the messages of that hour."""
+    store = golden(name)
+    reader = reader_of(store.path, startingTimestamp="-1h", startingOffsets="")
+    start = through_json(reader.initialOffset())
+    found = [row["commitLogOffset"] for row in rows_between(reader, start, latest(reader, start))]
+    since = store.truth[-1]["storeTimestamp"] - 3_600_000
+    assert found == [r["commitLogOffset"] for r in store.truth if r["storeTimestamp"] >= since]
+
+
+def test_a_queue_that_is_started_at_its_end_is_read_from_there(
+    golden: Golden, tmp_path: Path
+) -> None:
+    whole = golden("hours-clean-5.5.0")
+    store = Growing(whole, tmp_path)
+    store.show(700_000)
+    offsets = '{"orders": {"0": -1, "1": 20, "2": -1, "3": -1}}'
+    reader = reader_of(store.path, topic="orders", startingOffsets=offsets)
+    start = through_json(reader.initialOffset())
+    store.show(store.size)
+    found = {row["commitLogOffset"] for row in rows_between(reader, start, latest(reader, start))}
+    orders = [record for record in whole.truth if record["topic"] == "orders"]
+    assert found == {
+        record["commitLogOffset"]
+        for record in orders
+        if (record["queueOffset"] >= 20 and record["queueId"] == 1)
+        or record["commitLogOffset"] + record["storeSize"] > 700_000
+    }
 
 
 @pytest.mark.parametrize("leads_to", [800_000, 2**40])
@@ -638,10 +673,12 @@ def test_a_store_keeps_its_name_when_others_appear(golden: Golden, tmp_path: Pat
     assert set(named.initialOffset()["stores"]) == {"broker-x"}
 
 
+@pytest.mark.parametrize("appears", ["clean-4.9.7", "expired-5.5.0"])
 def test_a_store_that_appears_under_the_pattern_is_read_from_its_start(
-    golden: Golden, tmp_path: Path
+    golden: Golden, tmp_path: Path, appears: str
 ) -> None:
-    for broker, name in (("broker-a", NAME), ("broker-b", "clean-4.9.7")):
+    """That is not log offset 0 where its first files have expired."""
+    for broker, name in (("broker-a", NAME), ("broker-b", appears)):
         shutil.copytree(golden(name).path, tmp_path / broker / "store")
     aside = (tmp_path / "broker-b").rename(tmp_path / "later-b")
     reader = reader_of(tmp_path / "broker-*" / "store", columns="brokerName, " + COLUMNS)
@@ -653,7 +690,7 @@ def test_a_store_that_appears_under_the_pattern_is_read_from_its_start(
     assert set(end["stores"]) == {"broker-a", "broker-b"}
     rows = rows_between(reader, middle, end)
     assert {row["brokerName"] for row in rows} == {"broker-b"}
-    assert len(rows) == len(batch_rows(golden("clean-4.9.7").path))
+    assert len(rows) == len(batch_rows(golden(appears).path))
     assert rows == rows_between(reader, middle, end)
 
 

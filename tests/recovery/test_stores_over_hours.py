@@ -1,0 +1,153 @@
+"""Killed stores whose files lie hours apart, hurt where slacks of seconds hide nothing, list all records."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_store import QueueId
+from rmq_store.recovery import recover
+from tests.support.golden import GoldenStore, Truth, log_files, offsets, unpack, wanted
+from tests.support.listed import index_items, queue_entries, wanted_entries, wanted_items
+
+NAMES = ("hours-crash-5.5.0", "hours-crash-4.9.7")
+QUEUE = QueueId("orders", 1)
+PHYSIC, LOGICS, INDEX, DISPATCHED = (
+    0,
+    8,
+    16,
+    40,
+)  # places of the checkpoint's times and of its log offset
+
+
+def release_of(golden: GoldenStore) -> str:
+    return golden.name.rpartition("-")[2]
+
+
+def set_checkpoint(golden: GoldenStore, **values: int) -> None:
+    path = Path(golden.path, "checkpoint")
+    raw = bytearray(path.read_bytes())
+    for name, value in values.items():
+        struct.pack_into(">q", raw, globals()[name], value)
+    path.write_bytes(raw)
+
+
+def listed_of(golden: GoldenStore) -> list[Truth]:
+    """The records of queue orders/1 that the queue lists already."""
+    mine = [r for r in golden.truth if QueueId(r["topic"], r["queueId"]) == QUEUE]
+    folder = Path(golden.path, "consumequeue/orders/1")
+    raw = b"".join(file.read_bytes() for file in sorted(folder.iterdir()))
+    return mine[: len(raw.rstrip(b"\0")) // 20]
+
+
+def put_entry(golden: GoldenStore, number: int, raw: bytes) -> None:
+    folder = Path(golden.path, "consumequeue/orders/1")
+    first, *_ = files = sorted(folder.iterdir())
+    file, at = divmod(20 * number, first.stat().st_size)
+    with files[file].open("r+b") as queue:
+        queue.seek(at)
+        queue.write(raw)
+
+
+def nothing(golden: GoldenStore) -> None:
+    """As the kill left it."""
+
+
+def no_checkpoint(golden: GoldenStore) -> None:
+    Path(golden.path, "checkpoint").unlink()
+
+
+def an_entry_lacks(golden: GoldenStore) -> None:
+    """Those behind it are one place further in front."""
+    entries = queue_entries(golden.path)[QUEUE]
+    gone = len(entries) - 10
+    for number, entry in enumerate([*entries[gone + 1 :], (0, 0, 0)], gone):
+        put_entry(golden, number, struct.pack(">qiq", *entry))
+
+
+def lose_tags_between(golden: GoldenStore, early: str, late: str) -> None:
+    """Of the two times in the checkpoint one is hours behind, and tags of entries stored between are lost."""
+    mine = listed_of(golden)
+    third, half = len(mine) // 3, len(mine) // 2
+    times = {early: mine[third]["storeTimestamp"], late: golden.truth[-1]["storeTimestamp"]}
+    set_checkpoint(golden, **times, DISPATCHED=0)
+    for number in range(half, half + 5):
+        record = mine[number]
+        put_entry(
+            golden, number, struct.pack(">qiq", record["commitLogOffset"], record["storeSize"], 0)
+        )
+
+
+def logics_behind_physic(golden: GoldenStore) -> None:
+    lose_tags_between(golden, "LOGICS", "PHYSIC")
+
+
+def physic_behind_logics(golden: GoldenStore) -> None:
+    lose_tags_between(golden, "PHYSIC", "LOGICS")
+
+
+def a_full_index_file_is_torn(golden: GoldenStore) -> None:
+    """Not all of it reached the disk, nor does the checkpoint say so. Hashes and links alone show nothing, as
+    they would not in a file of a real size, of which few items are looked at."""
+    files = [f for f in sorted(Path(golden.path, "index").iterdir()) if f.stat().st_size]
+    torn, before = files[-3], files[-4]
+    set_checkpoint(golden, INDEX=struct.unpack_from(">q", before.read_bytes(), 8)[0])
+    raw = torn.read_bytes()
+    place = len(raw) - 50 * 20 + 4  # of the log offset in an item
+    torn.write_bytes(raw[:place] + bytes(8) + raw[place + 8 :])
+
+
+def no_index_file_is_known_to_be_full(golden: GoldenStore) -> None:
+    set_checkpoint(golden, INDEX=0)
+
+
+HURTS = [
+    nothing,
+    no_checkpoint,
+    an_entry_lacks,
+    logics_behind_physic,
+    physic_behind_logics,
+    a_full_index_file_is_torn,
+    no_index_file_is_known_to_be_full,
+]
+
+
+@pytest.mark.parametrize("hurt", HURTS, ids=lambda hurt: hurt.__name__)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recovery_lists_every_record(
+    name: str, hurt: Callable[[GoldenStore], None], tmp_path: Path
+) -> None:
+    golden = unpack(name, tmp_path)
+    hurt(golden)
+    report = recover(golden.path, release=release_of(golden))
+    assert (report.damage, report.intact_cut) == ([], 0)
+    assert int(log_files(golden)[-1].name) < report.log_end  # the one that was made ahead is gone
+    entries, items = queue_entries(golden.path), index_items(golden.path)
+    assert (entries, items) == (
+        wanted_entries(golden.truth),
+        wanted_items(golden.truth, of_tags=name.endswith("5.5.0")),
+    )
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_lost_file_before_the_last_one_ends_no_log(
+    name: str, has_checkpoint: bool, tmp_path: Path
+) -> None:
+    golden = unpack(name, tmp_path)
+    if not has_checkpoint:
+        no_checkpoint(golden)
+    lost, last, _ = log_files(golden)[-3:]  # the last one was made ahead
+    lost.unlink()
+    gone = range(int(lost.name), int(last.name))
+    report = recover(golden.path, release=release_of(golden))
+    end = golden.truth[-1]["commitLogOffset"] + golden.truth[-1]["storeSize"]
+    assert (report.log_end, report.intact_cut) == (end, 0)
+    assert report.damage == [(gone.start, gone.stop)]
+    with golden.open() as store:
+        assert offsets(store, on_damage=lambda error: None) == [
+            offset for offset in wanted(golden) if offset not in gone
+        ]
