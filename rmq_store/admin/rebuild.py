@@ -42,6 +42,7 @@ from rmq_store.escaping import LOG, printable
 from rmq_store.files.changes import copy_stored
 from rmq_store.files.durable_files import is_small_file, read_file, sync_folder
 from rmq_store.files.journal import refuse_content
+from rmq_store.files.remote.remote_store import refuse_remote
 from rmq_store.files.rocksdb import had_database
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
@@ -164,6 +165,7 @@ def rebuild(
     # Any snapshot will do, because the recovery finds the end of the log.
     unknown = StoreSnapshot(0, 0)
     with MessageStore.open(source, config=known, snapshot=unknown, queues=False) as store:
+        refuse_remote(store.path)
         if store.log.has_entries and log == "link":
             raise InvalidArgumentError(
                 store.log.chain.folders[-1],

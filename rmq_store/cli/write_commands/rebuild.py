@@ -14,6 +14,7 @@ from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import LOG, OnceCommand
 from rmq_store.cli.options import (
     StoreArgs,
+    StorePath,
     config_option,
     json_option,
     one_target,
@@ -30,7 +31,7 @@ from rmq_store.text.sizes import counted
 
 
 @click.command(cls=OnceCommand)
-@click.argument("store", type=click.Path())
+@click.argument("store", type=StorePath())
 @target_option
 @click.option("--log", type=click.Choice(LOG_MODES), default="copy", show_default=True, help=LOG)
 @click.option(

@@ -12,6 +12,7 @@ import click
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
+    StorePath,
     config_option,
     json_option,
     one_target,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=OnceCommand)
-@click.argument("store", type=click.Path())
+@click.argument("store", type=StorePath())
 @target_option
 @release_option
 @config_option
