@@ -123,6 +123,7 @@ class RebuildReport:
                     "older_cut",
                     "entries_after_log",
                     "left_out",
+                    "earlier_lives",
                     "queues",
                     "seconds",
                 )

@@ -111,7 +111,7 @@ def rebuild(
             say(line)
         if recovery.entries_after_log:
             say(line_of_lost_end(recovery.entries_after_log, report.source_end))
-        for line in recovery.lines_of_left_out():
+        for line in (*recovery.lines_of_left_out(), *recovery.lines_of_earlier_lives()):
             say(line)
     found = None
     if verify:
