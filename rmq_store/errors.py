@@ -9,18 +9,18 @@ from copy import copy
 from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeVar
 
-from rmq_store.escaping import printable
+from rmq_store.escaping import printable, without_credentials
 
 SHOWN_AS: dict[str, str] = {}
 """Local folder of a remote store's shadow -> the address that messages show instead."""
 
 
 def shown_path(path: str) -> str:
-    """The path as users know it: for a file of an object store, its address."""
+    """The path as users know it: for a file of an object store, its address, without credentials."""
     for folder, name in SHOWN_AS.items():
         if path == folder or path.startswith(folder + os.sep):
             return name + path[len(folder) :].replace(os.sep, "/")
-    return path
+    return without_credentials(path)
 
 
 _words: list[Callable[[str], str]] = [str]
@@ -117,10 +117,10 @@ class StoreError(Exception):
     ) -> None:
         self.path = None if path is None else shown_path(os.fspath(path))
         self.offset = offset if offset is None or isinstance(offset, Place) else FileOffset(offset)
-        self.reason = reason
-        self.expected = expected
-        self.actual = actual
-        self.advice = None if advice is None else spoken(advice)
+        self.reason = without_credentials(reason)
+        self.expected = _shown(expected)
+        self.actual = _shown(actual)
+        self.advice = None if advice is None else without_credentials(spoken(advice))
         self.entry = entry
         super().__init__(self._sentence())
 
@@ -151,6 +151,10 @@ class StoreError(Exception):
         # Keyword-only arguments do not survive the default pickling of exceptions, and executors
         # send errors to the driver.
         return (_rebuild, (type(self), self.__dict__.copy()))
+
+
+def _shown(value: Any) -> Any:
+    return without_credentials(value) if isinstance(value, str) else value
 
 
 def _rebuild(kind: type[StoreError], state: dict[str, Any]) -> StoreError:

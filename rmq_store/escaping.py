@@ -1,4 +1,4 @@
-"""Escape what a terminal would act on, in texts from outside: names, paths, values."""
+"""What texts from outside must not show: characters that a terminal would act on, credentials of a URI."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ CONTROLS = (
     "\u2060-\u2069\ufeff\ufff9-\ufffb\ufffe\uffff"
 )
 _UNPRINTABLE = re.compile(f"[{CONTROLS}\ud800-\udfff]")
+_URI = re.compile(r"(?<![\w+.-])([a-zA-Z][a-zA-Z0-9+.-]+):(/{1,2})([^\s'\"]+)")
+_WITHOUT_PORTS = ("s3", "gs", "gcs")  # a bucket has none
+_WITH_CONTAINERS = ("abfs", "abfss")  # container@account
 
 
 def printable(text: object) -> str:
@@ -25,6 +28,34 @@ def printable(text: object) -> str:
     """
     words = str(text)
     return words if words.isprintable() else _UNPRINTABLE.sub(_escape, words)
+
+
+def without_credentials(text: str) -> str:
+    """A text whose URIs show no user, password or settings: `s3://***@bucket/store`.
+
+    A secret may hold slashes, so all of a URI up to its last `@` is hidden if it may begin with a user and a
+    password. A port is none.
+    """
+    if ":/" not in text:
+        return text
+    return _URI.sub(_without_credentials, text)
+
+
+def _without_credentials(uri: re.Match[str]) -> str:
+    scheme, slashes, rest = uri.groups()
+    if scheme == "file":
+        return uri[0]
+    place = rest.partition("/")[0]
+    _, colon, port = place.partition(":")
+    if "@" in place:
+        has_user = bool(colon) or scheme not in _WITH_CONTAINERS
+    else:  # a secret with a slash, or a port
+        is_port = port.isdigit() and scheme not in _WITHOUT_PORTS
+        has_user = bool(colon) and "@" in rest and not is_port
+    if has_user:
+        rest = "***@" + rest.rpartition("@")[2]
+    front, _, settings = rest.partition("?")
+    return f"{scheme}:{slashes}{f'{front}?***' if '=' in settings else rest}"
 
 
 def is_utf8(name: str) -> bool:
@@ -56,8 +87,8 @@ def _in_json(match: re.Match[str]) -> str:
 
 
 def _as_printable(record: logging.LogRecord) -> bool:
-    """Escape a line for the log, which names topics, groups and files."""
-    record.msg, record.args = printable(record.getMessage()), None
+    """Escape a line for the log, which names topics, groups and files, and hide credentials in it."""
+    record.msg, record.args = printable(without_credentials(record.getMessage())), None
     return True
 
 

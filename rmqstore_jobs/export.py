@@ -9,7 +9,6 @@ the last one, and none twice. A run after an interruption continues.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from rmq_store.cli.messages import charset_option
 from rmq_store.cli.options import with_options
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.files.journal import JournalError, refuse_uri
+from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.snapshot.log_slices import LogSlice
 from rmq_store.text.progress import Progress
@@ -284,7 +284,7 @@ class _Export:
         snapshot = self.plan.store.snapshot
         wave = Wave(
             number=self.manifest.next_number,
-            store=os.path.realpath(self.spec.store),
+            store=real_path(self.spec.store),
             broker_name=self.plan.store.broker_name,
             asked=self.spec.asked(),
             log_range=(snapshot.log_start, snapshot.log_end),

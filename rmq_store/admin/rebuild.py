@@ -36,6 +36,7 @@ from rmq_store.errors import InvalidArgumentError, OsErrorsOf, cannot_create
 from rmq_store.files.changes import copy_stored
 from rmq_store.files.durable_files import read_file, sync_folder
 from rmq_store.files.journal import refuse_content
+from rmq_store.files.remote.remote_store import refuse_remote
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.byte_layout import (
@@ -122,6 +123,7 @@ class RebuildReport:
                     "older_cut",
                     "entries_after_log",
                     "left_out",
+                    "earlier_lives",
                     "queues",
                     "seconds",
                 )
@@ -166,6 +168,7 @@ def rebuild(
     # Any snapshot will do, because the recovery finds the end of the log.
     unknown = StoreSnapshot(0, 0)
     with MessageStore.open(source, config=known, snapshot=unknown, queues=False) as store:
+        refuse_remote(store.path)
         if store.log.has_entries and log == "link":
             raise InvalidArgumentError(
                 store.log.chain.folders[-1],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import partial, wraps
@@ -14,6 +15,7 @@ from rmq_store.cli import option_names
 from rmq_store.cli.shell_words import in_shell_words
 from rmq_store.errors import StoreError, spoken, spoken_as
 from rmq_store.escaping import printable
+from rmq_store.files.remote.uri_filesystem import local_path
 from rmq_store.text.times import NotATimeError, Time, fixed_range, fixed_time, parse_time
 
 if TYPE_CHECKING:
@@ -21,6 +23,14 @@ if TYPE_CHECKING:
 
 _LEAST_WAIT, _MOST_WAIT = 0.05, 86_400.0
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class StorePath(click.Path):
+    """The type of an argument that names a store: a folder, also as file:///FOLDER, or an address such as
+    s3://bucket/store. Raises InvalidArgumentError for an address with credentials."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(local_path(os.fspath(value)), param, ctx)
 
 
 config_option = click.option(
@@ -94,7 +104,7 @@ def word(text: str) -> str:
 def store_command_of(**settings: Any) -> Callable[[_F], _F]:
     """A decorator that adds the parameter `at`: StoreArgs. `settings`: of the argument STORE."""
     name = click.option("--broker-name", type=word, metavar="NAME", help=option_names.BROKER_NAME)
-    store = click.argument("store", type=click.Path(), **settings)
+    store = click.argument("store", type=StorePath(), **settings)
     return bundled("at", StoreArgs, store, config_option, name)
 
 
@@ -262,9 +272,9 @@ class _SecondArgument(click.Argument):
 
 target_option = with_options(  # its value may also be a second argument
     click.option(
-        "--to", "target", type=click.Path(), metavar="DIR", help="The new store. Required."
+        "--to", "target", type=StorePath(), metavar="DIR", help="The new store. Required."
     ),
-    click.argument("second", cls=_SecondArgument, required=False, type=click.Path()),
+    click.argument("second", cls=_SecondArgument, required=False, type=StorePath()),
 )
 
 

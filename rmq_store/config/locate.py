@@ -20,6 +20,8 @@ from rmq_store.errors import (
     UnsupportedStoreError,
     from_os_error,
 )
+from rmq_store.files.journal import refuse_uri
+from rmq_store.files.remote.uri_filesystem import in_an_object_store, is_uri, local_path
 from rmq_store.files.safe_paths import refuse_link
 from rmq_store.files.segments import SegmentFile, list_segments
 from rmq_store.format.byte_layout import (
@@ -48,15 +50,19 @@ def require_store(
 ) -> Path:
     """`path` as the root folder of a store.
 
-    Raises NotAStoreError, with a store nearby if there is one. Raises MissingFileError if a
+    Raises NotAStoreError, with a store nearby if there is one, and InvalidArgumentError for an address in an
+    object store. Raises MissingFileError if a
     configured folder of the log does not exist, or has other files than those of a log. Raises
     UnsupportedStoreError for tiered stores, for a DLedger log that is not here and, with `queues` and
     not `to_read`, for queues in RocksDB and a DLedger log, which no writer changes. Without `queues`,
     the CommitLog that a DLedger log followed may be read.
     """
-    root = Path(path)
+    where = local_path(os.fspath(path))
+    root = Path(where)
     try:
         if not root.exists():
+            if is_uri(where):
+                raise in_an_object_store(where)
             raise _not_a_store(root, "there is no such folder", _nearest_existing(root))
         if not root.is_dir():
             raise _not_a_store(
@@ -126,11 +132,12 @@ def _found(root: Path, folder: Path) -> Path:
 def require_apart(
     folders: Iterable[str | os.PathLike[str]], target: str | os.PathLike[str]
 ) -> None:
-    """Raise InvalidArgumentError for a target in, around or at one of a source's folders.
+    """Raise InvalidArgumentError for a URI, and for a target in, around or at one of a source's folders.
 
     Otherwise the new store would become files of the store that it was made from. Links are
     followed.
     """
+    refuse_uri(os.fspath(target))
     made = Path(os.path.realpath(target))
     for folder in folders:
         real = Path(os.path.realpath(folder))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.files.remote.glob import has_pattern, matching
-from rmq_store.files.remote.uri_filesystem import is_uri, local_path
+from rmq_store.files.remote.uri_filesystem import absolute, is_uri, local_path, real_path
 
 
 def expanded(path: str, storage_options: Mapping[str, str] | None = None) -> list[str]:
@@ -36,8 +36,7 @@ def without_repeats(paths: Sequence[str]) -> list[str]:
     """The paths, of those that lead to the same folder the first one."""
     found: dict[str, str] = {}
     for path in paths:
-        local = local_path(path)
-        found.setdefault(path if is_uri(local) else os.path.realpath(local), path)
+        found.setdefault(real_path(path), path)
     return list(found.values())
 
 
@@ -71,9 +70,7 @@ def name_in_pattern(pattern: str, path: str) -> str | None:
 
 
 def _parts(path: str) -> list[str]:
-    local = local_path(path)
-    where = local if is_uri(local) else os.path.abspath(local)
-    return [part for part in where.split("/") if part]
+    return [part for part in absolute(path).split("/") if part]
 
 
 def _distinct(parts: Sequence[Sequence[str]]) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rmq_store.errors import OsErrorsOf, StoreLockedError
 from rmq_store.files.durable_files import no_regular_file, sync_folder
-from rmq_store.files.remote.remote_store import shadow_of
+from rmq_store.files.remote.remote_store import refuse_remote, shadow_of
 from rmq_store.files.safe_paths import refuse_link, refuse_special
 from rmq_store.format.byte_layout import ABORT_BACKUP_FILE, ABORT_FILE, LOCK_CONTENT, LOCK_FILE
 from rmq_store.format.releases import Dialect
@@ -31,7 +31,9 @@ class StoreLock:
 
     def __init__(self, root: Path, content: bytes = LOCK_CONTENT) -> None:
         """Raises StoreLockedError if a broker or another writer holds the lock, UnsafeNameError
-        for a link, and CorruptConfigError for what is no file. `content`: see `sign`."""
+        for a link, CorruptConfigError for what is no file, and InvalidArgumentError for a store in an object
+        store. `content`: see `sign`."""
+        refuse_remote(root)
         self._path = root / LOCK_FILE
         self._key = os.path.realpath(self._path)
         if self._key in _held:

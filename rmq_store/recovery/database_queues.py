@@ -8,6 +8,7 @@ import numpy as np
 
 from rmq_store.consumequeue.entry_of_record import DispatchRequests
 from rmq_store.consumequeue.queue_database_writer import QueueDatabaseWriter
+from rmq_store.consumequeue.queue_lives import LastLives
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import SCHEDULE_TOPIC
@@ -31,6 +32,13 @@ class DatabaseQueues:
         self.inner_batches: set[str] = set()  # topics of entries that stand for several messages
         self._log_end = walk.stop or 0
         self._writer = QueueDatabaseWriter(folder, self._note)
+
+    def ends_before(self) -> dict[QueueId, int]:
+        """No queue has entries before the scan."""
+        return {}
+
+    def begin_again(self, lives: LastLives) -> None:
+        """Does nothing: no queue has entries yet."""
 
     def take(self, requests: DispatchRequests, upto: int) -> None:
         """Add the entries of records that follow those of earlier calls. Raises AccessError."""

@@ -67,7 +67,7 @@ _AFTER_LEFT_OUT = {  # by `listed` and `replaced`
     ),
     (False, True): "The database has one entry for each queue offset; source=commitlog reads them",
 }
-_BY_QUEUE = ("entries_after_log", "entries_in_damage", "entries_left")
+_BY_QUEUE = ("entries_after_log", "entries_in_damage", "entries_left", "earlier_lives")
 GIVE_THE_FILE = "give its file: --broker-conf"
 
 
@@ -85,8 +85,9 @@ class RecoveryReport:
     `entries_in_damage`: those that lead into `damage`. `entries_left`: entries after the new end of a queue,
     or of the log, that mode "broker" leaves in the last file of the queue. `lacking`: a sentence for each
     thing that a store left `untouched` lacks: messages at an end of a queue, files of a queue or of the log.
-    `left_out`: records that no broker lists, because earlier records have their queue offsets. `queues`: min
-    and max offset of each.
+    `left_out`: records that no broker lists, because earlier records have their queue offsets.
+    `earlier_lives`: messages of queues whose topic was deleted and created again, from before that; no queue
+    lists them. `queues`: min and max offset of each.
     `untouched`: the store was closed cleanly and its log and queues end together, so nothing else was checked
     and nothing was changed. `applied`: false for a plan, which says what a recovery would do.
     """
@@ -113,6 +114,7 @@ class RecoveryReport:
     entries_left: dict[QueueId, int] = field(default_factory=dict)
     lacking: list[str] = field(default_factory=list)
     left_out: dict[QueueId, LeftOut] = field(default_factory=dict)
+    earlier_lives: dict[QueueId, int] = field(default_factory=dict)
     queues: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
     delayed_rebuilt: int = field(default=0, repr=False)
@@ -182,6 +184,14 @@ class RecoveryReport:
             for queue, left in self.left_out.items()
         ]
 
+    def lines_of_earlier_lives(self) -> list[str]:
+        """A sentence for each queue whose topic was created again."""
+        return [
+            f"not listed: {counted(count, 'message')} of an earlier {printable(queue.topic)}/"
+            f"{queue.queue_id}: the topic was deleted and created again, as its queue offsets say"
+            for queue, count in self.earlier_lives.items()
+        ]
+
     def to_json(self) -> str:
         """`to_dict` as one JSON object."""
         return json_text(self.to_dict())
@@ -236,6 +246,7 @@ class RecoveryReport:
         lines += [f"  {self.line_of_lost_end()}"] if self.entries_after_log else []
         lines += [f"  {self.line_of_left()}"] if self.entries_left else []
         lines += [f"  {line}" for line in self.lines_of_left_out()]
+        lines += [f"  {line}" for line in self.lines_of_earlier_lives()]
         lines += [f"  {self.line_of_default_delays()}"] if self.default_delays else []
         lines += [f"  damage left unchanged: {start} to {stop}" for start, stop in self.damage]
         if self.entries_in_damage:

@@ -16,6 +16,7 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_or_gap import WITHIN_THE_LOG, Extent, SoundRun
 from rmq_store.commitlog.walk import last_from, walk
+from rmq_store.consumequeue.queue_lives import QueuesBegun
 from rmq_store.format.array_types import Ints
 from rmq_store.format.record import Gap
 from rmq_store.markers.checkpoint import Checkpoint
@@ -62,6 +63,7 @@ class LogWalk:
     newest_timestamp: int = 0  # the latest of all: a clock may have been set back
     damage: list[tuple[int, int]] = field(default_factory=list)
 
+    begun: QueuesBegun = field(default_factory=QueuesBegun)
     last_base: int = -1  # of the last file with a record; by default looked for
 
     def __post_init__(self) -> None:
@@ -75,8 +77,10 @@ class LogWalk:
         return LogWalk(self.log, start, stop=self.end, damage=self.damage, last_base=self.last_base)
 
     def to_the_end(self, progress: Callable[[int], None] | None = None) -> LogWalk:
-        """Walk without using the records. `progress`: callback that receives byte counts of records."""
+        """Walk, and find the queues that begin in it. `progress`: callback that receives byte counts of
+        records."""
         for headers in self.pieces():
+            self.begun.look_at(headers)
             if progress is not None:
                 progress(int(headers.total.sum()))
         return self

@@ -13,6 +13,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, appended_rows
 from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
+from rmq_store.consumequeue.queue_lives import LastLives
 from rmq_store.consumequeue.queue_writer import QueueWriter
 from rmq_store.files.changes import cut
 from rmq_store.files.safe_paths import is_plain_name
@@ -133,6 +134,19 @@ class QueueRecovery:
             elif segment.base + state.files.chain.file_size > cut_at:
                 for change in cut(segment.path, cut_at - segment.base):
                     self._changes.add(change)
+
+    def ends_before(self) -> dict[QueueId, int]:
+        """The queue offset after the entries before the scan, of each queue that has some."""
+        states = self._queues.items()
+        return {queue: one.end for queue, one in states if one.at > one.files.first_unit}
+
+    def begin_again(self, lives: LastLives) -> None:
+        """Cut the queues whose last life begins in the scan, and that have entries from before it."""
+        for queue, state in self._queues.items():
+            if queue in lives.begin and state.at > state.files.first_unit:
+                state.at = state.files.first_unit
+                self._cut(state)
+                self._note_end(state)
 
     # --- along the log --------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +15,9 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.consumequeue.entries_after_log import entries_after, entries_inside, line_of_lost_end
-from rmq_store.consumequeue.entry_of_record import entries_to_write
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_write
 from rmq_store.consumequeue.queue_folders import QueueFolders
+from rmq_store.consumequeue.queue_lives import LastLives
 from rmq_store.errors import InvalidArgumentError, LogOffset, UnrecoverableStoreError, spoken
 from rmq_store.files.changes import Change, cut
 from rmq_store.files.safe_paths import is_plain_name
@@ -244,6 +245,11 @@ class StrictRecovery:
         self._cut_log(log, first.end)
         index.remove_doubtful(self._changes)
         queues = self._queues_along(log, walk)
+        lives = LastLives(
+            first.begun, queues.ends_before(), self._dispatched(first.again(first.start))
+        )
+        queues.begin_again(lives)
+        self.report.earlier_lives = lives.earlier
         indexer: IndexWriter | None = None
         if self.config.messageIndexEnable is not False:
             indexer = last_index_writer(
@@ -252,7 +258,7 @@ class StrictRecovery:
             )
             indexer.resume()
         try:
-            self._along_log(walk, queues, indexer)
+            self._along_log(walk, queues, lives, indexer)
         except BaseException:
             if indexer is not None and queues.may_look_further:
                 indexer.discard()
@@ -279,16 +285,28 @@ class StrictRecovery:
                 for change in cut(file.path, end - file.base, "cut log"):
                     self._changes.add(change)
 
-    def _along_log(
-        self, walk: LogWalk, queues: QueueRecovery | DatabaseQueues, indexer: IndexWriter | None
-    ) -> None:
-        batch = batch_topics(declared_topics(self.root)) | {
+    def _batch_topics(self) -> set[str]:
+        return batch_topics(declared_topics(self.root)) | {
             queue.topic for queue, is_batch in self._folders.listed().items() if is_batch
         }
-        report, unmarked = self.report, 0
+
+    def _dispatched(self, walk: LogWalk) -> Iterator[DispatchRequests]:
+        """What the records of the walk give the queues."""
+        batch = self._batch_topics()
+        for headers in walk.pieces():
+            yield entries_to_write(DecodedRecords.of(headers), self.config, batch)
+
+    def _along_log(
+        self,
+        walk: LogWalk,
+        queues: QueueRecovery | DatabaseQueues,
+        lives: LastLives,
+        indexer: IndexWriter | None,
+    ) -> None:
+        batch, report, unmarked = self._batch_topics(), self.report, 0
         for headers in walk.pieces():
             records = DecodedRecords.of(headers)
-            requests = entries_to_write(records, self.config, batch)
+            requests = lives.without_earlier(entries_to_write(records, self.config, batch))
             report.batch_topics |= requests.batch_topics()
             queues.take(requests, walk.end)
             if indexer is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rmq_store.escaping import printable
-from rmq_store.files.remote.uri_filesystem import is_uri
+from rmq_store.files.remote.uri_filesystem import absolute
 from rmq_store.questions.answer_by_shares import OnProgress, ask_opened
 from rmq_store.questions.usage import UsageAnswer, UsageQuestion
 from rmq_store.report.section import Command, LeftOutSection, Section
@@ -51,7 +51,7 @@ class Named:
     def of(cls, path: str, broker_conf: str | None = None, broker_name: str | None = None) -> Named:
         """The store at `path`; relative paths start at the working folder."""
         conf = broker_conf and os.path.abspath(broker_conf)
-        return cls(path if is_uri(path) else os.path.abspath(path), conf, broker_name)
+        return cls(absolute(path), conf, broker_name)
 
     def command(self, name: str, *words: object) -> Command:
         """A command on this store for a shell: `rmqstore NAME STORE WORDS...`."""

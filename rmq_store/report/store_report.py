@@ -70,7 +70,7 @@ def store_report(
     sections: list[Section] = []
     summary: StoreError | None = None
     try:
-        if is_uri(path):
+        if is_uri(named.path):
             sections.append(facts_and_damage.facts_of_remote(named))
         else:
             info = store_info(path, broker_name=broker_name, broker_conf=broker_conf)
@@ -83,7 +83,7 @@ def store_report(
             inquiry = Inquiry(store, named, limits, now, verify, on_open(store))
             sections += _made(inquiry)
     except StoreError as error:
-        if summary is not None:
+        if summary is not None or is_uri(named.path):
             raise
         sections += [
             missing(one.anchor, one.title, error, named.command(*one.command)) for one in _SECTIONS

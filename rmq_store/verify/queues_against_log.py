@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.consumequeue.entry_of_record import DispatchRequests
 from rmq_store.errors import MissingFileError, StoreError
 from rmq_store.format.array_types import Ints
@@ -19,16 +20,18 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.reading.check_entries import NOT_OF_QUEUE, OTHER_OFFSET
 from rmq_store.snapshot.queue_range import QueueState
+from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
 from rmq_store.verify.findings import Finding, Findings, Severity, a_warning, an_error
 
-_REBUILD = "Rebuild queues and index from the log into a new store: rmqstore rebuild STORE --to NEW"
+_TO_NEW = "rmqstore rebuild STORE --to NEW"
+_REBUILD = f"Rebuild queues and index from the log into a new store: {_TO_NEW}"
 _SKIPPED = (
     "rmqstore rebuild skips them too. Read them with source=commitlog, or copy all intact messages "
     "into a new store, where they get queue offsets of their own: rmqstore salvage"
 )
-_MISSING, _TAKEN, _FIRST, _AGAIN = "missing", "taken", "first", "again"
+_MISSING, _TAKEN, _FIRST, _AGAIN, _EARLIER = "missing", "taken", "first", "again", "earlier"
 _LOW, _HIGH = "low", "high"
 _IN_NO_ENTRY = (
     "{records} of queue {queue}, intact and in no entry, {offsets}; the first: log offset "
@@ -69,9 +72,7 @@ _UNLISTED = {
         Severity.ERROR,
         "queue-misses-record",
         _IN_NO_ENTRY + "An earlier record has that queue offset, and no consumer gets them",
-        "A broker that rebuilds the queue, and rmqstore rebuild, list them next, and skip the record "
-        "with the queue offset after it. Read all with source=commitlog, or copy all intact messages "
-        "into a new store, where they get queue offsets of their own: rmqstore salvage",
+        f"If the topic was created again, a rebuild lists them, and not the earlier ones. {_REBUILD}",
     ),
     _AGAIN: (
         Severity.NOTE,
@@ -79,10 +80,17 @@ _UNLISTED = {
         "{records} of queue {queue} with queue offsets that later records have too",
         "Normal if a topic was deleted and created again; the older records are in no queue",
     ),
+    _EARLIER: (
+        Severity.NOTE,
+        "queue-earlier-life",
+        "{records} of an earlier queue {queue}, {offsets}: its topic was deleted and created again",
+        "Normal: no broker lists them any more, nor does rmqstore rebuild; source=commitlog reads them",
+    ),
 }
-_LISTED_AGAIN = (
-    "Normal if an earlier record has queue offset 0 too: a broker lists both, and so does rmqstore "
-    "rebuild"
+_OF_TWO_LIVES = (
+    "The topic was deleted and created again, and a broker dispatched its log once more: it lists the "
+    "messages of before, then the first of the new ones, and skips the rest. rmqstore rebuild lists the new "
+    f"ones, as consumers had them: {_TO_NEW}"
 )
 _RANGES_KEPT, _RANGES_NAMED = 100, 8  # of queue offsets; the others are counted
 _ENTRIES_AT_A_TIME = 1 << 16
@@ -95,7 +103,7 @@ class WhyUnlisted(NamedTuple):
 
     queue: QueueId
     batch: bool
-    why: str  # _MISSING, _TAKEN, _FIRST, _AGAIN, _LOW, _HIGH
+    why: str  # _MISSING, _TAKEN, _FIRST, _AGAIN, _EARLIER, _LOW, _HIGH
 
 
 @dataclass(slots=True)
@@ -137,6 +145,24 @@ class UnlistedRun:
         return f"queue offsets {', '.join(named)}"
 
 
+class QueuelessPart(NamedTuple):
+    """Records of a queue without files, in a part of the log."""
+
+    log_offset: int  # of the first
+    last: int  # log offset
+    records: int
+    begins: bool  # whether one has queue offset 0
+    from_zero: int  # the number of records from the last of those on
+
+
+def _queueless_part(found: DispatchRequests, rows: Ints) -> QueuelessPart:
+    rows = rows[np.argsort(found.log_offset[rows])]
+    zeros = np.flatnonzero(found.offset[rows] == 0)
+    last = len(rows) - int(zeros[-1]) if len(zeros) else 0
+    places = found.log_offset[rows]
+    return QueuelessPart(int(places[0]), int(places[-1]), len(rows), bool(len(zeros)), last)
+
+
 @dataclass(slots=True)
 class QueueTally:
     """The queue counts of a part of the log. Parts add up. Picklable."""
@@ -144,14 +170,15 @@ class QueueTally:
     listed: Counter[QueueId] = field(default_factory=Counter)  # records found in their place
     waiting: Counter[QueueId] = field(default_factory=Counter)  # not dispatched yet
     first_waiting: dict[QueueId, int] = field(default_factory=dict)  # log offset
-    queueless: Counter[QueueId] = field(default_factory=Counter)  # records without their queue
+    queueless: dict[QueueId, list[QueuelessPart]] = field(default_factory=dict)
     unlisted: dict[WhyUnlisted, UnlistedRun] = field(default_factory=dict)
 
     def add(self, other: QueueTally) -> None:
         """Add the counts of another part."""
         self.listed.update(other.listed)
         self.waiting.update(other.waiting)
-        self.queueless.update(other.queueless)
+        for queue, parts in other.queueless.items():
+            self.queueless.setdefault(queue, []).extend(parts)
         for queue, at in other.first_waiting.items():
             self.first_waiting[queue] = min(at, self.first_waiting.get(queue, at))
         for why, run in other.unlisted.items():
@@ -183,6 +210,7 @@ class ListedCheck:
         self._store, self._tally, self._findings = store, tally, findings
         self._waiting: list[DispatchRequests] = []
         self._queues: set[QueueId] = set()
+        self._begins: dict[QueueId, int] = {}
         self._entries = 0
 
     def add(self, found: DispatchRequests) -> None:
@@ -205,7 +233,7 @@ class ListedCheck:
     def _check_queue(self, queue: QueueId, found: DispatchRequests, rows: Ints) -> None:
         tally, state = self._tally, self._store.snapshot().queues.get(queue)
         if state is None:
-            tally.queueless[queue] += len(rows)
+            tally.queueless.setdefault(queue, []).append(_queueless_part(found, rows))
             return
         undispatched = np.zeros(len(rows), dtype=bool)
         if state.tail is not None:
@@ -225,8 +253,9 @@ class ListedCheck:
         same = compared.listed
         self._check_tags(queue, found, rows[same], compared.tags_code[same])
         self._tally.listed[queue] += int(same.sum())
+        earlier = ~same & (found.log_offset[rows] < self._beginning_of(queue))
         moved = ~same & (compared.place >= 0)
-        gone = ~same & ~moved
+        gone = ~same & ~moved & ~earlier
         shift = found.offset[rows] - compared.place
         zero = found.offset[rows] == 0
         for those, why in (
@@ -235,11 +264,19 @@ class ListedCheck:
             (gone & compared.taken & ~zero, _TAKEN),
             (gone & compared.taken & zero, _FIRST),
             (gone & compared.reused, _AGAIN),
-            (compared.lost, _MISSING),
+            (earlier, _EARLIER),
+            (compared.lost & ~earlier, _MISSING),
         ):
             if those.any():
                 run = _run_of(found, rows[those], np.abs(shift[those]))
                 self._tally.note(WhyUnlisted(queue, batch, why), run)
+
+    def _beginning_of(self, queue: QueueId) -> int:
+        """Where in the log a queue that begins with queue offset 0 begins: records of it before that place
+        are of an earlier topic of that name. 0 for other queues."""
+        if queue not in self._begins:
+            self._begins[queue] = _beginning_of(self._store.view, queue)
+        return self._begins[queue]
 
     def _check_tags(self, queue: QueueId, found: DispatchRequests, rows: Ints, codes: Ints) -> None:
         """Compare the tagsCode of entries with the records' tags. Times in the delay topic are not
@@ -260,6 +297,19 @@ class ListedCheck:
         )
 
 
+def _beginning_of(view: QueueView, queue: QueueId) -> int:
+    """See `ListedCheck._beginning_of`."""
+    if view.snapshot.queues[queue].min_offset > 0:
+        return 0
+    first = view.entries(queue, 0, 1)
+    for _, headers in view.log.whole_headers(first.log_offset, first.size):
+        requests = view.requests_of(DecodedRecords.of(headers))
+        for its, rows in requests.by_queue():
+            if its == queue and not requests.offset[rows[0]]:
+                return int(requests.log_offset[rows[0]])
+    return 0
+
+
 def _run_of(found: DispatchRequests, rows: Ints, places: Ints) -> UnlistedRun:
     """`rows`: in ascending order of queue offsets."""
     first, last = found.offset[rows], found.offset[rows] + found.count[rows] - 1
@@ -275,12 +325,15 @@ def _run_of(found: DispatchRequests, rows: Ints, places: Ints) -> UnlistedRun:
 
 def unlisted_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
     """Findings for records that their queue does not list at their queue offsets."""
-    order = list(_UNLISTED)
-    runs = tally.unlisted.items()
+    order, runs = list(_UNLISTED), tally.unlisted.items()
+    # A broker that dispatches two lives lists the first record of the later one behind the earlier.
+    of_two_lives = {
+        one.queue for one, run in runs if one.why in (_HIGH, _FIRST) and run.ranges[0] == (0, 0)
+    }
     for one, run in sorted(runs, key=lambda item: (item[0].queue, order.index(item[0].why))):
         severity, code, meaning, advice = _UNLISTED[one.why]
-        if one.why == _HIGH and run.ranges[-1][1] == 0:
-            advice = _LISTED_AGAIN
+        if one.queue in of_two_lives and one.why in (_HIGH, _FIRST, _TAKEN):
+            advice = _OF_TWO_LIVES
         least, most = run.places
         places = f"{least} to {most}" if least < most else str(most)
         yield Finding(
@@ -435,19 +488,58 @@ def waiting_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding
 
 
 def queueless_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
-    """Findings for records whose queue has no files. The queue is lost if its topic is still there, else
-    it was deleted."""
-    for queue, count in sorted(tally.queueless.items()):
-        lost = store.view.topics.most_queues(queue.topic) > 0
+    """Findings for records whose queue has no files.
+
+    If topics.json has the topic, the queue is lost, or the topic was created again and has no message in the
+    queue yet: not since a time of which another queue of the topic lists messages.
+    """
+    for queue, parts in sorted(tally.queueless.items()):
+        declared = store.view.topics.most_queues(queue.topic) > 0
+        count, last = sum(part.records for part in parts), _of_last_life(parts)
+        back = "brings them back"
+        if last < count:
+            back = (
+                f"brings back the last {last:,}, from when the topic was created for the last time"
+            )
+        if not declared:
+            severity, state = Severity.NOTE, "is gone with its topic"
+            advice = f"Normal after a topic was deleted; a rebuild {back}"
+        elif _begins_before(store, queue.topic, max(part.last for part in parts)):
+            severity, state = Severity.ERROR, "has no files, though its topic is there"
+            advice = _REBUILD
+        else:
+            severity = Severity.WARNING
+            state = (
+                "has no files, though its topic is there: it lost them, or the topic was deleted and created "
+                "again and has no message yet. No file tells which"
+            )
+            advice = f"Normal if the topic was created again; if not, a rebuild {back}: {_TO_NEW}"
         yield Finding(
-            Severity.ERROR if lost else Severity.NOTE,
-            "queue-missing" if lost else "queue-deleted",
+            severity,
+            "queue-missing" if declared else "queue-deleted",
             queue_folder(store, queue),
-            f"{counted(count, 'record')} of queue {queue.name} in the log, but the queue "
-            + ("has no files, though its topic is there" if lost else "is gone with its topic"),
-            _REBUILD if lost else "Normal after a topic was deleted; a rebuild brings them back",
+            f"{counted(count, 'record')} of queue {queue.name} in the log, but the queue {state}",
+            advice,
             count=count,
         )
+
+
+def _begins_before(store: MessageStore, topic: str, log_offset: int) -> bool:
+    """Whether a queue of a topic begins before a place in the log: the topic was not created since."""
+    for queue, state in store.snapshot().queues.items():
+        if queue.topic == topic and state.min_offset < state.max_offset:
+            first = store.view.entries(queue, state.min_offset, state.min_offset + 1)
+            if len(first) and first.points_to_record[0] and first.log_offset[0] < log_offset:
+                return True
+    return False
+
+
+def _of_last_life(parts: list[QueuelessPart]) -> int:
+    """The number of records from the last one with queue offset 0 on, in all parts of a log."""
+    count = 0
+    for part in sorted(parts):
+        count = part.from_zero if part.begins else count + part.records
+    return count
 
 
 def queue_folder(store: MessageStore, queue: QueueId, batch: bool = False) -> str:

@@ -22,7 +22,7 @@ from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import cannot_create, shown_path
 from rmq_store.escaping import LOG
 from rmq_store.files.changes import cut
-from rmq_store.files.journal import refuse_content
+from rmq_store.files.journal import refuse_content, refuse_uri
 from rmq_store.format.byte_layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE_DIR, INDEX_DIR
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.markers.lock_file import StoreLock
@@ -53,6 +53,7 @@ def make_store(
 ) -> WritableStore:
     """A new store without messages: see StoreWriter.create."""
     known, traits, root = StoreConfig.of(config), dialect(release), Path(path)
+    refuse_uri(os.fspath(path))
     _ = known.flushes_each_append  # raises for an unknown flushDiskType before a file is created
     try:
         refuse_content(root, "Use a new folder, or append_to for an existing store")

@@ -38,12 +38,12 @@ def write_parquet(
     Returns the counts of the rules, and as PARQUET the rows in the files. Raises the errors of the
     read, and OSError.
     """
-    folder = Path(path)
+    folder = Path(path).absolute()  # executors have a working folder of their own
     folder.mkdir(parents=True, exist_ok=True)
     for stale in (folder / _WHOLE, *folder.glob("*.parquet"), *folder.glob(".*.parquet")):
         stale.unlink(missing_ok=True)
     question = ReplayRows.of(
-        spec, plan, plan.ranges, partial(_write_share, path), columns=DEFAULT_NAMES
+        spec, plan, plan.ranges, partial(_write_share, folder), columns=DEFAULT_NAMES
     )
     with Progress("replay") as progress:
         handled = ask(question, plan.store, engine_of(spark), progress=progress)
@@ -56,13 +56,13 @@ def write_parquet(
 
 
 def _write_share(
-    folder: str, store: MessageStore, number: int, rows: Iterator[pa.RecordBatch]
+    folder: Path, store: MessageStore, number: int, rows: Iterator[pa.RecordBatch]
 ) -> int:
     """Write the rows of a share to its file, if it has any. Returns their number."""
     first = next(rows, None)
     if first is None:
         return 0
-    final = Path(folder, f"part-{number:05d}.parquet")
+    final = folder / f"part-{number:05d}.parquet"
     unfinished = final.with_name(f".{final.name}")
     count = waiting_bytes = 0
     waiting: list[pa.RecordBatch] = []

@@ -15,6 +15,7 @@ from rmq_store.arrow.encoding.checks import topic_fault
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.files.journal import refuse_uri
+from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import dialect
 from rmq_store.text.times import (
@@ -94,7 +95,7 @@ class ReplaySpec:
         plain["queue_map"] = [[*old, new] for old, new in self.queue_map.items()]
         for name in ("source", "to_store", "to_parquet", "failed"):
             if plain[name] is not None:
-                plain[name] = str(Path(plain[name]).resolve())
+                plain[name] = real_path(plain[name])
         loaded: dict[str, Any] = json.loads(json.dumps(plain))
         return loaded
 
@@ -132,6 +133,8 @@ def _check_target(spec: ReplaySpec) -> None:
         if spec.failed or spec.fifo_topics or spec.rate or spec.tls:
             raise _invalid("--failed, --fifo, --rate and --tls need --to-broker")
         return
+    if "/" in spec.to_broker:
+        raise _invalid("--to-broker is HOST:PORT, and no URI", found=spec.to_broker)
     if to_folder:
         raise _invalid("a replay to a broker cannot have another target: run two replays")
     if spec.queue_map:

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from rmq_store.cli.engines import on_broken_pipe
 from rmq_store.cli.option_names import ALL_OPTIONS, OnceCommand, show_refusal
+from rmq_store.cli.options import StorePath
 from rmq_store.errors import AccessError, StoreError, nearest, spoken_as
 from rmq_store.escaping import LOG, json_text
 from rmq_store.heap_settings import keep_freed_memory
@@ -224,7 +225,7 @@ def job(
                 is_flag=True,
                 help="Print the report as one JSON object, and the tables on stderr.",
             ),
-            click.argument("store", type=click.Path()),
+            click.argument("store", type=StorePath()),
         ):
             ask = add(ask)
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_store.errors import OsErrorsOf
 from rmq_store.files.remote.remote_store import shadow_of
+from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueSlice
 from rmq_store.tables import TABLES
 from rmq_store.text.progress import Progress
@@ -64,7 +65,7 @@ def provenance_of(
         of_topic[part.queue.queue_id] = (min(start, part.start), max(stop, part.stop))
     snapshot = pinned.snapshot
     return Provenance(
-        store=os.path.realpath(pinned.path),
+        store=real_path(pinned.path),
         broker_name=pinned.broker_name,
         log_range=(snapshot.log_start, snapshot.log_end),
         queues=queues,

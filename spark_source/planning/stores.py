@@ -10,6 +10,7 @@ from rmq_store import MessageStore
 from rmq_store.config.several_stores import expanded, names_of
 from rmq_store.errors import InvalidArgumentError, StoreError, nearest
 from rmq_store.escaping import LOG
+from rmq_store.files.remote.uri_filesystem import absolute
 from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
 
@@ -33,7 +34,17 @@ class LeftOut:
 
 
 def targets(asked: SourceOptions) -> list[Target]:
-    """The stores to open. Raises InvalidArgumentError if a pattern matches none."""
+    """The stores to open, by absolute paths: executors have a working folder of their own.
+
+    Raises InvalidArgumentError if a pattern matches none.
+    """
+    return [
+        Target(absolute(one.path), one.broker_name, one.broker_conf and absolute(one.broker_conf))
+        for one in _as_given(asked)
+    ]
+
+
+def _as_given(asked: SourceOptions) -> list[Target]:
     if asked.stores is not None:
         confs = _confs_by_name(asked.broker_conf, asked.stores)
         return [Target(path, name, confs.get(name)) for name, path in asked.stores.items()]

@@ -209,15 +209,17 @@ def test_the_older_record_of_a_topic_that_was_created_again_is_no_damage(tmp_pat
     assert {f.code for f in report.findings if f.severity is not Severity.NOTE} <= {
         "consumer-ahead"
     }
-    assert sum(f.count for f in report.findings if f.code == "queue-offset-used-again") == 100
+    (earlier,) = [f for f in report.findings if f.code == "queue-earlier-life"]
+    assert (earlier.severity, earlier.count) == (Severity.NOTE, 100)
+    assert "queue offsets 0 to 99:" in earlier.meaning
 
 
 @pytest.mark.parametrize("queue", [ORDERS, QueueId("payments", 1)])
-def test_two_records_with_queue_offset_0_are_both_listed_and_the_next_one_is_reported(
+def test_a_queue_that_a_broker_made_of_two_lives_of_a_topic_is_one_that_a_rebuild_mends(
     queue: QueueId, tmp_path: Path
 ) -> None:
-    """As a broker does (ConsumeQueue#putMessagePositionInfo): the record with offset 1 finds its
-    place taken."""
+    """A broker lists both records with queue offset 0 (ConsumeQueue#putMessagePositionInfo), and the one
+    with offset 1 finds its place taken."""
     golden = unpack("clean-5.5.0", tmp_path)
     units = units_of(golden, *queue)
     places = renumber(golden, *queue, lambda n: max(0, n - 1))
@@ -229,26 +231,27 @@ def test_two_records_with_queue_offset_0_are_both_listed_and_the_next_one_is_rep
             pass
     assert (moved.count, lost.count) == (1, 1)
     assert "1 places too high" in moved.meaning
-    assert "a broker lists both" in moved.advice
+    assert moved.advice == lost.advice
+    assert "rmqstore rebuild lists the new ones" in moved.advice
     assert f"queue offset 1; the first: log offset {places[2]}" in lost.meaning
-    assert "rebuild skips them too" in lost.advice
     # The entry of the second record is another finding of reads that compare.
     named = {error.entry.log_offset for error in met if error.entry is not None}
     assert {places[2]} <= named <= {places[1], places[2]}
 
 
-def test_an_unlisted_record_with_queue_offset_0_is_not_said_to_be_skipped_by_rebuild(
-    tmp_path: Path,
-) -> None:
+def test_a_rebuild_lists_the_last_life_of_a_queue_that_lists_an_earlier_one(tmp_path: Path) -> None:
     golden, skipped = twice(tmp_path, 1)
     with golden.open() as store:
         (finding,) = verify(store).findings
     assert f"queue offset 0; the first: log offset {skipped[0]}" in finding.meaning
     assert "a broker skips" not in finding.meaning
+    assert "rmqstore rebuild lists the new ones" in finding.advice
     report = rebuild(golden.path, tmp_path / "rebuilt")
-    assert report.recovery.left_out[ORDERS].queue_offset == 1
+    assert (report.all_well, report.recovery.earlier_lives) == (True, {ORDERS: 1})
     with MessageStore.open(tmp_path / "rebuilt") as rebuilt:
-        assert skipped[0] in rebuilt.entries(ORDERS, 0, 3).log_offset.tolist()
+        entries = rebuilt.entries(ORDERS, 0, rebuilt.max_offset(*ORDERS))
+        assert verify(rebuilt).nothing_wrong
+    assert entries.log_offset[0] == skipped[0]
 
 
 def test_an_entry_too_many_is_not_called_normal_after_a_rebuild(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from rmq_store.config.several_stores import names_of
 from rmq_store.errors import InvalidArgumentError, NotAStoreError, UnknownQueueError
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import missing_shares, shares_of
-from spark_source.planning.pinned_plan import PinnedStore, pin_all
+from spark_source.planning.pinned_plan import PinnedStore, pin, pin_all
 from tests.conftest import unpack, user_topic
 from tests.support.spark.reads import rows_of
 from tests.support.spark.selections import NAME, PLACE, Golden, plan_of
@@ -103,6 +103,23 @@ def test_stores_of_one_folder_name_are_named_by_where_their_paths_differ(
     for how in ({"path": pattern}, {"paths": json.dumps(paths)}):
         rows = rows_of({**how, "topic": "orders", **PLACE})
         assert set(by_broker(rows)) == {"broker-a", "broker-b"}
+
+
+def test_plans_have_absolute_paths(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor of a cluster works in a folder of its own."""
+    os.symlink(golden("clean-5.5.0").path, tmp_path / "store")
+    (tmp_path / "broker.conf").write_text("")
+    monkeypatch.chdir(tmp_path)
+    store, conf = str(tmp_path / "store"), str(tmp_path / "broker.conf")
+    for options in (
+        {"path": "store", "brokerConf": "broker.conf"},
+        {"path": "st*", "brokerConf": "./broker.conf"},
+        {"stores": '{"b": "store/"}', "brokerConf": '{"b": "broker.conf"}'},
+    ):
+        pinned = pin(parse_options(options)).store
+        assert (pinned.path, pinned.broker_conf) == (store, conf)
 
 
 @pytest.mark.parametrize(

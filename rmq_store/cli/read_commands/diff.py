@@ -8,7 +8,7 @@ import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import StoreArgs, config_option, json_option
+from rmq_store.cli.options import StoreArgs, StorePath, config_option, json_option
 from rmq_store.cli.printing import print_table, say
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
@@ -17,8 +17,8 @@ _SHOWN = ("what", "name", "first", "count", "meaning")
 
 
 @click.command(cls=OnceCommand)
-@click.argument("store", type=click.Path())
-@click.argument("other", type=click.Path())
+@click.argument("store", type=StorePath())
+@click.argument("other", type=StorePath())
 @config_option
 @click.option(
     "--other-conf",

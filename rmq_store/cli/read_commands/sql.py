@@ -14,6 +14,7 @@ from rmq_store.cli.messages import Damage, raw_option, table_options
 from rmq_store.cli.option_names import KEYS, SYSTEM, OnceCommand
 from rmq_store.cli.options import (
     StoreArgs,
+    StorePath,
     history_option,
     json_option,
     skip_damaged_option,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     "--store",
     "others",
     multiple=True,
-    type=click.Path(),
+    type=StorePath(),
     help="Another store, or a pattern of some; repeatable. Column brokerName names the store of a row.",
 )
 @click.option("--key", "keys", type=word, metavar="KEY", multiple=True, help=KEYS)

@@ -15,6 +15,7 @@ from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import LOG, OnceCommand
 from rmq_store.cli.options import (
     StoreArgs,
+    StorePath,
     config_option,
     json_option,
     one_target,
@@ -31,7 +32,7 @@ from rmq_store.text.sizes import counted
 
 
 @click.command(cls=OnceCommand)
-@click.argument("store", type=click.Path())
+@click.argument("store", type=StorePath())
 @target_option
 @click.option("--log", type=click.Choice(LOG_MODES), default="copy", show_default=True, help=LOG)
 @click.option(
@@ -134,3 +135,4 @@ def _lines(report: RebuildReport) -> Iterator[str]:
     if recovery.entries_after_log:
         yield line_of_lost_end(recovery.entries_after_log, report.source_end)
     yield from recovery.lines_of_left_out()
+    yield from recovery.lines_of_earlier_lives()

@@ -8,7 +8,13 @@ import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import config_option, json_option, warn_of, warn_of_short_queues
+from rmq_store.cli.options import (
+    StorePath,
+    config_option,
+    json_option,
+    warn_of,
+    warn_of_short_queues,
+)
 from rmq_store.cli.printing import print_json
 from rmq_store.errors import StoreError
 from rmq_store.escaping import printable
@@ -18,7 +24,7 @@ _WHAT_APPLY_DOES = "--apply repairs the store, and then looks for messages that 
 
 
 @click.command(cls=OnceCommand)
-@click.argument("store", type=click.Path())
+@click.argument("store", type=StorePath())
 @click.option(
     "--method",
     "mode",

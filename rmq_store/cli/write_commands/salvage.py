@@ -13,6 +13,7 @@ from rmq_store.admin.moved_records import NAMES_NOTHING
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
+    StorePath,
     config_option,
     json_option,
     one_target,
@@ -46,7 +47,7 @@ _ENDED = {
 
 
 @click.command(cls=OnceCommand)
-@click.argument("store", type=click.Path())
+@click.argument("store", type=StorePath())
 @target_option
 @click.option(
     "--raw",

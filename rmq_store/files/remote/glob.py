@@ -10,7 +10,6 @@ from typing import Any
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.files.remote.uri_filesystem import file_system, from_remote
 
-_SETTINGS = re.compile(r"\?.*=")
 _MAGIC = re.compile(r"[*?\[]")
 
 
@@ -24,13 +23,11 @@ def matching(uri: str, options: Mapping[str, str] | None = None) -> list[str]:
 
     An address that exists literally matches itself. `options`: as for `MessageStore.open`. `*` and
     `?` match neither a slash nor a leading dot. Raises InvalidArgumentError for a pattern in the
-    bucket's name or for credentials in the address, AccessError.
+    bucket's name, AccessError.
     """
     # Not urlsplit: it treats the text after a question mark as a query.
     scheme, _, rest = uri.partition("://")
     place, _, path = rest.partition("/")
-    if "@" in place or _SETTINGS.search(rest):
-        file_system(uri, options)  # raises without quoting the credentials
     if has_pattern(place):
         raise InvalidArgumentError(
             f"{scheme}://{place}",

@@ -17,7 +17,7 @@ from typing import Any
 
 from rmq_store.errors import SHOWN_AS, NotAStoreError
 from rmq_store.escaping import warn_once
-from rmq_store.files.remote.uri_filesystem import file_system, from_remote
+from rmq_store.files.remote.uri_filesystem import file_system, from_remote, in_an_object_store
 from rmq_store.files.safe_paths import is_plain_name
 
 
@@ -110,6 +110,13 @@ def shadow_of(path: str) -> Shadow | None:
         if path.startswith(folder + os.sep):
             return shadow
     return None
+
+
+def refuse_remote(root: str | os.PathLike[str]) -> None:
+    """Raise InvalidArgumentError for the root of a store in an object store: its files here are stand-ins."""
+    shadow = _SHADOWS.get(os.fspath(root))
+    if shadow is not None:
+        raise in_an_object_store(shadow.uri)
 
 
 def open_shadow(

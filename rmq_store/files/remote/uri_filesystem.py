@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rmq_store.errors import AccessError, InvalidArgumentError, MissingFileError, StoreError
+from rmq_store.escaping import without_credentials
 
 _URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 # As Arrow words it. The text also has the key, whose name may be a number, and the id of the request.
@@ -17,18 +18,64 @@ _IS_GONE = re.compile(
     r"AWS Error NO_SUCH_|HTTP status(?: code:)? 404\b|Status\(NOT_FOUND|Azure Error: \[\w*NotFound\]"
 )
 
+# Causes as Arrow and the clients in it word them: names of errors and texts of curl, nothing of the user.
+_CAUSE = re.compile(
+    r"AWS Error [A-Z_]+|HTTP status(?: code:)? \d{3}|curlCode: \d+, [A-Za-z' ]+"
+    r"|CURL error \[\d+\]=[A-Za-z' ]+|(?<=Status\()[A-Z_]+|Azure Error: \[\w+\]"
+    r"|Unrecognized filesystem type|Cannot parse URI|Unable to load lib\w+"
+)
+
 
 def local_path(path: str) -> str:
-    """The path without `file://`, or `file:` as Hadoop has it; a URI of an object store as it is."""
+    """The path without `file://`, or `file:` as Hadoop has it; a URI of an object store as it is.
+
+    Every path of a store that a user gives comes through here. Raises InvalidArgumentError for a URI with
+    credentials.
+    """
     for scheme in ("file://", "file:"):
         if path.startswith(f"{scheme}/"):
             return path.removeprefix(scheme)
+    if without_credentials(path) != path:
+        raise _with_settings(path)
     return path
+
+
+def _with_settings(uri: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        uri,
+        reason="credentials or settings in a path would appear in plans and logs",
+        advice="Set them in the environment, or with option storageOptions",
+    )
 
 
 def is_uri(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a URI with a file system, such as s3://bucket/store."""
     return _URI.match(os.fspath(path)) is not None
+
+
+def absolute(path: str) -> str:
+    """The path for a process with another working folder: a local one made absolute, a URI as it is.
+
+    Raises InvalidArgumentError for a URI with credentials.
+    """
+    local = local_path(path)
+    return local if is_uri(local) else os.path.abspath(local)
+
+
+def real_path(path: str) -> str:
+    """The path by which to know a store again: a local one without links, a URI as it is."""
+    local = absolute(path)
+    return local if is_uri(local) else os.path.realpath(local)
+
+
+def in_an_object_store(address: str) -> InvalidArgumentError:
+    """The error for the address of a store where only a folder will do."""
+    return InvalidArgumentError(
+        address,
+        reason="this works on a folder, and not on an object store",
+        advice="Copy the store into a folder. Commands that print messages and tables, and rmqstore report, "
+        "read it where it is",
+    )
 
 
 class StorageOptions(dict[str, str]):
@@ -47,14 +94,11 @@ def file_system(uri: str, options: Mapping[str, str] | None) -> tuple[Any, str]:
     """
     from pyarrow import fs as pafs  # slow import: loads every file system
 
-    parts = urlsplit(uri)
-    if parts.username or parts.password or parts.query:
-        raise InvalidArgumentError(
-            f"{parts.scheme}://{parts.hostname or ''}{parts.path}",
-            reason="credentials or settings in a path would appear in plans and logs",
-            advice="Set them in the environment, or with option storageOptions",
-        )
+    local_path(uri)
     try:
+        parts = urlsplit(uri)
+        if parts.query:
+            raise _with_settings(uri.partition("?")[0])
         if options and parts.scheme == "s3":
             return pafs.S3FileSystem(**_typed(options)), f"{parts.netloc}{parts.path}"
         if options and parts.scheme in ("gs", "gcs"):
@@ -71,7 +115,8 @@ def _typed(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def from_remote(where: str, error: BaseException, doing: str) -> StoreError:
-    """Our error for an object store's error. Names only its type: its text may quote credentials."""
+    """Our error for an object store's error, with the cause as far as its text has words that are known: the
+    rest may quote credentials."""
     if isinstance(error, FileNotFoundError) or _IS_GONE.search(str(error)):
         return MissingFileError(
             where,
@@ -80,9 +125,18 @@ def from_remote(where: str, error: BaseException, doing: str) -> StoreError:
         )
     return AccessError(
         where,
-        reason=f"{doing} failed ({type(error).__name__})",
+        reason=f"{doing} failed: {_cause(error)}",
         advice="Check the address, the credentials in the environment or in storageOptions, and the network",
     )
+
+
+def _cause(error: BaseException) -> str:
+    """What a file system says of an error, without values of this user."""
+    if isinstance(error, TypeError):
+        return "storageOptions has a name or a value that the file system's class does not take"
+    words = dict.fromkeys(match[0].strip() for match in _CAUSE.finditer(str(error)))
+    code = getattr(error, "errno", None)
+    return ", ".join(words) or (os.strerror(code) if code else type(error).__name__)
 
 
 def parse_storage_options(value: str) -> StorageOptions:
