@@ -24,14 +24,18 @@ _ROWS = 100
 _FACTS = ("fact", "value")
 
 
-def facts(named: Named, info: StoreInfo) -> Section:
-    """What the store is and how it ended (the answer of `rmqstore info`)."""
+def facts(named: Named, info: StoreInfo, *, verified: bool) -> Section:
+    """What the store is and how it ended (the answer of `rmqstore info`).
+
+    `verified`: the section about damage has all of it.
+    """
+    damaged = () if verified else _damaged(named, info.damage)
     rows = [[text(name), text(value)] for name, value in facts_of(info)]
     return Section(
         "facts",
         "The store",
         grids=[Grid("facts-of-store", "", _FACTS, rows)],
-        remarks=[*_ending(named, info), *_damaged(named, info.damage)],
+        remarks=[*_ending(named, info), *damaged],
         commands=[named.command("info")],
     )
 
@@ -109,14 +113,18 @@ def damage(inquiry: Inquiry) -> Section:
             f"{counted(report.queues, 'queue')}, {counted(len(report.index), 'index file')}."
             + ("" if len(report.findings) else " Nothing is wrong."),
             grids=_findings_grids(report.findings),
-            remarks=[_remark(inquiry, finding) for finding in report.findings],
+            remarks=[
+                *_notes(inquiry),
+                *(_remark(inquiry, kind, places) for kind, places in report.findings.kinds()),
+            ],
+            verdict=report.verdict,
         )
     found = [
         *config_findings(inquiry.store),
         *progress_findings(inquiry.store),
         *_index_beyond(inquiry.store),
     ]
-    warnings = list(_lost(inquiry))
+    warnings = [*_losses(inquiry), *_notes(inquiry)]
     nothing = "Nothing was found in what was looked at." if not found and not warnings else ""
     return replace(
         section,
@@ -150,20 +158,23 @@ def _index_beyond(store: MessageStore) -> Iterator[Finding]:
             )
 
 
-def _lost(inquiry: Inquiry) -> Iterator[Remark]:
-    """The store's warnings, but for those that `info` has given already.
-
-    Only losses are errors: what follows the log's end was perhaps written while the store was copied.
-    """
-    view, look = inquiry.store.view, inquiry.command("verify")
-    for what in losses(view, listed=False):
-        yield Remark(Severity.ERROR, spoken(what), look)
-    for what in notes(view, listed=False):
-        yield Remark(Severity.WARNING, spoken(what), look)
+def _losses(inquiry: Inquiry) -> Iterator[Remark]:
+    """The store's losses, but for those that `info` has given already."""
+    for what in losses(inquiry.store.view, listed=False):
+        yield Remark(Severity.ERROR, spoken(what), inquiry.command("verify"))
 
 
-def _remark(inquiry: Inquiry, finding: Finding) -> Remark:
-    return Remark(finding.severity, f"{finding.code}: {finding.meaning}", inquiry.command("verify"))
+def _notes(inquiry: Inquiry) -> Iterator[Remark]:
+    """What may be lost, or is elsewhere: what follows the log's end was perhaps written while the store was
+    copied."""
+    for what in notes(inquiry.store.view, listed=False):
+        yield Remark(Severity.WARNING, spoken(what), inquiry.command("verify"))
+
+
+def _remark(inquiry: Inquiry, finding: Finding, places: int = 1) -> Remark:
+    times = f" ({places} places)" if places > 1 else ""
+    text = f"{finding.code}{times}: {finding.meaning}"
+    return Remark(finding.severity, text, inquiry.command("verify"))
 
 
 def _findings_grids(findings: Iterable[Finding]) -> list[Grid]:

@@ -27,13 +27,15 @@ class Bounds:
 
     `entries`: of queues, 20 bytes each. `held`: messages of the broker's own topics, for each section.
     `offsets`: of consumer groups. `unindexed`: bytes of the log without an index, which finding the
-    copies of delayed and prepared messages reads.
+    copies of delayed and prepared messages reads. `verified`: bytes of the log that are checked without
+    being asked for, which takes seconds.
     """
 
     entries: int = 20_000_000
     held: int = 50_000
     offsets: int = 50_000
     unindexed: int = 1 << 30
+    verified: int = 4 << 30
 
 
 NO_BOUNDS = Bounds(*[1 << 62] * 4)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rmq_store.text.sizes import size
 from rmq_store.text.times import shown_duration, shown_time
 from rmq_store.verify.findings import Severity
+from rmq_store.verify.verdict import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,6 +86,7 @@ class Section:
     unseen: Sequence[str] = ()
     commands: Sequence[Command] = ()
     missing: LeftOutSection | None = None
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,12 @@ class Report:
         order = list(Severity)
         found = [remark for section in self.sections for remark in section.remarks]
         return sorted(found, key=lambda remark: -order.index(remark.severity))
+
+    @property
+    def verdict(self) -> list[tuple[str, str]]:
+        """The lines of the verdict; none if the whole log was not checked."""
+        verdicts = (section.verdict for section in self.sections)
+        return [line for verdict in verdicts if verdict is not None for line in verdict.lines()]
 
     def count(self, severity: Severity) -> int:
         """The number of findings of a severity."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import NamedTuple
 
-from rmq_store.admin.info import store_info
+from rmq_store.admin.info import StoreInfo, store_info
 from rmq_store.errors import StoreError
 from rmq_store.escaping import LOG
 from rmq_store.files.remote.uri_filesystem import is_uri
@@ -59,28 +59,31 @@ def store_report(
 ) -> Report:
     """A report of the store at `path`. Changes nothing in it.
 
-    `verify`: check the whole log. `everything`: read all that `bounds` would leave out. `now_ms`: the
-    moment of the report, by default that of the clock. `on_open`: is given the open store, and returns
-    what is called with bytes of the log that were checked. Raises StoreError if neither the summary nor
-    the store can be read; damage in parts of the store becomes part of the report.
+    `verify`: check the whole log, also if it is larger than `bounds` has it. `everything`: read all that
+    `bounds` would leave out. `now_ms`: the moment of the report, by default that of the clock. `on_open`: is
+    given the open store whose log is checked, and returns what is called with the bytes that were. Raises
+    StoreError if neither the summary nor the store can be read; damage in parts of the store becomes part of
+    the report.
     """
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     named = Named.of(path, broker_conf, broker_name)
     limits = NO_BOUNDS if everything else bounds or Bounds()
     sections: list[Section] = []
     summary: StoreError | None = None
+    info: StoreInfo | None = None
     try:
         if is_uri(named.path):
             sections.append(facts_and_damage.facts_of_remote(named))
         else:
             info = store_info(path, broker_name=broker_name, broker_conf=broker_conf)
-            sections.append(facts_and_damage.facts(named, info))
     except StoreError as error:
         summary = error
         sections.append(missing("facts", "The store", error, named.command("verify")))
     try:
         with MessageStore.open(path, broker_conf=broker_conf, broker_name=broker_name) as store:
-            inquiry = Inquiry(store, named, limits, now, verify, on_open(store))
+            checked = verify or is_quickly_verified(store, limits)
+            progress = on_open(store) if checked else None
+            inquiry = Inquiry(store, named, limits, now, checked, progress)
             sections += _made(inquiry)
     except StoreError as error:
         if summary is not None or is_uri(named.path):
@@ -88,7 +91,16 @@ def store_report(
         sections += [
             missing(one.anchor, one.title, error, named.command(*one.command)) for one in _SECTIONS
         ]
+    if info is not None:
+        verified = any(section.verdict is not None for section in sections)
+        sections.insert(0, facts_and_damage.facts(named, info, verified=verified))
     return Report(named.path, now, version("rmqstore"), sections)
+
+
+def is_quickly_verified(store: MessageStore, bounds: Bounds) -> bool:
+    """Whether a check of the whole log takes seconds."""
+    chain = store.log.chain
+    return chain.cost.grows and chain.stop - chain.start <= bounds.verified
 
 
 def _with_few_remarks(section: Section) -> Section:

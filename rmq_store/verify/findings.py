@@ -96,6 +96,13 @@ class Findings:
     def __len__(self) -> int:
         return len(self.kept) + len(self.further)
 
+    def kinds(self) -> Iterator[tuple[Finding, int]]:
+        """The first finding of each code, the worst first, and how many there are of it."""
+        codes: dict[str, list[Finding]] = {}
+        for finding in self:
+            codes.setdefault(finding.code, []).append(finding)
+        yield from ((found[0], len(found)) for found in codes.values())
+
     @property
     def nothing_wrong(self) -> bool:
         """Whether there are only notes, or no findings."""

@@ -31,7 +31,7 @@ from rmq_store.verify.findings import Severity
     help="The HTML file to write. An earlier report is replaced.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace a file that is not a report, too.")
-@click.option("--verify", is_flag=True, help="Check the whole log, as rmqstore verify does.")
+@click.option("--verify", is_flag=True, help="Check the whole log, also where that takes long.")
 @click.option(
     "--all", "everything", is_flag=True, help="Read everything, however large the store is."
 )
@@ -49,8 +49,6 @@ def report(at: StoreArgs, output: Path, overwrite: bool, verify: bool, everythin
     with ExitStack() as stack:
 
         def on_open(opened: MessageStore) -> OnProgress | None:
-            if not verify:
-                return None
             length = opened.log.chain.stop - opened.log.chain.start
             return stack.enter_context(Progress("verify", length))
 
@@ -64,7 +62,11 @@ def report(at: StoreArgs, output: Path, overwrite: bool, verify: bool, everythin
         )
     write_whole(output, html_of(found))
     counts = ", ".join(found.counted(one) for one in reversed(Severity))
-    unchecked = "" if verify else "; the log was not checked (--verify checks it)"
+    for word, line in found.verdict:
+        say(f"{word:<8} {line}")
+    unchecked = (
+        "" if found.verdict else "; not verified: rmqstore report --verify, or rmqstore verify"
+    )
     say(f"{output}: {counts}{unchecked}")
     if found.failed:
         say(f"rmqstore: sections that could not be made: {', '.join(found.failed)}", err=True)

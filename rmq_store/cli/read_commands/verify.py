@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -18,7 +17,6 @@ from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 
 if TYPE_CHECKING:
-    from rmq_store.verify.findings import Finding
     from rmq_store.verify.verify_store import VerifyReport
 
 _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
@@ -69,7 +67,8 @@ def print_findings(wanted: Wanted, as_json: bool, *, verbose: bool = False) -> V
             f"{count_of_problems(report)}: {counted(report.records, 'record')}, "
             f"{counted(report.queues, 'queue')}, {counted(len(report.index), 'index file')}"
         )
-        for finding, places in _shown(report.findings, verbose):
+        every = ((finding, 1) for finding in report.findings)
+        for finding, places in every if verbose else report.findings.kinds():
             severity = finding.severity.value
             name = click.style(f"{severity:<8}", fg=_COLOURS[severity])
             where = "" if finding.start is None else f" {finding.start}..{finding.stop}"
@@ -81,14 +80,3 @@ def print_findings(wanted: Wanted, as_json: bool, *, verbose: bool = False) -> V
         if lock.held is not False:
             say(f"lock {lock}")
     return report
-
-
-def _shown(findings: Iterable[Finding], verbose: bool) -> Iterator[tuple[Finding, int]]:
-    """Each finding to print, and how many places it stands for: the first one of each kind, or all."""
-    if verbose:
-        yield from ((finding, 1) for finding in findings)
-        return
-    kinds: dict[str, list[Finding]] = {}
-    for finding in findings:
-        kinds.setdefault(finding.code, []).append(finding)
-    yield from ((kind[0], len(kind)) for kind in kinds.values())
