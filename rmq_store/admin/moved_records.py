@@ -8,15 +8,17 @@ the numbers of half messages that are not in the new store; without any it is le
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import Ints, Mask
 from rmq_store.format.byte_layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from rmq_store.format.queues import QueueId
 from rmq_store.system_topics.open_state import (
     HALF,
     HALF_OF_OP,
@@ -28,11 +30,10 @@ from rmq_store.system_topics.open_state import (
     kind_of,
     numbers_of_op,
 )
-from rmq_store.writing.accepted_rows import AcceptedRows
+from rmq_store.writing.accepted_rows import AcceptedRows, append_accepted
+from rmq_store.writing.store_writer import StoreWriter
 
 NAMES_NOTHING = "namesNothing"
-
-Append = Callable[[pa.RecordBatch], AcceptedRows]
 
 
 @dataclass(slots=True)
@@ -40,6 +41,7 @@ class _Own:
     """A half or op message, or a committed one, of a batch: what it is called, and what it names."""
 
     row: int
+    is_op: bool = False
     called: list[HalfName] = field(default_factory=list)
     names: list[HalfName] = field(default_factory=list)
     places: list[int] = field(default_factory=list)  # log offsets
@@ -56,8 +58,8 @@ class _Place:
 class MovedRecords:
     """Appends records in the order of their log. `left_out` counts those that are not open, by reason."""
 
-    def __init__(self, state: OpenState, append: Append) -> None:
-        self._state, self._append = state, append
+    def __init__(self, state: OpenState, writer: StoreWriter) -> None:
+        self._state, self._writer = state, writer
         self.left_out: Counter[str] = Counter()
         self._halves: dict[HalfName, _Place] = {}
         self._new_log_offset: dict[int, int] = {}
@@ -73,22 +75,51 @@ class MovedRecords:
     ) -> Iterator[AcceptedRows]:
         """Append rows with these old places: gives what was accepted and refused, in parts.
 
-        A part ends where a row names a half message of the same part, whose place is not known yet.
+        Where the new store refuses a row, the places of half messages are not known before they are
+        appended: then a part ends where a row names a half message of the same part.
         """
         kept = np.ones(batch.num_rows, np.bool_)
+        owns = list(self._own_rows(batch, queue_offset, log_offset, kept))
+        done = self._append_whole(batch, log_offset, kept, owns)
+        if done is not None:
+            yield done
+            return
         start, called, places = 0, set[HalfName](), set[int]()
-        owns: list[_Own] = []
-        for own in self._own_rows(batch, queue_offset, log_offset, kept):
+        part: list[_Own] = []
+        for own in owns:
             if not (called.isdisjoint(own.names) and places.isdisjoint(own.places)):
-                yield self._append_part(batch, log_offset, kept, owns, start, own.row)
-                start, owns = own.row, []
+                yield self._append_part(batch, log_offset, kept, part, start, own.row)
+                start, part = own.row, []
                 called.clear()
                 places.clear()
-            owns.append(own)
+            part.append(own)
             called.update(own.called)
             if own.called:
                 places.add(int(log_offset[own.row]))
-        yield self._append_part(batch, log_offset, kept, owns, start, batch.num_rows)
+        yield self._append_part(batch, log_offset, kept, part, start, batch.num_rows)
+
+    def _append_whole(
+        self, batch: pa.RecordBatch, log_offset: Ints, kept: Mask, owns: list[_Own]
+    ) -> AcceptedRows | None:
+        """Append all rows, whose half messages get the next queue offsets; None if one is refused."""
+        inside: dict[HalfName, _Place] = {}
+        rows_of: dict[int, int] = {}
+        ends: Counter[QueueId] = Counter()
+        for own in owns:
+            if own.called:
+                queue, old = QueueId(*own.called[0][:2]), int(log_offset[own.row])
+                offset = self._writer.max_offset(*queue) + ends[queue]
+                inside.update(dict.fromkeys(own.called, _Place(offset, old)))
+                ends[queue] += 1
+                rows_of[old] = own.row
+        if any(own.places and own.is_op and own.places[0] in rows_of for own in owns):
+            return None  # a text that names a log offset of the same batch
+        try:
+            return self._append_part(
+                batch, log_offset, kept.copy(), owns, 0, len(kept), inside, rows_of
+            )
+        except (InvalidArgumentError, InvalidMessageError):
+            return None
 
     def _own_rows(
         self, batch: pa.RecordBatch, queue_offset: Ints, log_offset: Ints, kept: Mask
@@ -115,10 +146,11 @@ class MovedRecords:
             elif kind == OP:
                 half, half_place = HALF_OF_OP[name[0]], _number_in(stored, HALF_PLACE)
                 if half_place is not None:
-                    yield _Own(row, places=[half_place])
+                    yield _Own(row, True, places=[half_place])
                 else:
                     numbers = numbers_of_op(batch["body"][row].as_py())
-                    yield _Own(row, names=[(half, queue_id, number) for number in numbers])
+                    names_of = [(half, queue_id, number) for number in numbers]
+                    yield _Own(row, True, names=names_of)
 
     def _append_part(
         self,
@@ -128,51 +160,55 @@ class MovedRecords:
         owns: list[_Own],
         start: int,
         stop: int,
+        inside: Mapping[HalfName, _Place] | None = None,
+        rows_of: Mapping[int, int] | None = None,
     ) -> AcceptedRows:
+        """Append the rows from `start` to `stop`.
+
+        `inside` and `rows_of`: the names and the rows of half messages among them. With these, one refused
+        row is an error, before a byte is written.
+        """
         part = batch.slice(start, stop - start)
         bodies: dict[int, bytes] = {}
         properties: dict[int, bytes] = {}
         prepared = part["preparedTransactionOffset"].to_numpy().copy()
+        halves = np.full(len(part), -1, dtype=np.int64)
+        nothing = 0
         for own in owns:
             row = own.row - start
             stored = part["rawProperties"][row].as_py()
             if own.called:
                 properties[row] = _with_number(stored, ORIGINAL, None)
-            elif kind_of(part["topic"][row].as_py()) is None:
+            elif not own.is_op:
                 prepared[row] = self._new_log_offset.get(own.places[0], 0)
+                halves[row] = (rows_of or {}).get(own.places[0], -1)
             elif own.places:
                 new = self._new_log_offset.get(own.places[0])
                 properties[row] = _with_number(stored, HALF_PLACE, new)
                 kept[own.row] = new is not None
             else:
-                numbers = [f"{place.queue_offset}," for place in self._end(own.names)]
+                places = (self._halves.get(name) or (inside or {}).get(name) for name in own.names)
+                numbers = [f"{place.queue_offset}," for place in places if place is not None]
                 bodies[row] = "".join(numbers).encode()
                 kept[own.row] = bool(numbers)
-            self.left_out[NAMES_NOTHING] += not kept[own.row]
+            nothing += not kept[own.row]
         part = _with_values(part, bodies, properties, prepared)
         rows = start + np.flatnonzero(kept[start:stop])
-        done = self._append(part if len(rows) == len(part) else part.take(pa.array(rows - start)))
-        self._learn_of(batch, log_offset, owns, rows, done)
+        some = part if len(rows) == len(part) else part.take(pa.array(rows - start))
+        if inside is None:
+            done = append_accepted(self._writer, some)
+        else:
+            number = np.cumsum(kept) - 1  # of each row among those that are kept
+            named = np.where(halves >= 0, number[halves], -1)[rows]
+            places_of = self._writer.append_batch(some, copied=True, halves=named)
+            done = AcceptedRows(np.arange(len(rows)), places_of, [])
+        self.left_out[NAMES_NOTHING] += nothing
+        self._learn_of(log_offset, owns, rows, done)
         refused = [(int(rows[row]), error) for row, error in done.refused]
         return AcceptedRows(rows[done.rows], done.places, refused)
 
-    def _end(self, names: list[HalfName]) -> Iterator[_Place]:
-        """The places of the half messages that an op message names, which nothing names after it."""
-        for name in names:
-            place = self._halves.pop(name, None)
-            if place is not None:
-                self._new_log_offset.pop(place.old_log_offset, None)
-                yield place
-
-    def _learn_of(
-        self,
-        batch: pa.RecordBatch,
-        log_offset: Ints,
-        owns: list[_Own],
-        rows: Ints,
-        done: AcceptedRows,
-    ) -> None:
-        """Note the new places of the half messages of a part."""
+    def _learn_of(self, log_offset: Ints, owns: list[_Own], rows: Ints, done: AcceptedRows) -> None:
+        """Note the new places of the half messages of a part, and forget those that it ended."""
         new = dict(zip(rows[done.rows].tolist(), range(len(done.rows)), strict=True))
         for own in owns:
             at = new.get(own.row)
@@ -180,6 +216,10 @@ class MovedRecords:
                 places = done.places
                 new_places = int(places.queue_offset[at]), int(places.commit_log_offset[at])
                 self.learn(own.called[0], int(log_offset[own.row]), *new_places)
+        for name in (name for own in owns for name in own.names):
+            place = self._halves.pop(name, None)
+            if place is not None:
+                self._new_log_offset.pop(place.old_log_offset, None)
 
 
 def _with_values(

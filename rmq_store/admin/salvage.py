@@ -182,7 +182,7 @@ class _Salvaging:
     ) -> None:
         self._store, self._writer, self._report, self._state = store, writer, report, state
         self._append = partial(append_accepted, writer)
-        self._moved = None if state is None else MovedRecords(state, self._append)
+        self._moved = None if state is None else MovedRecords(state, writer)
         self._config = CarriedConfig(store.path)
         self._committed = [
             (group, QueueId(topic, queue_id), offset)

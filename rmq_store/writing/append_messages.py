@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, prepare
+from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, Prepared, prepare
 from rmq_store.arrow.encoding.checks import check_sizes
 from rmq_store.arrow.encoding.offset_properties import Places, with_places
 from rmq_store.commitlog.log_writer import LogAppender
@@ -91,9 +91,11 @@ class RecordAppender:
         self.times_back: TimesBack | None = None
         self._with_record_crc = bool(config.enabledAppendPropCRC and dialect.has("record_crc"))
 
-    def append_rows(self, batch: pa.RecordBatch, together: bool, copied: bool) -> AppendResult:
+    def append_rows(
+        self, batch: pa.RecordBatch, together: bool, copied: bool, halves: Ints | None = None
+    ) -> AppendResult:
         """Append the messages of a batch; `together`: all of them in one file of the log; `copied`:
-        they are records of another store."""
+        they are records of another store; `halves`: see `StoreWriter.append_batch`."""
         assigned = Places(self._config, self._offsets.next_of)
         placed = with_places(batch, assigned, self._dialect)
         prepared = prepare(placed, self._config, self._dialect, LOOPBACK, copied=copied)
@@ -101,9 +103,12 @@ class RecordAppender:
             raise InvalidMessageError(
                 None, reason="the batch does not fit into one file of the log"
             )
+        if halves is not None:  # the values that the caller gave are not ours to change
+            given = prepared.numbers["preparedTransactionOffset"]
+            prepared.numbers["preparedTransactionOffset"] = given.copy()
         many = self.lists and len(prepared) > _FEW
         facts = facts_of(prepared, self._dialect) if many else None
-        done = self._append(prepared, prepared.counts, facts, together)
+        done = self._append(prepared, prepared.counts, facts, together, halves)
         self._offsets.update(assigned.lmq)
         return done
 
@@ -120,7 +125,12 @@ class RecordAppender:
         return self._append(records, np.ones(len(records), dtype=np.int64), records)
 
     def _append(
-        self, records: Unplaced, counts: Ints, facts: RecordFacts | None, together: bool = False
+        self,
+        records: Unplaced,
+        counts: Ints,
+        facts: RecordFacts | None,
+        together: bool = False,
+        halves: Ints | None = None,
     ) -> AppendResult:
         queue_offset = self._offsets.assign(records, counts)
         # As given, else now; never before the previous one.
@@ -129,7 +139,7 @@ class RecordAppender:
         if self.times_back is not None:
             self.times_back.take(records, stamps)
         try:
-            places = self._write_records(records, queue_offset, stamps, facts, together)
+            places = self._write_records(records, queue_offset, stamps, facts, together, halves)
         except BaseException:
             self.broken = True
             raise
@@ -143,6 +153,7 @@ class RecordAppender:
         stamps: Ints,
         facts: RecordFacts | None,
         together: bool,
+        halves: Ints | None,
     ) -> Ints:
         places = np.empty(len(records), dtype=np.int64)
         at = 0
@@ -154,6 +165,9 @@ class RecordAppender:
             rows = slice(at, at + count)
             sizes = records.total[rows]
             places[rows] = self._log.end + np.cumsum(sizes) - sizes
+            if halves is not None and isinstance(records, Prepared):
+                named = at + np.flatnonzero(halves[rows] >= 0)
+                records.numbers["preparedTransactionOffset"][named] = places[halves[named]]
             given = queue_offset[rows], places[rows], stamps[rows]
             data = records.placed(rows, *given)
             self._log.write(data)

@@ -25,6 +25,7 @@ from rmq_store.errors import (
 )
 from rmq_store.escaping import LOG
 from rmq_store.files.segment_writer import OpenFiles
+from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import CHECKPOINT_FILE
 from rmq_store.format.message import Message
 from rmq_store.format.message_id import message_id
@@ -321,7 +322,12 @@ class StoreWriter:
             self.dispatch()
 
     def append_batch(
-        self, batch: pa.RecordBatch, *, keep_together: bool = False, copied: bool = False
+        self,
+        batch: pa.RecordBatch,
+        *,
+        keep_together: bool = False,
+        copied: bool = False,
+        halves: Ints | None = None,
     ) -> AppendResult:
         """Append all messages of an Arrow batch in its order, or none if one is invalid.
 
@@ -332,13 +338,15 @@ class StoreWriter:
         `keep_together`: all in one file of the log, as the messages of a MessageBatch are.
         `copied`: these are records of a store. The rules for new messages do not hold for them: they
         may have any topic that can name a folder, and any size if `config` has no maxMessageSize.
+        `halves`: for each row the number of an earlier row, its half message, whose place becomes its
+        preparedTransactionOffset; -1: none.
 
         Raises InvalidMessageError, with the row, before a byte is written: for a body or properties
         that are too large, or a topic that the broker (of this release) would refuse. Raises
         AccessError for a full disk or another I/O error; the store then needs a recovery.
         """
         return self._appended(
-            batch.num_rows, lambda: self._records.append_rows(batch, keep_together, copied)
+            batch.num_rows, lambda: self._records.append_rows(batch, keep_together, copied, halves)
         )
 
     def append_records(self, records: EncodedRecords) -> AppendResult:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -28,7 +27,7 @@ from rmq_store.snapshot.log_slices import LogSlice
 from rmq_store.system_topics.open_state import HalfName
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
-from rmq_store.writing.accepted_rows import Refusal, append_accepted
+from rmq_store.writing.accepted_rows import Refusal
 from rmq_store.writing.open_for_writing import with_log_of_its_own
 from rmqstore_jobs.replay_targets.replay_call import ReplayCall
 from rmqstore_jobs.replay_targets.replay_parquet import PARQUET, write_parquet
@@ -122,7 +121,7 @@ class LocalReplay(ReplayCall):
                 self.journal.forget()  # nothing was written
             raise
         if state is not None:
-            self._moved = MovedRecords(state, partial(append_accepted, opened))
+            self._moved = MovedRecords(state, opened)
             for half in halves:
                 self._moved.learn(*half)
         try:

@@ -16,7 +16,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.salvage import salvage
 from tests.support.golden import GoldenStore, unpack, unpack_kind, unpack_state
-from tests.support.log_records import Fields, fields, records
+from tests.support.log_records import Fields, fields, records, rename
 from tests.support.running.commands import run
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -75,6 +75,22 @@ def test_op_messages_name_the_half_messages_of_the_new_store(tmp_path: Path, los
     for message in of(after, "txt"):
         assert places.get(message.half_offset, message.keys) == message.keys
         assert (message.half_offset == 0) is (message.keys not in places.values())
+
+
+def test_a_record_that_is_refused_changes_nothing_of_the_others(tmp_path: Path) -> None:
+    store = unpack_state("tx-expired-5.5.0", tmp_path)
+    count = rename(store, b"pad", b"../")
+    before = fields(store.path)
+    report = salvage(store.path, tmp_path / "new")
+    assert sum(report.refused.values()) == count > 0
+    after = fields(tmp_path / "new")
+    halves = of(after, HALF)
+    assert keys(halves) == keys(of(before, HALF))
+    still_open = {half.keys for half in halves if half.queue_offset not in named_by_ops(after)}
+    assert still_open == {half.keys for half in halves if half.keys.endswith("-U")}
+    places = {half.log_offset: half.keys for half in halves}
+    assert all(places.get(r.half_offset) == r.keys for r in of(after, "txt") if r.half_offset)
+    assert any(r.half_offset for r in of(after, "txt"))
 
 
 def test_only_delayed_messages_that_wait_come_along(tmp_path: Path) -> None:
