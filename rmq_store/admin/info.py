@@ -33,6 +33,7 @@ from rmq_store.format.byte_layout import (
     CHECKPOINT_FILE,
     CONSUMEQUEUE_DIR,
     INDEX_DIR,
+    is_index_name,
 )
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Record
@@ -121,7 +122,7 @@ def info_of_root(root: Path, config: StoreConfig, name: str) -> StoreInfo:
             None if unread else len(topics) - len(system),
             None if unread else len(system),
             None if unread else len(queues),
-            len(_names(root / INDEX_DIR)),
+            sum(map(bool, map(is_index_name, _names(root / INDEX_DIR)))),
             _checkpointed(root),
             None if database is None else shown_path(str(database)),
             None if unread is None else f"{unread.reason}. {unread.advice}",

@@ -54,6 +54,15 @@ _ALONE = {
 }
 """Those that jobs have by their own names, and commands by others: name -> word."""
 
+_BY_MEANING = {
+    **dict.fromkeys(("--config", "--conf", "--broker-config", "--configuration"), "--broker-conf"),
+    **dict.fromkeys(("--from", "--start", "--begin", "--after"), "--since"),
+    **dict.fromkeys(("--end", "--before"), "--until"),
+    **dict.fromkeys(("--consumer", "--consumer-group"), "--group"),
+    **dict.fromkeys(("--max", "--count", "--head"), "--limit"),
+}
+"""What other tools call an option -> our word."""
+
 
 def spelled(name: str) -> str:
     """The name of an option of the source as a shell has such names."""
@@ -123,7 +132,8 @@ class OnceCommand(click.Command):
         except click.NoSuchOption as wrong:
             options = (one for one in self.params if not getattr(one, "hidden", False))
             shown = {name for one in options for name in (*one.opts, *one.secondary_opts)}
-            word = _OF_SOURCE.get(spelled(wrong.option_name.lstrip("-")), "")
+            asked = spelled(wrong.option_name.lstrip("-"))
+            word = _OF_SOURCE.get(asked) or _BY_MEANING.get(asked, "")
             given = word if word in shown else wrong.option_name
             hint = nearest(given, [name for name in shown if name.startswith("--")])
             name = printable(wrong.option_name)

@@ -19,6 +19,7 @@ from rmq_store.config.json_files import (
     refuse_other_spellings,
     whole_number,
 )
+from rmq_store.config.without_file import advice_on_broken
 from rmq_store.errors import CorruptConfigError
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import SCHEDULE_TOPIC
@@ -201,5 +202,5 @@ def _wrong(path: Path, reason: str) -> CorruptConfigError:
         path,
         reason=reason,
         expected='{"offsetTable": {"topic@group": {"0": 100, ...}, ...}}',
-        advice="Restore the file from a backup, or move it away: the messages do not depend on it",
+        advice=advice_on_broken(path),
     )

@@ -15,6 +15,7 @@ from time import time_ns
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rmq_store.config.rocksdb_config import Kept, counter_of, names_in_databases, read_database
+from rmq_store.config.without_file import advice_on_broken
 from rmq_store.errors import CorruptConfigError, MissingFileError, from_os_error, shown_path
 from rmq_store.escaping import LOG
 from rmq_store.files.durable_files import LARGEST_JSON, read_file, write_whole
@@ -386,7 +387,7 @@ def _read_one_of(paths: Sequence[Path], decode: Decode[T]) -> ConfigFile[T] | No
         reason=f"neither this file nor its .bak can be read: {why_main}"
         if why_main
         else f"{main.name} is missing, and this .bak cannot be read: {why_backup}",
-        advice="Restore it from a backup, or move it away: the messages do not depend on it",
+        advice=advice_on_broken(main, with_backup=why_backup not in (None, _EMPTY)),
     )
 
 
@@ -426,13 +427,16 @@ _COMMENTED = Doubt(
 _NULL = Doubt(
     "config-null",
     "it is null, or its table is: brokers read that as no table, and do not use the .bak",
-    "Restore the file from a copy",
+    "Restore the file from a copy or a replica",
 )
+
+
+_EMPTY = "it is empty"
 
 
 def _why_no_json(raw: bytes, error: ValueError) -> str:
     if not raw.strip():
-        return "it is empty"
+        return _EMPTY
     if not raw.strip(b"\0"):
         return f"it holds {len(raw)} zero bytes and nothing else"
     if raw[:2] in _UTF_16 or raw[1:2] == b"\0" or raw[:1] == b"\0":

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rmq_store.config.without_file import advice_on_broken
 from rmq_store.errors import CorruptConfigError
 from rmq_store.files.rocksdb import Database, had_databases, open_database
 from rmq_store.format.byte_layout import CONFIG_DIR
@@ -114,7 +115,7 @@ def _read(folder: Path, name: str, parse: Parse) -> Kept:
         return CorruptConfigError(
             folder,
             reason=f"the RocksDB database in place of {name} cannot be read: {problem}",
-            advice="Restore it from a backup, or move it away: the messages do not depend on it",
+            advice=advice_on_broken(name),
         )
 
     kind = _KINDS[name]

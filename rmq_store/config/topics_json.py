@@ -22,6 +22,7 @@ from rmq_store.config.json_files import (
     write_config_json,
 )
 from rmq_store.config.rocksdb_config import may_be_behind
+from rmq_store.config.without_file import advice_on_broken
 from rmq_store.errors import CorruptConfigError
 from rmq_store.escaping import LOG
 from rmq_store.format.queues import QueueId
@@ -117,7 +118,7 @@ def decode_topics(path: Path, content: Mapping[str, Any]) -> TopicConfigs:
             path,
             reason="topicConfigTable is not a table of topics",
             expected='{"topic": {"readQueueNums": 8, ...}, ...}',
-            advice="Restore the file from a backup, or move it away: the messages do not depend on it",
+            advice=advice_on_broken(path),
         )
     for settings in table.values():
         if settings.keys() - _SETTINGS:

@@ -17,9 +17,9 @@ from rmq_store.dataset.lazy_dataset import Fragment, LazyDataset
 from rmq_store.dataset.planned_slices import ProvenLimits, SlicePlanner
 from rmq_store.errors import StoreError, nearest
 from rmq_store.escaping import LOG
-from rmq_store.format.byte_layout import KEY_SEPARATOR
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import is_system_topic
+from rmq_store.index.items_of_messages import indexed_word
 from rmq_store.reading.damage_modes import PERMISSIVE, DamageMode, handler_of, leave_out
 from rmq_store.reading.query import Query, ReadHow, number, several
 from rmq_store.search.log_partitions import joined, plan_partitions
@@ -154,10 +154,7 @@ class MessageDataset(LazyDataset):
         values = implied_values(self._readable, wanted, column)
         if values is None:
             return None
-        if column == "keys":
-            words = [next(filter(None, value.split(KEY_SEPARATOR)), "") for value in values]
-        else:
-            words = list(values)
+        words = [indexed_word(value) if column == "keys" else value for value in values]
         return None if "" in words else frozenset(words)
 
     def _warn_of_unread_topics(self, wanted: Any) -> None:

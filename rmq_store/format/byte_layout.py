@@ -178,6 +178,7 @@ def segment_name(offset: int) -> str:
     return f"{offset:0{SEGMENT_NAME_DIGITS}d}"
 
 
+is_index_name = re.compile(rf"[0-9]{{{INDEX_NAME_DIGITS}}}").fullmatch
 is_segment_name = re.compile(rf"[0-9]{{{SEGMENT_NAME_DIGITS}}}").fullmatch
 """Whether a file name is that of a segment."""
 

@@ -13,6 +13,7 @@ DEFAULT_MAX_BODY_BYTES = 256 << 20
 """Largest body after decompression. The broker limits the stored size, to 4 MiB by default."""
 
 _ZSTD_STEP = 1024
+_GZIP, _GZIP_WINDOW, _ZLIB_WINDOW = b"\x1f\x8b", 31, 15
 _ZLIB_ERROR: type[Exception] = zlib_ng.error  # type: ignore[assignment]  # typed as an object
 
 _NAMES = {
@@ -77,7 +78,8 @@ def _error(path: str | None, log_offset: int | None, reason: str) -> BodyError:
 
 
 def _open_zlib(stored: bytes, limit: int) -> bytes:
-    opener = zlib_ng.decompressobj()
+    # Some clients store gzip under the flag, which no zlib stream begins like.
+    opener = zlib_ng.decompressobj(_GZIP_WINDOW if stored[:2] == _GZIP else _ZLIB_WINDOW)
     body = opener.decompress(stored, limit)
     if not opener.eof and len(body) < limit:
         raise EOFError("the stream ends early")

@@ -30,10 +30,10 @@ from rmq_store.format.byte_layout import (
     INDEX_DIR,
     INDEX_HEADER,
     INDEX_ITEM,
-    INDEX_NAME_DIGITS,
     INDEX_SLOT,
     index_file_size,
     index_item_at,
+    is_index_name,
 )
 
 _SAMPLE = 256  # items checked from either end to prove a geometry
@@ -69,7 +69,7 @@ def _files_named_as_index(folder: str | os.PathLike[str]) -> list[tuple[str, int
     found = []
     for entry in sorted(entries_of(folder, "listing index files"), key=lambda entry: entry.name):
         name = entry.name
-        if len(name) == INDEX_NAME_DIGITS and name.isascii() and name.isdigit():
+        if is_index_name(name):
             size = size_of_file(entry)
             if size is not None:
                 found.append((entry.path, size))

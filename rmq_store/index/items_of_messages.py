@@ -89,7 +89,7 @@ def items_of(
 def rows_with_key(
     keys: pa.Array, uniq_keys: pa.Array, wanted: Collection[str]
 ) -> npt.NDArray[np.bool_]:
-    """Mask of the rows with one of the `wanted` keys, each of which is one word.
+    """Mask of the rows with one of the `wanted` keys: one word of KEYS, all of it, or the UNIQ_KEY.
 
     `keys` and `uniq_keys` are the columns of those names. Only whole words match.
     """
@@ -106,6 +106,11 @@ def rows_with_key(
         hits[rows[parents[found]]] = True
     result: npt.NDArray[np.bool_] = hits
     return result
+
+
+def indexed_word(key: str) -> str:
+    """The word by which the index has the messages with a key: of all of KEYS the first word; "" for none."""
+    return next(filter(None, key.split(KEY_SEPARATOR)), "")
 
 
 def hashes_of(record: Record) -> set[int]:

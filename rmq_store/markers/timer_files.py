@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rmq_store.config.without_file import advice_on_broken
 from rmq_store.errors import CorruptConfigError, from_os_error
 from rmq_store.files.durable_files import read_file
 from rmq_store.files.remote.remote_store import shadow_of
@@ -82,8 +83,7 @@ def read_timer_check(store: str | os.PathLike[str]) -> TimerCheck | None:
             reason="the timer's checkpoint is too short",
             expected=f"at least {_CHECK.itemsize} bytes",
             actual=f"{len(raw)} bytes",
-            advice="Restore the file from a backup, or move it away: then every timer message that "
-            "was not delivered, as far as the index shows, counts as waiting",
+            advice=advice_on_broken(path),
         )
     found = np.frombuffer(raw[: _CHECK.itemsize], _CHECK)[0]
     return TimerCheck(int(found["read_time"]), int(found["queue_offset"]))

@@ -9,6 +9,7 @@ from operator import add
 from typing import Any
 
 from rmq_store.config.consumer_offsets import Committed, committed_offsets
+from rmq_store.format.topics import is_group_of_broker
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.search.log_partitions import COUNTED
 from rmq_store.search.queue_selection import require_group, require_topic
@@ -60,14 +61,15 @@ class LagAnswer:
         return sorted(self.rows, key=order)
 
     def summary(self) -> str:
-        """How many groups are how far behind."""
+        """How many groups are how far behind, without those of the broker."""
         lags: Counter[str] = Counter()
-        for row in self.rows:
+        rows = [row for row in self.rows if not is_group_of_broker(row["consumerGroup"])]
+        for row in rows:
             lags[row["consumerGroup"]] += row.get("lag") or 0
         if not lags:
             return "no group has an offset"
         behind = sum(1 for lag in lags.values() if lag)
-        unknown = len({row["consumerGroup"] for row in self.rows if _is_unknown(row, "lag")})
+        unknown = len({row["consumerGroup"] for row in rows if _is_unknown(row, "lag")})
         total = f"{'at least ' if unknown else ''}{counted(lags.total(), 'message')}"
         some = f", {unknown} not known" if unknown else ""
         return f"{counted(len(lags), 'group')}, {behind} behind, by {total} in all{some}"

@@ -15,7 +15,7 @@ from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Record
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.index.items_of_messages import has_key
+from rmq_store.index.items_of_messages import has_key, indexed_word
 from rmq_store.reading.message_lookup import behind_index
 from rmq_store.search.log_partitions import joined
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
@@ -81,7 +81,8 @@ def plan_keys(
     by_topic: dict[str, _Parts] = {}
     for part in served:
         by_topic.setdefault(part.queue.topic, {}).setdefault(part.queue, []).append(part)
-    wanted = [(topic, key) for topic in by_topic for key in keys]
+    words = set(map(indexed_word, keys))
+    wanted = [(topic, word) for topic in by_topic for word in words]
     found = index.indexed(wanted)
     gaps = list(index.to_read())
     if sum(map(len, found.values())) > MOST_HITS:

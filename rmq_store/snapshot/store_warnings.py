@@ -44,7 +44,10 @@ def notes(view: QueueView, *, listed: bool = True) -> Iterator[str]:
         )
     for queue, lost in view.health.lost_queues.items():
         if not lost.records:
-            yield (f"queue {queue.name} {lost}. Unless its messages expired, {_LISTS_THEM}")
+            yield (
+                f"queue {queue.name} {lost}. rmqstore verify says whether the log has records of it. If not, "
+                "they expired, or a slave has not copied them yet"
+            )
 
 
 def has_losses(view: QueueView) -> bool:

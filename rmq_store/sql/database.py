@@ -54,7 +54,7 @@ _NO_DOWNLOADS = {
 _MACROS = (
     "CREATE MACRO text(body, charset := 'utf-8') AS rmqstore_text(body, charset)",
     "CREATE MACRO json_of(body, charset := 'utf-8') AS "
-    "try_cast(rmqstore_text(body, charset) AS JSON)",
+    "try_cast(ltrim(rmqstore_text(body, charset), chr(65279)) AS JSON)",  # a byte order mark
 )
 
 
@@ -100,11 +100,13 @@ class StoreDatabase:
         stores: Sequence[MessageStore],
         *,
         files: bool = False,
+        zone: str = "UTC",
         on_damage: OnDamage | None = None,
     ) -> None:
-        """`messages`: what that view has; `on_damage`: see TableDataset.
+        """`messages`: what that view has; `zone`: of the days and hours in queries; `on_damage`: see
+        TableDataset.
 
-        Raises SqlUnavailableError without DuckDB.
+        Raises SqlUnavailableError without DuckDB, SqlError for an unknown zone.
         """
         require_duckdb()
         import duckdb
@@ -128,7 +130,10 @@ class StoreDatabase:
             for name, table in TABLES_OF_A_STORE.items()
         }
         spill = os.path.join(tempfile.gettempdir(), f"rmqstore-sql-{uuid.uuid4().hex}")
-        self._database.execute("SET TimeZone = 'UTC'")
+        try:
+            self._database.execute(f"SET TimeZone = '{_quoted(zone)}'")
+        except duckdb.Error as error:
+            raise self._said(error) from None
         self._database.execute(f"SET temp_directory = '{_quoted(spill)}'")
         if not files:
             self._database.execute("SET enable_external_access = false")
@@ -431,4 +436,6 @@ def _advice(text: str) -> str:
     hint = _HINT.search(text)
     if "disabled by configuration" in text:
         return "--files lets a query read and write other files"
+    if 'option "TimeZone"' in text:
+        return "--zone is the time zone of days and hours in a query"
     return "Views: messages, and the tables of rmqstore table" if hint is None else hint[1]

@@ -69,7 +69,7 @@ def _escaped(raw: bytes, charset: str) -> str:
 def _json_on_one_line(text: pa.Array, most: int | None = None) -> pa.Array:
     """The texts, with the blanks in JSON objects and arrays removed. `most`: only in texts of at most
     so many bytes."""
-    candidates = pc.match_substring_regex(text, r"^\s*[\[{]")
+    candidates = pc.match_substring_regex(text, r"^\x{FEFF}?\s*[\[{]")
     if most is not None:
         candidates = pc.and_(candidates, pc.less_equal(pc.binary_length(text), most))
     candidates = candidates.fill_null(False)
@@ -80,10 +80,11 @@ def _json_on_one_line(text: pa.Array, most: int | None = None) -> pa.Array:
 
 
 def _on_one_line(text: str) -> str:
-    """JSON without blanks between its values; other text as it is."""
+    """JSON without blanks between its values, and without a byte order mark; other text as it is."""
+    plain = text.removeprefix("\ufeff")
     try:
-        json.loads(text)
+        json.loads(plain)
     except (ValueError, RecursionError):
         return text
     # Not what `json` would write: it drops repeated keys and rounds numbers.
-    return _BLANKS.sub(lambda found: found[1] or "", text)
+    return _BLANKS.sub(lambda found: found[1] or "", plain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -25,6 +26,7 @@ from rmq_store.config.consumer_offsets import (
 from rmq_store.config.json_files import ConfigFile, Decode, as_it_is, config_names, read_config
 from rmq_store.config.rocksdb_config import GROUPS_FILE
 from rmq_store.config.topics_json import TOPICS_FILE, decode_topics, may_be_read, read_queue_count
+from rmq_store.config.without_file import effect_without
 from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR, TIMER_CHECK
 from rmq_store.format.properties import decode_properties
@@ -41,6 +43,7 @@ from rmq_store.markers.timer_files import read_timer_check
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.delayed_messages import hidden_levels, hidden_timers
 from rmq_store.system_topics.expired_state import expired_before_delivery
+from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
 from rmq_store.verify.findings import Finding, a_note, a_warning, an_error
 
@@ -51,7 +54,7 @@ _DECODED: Mapping[str, Decode[Any]] = {
     **dict.fromkeys(CONSUMER_FILES, decode_consumer_offsets),
 }
 _LOST_END = "Search for the missing end in a replica or a copy before a broker starts on this store"
-_CHECKPOINT = "Move it away: without it, a broker that has to recover scans the whole log"
+_CHECKPOINT = f"Move it away: a broker without it {effect_without(CHECKPOINT_FILE)}"
 
 
 def start_findings(store: MessageStore) -> Iterator[Finding]:
@@ -85,7 +88,7 @@ def checkpoint_findings(
                 "checkpoint-absent",
                 str(path),
                 "there is no checkpoint",
-                "A broker that has to recover then scans the whole log",
+                f"A broker {effect_without(CHECKPOINT_FILE)}",
             )
         return
     end = store.log_range()[1]
@@ -121,14 +124,14 @@ def config_findings(store: MessageStore) -> Iterator[Finding]:
     try:
         names = config_names(store.path)
     except CorruptConfigError as error:
-        yield _unreadable(error)
+        yield _unreadable(error, store)
         return
     yield from _missing_files(store, names)
     for name in names:
         try:
             found = read_config(store.path, name, _DECODED.get(name, as_it_is))
         except CorruptConfigError as error:
-            yield _unreadable(error)
+            yield _unreadable(error, store)
             continue
         if found is None:
             continue
@@ -139,7 +142,7 @@ def config_findings(store: MessageStore) -> Iterator[Finding]:
     try:
         read_timer_check(store.path)
     except CorruptConfigError as error:
-        yield _unreadable(error)
+        yield _unreadable(error, store)
 
 
 def _missing_files(store: MessageStore, names: Collection[str]) -> Iterator[Finding]:
@@ -147,14 +150,13 @@ def _missing_files(store: MessageStore, names: Collection[str]) -> Iterator[Find
     taken = None if names else taken_by_broker(store)
     if taken is not None:
         proof = f"the message at log offset {taken} came through a broker, which had some"
-        effect = f"{_NO_TOPICS}, and each group starts like a new one"
-        yield _missing(store, None, proof, effect)
+        yield _missing(store, None, proof, TOPICS_FILE, CONSUMER_FILES[0])
     if TOPICS_FILE not in names and names and store.queues():
-        yield _missing(store, TOPICS_FILE, "other files of the broker are", _NO_TOPICS)
+        yield _missing(store, TOPICS_FILE, "other files of the broker are")
     groups = [topic for topic in store.view.topics.every if topic.startswith(RETRY_PREFIX)]
     # Without the file of groups no broker has run here, as where a store was salvaged.
     if groups and GROUPS_FILE in names and not has_consumer_offsets(store.path):
-        yield _missing(store, CONSUMER_FILES[0], f"a group has the topic {groups[0]}", _NO_OFFSETS)
+        yield _missing(store, CONSUMER_FILES[0], f"a group has the topic {groups[0]}")
     delayed = (
         q
         for q in store.view.queues_of(SCHEDULE_TOPIC)
@@ -162,19 +164,21 @@ def _missing_files(store: MessageStore, names: Collection[str]) -> Iterator[Find
     )
     if GROUPS_FILE in names and DELAY_FILE not in names and any(delayed):
         proof = f"{SCHEDULE_TOPIC} has messages"
-        yield _missing(store, DELAY_FILE, proof, _NO_DELAY_OFFSETS)
+        yield _missing(store, DELAY_FILE, proof)
 
 
-def _missing(store: MessageStore, name: str | None, proof: str, effect: str) -> Finding:
-    """A finding for a file that is gone; None: for all."""
+def _missing(store: MessageStore, name: str | None, proof: str, *others: str) -> Finding:
+    """A finding for a file that is gone; None: for all, of which `others` are named."""
     folder = store.path / CONFIG_DIR
     which = "no file is there" if name is None else "neither the file nor its .bak is there"
     what = "them" if name is None else "the file"
+    effects = ", and ".join(map(effect_without, others if name is None else (name,)))
     return a_warning(
         "config-missing",
         str(folder if name is None else folder / name),
-        f"{which}, although {proof}: {effect}",
-        f"Restore {what} from a copy before a broker starts, which writes a new one",
+        f"{which}, although {proof}: a broker {effects}{_count_delayed(store) if name == DELAY_FILE else ''}",
+        f"Restore {what} from a copy or a replica before a broker starts, which writes a new one"
+        + _NORMAL.get(name or "", ""),
     )
 
 
@@ -205,24 +209,28 @@ _MESSAGES_LOOKED_AT = 128
 _OF_BROKER = {"CLUSTER", "ORIGIN_MESSAGE_ID"}
 
 
-_NO_TOPICS = "a broker knows no topic of its users, and refuses to serve their messages"
-_NO_OFFSETS = (
-    "how far groups had consumed is not known, and each starts like a new group. Normal if no group has "
-    "ever committed an offset"
-)
-_NO_DELAY_OFFSETS = (
-    "how far delayed messages were delivered is not known, and those that are still in the log may be "
-    "delivered twice. Normal if none has been delivered"
-)
+_NORMAL = {
+    CONSUMER_FILES[0]: ". Normal if no group has ever committed an offset",
+    DELAY_FILE: ". Normal if none has been delivered",
+}
 _BACKUP_USED = (
     "It is older: what was written after it is missing. A broker that cannot read the file uses "
     "it too when it starts. Restore the file from a copy, or accept the .bak"
 )
 
 
-def _unreadable(error: CorruptConfigError) -> Finding:
+def _unreadable(error: CorruptConfigError, store: MessageStore) -> Finding:
     path, todo = error.path or CONFIG_DIR, error.advice or "Restore a copy"
+    if os.path.basename(path).removesuffix(".bak") == DELAY_FILE:
+        todo += _count_delayed(store)
     return an_error("config-unreadable", path, error.reason, todo)
+
+
+def _count_delayed(store: MessageStore) -> str:
+    """How many messages a broker may deliver again without delayOffset.json."""
+    queues = store.view.queues_of(SCHEDULE_TOPIC)
+    count = sum(store.max_offset(*queue) - store.min_offset(*queue) for queue in queues)
+    return f". It has {counted(count, 'delayed message')}" if count else ""
 
 
 def _config_warning(code: str, found: ConfigFile[Any], meaning: str, advice: str) -> Finding:
@@ -262,7 +270,13 @@ def _consumers(store: MessageStore) -> Iterator[Finding]:
 def _advice_on(store: MessageStore, queue: QueueId) -> str:
     """What to do about an offset after the end of a queue."""
     health = store.view.health
-    if queue in health.lost_queues or queue in health.short_queues:
+    lost = health.lost_queues.get(queue)
+    if lost is not None and not lost.records:
+        return (
+            "On a slave, wait until it has caught up with its master. Else look for the lost end of the log "
+            "in a replica: with it the offset is right, and a reset does harm"
+        )
+    if lost is not None or queue in health.short_queues:
         return (
             "Rebuild the queues first: rmqstore rebuild STORE --to NEW. The log has messages of this queue, "
             "or had some, that it does not list: with them the offset may be right, and a reset does harm"
@@ -365,8 +379,8 @@ def _timer(store: MessageStore) -> Iterator[Finding]:
             str(store.path / CONFIG_DIR / TIMER_CHECK),
             f"the timer has read {TIMER_TOPIC} to offset {check.queue_offset}, and the topic has offsets "
             f"to {high}: the timer may skip new messages",
-            "Restore the lost end of the topic, or move the file away before a broker starts: the "
-            "timer then reads the topic again",
+            "Restore the lost end of the topic before a broker starts. Without the file the timer reads the "
+            f"topic again, and the broker {effect_without(TIMER_CHECK)}",
         )
     hidden = hidden_timers(store)
     if check is not None and hidden:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.config.without_file import NEWEST_FILES, OF_NEWEST_FILES
 from rmq_store.consumequeue.entry_of_record import DispatchRequests
 from rmq_store.errors import MissingFileError, StoreError
 from rmq_store.format.array_types import Ints
@@ -474,6 +475,13 @@ def waiting_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding
     A broker that stops removes the file `abort` only after it has listed all.
     """
     is_lost = store.view.health.ends.is_closed
+    files = store.log.chain.segments
+
+    def few(log_offset: int) -> str:
+        """What a broker leaves out of what follows a place in the log."""
+        is_far = len(files) > NEWEST_FILES and log_offset < files[-NEWEST_FILES].base
+        return f" ({OF_NEWEST_FILES})" if is_far else ""
+
     for queue, count in sorted(tally.waiting.items()):
         yield Finding(
             Severity.WARNING if is_lost else Severity.NOTE,
@@ -482,7 +490,8 @@ def waiting_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding
             f"{counted(count, 'record')} of queue {queue.name}, from log offset "
             f"{tally.first_waiting[queue]} on, being in the log but not yet in the queue",
             ("The store was closed, so files of queues are lost" if is_lost else _WAITS)
-            + "; the broker lists them when it starts, and readers of rmq_store find them in the log",
+            + f"; the broker lists them when it starts{few(tally.first_waiting[queue])}, and readers of "
+            "rmq_store find them in the log",
             count=count,
         )
 

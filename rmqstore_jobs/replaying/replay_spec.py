@@ -158,10 +158,11 @@ def _check_selection(spec: ReplaySpec) -> None:
         _checked_time(moment)
     for key in spec.keys:
         # The source separates keys by "||".
-        several = spec.by_index and "||" in key
-        if not key or several or any(character.isspace() for character in key):
-            advice = "Give --key once for each word"
-            raise _invalid("--key is one word of KEYS, or a UNIQ_KEY", advice, found=repr(key))
+        if not key.strip() or (spec.by_index and "||" in key):
+            advice = "Give --key once for each of them"
+            raise _invalid(
+                "--key is a word of KEYS, all of KEYS, or a UNIQ_KEY", advice, found=repr(key)
+            )
     if spec.by_index and not spec.keys:
         raise _invalid("--by-index needs --key", "Give --key")
     refuse_reversed_offsets(spec.offsets)

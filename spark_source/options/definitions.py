@@ -102,8 +102,8 @@ OPTIONS: tuple[Option, ...] = (
         "keys",
         values.keys,
         "none",
-        "messages with one of these words in KEYS, or as UNIQ_KEY: `a || b`; the index is used, "
-        "and uncovered parts of the log are searched",
+        "messages with one of these words in KEYS, as all of KEYS, or as UNIQ_KEY: `a || b`; the index is "
+        "used, and uncovered parts of the log are searched",
     ),
     Option(
         "startingOffsets",

@@ -120,13 +120,10 @@ def any_of(value: str) -> tuple[str, ...] | None:
 
 
 def keys(value: str) -> tuple[str, ...]:
-    """The words of `a || b`, each without spaces."""
+    """The words, or whole values of KEYS, of `a || b`."""
     found = any_of(value)
     if found is None:
         raise InvalidValue("cannot be '*': leave it out to read messages with any keys")
-    for word in found:
-        if any(character.isspace() for character in word):
-            raise InvalidValue(f"has {word!r}: a key is one word; separate several as 'a || b'")
     return found
 
 

@@ -15,6 +15,7 @@ from rmq_store.escaping import LOG
 from rmq_store.files.remote.remote_store import Listing
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.queues import QueueSlice
+from rmq_store.index.items_of_messages import indexed_word
 from rmq_store.reading.log_reader import Limits
 from rmq_store.reading.query import warn_of_tags
 from rmq_store.snapshot.covered_range import covered_range
@@ -81,7 +82,9 @@ class ReadPlan:
     @property
     def places(self) -> frozenset[str] | None:
         """The words to look up in the index."""
-        return self.words if self.asked.keys is None else frozenset(self.asked.keys)
+        return (
+            self.words if self.asked.keys is None else frozenset(map(indexed_word, self.asked.keys))
+        )
 
     def reads_log(self, columns: Sequence[str] | None = None) -> bool:
         """Whether a read of `columns` (default: those of the option) opens the commitLog."""

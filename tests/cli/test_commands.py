@@ -59,6 +59,24 @@ def test_info_finds_the_end_of_any_log(golden: Golden, name: str) -> None:
     assert info["closed"] == (not name.startswith("crash"))
 
 
+def test_info_counts_index_files_and_nothing_else_in_their_folder(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    folder = Path(golden.path, "index")
+    names = [path.name for path in folder.iterdir()]
+    (folder / "lost+found").mkdir()
+    (folder / f".{names[0]}.ZZ8r1q").touch()  # as rsync names what it has not finished
+    (row,) = objects("info", golden.path)
+    assert row["indexFiles"] == len(names)
+
+
+def test_lag_sums_up_the_groups_of_users(golden: Golden) -> None:
+    """The broker's own group of transactions is behind its own topic all the time."""
+    store = golden("clean-5.5.0").path
+    said = call("lag", store)
+    assert "CID_RMQ_SYS_TRANS" in said.stdout
+    assert "2 groups, 1 behind, by 687 messages in all" in said.stderr
+
+
 def test_info_does_not_call_empty_what_it_cannot_look_into(tmp_path: Path) -> None:
     store = unpack("clean-5.3.3", tmp_path)
     folder = Path(store.path, "consumequeue")
@@ -244,6 +262,9 @@ def test_lag_shows_what_groups_have_left(store: GoldenStore) -> None:
         (["tpics"], "Did you mean 'topics'?"),
         (["cat", "STORE", "--topic", "ordres"], "Did you mean 'orders'?"),
         (["cat", "STORE", "--topic", "orders", "--colums", "body"], "--columns"),
+        (["verify", "STORE", "--config", "broker.conf"], "Did you mean '--broker-conf'?"),
+        (["retention", "STORE", "--conf", "broker.conf"], "Did you mean '--broker-conf'?"),
+        (["cat", "STORE", "--topic", "orders", "--from", "-1h"], "Did you mean '--since'?"),
         (["cat", "STORE", "--topic", "orders", "--columns", "bdy"], "Did you mean 'body'?"),
         (["cat", "STORE", "--topic", "orders", "--since", "yesterday"], "is not a time"),
         (["cat", "STORE", "--topic", "orders", "--since", "1795253026"], "as seconds"),

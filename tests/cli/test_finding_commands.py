@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
-from rmq_store import QueueId
+from rmq_store import MessageStore, QueueId
 from rmq_store.format.sys_flag import SysFlag
 from tests.support.expected import as_rows, expected
 from tests.support.golden import (
@@ -103,6 +105,38 @@ def test_find_by_id_property_text_and_time(store: GoldenStore) -> None:
     rows = objects("find", store.path, "--topic", "orders", "--since", str(start), "--limit", "5")
     assert all(row["storeTimestamp"] for row in rows)
     assert len(rows) == 5
+
+
+def test_an_id_of_another_host_gives_no_message_and_names_the_one_that_is_there(
+    store: GoldenStore,
+) -> None:
+    """It may be of another broker, whose log has another message there."""
+    own = next(row["offsetMsgId"] for row in store.truth if row["topic"] == "orders")
+    other = f"0AF40307{own[8:]}"
+    done = call("find", store.path, "--id", other)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"of another host starts, {own};" in done.stderr
+
+
+@pytest.mark.parametrize("job", ["find", "export", "replay"])
+def test_a_key_with_blanks_is_the_whole_of_keys(
+    store: GoldenStore, tmp_path: Path, job: str
+) -> None:
+    rows = [row for row in store.truth if " " in row["properties"].get("KEYS", "")]
+    key = rows[0]["properties"]["KEYS"]
+    wanted = [row for row in rows if row["properties"]["KEYS"] == key]
+    words = ("--key", key) if job == "find" else ("--key", key, "--to", str(tmp_path / "new"))
+    done = call(job, store.path, *words, "--json")
+    assert done.returncode == 0, done.both
+    if job == "find":
+        found = [json.loads(line)["commitLogOffset"] for line in done.stdout.splitlines()]
+        assert found == [row["commitLogOffset"] for row in wanted]
+    elif job == "export":
+        files = (tmp_path / "new").rglob("*.parquet")
+        assert sum(pq.read_metadata(file).num_rows for file in files) == len(wanted)
+    else:
+        with MessageStore.open(tmp_path / "new") as new:
+            assert sum(map(len, new.view.ranges_of(new.topics()))) == len(wanted)
 
 
 def test_trace_shows_what_became_of_a_transaction(golden: Golden) -> None:

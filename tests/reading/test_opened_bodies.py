@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import zlib
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rmq_store import MessageStore, StoreError
 from rmq_store.arrow.opened_bodies import OPENED_BYTES
 from rmq_store.errors import BodyError
 from rmq_store.format.byte_layout import MEMBER_HEAD, PROPERTIES_LENGTH_SIZE
+from rmq_store.format.compression import decompress
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.reading.inner_batch_rows import MOST_MEMBERS, members_of
 
@@ -94,3 +96,17 @@ def test_an_inner_batch_has_no_more_members_than_a_queue_can_count() -> None:
     members, broken = members_of(bodies)
     assert broken.tolist() == [1]
     assert np.bincount(members.row).tolist() == [3, 0, MOST_MEMBERS]
+
+
+@pytest.mark.parametrize("flag", [int(SysFlag.COMPRESSED), ZLIB])
+def test_gzip_under_the_flag_is_opened(flag: int) -> None:
+    """As some clients store it. A zlib stream begins otherwise."""
+    body = b"a body " * 100
+    stored = gzip.compress(body)
+    assert decompress(stored, flag) == body
+    with pytest.raises(BodyError, match="ends early"):
+        decompress(stored[:-10], flag)
+    with pytest.raises(BodyError, match="exceeds the limit"):
+        decompress(stored, flag, max_body_bytes=len(body) - 1)
+    with pytest.raises(BodyError, match="does not decompress"):
+        decompress(b"\x1f\x8b" + body, flag)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from rmq_store.sql.libraries import SqlError
 from rmq_store.tables import TABLES_OF_A_STORE, Table
 from tests.support.damage import flip_body
 from tests.support.golden import STORES, GoldenStore, messages_in, unpack, user_topic
-from tests.support.running.commands import COMMAND, call, run
+from tests.support.running.commands import COMMAND, call, objects, run
 
 Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
@@ -114,8 +115,31 @@ def test_only_what_a_query_names_is_made(golden: Golden, monkeypatch: pytest.Mon
     assert made == ["topics"]
 
 
+def test_days_are_those_of_a_time_zone(golden: Golden) -> None:
+    """The golden store is of a morning in UTC, which is the evening before in Honolulu."""
+    store, zone = golden(NAME), "Pacific/Honolulu"
+    stamps = [row["storeTimestamp"] / 1000 for row in store.truth if user_topic(row)]
+
+    def days(hours: int) -> dict[str, int]:
+        of_zone = timezone(timedelta(hours=hours))
+        return Counter(str(datetime.fromtimestamp(one, of_zone).date()) for one in stamps)
+
+    query = "SELECT storeTimestamp::date::varchar d, count(*) n FROM messages GROUP BY ALL"
+    for words, wanted in (((), days(0)), (("--zone", zone), days(-10))):
+        found = objects("sql", store.path, query, "--raw", *words)
+        assert {row["d"]: row["n"] for row in found} == wanted
+    assert days(0) != days(-10)
+    stamp = "SELECT storeTimestamp AS t FROM messages ORDER BY commitLogOffset LIMIT 1"
+    assert objects("sql", store.path, stamp, "--zone", zone) == objects("sql", store.path, stamp)
+    wrong = call("sql", store.path, query, "--zone", "Nowhere/Else")
+    assert (wrong.returncode, "Nowhere/Else" in wrong.stderr) == (2, True)
+    locked = call("sql", store.path, f"SET TimeZone = '{zone}'")
+    assert (locked.returncode, "--zone" in locked.stderr) == (2, True)
+
+
 def test_bodies_are_text_and_json(tmp_path: Path) -> None:
-    bodies = ["你好".encode("gbk"), b'{"a": {"b": 7}}', b"\xff\xfe", b""]
+    with_mark = '\ufeff{"a": {"b": 8}}'
+    bodies = ["你好".encode("gbk"), b'{"a": {"b": 7}}', b"\xff\xfe", b"", with_mark.encode()]
     with MessageStore.create(tmp_path / "store", {"mappedFileSizeCommitLog": 1 << 20}) as writer:
         for body in bodies:
             writer.append({"topic": "t", "queueId": 0, "body": body})
@@ -127,9 +151,9 @@ def test_bodies_are_text_and_json(tmp_path: Path) -> None:
         )
         with pytest.raises(StoreError, match=r"there is no charset 'gbkk'\. Did you mean 'gbk'"):
             asked(store, "SELECT text(body, 'gbkk') FROM messages")
-    assert [row["t"] for row in found] == [None, '{"a": {"b": 7}}', None, ""]
-    assert [row["g"] for row in found] == ["你好", '{"a": {"b": 7}}', None, ""]
-    assert [row["j"] for row in found] == [None, "7", None, None]
+    assert [row["t"] for row in found] == [None, '{"a": {"b": 7}}', None, "", with_mark]
+    assert [row["g"] for row in found][:4] == ["你好", '{"a": {"b": 7}}', None, ""]
+    assert [row["j"] for row in found] == [None, "7", None, None, "8"]
 
 
 @pytest.mark.parametrize(

@@ -139,3 +139,9 @@ def test_an_export_keeps_its_charset(store: str, tmp_path: Path) -> None:
     other = call("export", store, "--to", str(tmp_path / "p"), "--charset", "gbk")
     assert other.returncode == 2
     assert "--format csv or jsonl" in other.stderr
+
+
+def test_json_with_a_byte_order_mark_is_json() -> None:
+    stored = '\ufeff{"a": [1, 2]}'.encode()
+    column = pa.array([stored, b'{"a": 1}', "\ufeffno json".encode()], pa.binary())
+    assert bodies_as("json", column).to_pylist() == ['{"a":[1,2]}', '{"a":1}', "\ufeffno json"]

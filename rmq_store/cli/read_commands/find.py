@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -119,8 +120,9 @@ def find(
         )
         count = MessagePrinter(form).print(batches, limit, progress)
         gone = "" if count else "".join(where_it_was(opened, word, topics) for word in words)
+        leads_to = "" if count else _id_leads_to(opened, message_id)
     if not count:
-        say(f"rmqstore: no message found{_id_leads_to(message_id)}{gone}", err=True)
+        say(f"rmqstore: no message found{leads_to}{gone}", err=True)
     damage.conclude(EXIT_FINDINGS if skip_damaged or count else EXIT_FAILED)
     if not count:
         sys.exit(EXIT_FINDINGS)
@@ -141,12 +143,20 @@ def _name_and_value(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _id_leads_to(message_id: str | None) -> str:
+def _id_leads_to(store: MessageStore, message_id: str | None) -> str:
+    """What an offsetMsgId that leads to no message leads to."""
+    from rmq_store.errors import StoreError
     from rmq_store.format.message_id import log_offset_of_id
 
     offset = None if message_id is None else log_offset_of_id(message_id)
     if offset is None or offset < 0:
         return ""
+    with suppress(StoreError):
+        own = store.message_at(offset).msg_id
+        return (
+            f"; as an offsetMsgId it means log offset {offset}, where a message of another host starts, "
+            f"{own}; the id may be of another broker"
+        )
     return f"; as an offsetMsgId it means log offset {offset}, where no such message starts"
 
 

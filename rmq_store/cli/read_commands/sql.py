@@ -49,6 +49,14 @@ if TYPE_CHECKING:
 @skip_damaged_option
 @raw_option
 @history_option
+@click.option(
+    "--zone",
+    type=word,
+    metavar="ZONE",
+    default="UTC",
+    show_default=True,
+    help="Time zone of days and hours in the query, such as Asia/Shanghai.",
+)
 @click.option("--explain", is_flag=True, help="Show what of the stores the query would read.")
 @click.option("--files", is_flag=True, help="Let the query read and write other files.")
 @click.option(
@@ -71,6 +79,7 @@ def sql(
     skip_damaged: bool,
     raw: bool,
     history: bool,
+    zone: str,
     explain: bool,
     files: bool,
     parquet: Path | None,
@@ -109,7 +118,7 @@ def sql(
             "compacted": not history,
             "on_damage": damage.once if skip_damaged else None,
         }
-        database = stack.enter_context(_database(stores, begin, end, files, how))
+        database = stack.enter_context(_database(stores, begin, end, files, zone, how))
         if text is None:
             from rmq_store.cli.sql_prompt import prompt
 
@@ -154,6 +163,7 @@ def _database(
     begin: Time | None,
     end: Time | None,
     files: bool,
+    zone: str,
     how: dict[str, Any],
 ) -> StoreDatabase:
     from rmq_store.dataset.message_dataset import messages_of
@@ -164,7 +174,7 @@ def _database(
     since = max((low for low, _ in ranges if low is not None), default=None)
     until = max((high for _, high in ranges if high is not None), default=None)
     messages = messages_of(stores, since=since, until=until, **how)
-    return StoreDatabase(messages, stores, files=files, on_damage=how["on_damage"])
+    return StoreDatabase(messages, stores, files=files, zone=zone, on_damage=how["on_damage"])
 
 
 def _run(

@@ -154,7 +154,6 @@ def test_every_option_fills_a_field_of_its_own() -> None:
         ({"source": "commitlog", "maxRecordsPerPartition": "5"}, "does not read"),
         ({"table": "queues", "columns": "topic"}, "not of table 'queues'"),
         ({"subscribePattern": "("}, "is not a regular expression"),
-        ({"keys": "a b"}, "one word"),
         ({"keys": "*"}, "leave it out"),
         ({"mode": "lenient"}, "none of FAILFAST"),
         ({"table": "queue"}, "none of topics"),

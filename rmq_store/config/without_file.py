@@ -1,0 +1,50 @@
+"""What a broker does without a file of its configuration or state, and so what to do about a broken one.
+
+One table, for every error and finding about such a file. What it says was tried with a broker of 5.5.0.
+"""
+
+from __future__ import annotations
+
+import os
+
+from rmq_store.format.byte_layout import CHECKPOINT_FILE, TIMER_CHECK, TIMER_LOG
+
+_GROUPS_BEGIN = "knows no offset of a group, so that each starts like a new one"
+EFFECTS = {
+    "topics.json": "knows no topic of its users and serves none of their messages, and does not start "
+    "where a topic has a batch queue",
+    "consumerOffset.json": _GROUPS_BEGIN,
+    "lmqConsumerOffset.json": _GROUPS_BEGIN,
+    "subscriptionGroup.json": "knows no group",
+    "delayOffset.json": "delivers every delayed message that is still in the log, those too that it has "
+    "delivered",
+    "consumerFilter.json": "knows no filter of a group",
+    "consumerOrderInfo.json": "forgets which messages it gave out in order, and gives them out again",
+    TIMER_CHECK: "delivers timer messages once more that it has delivered",
+    TIMER_LOG: "does not deliver the timer messages that wait",
+    CHECKPOINT_FILE: "scans the whole log if it has to recover",
+}
+"""What a broker does that starts without the file and its .bak, which it makes again, empty."""
+
+NEWEST_FILES = 10
+"""The log files that a broker dispatches again, of 5.4.0 or later and with the default settings."""
+OF_NEWEST_FILES = (
+    f"a broker of 5.4.0 or later dispatches its {NEWEST_FILES} newest log files alone, unless "
+    "commitLogRecoverMaxNum in its broker.conf is larger"
+)
+
+
+def effect_without(path: str | os.PathLike[str]) -> str:
+    """What a broker does without a file, by its name or by that of its .bak: the end of a sentence."""
+    name = os.path.basename(os.fspath(path)).removesuffix(".bak")
+    return EFFECTS.get(name, "starts as if the file was empty")
+
+
+def advice_on_broken(path: str | os.PathLike[str], *, with_backup: bool = False) -> str:
+    """What to do about a file that cannot be read. `with_backup`: nor can its .bak, which
+    is not empty."""
+    refuses = "No broker starts while neither can be read. " if with_backup else ""
+    return (
+        f"{refuses}Restore it from a copy or a replica: a broker that starts without it "
+        f"{effect_without(path)}"
+    )

@@ -1,0 +1,133 @@
+"""What errors and findings say of a broken or missing file of the broker: one table, which a page shows."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_file
+from rmq_store.config.json_files import as_it_is, read_config
+from rmq_store.config.topics_json import topics_to_extend
+from rmq_store.config.without_file import EFFECTS, NEWEST_FILES, OF_NEWEST_FILES, effect_without
+from rmq_store.errors import CorruptConfigError
+from rmq_store.markers.timer_files import read_timer_check
+from rmq_store.verify.findings import Finding
+from rmq_store.verify.verify_store import verify
+from tests.support.checkout import CHECKOUT
+from tests.support.golden import unpack
+
+JSON = [name for name in EFFECTS if name.endswith(".json")]
+READERS = {
+    "topics.json": topics_to_extend,
+    "consumerOffset.json": read_consumer_offsets,
+    "delayOffset.json": read_delay_file,
+    "timercheck": read_timer_check,
+}
+REFUSES = "No broker starts while neither can be read"
+
+
+def found(store: Path, code: str, name: str) -> Finding:
+    with MessageStore.open(store) as opened:
+        (one,) = [
+            one for one in verify(opened).findings if one.code == code and one.path.endswith(name)
+        ]
+    return one
+
+
+def test_the_page_has_the_table() -> None:
+    page = (CHECKOUT / "docs/format-config.md").read_text("utf-8")
+    assert "".join(f"| `{name}` | {effect} |\n" for name, effect in EFFECTS.items()) in page
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_an_error_says_what_a_broker_does_without_the_file(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "config" / name
+    path.parent.mkdir()
+    path.write_bytes(b"{")
+    with pytest.raises(CorruptConfigError) as refused:
+        READERS[name](tmp_path)
+    assert (refused.value.advice or "").endswith(f"a broker that starts without it {EFFECTS[name]}")
+    assert "move it away" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", JSON)
+@pytest.mark.parametrize(
+    ("content", "backup", "refuses"),
+    [
+        (b"{", b"{", True),
+        (b"", b"{", True),
+        (b"{", b"", False),
+        (b"", b"", False),
+        (b"{", None, False),
+    ],
+)
+def test_a_broker_does_not_start_on_two_broken_files(
+    name: str, content: bytes, backup: bytes | None, refuses: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / "config"
+    folder.mkdir()
+    (folder / name).write_bytes(content)
+    if backup is not None:
+        (folder / f"{name}.bak").write_bytes(backup)
+    with pytest.raises(CorruptConfigError) as refused:
+        read_config(tmp_path, name, as_it_is)
+    assert (REFUSES in str(refused.value)) is refuses
+    assert EFFECTS[name] in str(refused.value)
+
+
+def test_the_name_of_a_backup_is_that_of_its_file() -> None:
+    assert effect_without("store/config/delayOffset.json.bak") == EFFECTS["delayOffset.json"]
+    assert effect_without("other.json") == "starts as if the file was empty"
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_verify_says_how_many_delayed_messages_may_come_again(
+    is_gone: bool, tmp_path: Path
+) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    for path in Path(golden.path, "config").glob("delayOffset.json*"):
+        if is_gone:
+            path.unlink()
+        else:
+            path.write_text("{")
+    code = "config-missing" if is_gone else "config-unreadable"
+    finding = found(Path(golden.path), code, "delayOffset.json")
+    said = f"{finding.meaning}. {finding.advice}"
+    count = sum(row["topic"] == "SCHEDULE_TOPIC_XXXX" for row in golden.truth)
+    assert EFFECTS["delayOffset.json"] in said
+    assert f"It has {count} delayed messages" in said
+
+
+def test_a_queue_that_the_log_has_no_record_of_is_not_said_to_be_one_that_a_rebuild_lists(
+    tmp_path: Path,
+) -> None:
+    """As on a slave behind its master: the offsets of groups come first."""
+    golden = unpack("clean-5.5.0", tmp_path)
+    offsets = Path(golden.path, "config/consumerOffset.json")
+    assert '"retrying@' in offsets.read_text()
+    offsets.write_text(offsets.read_text().replace('"retrying@', '"TBW102@'))  # declared, and empty
+    with golden.open() as store:
+        findings = [one for one in verify(store).findings if one.code == "consumer-ahead"]
+    assert findings
+    assert all("On a slave, wait" in (one.advice or "") for one in findings)
+
+
+@pytest.mark.parametrize(("newest", "is_said"), [(1, True), (10, False)])
+def test_a_broker_that_takes_the_newest_files_alone_is_not_said_to_list_all(
+    newest: int, is_said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The golden store has fewer files than a broker takes."""
+    assert NEWEST_FILES == 10
+    monkeypatch.setattr("rmq_store.verify.queues_against_log.NEWEST_FILES", newest)
+    golden = unpack("clean-5.5.0", tmp_path)
+    shutil.rmtree(Path(golden.path, "consumequeue"))
+    Path(golden.path, "abort").touch()
+    with golden.open() as store:
+        advice = [
+            one.advice or "" for one in verify(store).findings if one.code == "not-dispatched"
+        ]
+    assert advice
+    assert any(OF_NEWEST_FILES in one for one in advice) is is_said
