@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,10 @@ def no_checkpoint(golden: GoldenStore) -> None:
     Path(golden.path, "checkpoint").unlink()
 
 
+def no_queues(golden: GoldenStore) -> None:
+    shutil.rmtree(Path(golden.path, "consumequeue"))
+
+
 def an_entry_lacks(golden: GoldenStore) -> None:
     """Those behind it are one place further in front."""
     entries = queue_entries(golden.path)[QUEUE]
@@ -107,6 +112,7 @@ def no_index_file_is_known_to_be_full(golden: GoldenStore) -> None:
 HURTS = [
     nothing,
     no_checkpoint,
+    no_queues,
     an_entry_lacks,
     logics_behind_physic,
     physic_behind_logics,
