@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import tempfile
@@ -158,3 +159,16 @@ def test_the_log_on_another_disk_is_planned_with_its_own_names(tmp_path: Path) -
         tmp_path / "disk"
     }
     assert outcome_of(plan_recovery, store.path, config) == outcome_of(recover, store.path, config)
+
+
+@pytest.mark.parametrize("mode", ["strict", "broker"])
+def test_a_plan_leaves_files_that_another_store_shares(mode: str, tmp_path: Path) -> None:
+    """A recovery gives the store a copy of its own of each that it changes; a plan changes none."""
+    store = unpack("hours-crash-4.9.7", tmp_path)
+    files = sorted(Path(store.path, "index").iterdir())
+    (tmp_path / "other").mkdir()
+    for file in files:
+        os.link(file, tmp_path / "other" / file.name)
+    plan = plan_recovery(store.path, store.conf, mode=mode, release="4.9.7")
+    assert plan.index_items_rebuilt
+    assert [file.stat().st_nlink for file in files] == [2] * len(files)

@@ -283,3 +283,20 @@ def test_a_file_that_is_not_evidently_cut_is_not_said_to_be(tmp_path: Path, size
         recover(store.path, {"mappedFileSizeCommitLog": used + size + 1})
     assert f"truncate -s {used + size + 1} FILE" in str(refused.value)
     recover(store.path)
+
+
+def test_a_record_that_lacks_a_sector_of_its_properties_is_cut(tmp_path: Path) -> None:
+    """Its first and its last bytes reached the disk, and its CRC is of its body alone."""
+    root, long = tmp_path / "s", {"long": "y" * 2000}
+    message = {"topic": "orders", "queueId": 0, "body": b"x", "properties": long}
+    with MessageStore.create(root, {"mappedFileSizeCommitLog": 1 << 16}) as writer:
+        places = [writer.append(message).commit_log_offset for _ in range(3)]
+    (root / "abort").touch()
+    (root / "checkpoint").unlink()  # which would say that it was flushed
+    path = root / "commitlog" / ("0" * 20)
+    raw = bytearray(path.read_bytes())
+    sector = -(-raw.rindex(b"long") // 512) * 512
+    assert set(raw[sector : sector + 512]) == set(b"y")
+    raw[sector : sector + 512] = bytes(512)
+    path.write_bytes(raw)
+    assert recover(root).log_end == places[2]

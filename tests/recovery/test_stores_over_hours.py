@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from rmq_store.recovery import recover
 from tests.support.golden import GoldenStore, Truth, log_files, offsets, unpack, wanted
 from tests.support.listed import index_items, queue_entries, wanted_entries, wanted_items
 
-NAMES = ("hours-crash-5.5.0", "hours-crash-4.9.7")
+NAMES = ("hours-crash-5.5.0", "hours-crash-4.9.7", "back-crash-5.5.0")
 QUEUE = QueueId("orders", 1)
 PHYSIC, LOGICS, INDEX, DISPATCHED = (
     0,
@@ -58,6 +59,10 @@ def nothing(golden: GoldenStore) -> None:
 
 def no_checkpoint(golden: GoldenStore) -> None:
     Path(golden.path, "checkpoint").unlink()
+
+
+def no_queues(golden: GoldenStore) -> None:
+    shutil.rmtree(Path(golden.path, "consumequeue"))
 
 
 def an_entry_lacks(golden: GoldenStore) -> None:
@@ -107,6 +112,7 @@ def no_index_file_is_known_to_be_full(golden: GoldenStore) -> None:
 HURTS = [
     nothing,
     no_checkpoint,
+    no_queues,
     an_entry_lacks,
     logics_behind_physic,
     physic_behind_logics,
@@ -125,6 +131,11 @@ def test_a_recovery_lists_every_record(
     report = recover(golden.path, release=release_of(golden))
     assert (report.damage, report.intact_cut) == ([], 0)
     assert int(log_files(golden)[-1].name) < report.log_end  # the one that was made ahead is gone
+    assert report.queues == {queue: (0, len(listed)) for queue, listed in golden.by_queue.items()}
+    index = sorted(Path(golden.path, "index").iterdir())
+    ends = [struct.unpack_from(">q", file.read_bytes(), 8)[0] for file in index]
+    stored = struct.unpack_from(">q", Path(golden.path, "checkpoint").read_bytes(), INDEX)[0]
+    assert ends[-2] <= stored <= ends[-1]  # a broker drops the files that end later than it says
     entries, items = queue_entries(golden.path), index_items(golden.path)
     assert (entries, items) == (
         wanted_entries(golden.truth),
@@ -151,3 +162,25 @@ def test_a_lost_file_before_the_last_one_ends_no_log(
         assert offsets(store, on_damage=lambda error: None) == [
             offset for offset in wanted(golden) if offset not in gone
         ]
+
+
+def test_two_torn_records_of_flushed_pages_are_one_damage(tmp_path: Path) -> None:
+    """No record between them is whole."""
+    golden = unpack(NAMES[0], tmp_path)
+    file = log_files(golden)[8]
+    some = [r for r in golden.truth if r["commitLogOffset"] >= int(file.name)][20:23]
+    raw = bytearray(file.read_bytes())
+    for behind in some[1:]:
+        raw[behind["commitLogOffset"] - int(file.name) - 1] = 0  # the end of the properties before
+    file.write_bytes(raw)
+    report = recover(golden.path, release="5.5.0")
+    places = [record["commitLogOffset"] for record in some]
+    assert report.damage == [(places[0], places[2])]
+
+
+def test_a_recovery_that_makes_no_index_forgets_nothing_of_it(tmp_path: Path) -> None:
+    golden = unpack(NAMES[1], tmp_path)
+    checkpoint = Path(golden.path, "checkpoint")
+    (known,) = struct.unpack_from(">q", checkpoint.read_bytes(), INDEX)
+    recover(golden.path, {"messageIndexEnable": False}, release="4.9.7")
+    assert struct.unpack_from(">q", checkpoint.read_bytes(), INDEX) == (known,)

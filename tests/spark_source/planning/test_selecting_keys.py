@@ -80,6 +80,24 @@ def test_one_damaged_entry_hides_no_other_message_from_its_key(tmp_path: Path) -
         )
 
 
+@pytest.mark.parametrize("first", [0, LAST_OF_A_FILE + 1])
+def test_a_damaged_entry_outside_of_the_range_is_not_reported(tmp_path: Path, first: int) -> None:
+    store = unpack(NAME, tmp_path)
+    damage_entry(Path(store.path, "consumequeue", "orders", "0"), LAST_OF_A_FILE)
+    queue = [r for r in store.truth if r["topic"] == "orders" and r["queueId"] == 0]
+    key = keys_of(queue[LAST_OF_A_FILE]).pop()
+    given = options_of(
+        store,
+        topic="orders",
+        keys=key,
+        mode="PERMISSIVE",
+        columns="queueOffset, corruptRecord",
+        startingOffsets=f'{{"orders": {{"0": {first}, "1": -1, "2": -1, "3": -1}}}}',
+    )
+    damaged = [row["queueOffset"] for row in rows_of(given) if row["corruptRecord"]]
+    assert damaged == ([] if first else [LAST_OF_A_FILE])
+
+
 def test_keys_and_tags_and_ranges_go_together(golden: Golden) -> None:
     store = golden(NAME)
     record = next(r for r in store.truth if r["topic"] == "orders" and r["tags"] and r["keys"])
