@@ -21,6 +21,7 @@ ORIGIN_GROUP, RETRY_TOPIC, DLQ_ORIGIN_TOPIC, REAL_TOPIC = (
     *("ORIGIN_GROUP", "RETRY_TOPIC"),
     *("DLQ_ORIGIN_TOPIC", "REAL_TOPIC"),
 )
+FIRST_POP = "1ST_POP_TIME"
 PROPERTIES = (ORIGIN_GROUP, RETRY_TOPIC, DLQ_ORIGIN_TOPIC, REAL_TOPIC)
 """Names of the properties that `retry_of` and `dead_letter_of` look at."""
 
@@ -44,8 +45,24 @@ class KnownNames:
 
 def dead_letter_of(topic: str, properties: Mapping[str, str]) -> SentBack:
     """The group and the origin topic of a record in the dead-letter topic `topic`."""
+    group = topic.removeprefix(DLQ_PREFIX)
     origin = properties.get(DLQ_ORIGIN_TOPIC) or properties.get(RETRY_TOPIC)
-    return SentBack(topic.removeprefix(DLQ_PREFIX), origin)
+    return SentBack(group, None if origin is None else origin_topic(group, origin))
+
+
+def origin_topic(group: str, sent_from: str) -> str:
+    """The topic that a dead letter of a group came from, by what its record names: of pop a retry topic."""
+    name = sent_from.removeprefix(RETRY_PREFIX)
+    if name == sent_from:
+        return sent_from
+    fronts = (front for front in (group + _V2, group + _V1) if name.startswith(front))
+    return name.removeprefix(next(fronts, "")) or sent_from
+
+
+def times_given(reconsume_times: int, popped: bool) -> int:
+    """How often a dead letter was given to consumers. Of pop, the proxy counts one more time when it writes
+    it, instead of giving it."""
+    return max(0, reconsume_times - 1) if popped else reconsume_times
 
 
 def retry_of(topic: str, properties: Mapping[str, str], known: KnownNames) -> SentBack:

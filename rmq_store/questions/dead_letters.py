@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.format.queues import QueueSlice
-from rmq_store.format.topics import DLQ_PREFIX
+from rmq_store.format.retry_topics import FIRST_POP, origin_topic, times_given
+from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.search.queue_selection import require_group, require_topic
 from rmq_store.store import MessageStore
@@ -156,13 +157,14 @@ def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     return pa.table(
         {
             "consumerGroup": pc.utf8_slice_codeunits(rows["topic"], len(DLQ_PREFIX)),
-            "originTopic": _property(rows, _ORIGIN_TOPIC),
+            "originTopic": origin_topics(rows["topic"], _property(rows, _ORIGIN_TOPIC)),
             "originMsgId": _property(rows, _ORIGIN_ID),
             "uniqKey": rows["uniqKey"],
             "keys": rows["keys"],
             "tags": rows["tags"],
             "reconsumeTimes": rows["reconsumeTimes"],
             "mostAttempts": _property(rows, _MOST_ATTEMPTS),
+            "popped": pc.is_valid(_property(rows, (FIRST_POP,))),
             "born": rows["bornTimestamp"],
             "died": rows["storeTimestamp"],
             "storeSize": rows["storeSize"].cast(pa.int64()),
@@ -177,6 +179,19 @@ def _property(rows: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
     """For each row, the first of some properties that it has."""
     found = [pc.map_lookup(rows["properties"], pa.scalar(name), "last") for name in names]
     return pc.coalesce(*found)
+
+
+def origin_topics(topics: Any, named: Any) -> Any:
+    """The topics that messages of dead-letter topics came from; one that was popped names its retry topic.
+
+    Arrays of n strings, plain or chunked.
+    """
+    if not pc.any(pc.starts_with(named, RETRY_PREFIX)).as_py():
+        return named
+    pairs = zip(topics.to_pylist(), named.to_pylist(), strict=True)
+    groups = ((topic.removeprefix(DLQ_PREFIX), name) for topic, name in pairs)
+    origins = [None if name is None else origin_topic(group, name) for group, name in groups]
+    return pa.array(origins, pa.string())
 
 
 def _ones(rows: pa.Table) -> pa.Array:
@@ -198,7 +213,7 @@ def _merged(groups: Sequence[pa.Table]) -> pa.Table:
 
 def _with_reason(row: dict[str, Any]) -> dict[str, Any]:
     """A dead letter with the reason, as far as its record has it. No broker stores the error."""
-    attempts, most = row["reconsumeTimes"], row["mostAttempts"]
+    attempts, most = times_given(row["reconsumeTimes"], row["popped"]), row["mostAttempts"]
     why = f"its consumer failed {attempts} times"
     if most is not None:
         why += f", of {most} allowed"

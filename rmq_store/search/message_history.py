@@ -18,10 +18,12 @@ from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.retry_topics import (
     DLQ_ORIGIN_TOPIC,
+    FIRST_POP,
     REAL_TOPIC,
     RETRY_TOPIC,
     dead_letter_of,
     retry_of,
+    times_given,
 )
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.topics import (
@@ -194,7 +196,8 @@ def _meaning(store: MessageStore, message: TracedRecord) -> tuple[str, str]:
         return "retry", f"attempt {times} of group {group}, from {origin or _UNKNOWN}"
     if message.topic.startswith(DLQ_PREFIX):
         group, origin = dead_letter_of(message.topic, properties)
-        return "dead", f"of group {group}, from {origin or _UNKNOWN}, after {times} attempts"
+        given = times_given(times, FIRST_POP in properties)
+        return "dead", f"of group {group}, from {origin or _UNKNOWN}, after {given} attempts"
     if message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT:
         return "committed", ""
     if message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_ROLLBACK:

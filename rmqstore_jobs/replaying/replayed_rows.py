@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import BY_NAME
 from rmq_store.index.items_of_messages import rows_with_key
+from rmq_store.questions.dead_letters import origin_topics
 from rmq_store.search.queue_selection import stored_in_time
 from rmq_store.system_topics.open_state import kind_of
 from rmqstore_jobs.replaying.origin_properties import PROPERTY_FORMS, with_origin
@@ -88,7 +89,7 @@ class RowRules:
                 pc.map_lookup(batch["properties"], name, "first")
                 for name in ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
             )
-            return pc.coalesce(*known, topics)
+            return origin_topics(topics, pc.coalesce(*known, topics))
         if not self.spec.topic_map:
             return topics
         old, new = map(pa.array, (list(self.spec.topic_map), list(self.spec.topic_map.values())))
