@@ -110,7 +110,8 @@ def copy_state(source: Path, root: Path, *, same_log_offsets: bool) -> tuple[str
     check = Path(CONFIG_DIR, TIMER_CHECK)
     if not (source / check).exists():
         return ()
-    files = [*_files_in(source / TIMER_LOG), *source.glob(f"{TIMER_WHEEL}*")]
+    wheels = (path for path in sorted(source.glob(f"{TIMER_WHEEL}*")) if path.is_file())
+    files = [*_files_in(source / TIMER_LOG), *wheels]
     if not same_log_offsets or not any(file.parent.name == TIMER_LOG for file in files):
         (root / check).unlink(missing_ok=True)
         return (str(check), *((TIMER_LOG,) if not same_log_offsets else ()))
@@ -127,7 +128,11 @@ def _files_in(folder: Path) -> Iterator[Path]:
             raise from_os_error(error.filename or folder, error, "copying") from error
 
     for inside, _, names in os.walk(folder, onerror=refused):
-        yield from (Path(inside) / name for name in sorted(names))
+        for path in (Path(inside) / name for name in sorted(names)):
+            if path.is_symlink() or not path.is_file():
+                LOG.warning("passed over %s: not a file", printable(str(path)))
+            else:
+                yield path
 
 
 def _copy(path: Path, copy: Path) -> None:

@@ -39,6 +39,19 @@ def test_files_of_compaction_topics_come_along(tmp_path: Path, store_type: str) 
     assert served
 
 
+def test_a_link_among_the_files_of_compaction_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A link may lead out of the store, to a file that is none of the broker's."""
+    store = unpack_kind("compacted-5.5.0", tmp_path)
+    before = files_in(Path(store.path, "compaction"))
+    (tmp_path / "elsewhere").write_text("secret", "utf-8")
+    Path(store.path, "compaction/link").symlink_to(tmp_path / "elsewhere")
+    rebuild(store.path, tmp_path / "new", config=store.conf)
+    assert files_in(tmp_path / "new/compaction") == before
+    assert "compaction/link: not a file" in caplog.text
+
+
 def test_files_of_the_timer_come_along(tmp_path: Path) -> None:
     store = unpack_state("timers-waiting-5.5.0", tmp_path)
     Path(store.path, "timerwheel").write_bytes(b"\1" * 100_000)
