@@ -101,7 +101,9 @@ def _target(
     high: int,
 ) -> int:
     if timestamp is not None:
-        return store.offset_by_time(queue.topic, queue.queue_id, timestamp)
+        return store.view.first_since(
+            queue, timestamp
+        )  # in a batch queue a broker's answer is older
     if to == EARLIEST:
         return low
     if to == LATEST:

@@ -164,6 +164,15 @@ def test_offsets_are_shown_first_and_written_with_apply(tmp_path: Path) -> None:
     assert others
 
 
+def test_a_reset_to_a_time_after_the_newest_message_skips_them_all(tmp_path: Path) -> None:
+    """A broker answers a time search in a batch queue with an older message."""
+    store = unpack("clean-5.5.0", tmp_path)
+    newest = max(row["storeTimestamp"] for row in sent_to(store, "inner"))
+    words = ("offsets", store.path, "--group", "g", "--new-group", "--topic", "inner")
+    after = [objects(*words, "--reset-to-time", str(newest + more))[0]["after"] for more in (0, 1)]
+    assert after == [201, 202]
+
+
 def test_offsets_of_a_store_whose_log_is_elsewhere(tmp_path: Path) -> None:
     store = unpack("clean-5.3.3", tmp_path)
     (Path(store.path) / "commitlog").rename(tmp_path / "elsewhere")
