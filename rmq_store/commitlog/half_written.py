@@ -1,4 +1,4 @@
-"""Which records are half-written although they add up: no CRC covers topic and properties."""
+"""Which records are half-written although they add up: no CRC covers the properties."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import numpy as np
 
 from rmq_store.commitlog.headers import Headers
 from rmq_store.format.array_types import Ints
-from rmq_store.format.byte_layout import PROPERTIES_LENGTH_SIZE
 
 _SECTOR = 512  # bytes of the smallest disk write
 
 
 def half_written_rows(headers: Headers, flushed_until: int = 0) -> Ints:
-    """Rows that add up and are still torn: bytes that did not reach the disk are zero, to the record's end
-    or for a whole sector.
+    """Rows of which a whole sector of the properties did not reach the disk: it is zero.
 
-    Records stored up to `flushed_until` (ms) are known to have been flushed. They skip the sector check,
-    because a property may hold zeros itself.
+    All rows must be valid. Records stored up to `flushed_until` (ms) are known to have been flushed. They
+    are not looked at, because a property may hold zeros itself.
     """
     window, start = headers.window, headers.properties_at
     end = start + headers.properties_length
-    torn = window[start - PROPERTIES_LENGTH_SIZE - 1] == 0  # the last byte of the topic
-    torn |= (headers.properties_length > 0) & (window[end - 1] == 0)
+    torn = np.zeros(len(headers), dtype=bool)
     fresh = headers.store_timestamp > flushed_until
     sector = -(-start // _SECTOR) * _SECTOR
     while (inside := np.flatnonzero(fresh & (sector < end))).size:

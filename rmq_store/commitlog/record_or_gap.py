@@ -51,11 +51,6 @@ class SoundRun:
         return self.segment.base + int(self.headers.at[0]) - self.frame
 
     @property
-    def before_last(self) -> int:
-        """Log offset where the records before the last one end."""
-        return self.last - self.frame
-
-    @property
     def last(self) -> int:
         """Log offset of the last record."""
         return self.segment.base + int(self.headers.at[-1])

@@ -107,8 +107,8 @@ def decode_record(
 ) -> Record | Gap:
     """The record at `buffer[at:]`, or the gap there; `log_offset` is its place in the log.
 
-    `buffer` ends at the end of the file. Checks everything: the magic, the sum of all lengths, the
-    body CRC, the record CRC, and that physicalOffset equals `log_offset` (else Gap.GHOST). Raises
+    `buffer` ends at the end of the file. Checks everything: the magic, the sum of all lengths, the last
+    byte, the body CRC, the record CRC, and that physicalOffset equals `log_offset` (else Gap.GHOST). Raises
     CorruptRecordError if the bytes are not a record. Only the caller, who knows what follows, can
     decide whether that is a torn tail or damage. Source: CommitLog#checkMessageAndReturnSize.
 
@@ -191,6 +191,9 @@ _STORE_TIMESTAMP_SIZE = 8  # between the hosts
 def _refuse(fault: str, found: Mapping[str, int], path: str | None, log_offset: int) -> NoReturn:
     """Raise CorruptRecordError for what the loop refused a record for."""
     size = found["total"]
+    if fault == "unwritten":
+        what = "the end of its topic or of its properties was not written"
+        _fail(path, log_offset, what, "a last byte other than 0", 0)
     if fault == "head":
         hosts = (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6)
         head = HEAD_SIZE + sum(V6_EXTRA for host in hosts if found["sys_flag"] & host)

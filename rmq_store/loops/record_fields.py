@@ -23,8 +23,9 @@ FAULTS = (
     "properties",
     "sum",
     "elsewhere",
+    "unwritten",
 )
-"""What a record was refused for, by number: the first field that cannot be right."""
+"""What a record was refused for, by number: the first field that cannot be right, or zeros at its end."""
 
 FRONT_SIZE = cython.declare(cython.int, 36)  # bytes up to the end of physicalOffset
 _ENTRY_HEAD = cython.declare(cython.int, 48)  # of a DLedger log, before each record
@@ -39,6 +40,7 @@ _TOPIC = cython.declare(cython.int, 6)
 _PROPERTIES = cython.declare(cython.int, 7)
 _SUM = cython.declare(cython.int, 8)
 _ELSEWHERE = cython.declare(cython.int, 9)
+_UNWRITTEN = cython.declare(cython.int, 10)
 
 # Rows of the two tables.
 LONG_FIELDS = (
@@ -148,7 +150,23 @@ def _split(
     fault = _lengths(raw, end, at + size, row, longs, 2 if ints[0, row] == bits.MAGIC_V2 else 1)
     if fault == _INTACT and longs[2, row] != base + at:
         return _ELSEWHERE
+    if fault == _INTACT and _ends_in_zeros(raw, longs[12, row], longs[13, row]):
+        return _UNWRITTEN
     return fault
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(-1)
+def _ends_in_zeros(raw: bits.Bytes, properties: bits.Place, length: bits.Place) -> cython.int:
+    """Whether the last byte of the topic or of the properties is 0, which neither has.
+
+    A writer copies a record from front to back into zeros, and no CRC covers its end: its last byte
+    shows whether it is there. Without properties that is the topic's, because the size proves the
+    length of 0 behind it.
+    """
+    return raw[properties - 3] == 0 or (length > 0 and raw[properties + length - 1] == 0)
 
 
 @cython.cfunc

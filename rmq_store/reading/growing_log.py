@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.next_intact_record import next_start
 from rmq_store.commitlog.other_store_at_path import IF_OTHER_STORE, MARK_BYTES, Mark, refuse_other
-from rmq_store.commitlog.walk import records_from
+from rmq_store.commitlog.walk import last_from
 from rmq_store.errors import DataLossError, LogCutError, LogOffset, StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.queues import QueueId
@@ -138,8 +137,8 @@ class LogFollower:
         return self._whole.offset
 
     def _end_by_queues(self, log: CommitLog, end: int) -> int:
-        """`end`: of the record that waits. A new one counts as a change of the file, whose time may
-        stay the same while a broker writes into its mapping."""
+        """`end`: of the last record. A new one counts as a change of the file, whose time may stay the
+        same while a broker writes into its mapping."""
         now, change = time.monotonic(), (*_change_of(log), end)
         if None in change or change != self._change:
             self._change, self._changed_at = change, now
@@ -164,27 +163,22 @@ def whole_end(log: CommitLog, start: int, listed_end: Callable[[int], int]) -> i
 
     A torn end is not included: a broker may be writing it. Damage is, if a later file or an entry
     of a queue proves that the log continues after it. `listed_end` gives the end of the last record
-    that a queue lists, and is called only if the bytes do not decide: with the end that they leave
-    in doubt.
+    that a queue lists, and is called only if the bytes do not decide: with the end before them.
     """
     last = log.last_file()
     if last is None:
         return max(start, log.start)
-    end, doubtful = _run_end(log, max(start, last.base))
+    _, end = last_from(log, max(start, last.base))
     file_end = log.chain.segment_end(last)
     while end < file_end:
         near = log.chain.read(end, min(end + _ZEROS_LOOKED_AT, file_end))
         if not near.any() and (end > start or _only_zeros_after(log, last, end)):
             return end
-        proven = listed_end(max(end, doubtful))
-        if end < doubtful <= proven:
-            end = doubtful
-            continue
+        proven = listed_end(end)
         following = log.next_record(last, end + 1, file_end) if proven > end else None
         if following is None or following >= proven:
             return end
-        stop, doubtful = _run_end(log, following)
-        end = max(stop, following)
+        _, end = last_from(log, following)
     return end
 
 
@@ -213,32 +207,6 @@ def dispatched_end(view: QueueView, queues: Iterable[QueueId]) -> int:
         if entry is not None:
             ends.append(int(entry.log_offset + entry.size))
     return max(ends)
-
-
-def _run_end(log: CommitLog, start: int) -> tuple[int, int]:
-    """The end of the run of records at `start` without a doubtful last one, and with it."""
-    end = start
-    for run in records_from(log, start):
-        end = run.stop
-        last = end if _is_certain(run.headers.take(slice(-1, None))) else run.before_last
-    return (start, start) if end == start else (last, end)
-
-
-def _is_certain(headers: Headers) -> bool:
-    """Whether a record with a right CRC is all there, though a broker may be writing it.
-
-    A broker copies a record from front to back into zeros, so what lies before a byte that is not
-    zero is there. The CRC covers the body, and the lengths of topic and properties must add up to
-    the size of the record. So the last byte of the properties decides; without properties, that of
-    the topic, because the length of 0 that follows is proven by the size.
-    """
-    length = int(headers.properties_length[0])
-    stop = int(headers.properties_at[0]) + length if length else _topic_end(headers)
-    return bool(headers.window[stop - 1])
-
-
-def _topic_end(headers: Headers) -> int:
-    return int(headers.topic_at[0] + headers.topic_length[0])
 
 
 def end_by_bytes(log: CommitLog, start: int, end: int, most: int) -> int:

@@ -41,6 +41,7 @@ from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.index.index_file_reader import list_index_files
+from rmq_store.loops.record_fields import FAULTS
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.lock_file import was_closed
 from rmq_store.recovery.as_broker_queues import BrokerBatchQueue, BrokerQueue, load_files
@@ -269,7 +270,7 @@ class BrokerRecovery:
     def _run(self, window: Bytes, base: int, at: int) -> Headers:
         run = follow(window, base, at, min(len(window), at + _BYTES_AT_A_TIME))
         headers = Headers(window, run.at, base)
-        sound = headers.valid & _right_crc(headers)
+        sound = _adds_up(headers) & _right_crc(headers)
         wrong = np.flatnonzero(~sound)
         if not len(run.at) or (len(wrong) and not int(wrong[0])):
             odd = _one_record(window, at)
@@ -321,7 +322,13 @@ def _one_record(window: Bytes, at: int) -> Headers | None:
     says = window[at + _PHYSICAL_AT : at + _PHYSICAL_AT + 8].tobytes()
     where = int.from_bytes(says, "big", signed=True)
     headers = Headers(window[at : at + total], np.zeros(1, dtype=np.int64), where)
-    return headers if headers.valid[0] and _right_crc(headers)[0] else None
+    return headers if _adds_up(headers)[0] and _right_crc(headers)[0] else None
+
+
+def _adds_up(headers: Headers) -> Mask:
+    """Mask of the records that a broker takes: it does not see that the end of one was not written."""
+    adds_up: Mask = headers.valid | (headers.fault == FAULTS.index("unwritten"))
+    return adds_up
 
 
 def _right_crc(headers: Headers) -> Mask:
@@ -329,7 +336,7 @@ def _right_crc(headers: Headers) -> Mask:
     view = headers.window.data
     stored = headers.body_crc.astype(np.int64)
     right = np.ones(len(headers), dtype=bool)
-    for row in np.flatnonzero(headers.valid & (headers.body_length > 0)).tolist():
+    for row in np.flatnonzero(_adds_up(headers) & (headers.body_length > 0)).tolist():
         first = int(headers.body_at[row])
         body = view[first : first + int(headers.body_length[row])]
         right[row] = crc32(body) & CRC_MASK == stored[row]

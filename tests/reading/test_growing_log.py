@@ -189,9 +189,8 @@ def last_value_of_zeros(raw: bytes) -> bytes:
     return raw[:-3] + bytes(3)
 
 
-def test_properties_that_end_in_zeros_wait_for_a_queue_or_the_next_record(
-    golden: Golden, tmp_path: Path
-) -> None:
+def test_properties_that_end_in_zeros_are_not_whole(golden: Golden, tmp_path: Path) -> None:
+    """The end of the log waits before them, until a queue lists a record behind."""
     store = Growing(golden("clean-4.9.7"), tmp_path)
     size = len(store.bytes[0])
     found = list(records(golden("clean-4.9.7").path))
@@ -199,53 +198,33 @@ def test_properties_that_end_in_zeros_wait_for_a_queue_or_the_next_record(
     assert int(file.name) == 0
     first = store.bytes[0]
     store.bytes[0] = first[:at] + last_value_of_zeros(raw) + first[at + len(raw) :]
-    store.show(after)
+    stop = after + len(following)
+    for shown in (after, stop):
+        store.show(shown)
+        assert ends(store.path, size) == at
     log = CommitLog([store.path / "commitlog"], file_size=size)
-    assert whole_end(log, 0, lambda _: 0) == at
     asked: list[int] = []
 
     def listed(end: int) -> int:
         asked.append(end)
-        return end
+        return stop
 
-    assert whole_end(log, 0, listed) == after
-    assert asked == [after]
+    assert whole_end(log, 0, listed) == stop
+    assert asked == [at]
     log.chain.close()
-    store.show(after + len(following))
-    assert ends(store.path, size) == after + len(following)
 
 
-@pytest.mark.parametrize("closed", [True, False])
-def test_the_last_record_of_a_closed_store_is_whole_though_no_queue_lists_it(
-    golden: Golden, tmp_path: Path, closed: bool
-) -> None:
-    source = golden("clean-4.9.7")
-    path = Path(shutil.copytree(source.path, tmp_path / "store"))
-    file, at, raw = list(records(path))[-1]
-    with file.open("r+b") as log_file:
-        log_file.seek(at)
-        log_file.write(last_value_of_zeros(raw))
-    shutil.rmtree(path / "consumequeue")
-    (path / "consumequeue").mkdir()
-    if not closed:
-        (path / "abort").touch()
-    with MessageStore.open(path) as store:
-        follower = LogFollower(lambda: dispatched_end(store.view, store.queues()))
-        end = follower.end(store.log, store.log.start)
-    start = int(file.name) + at
-    assert end == (start + len(raw) if closed else start)
-
-
-def test_a_record_in_doubt_has_the_queues_looked_at_soon(
+def test_a_record_behind_damage_has_the_queues_looked_at_soon(
     golden: Golden, tmp_path: Path, clock: list[float]
 ) -> None:
-    """A mapped file may keep its time while a broker writes, so the record itself is the change."""
+    """A mapped file may keep its time while a broker writes, so the end of its records is the change."""
     store = Growing(golden("clean-4.9.7"), tmp_path)
     size = len(store.bytes[0])
     found = list(records(golden("clean-4.9.7").path))
-    _, at, raw = found[100]
+    (_, at, raw), (_, after, following) = found[100:102]
     first, listed, looked = store.bytes[0], [0], list[float]()
     store.bytes[0] = first[:at] + last_value_of_zeros(raw) + first[at + len(raw) :]
+    stop = after + len(following)
 
     def listed_end() -> int:
         looked.append(clock[0])
@@ -256,16 +235,16 @@ def test_a_record_in_doubt_has_the_queues_looked_at_soon(
     for second in range(200):
         clock[0] = float(second)
         if second in (0, 100):
-            store.show(at + (len(raw) if second else -1))
+            store.show(stop if second else at - 1)
         os.utime(file, ns=(0, 0))
         if second == 105:
-            listed[0] = at + len(raw)
+            listed[0] = stop
         log = CommitLog([store.path / "commitlog"], file_size=size)
         end = follower.end(log, 0)
         log.chain.close()
-        if end == at + len(raw):
+        if end == stop:
             break
-    assert end == at + len(raw)
+    assert end == stop
     assert clock[0] <= 120
 
 

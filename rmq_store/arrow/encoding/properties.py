@@ -39,9 +39,22 @@ def property_strings(
 ) -> pa.Array:
     """The stored property string of every message, with space for a record CRC if the store uses it."""
     stored = _without_crc_items(given_strings(columns, dialect))
+    _refuse_zero_end(stored)
     if config.enabledAppendPropCRC and dialect.has("record_crc"):
         stored = pa.array([with_crc_place(raw) for raw in stored.to_pylist()], pa.binary())
     return stored
+
+
+def _refuse_zero_end(stored: pa.Array) -> None:
+    """Raises InvalidMessageError for a string that a reader takes for one that was not written to its end.
+
+    Of the releases that write no last separator, one whose last value ends in a zero byte.
+    """
+    ends, raw = buffers(stored)
+    some = np.flatnonzero(np.diff(ends))
+    wrong = some[raw[ends[some + 1] - 1] == 0]
+    if len(wrong):
+        raise invalid(int(wrong[0]), "its properties end in a zero byte")
 
 
 def given_strings(columns: dict[str, pa.Array], dialect: Dialect) -> pa.Array:
