@@ -7,6 +7,7 @@ SHELL := bash
 
 PYTHON ?= python3
 VENV := .venv
+PACKAGES := --editable ".[test]"
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TIMED := .ci/timed
@@ -45,7 +46,7 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
 	  echo "$(PYTHON) has no venv module; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@$(TIMED) environment bash -c '$(PYTHON) -m venv $(VENV) \
-	  && $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test]"'
+	  && $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PACKAGES)'
 	@touch $@
 
 # The loops, compiled in place. hatch_build.py compiles what changed, and writes the file if a compiler was
@@ -64,7 +65,15 @@ jdk:
 	@.ci/need-jdk
 
 .PHONY: demo
-demo: jdk $(LOOPS)  ## replay a real broker's store through local Spark, and show the result
+demo: jdk  ## replay a real broker's store through local Spark, and show the result
+	@$(MAKE) --no-print-directory demo-of-venv $(if $(wildcard $(READY)),,$(OF_DEMO))
+
+# A new checkout gets an environment with what the demo needs: tests need many more packages. hatchling and
+# setuptools compile the loops in place.
+OF_DEMO := VENV=build/demo-venv PACKAGES='--editable ".[spark]" hatchling setuptools'
+
+.PHONY: demo-of-venv
+demo-of-venv: $(LOOPS)
 	@$(BIN)/python jobs/demo.py
 
 .PHONY: lint
