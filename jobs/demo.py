@@ -25,6 +25,7 @@ from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.spark_session import builder_for
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+PYTHON = os.path.relpath(sys.prefix, CHECKOUT) + "/bin/python"  # as one types it in the checkout
 GOLDEN = "clean-5.5.0"
 BAR_WIDTH = 24
 SAMPLE_ROWS = 6
@@ -169,9 +170,9 @@ def _next_steps(spec: ReplaySpec) -> Panel:
             f"new store   {spec.to_store}\n"
             f"Parquet     {spec.to_parquet}\n"
             f"journal     {spec.to_store}.replay.json\n\n"
-            f"try         .venv/bin/python jobs/replay.py {spec.source} \\\n"
+            f"try         {PYTHON} jobs/replay.py {spec.source} \\\n"
             "                --topic orders --tag cancelled --to demo-out/cancelled\n"
-            "or          .venv/bin/python jobs/replay.py --help"
+            f"or          {PYTHON} jobs/replay.py --help"
         ),
         title="files of this demo",
         border_style="cyan",
