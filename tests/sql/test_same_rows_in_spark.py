@@ -115,7 +115,7 @@ def test_every_question_has_the_same_rows(
         asked = Asked(opened)
         for what, (question, expected) in QUESTIONS.items():
             sql, rows = question(asked), expected(asked)
-            assert rows, what
+            assert rows or "'?'" in sql, what  # a store of inner batches alone has no ids
             (answer,) = database.answers(sql)
             found = [
                 tuple(row.values()) for batch in answer.rows or () for row in batch.to_pylist()
