@@ -221,7 +221,7 @@ def _help(
     for refusal in refusals:
         if refusal.remedy:
             return Help(refusal.path, spoken(refusal.remedy))
-    keeps = f"keeps {counted(records, 'message')}, in a new store"
+    keeps = f"keeps the messages of {counted(records, 'record')}, in a new store"
     salvage = Help(_command(store, "salvage", "--to NEW"), keeps)
     if any(refusal.kind == LOG_FILE for refusal in refusals):
         return _recovery(store, records) or salvage
