@@ -84,7 +84,10 @@ def _host(draw: st.DrawFn, is_v6: bool) -> bytes:
 
 @st.composite
 def records(draw: st.DrawFn) -> Record:
-    """A whole record: both versions, all hosts, any flags and times; its place is set by `as_log`."""
+    """A whole record: both versions, all hosts, any flags and times; its place is set by `as_log`.
+
+    Neither topic nor properties end in zeros, which is how a record ends that was not written whole.
+    """
     stored, packing = draw(_BODY)
     others = draw(I32) & ~(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK | _V6)
     hosts = draw(st.sampled_from((0, 0, SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6, _V6)))
@@ -104,8 +107,8 @@ def records(draw: st.DrawFn) -> Record:
         reconsume_times=draw(I32),
         prepared_transaction_offset=draw(I64),
         body=stored,
-        topic=topic,
-        properties=draw(property_strings()),
+        topic=topic.rstrip(b"\0") or b"t",
+        properties=draw(property_strings()).rstrip(b"\0"),
         magic=magic,
         body_crc=body_crc(stored),
     )

@@ -322,7 +322,8 @@ one_message = st.fixed_dictionaries(
         "body": st.binary(max_size=300),
         "properties": st.dictionaries(
             st.one_of(st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "DELAY"]), texts.filter(bool)),
-            texts,
+            # Some releases could not tell zeros at the end from an end that was not written.
+            texts.map(lambda text: text.rstrip("\0")),
             max_size=4,
         ),
         "flag": st.integers(-(2**31), 2**31 - 1),
