@@ -112,7 +112,7 @@ def _files(path: Path, config: StoreConfig) -> Iterator[Refusal]:
             yield Refusal(
                 OTHER,
                 str(path / CONFIG_DIR / TOPICS_FILE),
-                f"topic {queue.topic} has {there} queues and is declared with {declared} ones",
+                f"topic {queue.topic} has {there} queues, and {declared} ones by this file",
                 "declare the topic as its queues are (attribute queue.type)",
             )
             batch ^= {queue.topic}  # said once

@@ -13,7 +13,7 @@ from typing import Any
 
 from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.commitlog.walk import walk
-from rmq_store.errors import StoreError, StoreLockedError, shown_path, spoken
+from rmq_store.errors import StoreError, StoreLockedError, UnsupportedStoreError, shown_path, spoken
 from rmq_store.format.queues import QueueId
 from rmq_store.recovery.broker_start import LOG_FILE, QUEUE_FILE, BrokerStart, Refusal, broker_start
 from rmq_store.recovery.recover_store import plan_recovery
@@ -56,7 +56,7 @@ class Verdict:
     """The verdict on a store. `state`: sound; flawed, if nothing is lost and something is wrong; damaged.
 
     `unlisted`: messages of the log that no consumer gets. `starts`: whether a broker starts on it; None if
-    one has it open, or the files are not on this host.
+    one has it open, the files are not on this host, or the store has RocksDB or is in DLedger mode.
     `refusals`: the files with which it does not. `cuts`: messages that its start takes from queues.
     """
 
@@ -112,7 +112,10 @@ class Verdict:
 
     def _broker(self) -> str:
         if self.starts is None:
-            return "not known: a process has the store open, or it is not on this host"
+            return (
+                "not known: a process has the store open, it is not on this host, or it has queues in "
+                "RocksDB or a log in DLedger mode"
+            )
         if self.refusals:
             first, more = self.refusals[0], len(self.refusals) - 1
             others = f" (and {counted(more, 'more file')})" if more else ""
@@ -190,12 +193,12 @@ def _times_around(
 
 
 def _start(store: MessageStore) -> BrokerStart | None:
-    """What a broker would do; None where nobody can say."""
+    """What a broker would do; None where that was not tried, or changes."""
     if not store.log.chain.cost.grows:
         return None
     try:
         return broker_start(store.path, store.config)
-    except StoreLockedError:
+    except (StoreLockedError, UnsupportedStoreError):
         return None
     except StoreError as error:
         why = Refusal(LOG_FILE, str(error.path or store.path), error.reason, error.advice or "")

@@ -20,7 +20,7 @@ from rmq_store.errors import InvalidArgumentError
 from rmq_store.recovery.broker_start import broker_start
 from rmq_store.verify.verdict import DAMAGED, FLAWED, SOUND, Verdict
 from rmq_store.verify.verify_store import verify
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import KINDS, GoldenStore, unpack, unpack_kind
 from tests.support.injured_stores import INJURIES
 from tests.support.running.commands import call, objects, run
 
@@ -167,3 +167,14 @@ def test_a_store_that_a_process_has_open_has_no_verdict_on_its_start(tmp_path: P
     store = unpack("clean-5.5.0", tmp_path)
     with MessageStore.append_to(store.path, store.conf):
         assert judged(store).starts is None
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_no_store_of_another_kind_is_said_to_be_refused(tmp_path: Path, name: str) -> None:
+    """A broker wrote each of them. What it does with queues in RocksDB, or in DLedger mode, is not known."""
+    store = unpack_kind(name, tmp_path)
+    with MessageStore.open(store.path) as opened:
+        verdict = verify(opened).verdict
+    assert (verdict.refusals, verdict.help, verdict.lost.messages) == ((), None, 0)
+    planned = not name.startswith(("rocksdb", "dledger"))
+    assert verdict.starts is (True if planned else None)
