@@ -1,6 +1,6 @@
 """What a new store gets of another one besides log, queues and index: configuration, and state of the broker.
 
-docs/stores-made-anew.md has a table of the files.
+docs/new-stores.md lists the files.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What of the broker's own records in a log is still open: delayed messages, transactions, pop.
 
-These records name queue offsets, or files of the broker name theirs. A store that gets the messages of a log
-under new offsets needs what is open of them, and nothing that has ended, which a broker would do again.
-docs/stores-made-anew.md has the table. All is found in one pass over the intact records of the log; memory is
-for what is open.
+These records name queue offsets, or files of the broker name theirs. A new store gives messages other
+offsets, so it needs the records that are open, and none that a broker would work off again. `OpenState.of`
+reads the intact records of the log once. Its memory grows with what is open. docs/new-stores.md lists what
+each command takes over.
 """
 
 from __future__ import annotations
