@@ -7,10 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rmq_store.commitlog.check_crcs import wrong_crc_rows
-from rmq_store.commitlog.half_written import half_written_rows
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
@@ -54,11 +51,10 @@ def entries_inside(
 
 
 def _leading_nowhere(log: CommitLog, entries: Entries) -> int:
-    """How many entries lead to no intact record, or to a half-written one, which ends the log."""
+    """How many entries lead to no intact record."""
     intact = 0
     for rows, headers in log.whole_headers(entries.log_offset, entries.size):
-        torn = np.union1d(wrong_crc_rows(headers), half_written_rows(headers))
-        intact += len(rows) - len(torn)
+        intact += len(rows) - len(wrong_crc_rows(headers))
     return len(entries) - intact
 
 

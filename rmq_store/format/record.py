@@ -192,8 +192,8 @@ def _refuse(fault: str, found: Mapping[str, int], path: str | None, log_offset: 
     """Raise CorruptRecordError for what the loop refused a record for."""
     size = found["total"]
     if fault == "unwritten":
-        what = "the end of its topic or of its properties was not written"
-        _fail(path, log_offset, what, "a last byte other than 0", 0)
+        what = "a part of its topic or of its properties was not written"
+        _fail(path, log_offset, what, "text", "zeros")
     if fault == "head":
         hosts = (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6)
         head = HEAD_SIZE + sum(V6_EXTRA for host in hosts if found["sys_flag"] & host)

@@ -25,7 +25,7 @@ FAULTS = (
     "elsewhere",
     "unwritten",
 )
-"""What a record was refused for, by number: the first field that cannot be right, or zeros at its end."""
+"""What a record was refused for, by number: the first field that cannot be right, or unwritten bytes."""
 
 FRONT_SIZE = cython.declare(cython.int, 36)  # bytes up to the end of physicalOffset
 _ENTRY_HEAD = cython.declare(cython.int, 48)  # of a DLedger log, before each record
@@ -41,6 +41,7 @@ _PROPERTIES = cython.declare(cython.int, 7)
 _SUM = cython.declare(cython.int, 8)
 _ELSEWHERE = cython.declare(cython.int, 9)
 _UNWRITTEN = cython.declare(cython.int, 10)
+_SECTOR = cython.declare(cython.int, 512)  # bytes of the smallest disk write
 
 # Rows of the two tables.
 LONG_FIELDS = (
@@ -150,7 +151,7 @@ def _split(
     fault = _lengths(raw, end, at + size, row, longs, 2 if ints[0, row] == bits.MAGIC_V2 else 1)
     if fault == _INTACT and longs[2, row] != base + at:
         return _ELSEWHERE
-    if fault == _INTACT and _ends_in_zeros(raw, longs[12, row], longs[13, row]):
+    if fault == _INTACT and _is_unwritten(raw, longs[12, row], longs[13, row]):
         return _UNWRITTEN
     return fault
 
@@ -159,14 +160,36 @@ def _split(
 @cython.inline
 @cython.nogil
 @cython.exceptval(-1)
-def _ends_in_zeros(raw: bits.Bytes, properties: bits.Place, length: bits.Place) -> cython.int:
-    """Whether the last byte of the topic or of the properties is 0, which neither has.
+def _is_unwritten(raw: bits.Bytes, properties: bits.Place, length: bits.Place) -> cython.int:
+    """Whether topic and properties, which no CRC covers, have zeros where bytes did not reach the disk.
 
-    A writer copies a record from front to back into zeros, and no CRC covers its end: its last byte
-    shows whether it is there. Without properties that is the topic's, because the size proves the
-    length of 0 behind it.
+    A writer copies a record from front to back into zeros, so its last byte shows whether the end is
+    there: that of the properties, or without any that of the topic, because the size proves the length
+    of 0 behind it. A disk writes whole sectors.
     """
-    return raw[properties - 3] == 0 or (length > 0 and raw[properties + length - 1] == 0)
+    if raw[properties - 3] == 0 or (length > 0 and raw[properties + length - 1] == 0):
+        return 1
+    return length > _SECTOR and _lacks_sector(raw, properties, properties + length)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(-1)
+def _lacks_sector(raw: bits.Bytes, start: bits.Place, end: bits.Place) -> cython.int:
+    """Whether as many zeros as a sector has follow each other."""
+    first: bits.Place
+    last: bits.Place
+    at: bits.Place = start + _SECTOR - 1
+    while at < end:
+        first = last = at
+        while last < end and raw[last] == 0:
+            last += 1
+        while last > at and first > start and raw[first - 1] == 0:
+            first -= 1
+        if last - first >= _SECTOR:
+            return 1
+        at = last + _SECTOR
+    return 0
 
 
 @cython.cfunc

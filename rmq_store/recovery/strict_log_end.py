@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rmq_store.commitlog.half_written import half_written_rows
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.record_or_gap import WITHIN_THE_LOG, Extent, SoundRun
@@ -105,7 +104,7 @@ class LogWalk:
     def _found(self) -> Iterator[Headers]:
         """The records up to the end of the log. Notes the damage before the end."""
         doubt: _Doubt | None = None
-        for piece in self._judged():
+        for piece in walk(self.log, self.start):
             if doubt is not None and piece.start >= doubt.file_end:
                 if doubt.base >= self.last_base:
                     return
@@ -131,22 +130,6 @@ class LogWalk:
         segment = self.log.chain.segment_at(gap.start)
         assert segment is not None
         return _Doubt(gap.start, segment.base, self.log.chain.segment_end(segment))
-
-    def _judged(self) -> Iterator[SoundRun | Extent]:
-        """The pieces of the log from `start` on, with half-written records as damage."""
-        for piece in walk(self.log, self.start):
-            if isinstance(piece, Extent):
-                yield piece
-                continue
-            start = 0
-            for row in half_written_rows(piece.headers, self.flushed_until).tolist():
-                if start < row:
-                    yield piece.part(start, row)
-                torn = piece.part(row, row + 1)
-                yield Extent(torn.start, torn.stop, gap=Gap.DAMAGED)
-                start = row + 1
-            if start < len(piece.headers):
-                yield piece.part(start, len(piece.headers))
 
     def _note(self, headers: Headers) -> None:
         last = int(headers.at[-1]) + headers.base

@@ -83,7 +83,7 @@ _LOG_FINDINGS = {
         Severity.ERROR,
         "log-damaged",
         "{size} damaged bytes; the log continues after them: {reason}. A broker that has to recover cuts the "
-        "log here, but takes a record of which only the end was not written",
+        "log here, but takes a record that lacks a part of its properties",
         _SALVAGE,
     ),
     Gap.MISSING: (

@@ -31,6 +31,7 @@ PROPERTY_WORDS = {"keys": Property.KEYS, "tags": Property.TAGS, "uniqKey": Prope
 # An Arrow scalar, because converting a plain value makes pyarrow search for pandas,
 # and without pandas each search walks the import path.
 _NO_TEXT = pa.scalar("", pa.string())
+_SECTOR = bytes(512)  # what a disk writes at once
 _CRC_FRONT = np.frombuffer(CRC_PROPERTY.encode() + bytes([NAME_VALUE_SEPARATOR]), dtype=np.uint8)
 
 
@@ -39,22 +40,24 @@ def property_strings(
 ) -> pa.Array:
     """The stored property string of every message, with space for a record CRC if the store uses it."""
     stored = _without_crc_items(given_strings(columns, dialect))
-    _refuse_zero_end(stored)
+    _refuse_unwritten(stored)
     if config.enabledAppendPropCRC and dialect.has("record_crc"):
         stored = pa.array([with_crc_place(raw) for raw in stored.to_pylist()], pa.binary())
     return stored
 
 
-def _refuse_zero_end(stored: pa.Array) -> None:
-    """Raises InvalidMessageError for a string that a reader takes for one that was not written to its end.
-
-    Of the releases that write no last separator, one whose last value ends in a zero byte.
-    """
+def _refuse_unwritten(stored: pa.Array) -> None:
+    """Raises InvalidMessageError for a string that a reader takes for one that was not written as a whole
+    (docs/format-commitlog.md)."""
     ends, raw = buffers(stored)
-    some = np.flatnonzero(np.diff(ends))
+    lengths = np.diff(ends)
+    some = np.flatnonzero(lengths)
     wrong = some[raw[ends[some + 1] - 1] == 0]
     if len(wrong):
         raise invalid(int(wrong[0]), "its properties end in a zero byte")
+    for row in np.flatnonzero(lengths > len(_SECTOR)).tolist():
+        if _SECTOR in raw[ends[row] : ends[row + 1]].tobytes():
+            raise invalid(row, f"its properties have {len(_SECTOR)} zero bytes in a row")
 
 
 def given_strings(columns: dict[str, pa.Array], dialect: Dialect) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Records whose last bytes are zeros: all lengths and the CRC of the body are right, yet they are not there.
+"""Records that lack bytes of their properties: all lengths and the CRC of the body are right.
 
 A crash, a bad sector or a page that was not flushed leaves them. Without the rule such a record is a row that
 lacks tags, keys and properties, and is no message of the store.
@@ -40,6 +40,27 @@ def zero_the_end_of(root: Path, log_offset: int, chosen: random.Random) -> str:
                 log_file.write(bytes(zeros))
             return f"{zeros} bytes of the record at {log_offset}"
     raise AssertionError(log_offset)
+
+
+LONG = "long" + "y" * 2000
+
+
+@pytest.mark.parametrize("first", [*range(0, 2004 - 512, 97), 2004 - 513])
+def test_a_sector_of_zeros_inside_of_the_properties_is_damage(tmp_path: Path, first: int) -> None:
+    """At any place; one zero less is a value."""
+    message = {"topic": "orders", "queueId": 0, "body": b"x", "properties": {"a": LONG}}
+    with MessageStore.create(tmp_path / "s", SMALL) as writer:
+        places = [writer.append(message).commit_log_offset for _ in range(3)]
+    path = tmp_path / "s/commitlog" / ("0" * 20)
+    whole = path.read_bytes()
+    at = whole.index(LONG.encode(), places[1]) + first
+    for zeros in (511, 512):
+        path.write_bytes(whole[:at] + bytes(zeros) + whole[at + zeros :])
+        with MessageStore.open(tmp_path / "s") as store:
+            met: list[StoreError] = []
+            rows = store.read_batches("orders", on_damage=met.append).read_all()["queueOffset"]
+        assert rows.to_pylist() == ([0, 1, 2] if zeros == 511 else [0, 2])
+        assert len(met) == zeros - 511
 
 
 def copy_of(store: GoldenStore, tmp_path: Path) -> Path:
@@ -90,13 +111,15 @@ def test_a_broker_takes_such_a_record(golden: Golden, tmp_path: Path) -> None:
 def test_what_would_be_read_as_such_a_record_is_not_written(
     properties: dict[str, str], tmp_path: Path
 ) -> None:
-    """Releases that write a separator behind the last value can hold any value."""
+    """Behind a separator a value may end in zeros."""
     message = {"topic": "orders", "queueId": 0, "body": b"x", "properties": properties}
     with MessageStore.create(tmp_path / "old", SMALL, release="4.9.7") as store:
         with pytest.raises(InvalidMessageError, match="end in a zero byte"):
             store.append(message)
         assert store.max_offset("orders", 0) == 0
     with MessageStore.create(tmp_path / "new", SMALL, release="5.5.0") as store:
+        with pytest.raises(InvalidMessageError, match="512 zero bytes in a row"):
+            store.append({**message, "properties": {"A": "\0" * 512}})
         store.append(message)
     with MessageStore.open(tmp_path / "new") as store:
         (row,) = store.read_batches("orders").read_all().to_pylist()
