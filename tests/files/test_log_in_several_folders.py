@@ -26,6 +26,11 @@ def store(tmp_path: Path) -> GoldenStore:
     return unpack("multipath-5.5.0", tmp_path)
 
 
+def raw_salvage(store: GoldenStore, folder: Path) -> tuple[str, ...]:
+    to = ("--to", str(folder / "copy"), "--raw")
+    return ("salvage", store.path, "--broker-conf", conf(store), *to)
+
+
 def conf(store: GoldenStore, *folders: str, **more: str) -> str:
     """A configuration that names the folders of the log, by default both with their whole paths."""
     root = Path(store.path)
@@ -170,15 +175,7 @@ def test_two_files_of_other_records_are_an_error_that_names_both(
             read_all(store.path, with_conf, source)
         assert str(there) in str(refused.value)
         assert str(beside) in str(refused.value)
-    asked = (
-        "salvage",
-        store.path,
-        "--to",
-        str(tmp_path / "copy"),
-        "--broker-conf",
-        with_conf,
-        "--raw",
-    )
+    asked = raw_salvage(store, tmp_path)
     said = run(*asked, expect=1)
     assert f"{len(store.truth)} messages" in said
     assert f"the first one lacks {changed}" in said
@@ -200,15 +197,7 @@ def test_one_record_that_differs_is_found_by_verify_and_salvage(
     with_conf = conf(store)
     (finding,) = findings(store, with_conf)
     assert f"lacks 1, from log offset {98304 + place} on" in finding["meaning"]
-    asked = (
-        "salvage",
-        store.path,
-        "--to",
-        str(tmp_path / "copy"),
-        "--broker-conf",
-        with_conf,
-        "--raw",
-    )
+    asked = raw_salvage(store, tmp_path)
     assert "lacks 1," in run(*asked, expect=1)
 
 

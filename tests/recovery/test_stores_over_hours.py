@@ -12,6 +12,7 @@ import pytest
 from rmq_store import QueueId
 from rmq_store.recovery import recover
 from tests.support.golden import GoldenStore, Truth, log_files, offsets, unpack, wanted
+from tests.support.hurt_stores import no_checkpoint, nothing
 from tests.support.listed import index_items, queue_entries, wanted_entries, wanted_items
 
 NAMES = ("hours-crash-5.5.0", "hours-crash-4.9.7", "back-crash-5.5.0")
@@ -51,14 +52,6 @@ def put_entry(golden: GoldenStore, number: int, raw: bytes) -> None:
     with files[file].open("r+b") as queue:
         queue.seek(at)
         queue.write(raw)
-
-
-def nothing(golden: GoldenStore) -> None:
-    """As the kill left it."""
-
-
-def no_checkpoint(golden: GoldenStore) -> None:
-    Path(golden.path, "checkpoint").unlink()
 
 
 def no_queues(golden: GoldenStore) -> None:
