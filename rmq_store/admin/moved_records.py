@@ -135,6 +135,8 @@ class MovedRecords:
             if kind is None:
                 yield _Own(row, places=[int(prepared[row])])
                 continue
+            if place in self._state.in_no_queue:
+                continue
             queue_id, stored = batch["queueId"][row].as_py(), batch["rawProperties"][row].as_py()
             name = (names[codes[row]], queue_id, int(queue_offset[row]))
             why = self._state.why_left_out(kind, place, stored)

@@ -24,6 +24,7 @@ from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.commitlog.walk import walk
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
 from rmq_store.errors import CorruptConfigError
+from rmq_store.format.enters_queue import enters_queue
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import (
     OP_TOPICS,
@@ -90,8 +91,9 @@ class OpenState:
     not, but for those that were delivered. `stored_again`: half messages that a later one replaces;
     `also_called`: what op messages may call that one, besides its own name. `without_copy`: messages that
     the broker's files count as delivered and whose copy is not in the log. `given`: what each group popped
-    of a queue and did not acknowledge. `unread`: why files of the broker could not be asked; then only
-    copies say what was delivered.
+    of a queue and did not acknowledge. `in_no_queue`: records whose flags keep them out of the queues, so
+    that no broker meets them. `unread`: why files of the broker could not be asked; then only copies say what
+    was delivered.
     """
 
     waiting: set[int] = field(default_factory=set)
@@ -101,6 +103,7 @@ class OpenState:
     without_copy: int = 0
     given: dict[tuple[str, QueueId], Given] = field(default_factory=dict)
     open_transactions: int = 0
+    in_no_queue: set[int] = field(default_factory=set)
     unread: list[str] = field(default_factory=list)
 
     @classmethod
@@ -113,7 +116,7 @@ class OpenState:
         for piece in walk(store.log):
             if isinstance(piece, SoundRun):
                 newest = max(newest, int(piece.headers.store_timestamp.max()))
-                for row in _own_rows(piece.headers):
+                for row in _own_rows(piece.headers, state.in_no_queue):
                     delayed.take(row)
                     transactions.take(row)
                     pop.take(row)
@@ -127,6 +130,8 @@ class OpenState:
 
     def why_left_out(self, kind: str, place: int, stored: bytes) -> str | None:
         """Why a record of a kind, at a log offset, with its stored properties, is not open; None if it is."""
+        if place in self.in_no_queue:
+            return None
         if kind == REVIVE or (kind == TIMER and _is_of_pop(stored)):
             return POP_STATE
         if kind in (LEVEL, TIMER):
@@ -153,27 +158,30 @@ def _is_of_pop(stored: bytes) -> bool:
     return _OF_POP in stored
 
 
-def _own_rows(headers: Headers) -> Iterator[Row]:
-    """The broker's own records among some, in their order."""
+def _own_rows(headers: Headers, in_no_queue: set[int]) -> Iterator[Row]:
+    """The broker's own records among some, in their order. Adds the places of those without a queue to
+    `in_no_queue`."""
     names, codes = numbered_topics(headers)
     kinds = [kind_of(name) for name in names]
     of_broker = np.array([kind is not None for kind in kinds])
-    rows = np.flatnonzero(of_broker[codes])
+    own, listed = of_broker[codes], enters_queue(headers.sys_flag)
+    in_no_queue.update((headers.at[own & ~listed] + headers.base).tolist())
+    rows = np.flatnonzero(own & listed)
     if not len(rows):
         return
-    own = headers.take(rows)
-    columns = decode_property_columns(stored_properties(own), with_map=True)
+    headers = headers.take(rows)
+    columns = decode_property_columns(stored_properties(headers), with_map=True)
     batch = {"properties": columns.properties}
     table = {
         "kind": pa.array([kinds[code] for code in codes[rows].tolist()]),
         "heldIn": pa.array([names[code] for code in codes[rows].tolist()]),
-        "queueId": pa.array(own.queue_id),
-        "queueOffset": pa.array(own.queue_offset),
-        "commitLogOffset": pa.array(own.at + own.base),
-        "bornTimestamp": pa.array(own.born_timestamp),
-        "reconsumeTimes": pa.array(own.reconsume_times),
+        "queueId": pa.array(headers.queue_id),
+        "queueOffset": pa.array(headers.queue_offset),
+        "commitLogOffset": pa.array(headers.at + headers.base),
+        "bornTimestamp": pa.array(headers.born_timestamp),
+        "reconsumeTimes": pa.array(headers.reconsume_times),
         "uniqKey": columns.uniq_key,
-        "body": stored_bodies(own),
+        "body": stored_bodies(headers),
         **{name: property_of(batch, of) for name, of in _TEXTS.items()},
         **{name: whole_numbers(property_of(batch, of)) for name, of in _NUMBERS.items()},
         **{name: whole_numbers(property_of(batch, of), 9) for name, of in _SMALL.items()},
