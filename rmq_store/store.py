@@ -50,6 +50,7 @@ from rmq_store.reading.query import OnDamage, Query, ReadHow, ReadManner, number
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
 from rmq_store.snapshot.compacted_view import ServedQueues
 from rmq_store.snapshot.file_sizes import geometry_found
+from rmq_store.snapshot.opening import Opening
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.queues_beside_rocksdb import refuse_late_files
 from rmq_store.snapshot.snapshot import StoreSnapshot, snapshot_without_queues, take_snapshot
@@ -75,8 +76,8 @@ class MessageStore:
 
     `open` takes a snapshot; what a broker writes later is not seen. A context manager; one thread at
     a time; not picklable (its snapshot is). The project's own rooms also use `view` (queues by
-    queue offset), `served` (the same as consumers see them), `log` (the CommitLog), `lookup` (single
-    messages) and `key_index`.
+    queue offset), `served` (the same as consumers see them), `opening` (what opening has seen to be lost),
+    `log` (the CommitLog), `lookup` (single messages) and `key_index`.
     """
 
     def __init__(
@@ -106,7 +107,8 @@ class MessageStore:
         self._key_index: KeyIndex | None = None
         self.view = QueueView(self._log, self._folders, self._snapshot, self.is_system_topic)
         self.served = ServedQueues(self.view, self._compaction)
-        self.lookup = MessageLookup(self.view, broker_name, self.key_index)
+        self.opening = Opening(self.view)
+        self.lookup = MessageLookup(self.view, self.opening, broker_name, self.key_index)
         self._release, self._queues = release, queues
         self._shadow: Shadow | None = None
         self._storage_options: Mapping[str, str] | None = None
@@ -327,13 +329,10 @@ class MessageStore:
         return StoreReads(self._log.chain.counts, self._folders.counts, *fetched)
 
     def topics(self, include_system: bool = True) -> list[str]:
-        """Names of all topics that have a queue, or a lost one, sorted; optionally without system topics.
-
-        A read reports a lost queue: one that has no files, although the log has messages of it.
-        """
+        """Names of all topics that have a queue, sorted; optionally without system topics."""
         return [
             name
-            for name in self.view.topics.with_queues()
+            for name in self.view.topics.with_queues
             if include_system or not self.is_system_topic(name)
         ]
 
@@ -408,8 +407,8 @@ class MessageStore:
 
         The other keywords are those of `ReadHow`; the schema of the batches is
         `arrow_schema(columns)`. Columns that stand in the queue entry come from there; if no other
-        column is asked for, no record of a slice is read unless `verify_queue` checks every entry
-        against its record. That also compares the whole log with the queues: see `check_ends`.
+        column is asked for, no record of a slice is read unless `verify_queue` holds every entry
+        against its record.
 
         Queues of compaction topics come first, one after the other, and are read from `compaction/`: see
         `compacted`. Their commitLogOffset is the place there, as the broker answers.
@@ -423,7 +422,7 @@ class MessageStore:
         own, compacted = self.served.split(slices) if query.compacted else (slices, {})
         reader = self._reader(query, ranges_of_slices(own))
         self.view.fetch_ahead(own)
-        batches = reader.read(own, self.served.listed(slices) if compacted else None)
+        batches = reader.read(own)
         if compacted:
             served, name = self.served, self.broker_name
             first = compacted_batches(served, compacted, name, query, reader.report)
@@ -470,7 +469,7 @@ class MessageStore:
         if missing is not None:
             yield missing
         elif check_ends:
-            yield from self.view.health.log_end.errors()
+            yield from self.opening.errors_of_log()
 
     def _while_open(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches; raises ReadOnlyStoreError for the next one after `close`, and OtherStoreError after
@@ -482,7 +481,7 @@ class MessageStore:
         self.refuse_other()
 
     def _reader(self, query: Query, ranges_of: RangesOf) -> SliceReader:
-        return SliceReader(self.view, self.broker_name, query, ranges_of, self.view.health)
+        return SliceReader(self.view, self.broker_name, query, ranges_of, self.opening)
 
     def read_batches(
         self,
@@ -601,7 +600,7 @@ class MessageStore:
             if as_broker:
                 return compacted.as_broker(offset, max_messages)
             return compacted.exact(offset, max_messages, tags)
-        getter = MessageGetter(self.view, self.lookup)
+        getter = MessageGetter(self.view, self.opening, self.lookup)
         if as_broker:
             overflow_to_min = self.dialect.has("overflow_to_min")
             return getter.as_broker(queue, offset, max_messages, tags, overflow_to_min)

@@ -55,7 +55,7 @@ from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.queue_options import queue_options, with_queues
 from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import rare_option, source_options
-from rmqstore_jobs.running.store_selection import lost_from, pieces_in, plan_of
+from rmqstore_jobs.running.store_selection import pieces_in, plan_of
 from spark_source.options.definitions import DROPMALFORMED, PERMISSIVE
 from spark_source.options.secret import HidesSecrets, without_secrets
 from spark_source.options.value_parsers import LATEST
@@ -143,7 +143,7 @@ class _Export:
         self.spark, self.spec, self.manifest = spark, spec, manifest
         self.began = time.monotonic()
         self.plan = plan_of(spec.store, spec.options)
-        self.problems = list(lost_from(self.plan))
+        self.problems = list[str]()
         self.stopped_by: str | None = None
         self.written: list[Wave] = []
         self._refuse_another_table()
@@ -211,7 +211,11 @@ class _Export:
     def _note_gaps(self, done: Mapping[Any, Sequence[ExportedRange]]) -> None:
         """Note what expired between the last export and this one."""
         states = self.plan.store.snapshot.queues
-        expired = [p for p in self.plan.empty if p.queue in states and self._is_whole(p.queue)]
+        expired = [
+            QueueSlice(queue, state.max_offset, state.max_offset)
+            for queue, state in states.items()
+            if state.min_offset == state.max_offset and self._is_whole(queue)
+        ]
         for part in (*self.plan.ranges, *expired):
             low = states[part.queue].min_offset
             before = [one.stop for one in done.get(part.queue, ()) if one.stop <= low]

@@ -15,7 +15,7 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import OnDamage, ReadHow
 from rmq_store.search.prefetch import offset_at_log
 from rmq_store.snapshot.log_slices import pieces_of
-from spark_source.planning.partitions import Share, missing_errors
+from spark_source.planning.partitions import Share, reported_errors
 from spark_source.planning.pinned_plan import ReadPlan
 from spark_source.task_damage import DamageHandler
 
@@ -62,7 +62,7 @@ def read_messages(
     """The messages of one share; batches may be empty. `damage` takes the errors of the others."""
     asked = plan.asked
     if share.reports:
-        for error in missing_errors(plan, share, store):
+        for error in reported_errors(plan, share, store):
             damage(error)
         return
     checks_bodies = bool(_BODIES.intersection(columns))
@@ -91,7 +91,7 @@ def read_messages(
         "check_ends": False,
         "log_order": log_order,
         "compacted": asked.sees_compacted,
-    }  # shares of their own report what is missing
+    }  # a share of its own reports what is missing there
     for slices in pieces_of_share(plan, share, store):
         yield from store.read_slices(slices, verify_queue=asked.verify_queue, **how)
 

@@ -13,7 +13,7 @@ from rmq_store.escaping import LOG
 from spark_source.hidden_traceback import plain_errors
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.partition_reader import read_share
-from spark_source.planning.partitions import Share, missing_shares, shares_of
+from spark_source.planning.partitions import Share, reporting_shares, shares_of
 from spark_source.planning.pinned_plan import QueryPlan
 from spark_source.planning.pushed_filters import PushFilters, narrowed
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
@@ -60,8 +60,7 @@ class RmqStoreReader(DataSourceReader):
     @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
         """Partitions with about equal numbers of selected bytes."""
-        shares = shares_of(self.plan, self.columns)
-        shares += missing_shares(self.plan, self.columns)
+        shares = [*shares_of(self.plan, self.columns), *reporting_shares(self.plan)]
         return [LogPartition(share) for share in shares]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

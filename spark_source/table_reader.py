@@ -21,7 +21,7 @@ from rmq_store.tables.usage_damage import damage_row
 from spark_source.hidden_traceback import plain_errors
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.partition_reader import pieces_of_share, read_messages
-from spark_source.planning.partitions import Share, missing_errors, missing_shares, shares_of
+from spark_source.planning.partitions import Share, reported_errors, reporting_shares, shares_of
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan, replaced
 from spark_source.spark_types import SPARK_TYPES, microseconds
 from spark_source.streaming.progress_rows import progress_rows
@@ -90,8 +90,7 @@ class TableReader(DataSourceReader):
                 )
             return [TablePartition(0)]
         if self.table == DAMAGE:
-            shares = shares_of(self.plan, ("body",))
-            shares += missing_shares(self.plan, ("body",), compare=True)
+            shares = [*shares_of(self.plan, ("body",)), *reporting_shares(self.plan, verify=True)]
             return [TablePartition(share.store, share) for share in shares]
         if self.table == USAGE:
             whole = replaced(self.plan, split_by=BY_QUEUE)
@@ -127,7 +126,7 @@ def _of_store(
     if share is None:
         return table.pieces(store)
     if share.reports:
-        errors = map(damage_row, missing_errors(plan, share, store))
+        errors = map(damage_row, reported_errors(plan, share, store))
         return table.pieces_of_rows(store.broker_name, errors)
     if table.name == DAMAGE:
         return table.pieces_of_rows(store.broker_name, _damage_of(plan, share, store))

@@ -127,23 +127,8 @@ def time_range(
 
 def warn_of(store: MessageStore) -> None:
     """Print a line for each thing of the store that cannot be read."""
-    from rmq_store.snapshot.store_warnings import warnings
-
-    for warning in warnings(store.view):
+    for warning in (*store.opening.losses(), *store.opening.notes()):
         click.echo(f"rmqstore: warning: {printable(spoken(warning))}", err=True)
-
-
-def warn_of_short_queues(store: MessageStore) -> bool:
-    """Print a line for each queue that lacks messages at an end, where no read reports that.
-
-    Returns whether there are such, or other losses, of which `warn_of` has warned.
-    """
-    from rmq_store.snapshot.store_warnings import has_losses
-
-    found = list(store.view.health.short_queue_errors())
-    for error in found:
-        click.echo(f"rmqstore: warning: {printable(f'{error.reason}. {error.advice}')}", err=True)
-    return bool(found) or has_losses(store.view)
 
 
 def topic_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:

@@ -28,10 +28,8 @@ _SHELL = {
     "Spark with source=commitlog and mode=PERMISSIVE, MessageStore.open(path, queues=False)"
     ".read_log(), rmqstore salvage": "rmqstore salvage",
     "Read with on_damage to skip it": _OF_ANOTHER,  # or what `_OWN` has
-    "Read with verifyQueue=true to find out": "rmqstore verify finds out",
     "Read with verifyQueue to check the entries against their records": "rmqstore verify compares all "
     "entries with their records",
-    " (verifyQueue=true in Spark)": "",
     "Read with unwrapBatches=false and rawBody to get the stored bytes": "--raw --columns rawBody gives "
     "the stored bytes",
     "Read with smaller batches: batch_bytes and batch_rows limit them": "Print fewer columns",
@@ -52,7 +50,6 @@ _OWN = {
     "--mode": "--mode DROPMALFORMED leaves it out",
 }
 _ON_LOSS = "--no-fail-on-data-loss"
-_VERIFY_TOO = "--verify-queue and rmqstore verify compare all"
 _ABOUT_LOSS = re.compile(rf"(?:; |, or give ){_ON_LOSS}[^;.]*")
 
 
@@ -63,8 +60,6 @@ def in_shell_words(text: str, command: click.Command | None = None) -> str:
     """
     text = _PHRASE.sub(lambda found: _SHELL[found[0]], text)
     options = _options_of(command)
-    if "--verify-queue" not in options:
-        text = text.replace(_VERIFY_TOO, "rmqstore verify compares all")
     own = next((words for option, words in _OWN.items() if option in options), _OF_ANOTHER)
     return (text if _ON_LOSS in options else _ABOUT_LOSS.sub("", text)).replace(_OF_ANOTHER, own)
 

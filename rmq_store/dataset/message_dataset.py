@@ -23,7 +23,7 @@ from rmq_store.index.items_of_messages import indexed_word
 from rmq_store.reading.damage_modes import PERMISSIVE, DamageMode, handler_of, leave_out
 from rmq_store.reading.query import Query, ReadHow, number, several
 from rmq_store.search.log_partitions import joined, plan_partitions
-from rmq_store.search.plan_key_search import KeyPlan, errors_of_lost, plan_keys
+from rmq_store.search.plan_key_search import KeyPlan, plan_keys
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS, DamageInTime, Search, selected_slices
 from rmq_store.snapshot.log_slices import pieces_of
 from rmq_store.store import MessageStore
@@ -32,7 +32,7 @@ from rmq_store.text.times import fixed_range
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from rmq_store.reading.query import Concerns, ReadManner
+    from rmq_store.reading.query import ReadManner
 
 _FRAGMENT_BYTES = 64 << 20
 _BODIES = frozenset({"body", "rawBody"})
@@ -170,7 +170,6 @@ class MessageDataset(LazyDataset):
         """A misspelt topic is no error in a query, and has no rows."""
         named = implied_values(self._readable, wanted, "topic") or frozenset()
         views = [part.store.view for part in self._parts]
-        # Which topics have lost all their queues takes a look at the log.
         if all(any(view.queues_of(topic) for view in views) for topic in named):
             return
         known = set[str]().union(*(view.topics.every for view in views))
@@ -209,7 +208,7 @@ class MessageDataset(LazyDataset):
                 how["encoded"] = True
             how.setdefault("check_crc", not _BODIES.isdisjoint(columns))
             if not isinstance(how.get("on_damage"), str):
-                how["concerns"] = self._concerns(store, part)
+                how["concerns"] = DamageInTime(store, self._search)
             how["keys"] = part.words
             plan = None  # also if nearly every message has one of the words
             if part.words:
@@ -219,14 +218,6 @@ class MessageDataset(LazyDataset):
             for batch in by_index or store.read_slices(part.slices, **how):
                 if batch.num_rows:
                     yield batch
-
-    def _concerns(self, store: MessageStore, part: StorePart) -> Concerns:
-        """Whether an error of a read is about messages that its filter may match."""
-        in_time = DamageInTime(store, self._search)
-        if part.wanted is None:
-            return in_time
-        planner = self._planner(store, part.wanted, ProvenLimits())
-        return lambda error: planner.is_about(error) and in_time(error)
 
     def get_fragments(self, filter: Any = None) -> Iterator[MessageFragment]:
         """The parts of the log that have rows which match, each to be scanned by itself."""
@@ -314,15 +305,11 @@ def _answered(
         assert callable(given)
         given(error)
 
-    # Only what the index has of a key, and its queue has lost, is looked for.
     looked: ReadHow = {**how, "check_ends": False}
     if callable(given):
         looked["on_damage"] = note
     compacted = _sees_compacted(how)
     for batch in store.read_slices(_places(store, plan, compacted), **looked):
-        some = some or batch.num_rows > 0
-        yield batch
-    for batch in store.read_errors(errors_of_lost(store, part.slices, part.words, plan), **looked):
         some = some or batch.num_rows > 0
         yield batch
     if some or not store.key_index().distrust_all():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import and_
@@ -20,7 +19,6 @@ from rmq_store.escaping import is_utf8
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.search.log_partitions import joined, offset_steps
-from rmq_store.search.queue_selection import CLOCK_SLACK_MS
 from rmq_store.store import MessageStore
 
 STEP = 1 << 14  # messages of a queue whose places and times are proven first
@@ -151,93 +149,19 @@ class SlicePlanner:
     compacted: bool
 
     def narrowed(self, ranges: Sequence[QueueSlice]) -> list[QueueSlice]:
-        """The parts of `ranges` that can have a message that matches.
-
-        Ranges without messages stay if one of their queue could match: of a queue that lost all, and at
-        an end of a queue, so that what was lost there is asked for.
-        """
+        """The parts of `ranges` that can have a message that matches."""
         queues = {part.queue: self._of_queue(part.queue) for part in ranges}
         known = [reduce(and_, queues[part.queue] or [pc.scalar(True)]) for part in ranges]
         numbers = possible(self.schema, self.wanted, known) if ranges else []
         chosen = [ranges[number] for number in numbers]
-        return joined((*self._parts(chosen), *self._ends(chosen)))
-
-    def is_about(self, error: StoreError) -> bool:
-        """Whether a message that matches may be among those that an error is about.
-
-        Only what a queue lacks at its ends has known limits. The place of the first lost message and the
-        number of them say whether a queue may have lost both ends, although the error names one.
-        """
-        entry = error.entry
-        queue = None if entry is None else QueueId(entry.topic, entry.queue_id)
-        if entry is None or queue is None or queue not in self.store.snapshot().queues:
-            return True
-        view, at = self.store.view, entry.queue_offset
-        low, high = view.limits(queue)
-        if low <= at < high or low == high:
-            return True
-        is_after = at >= high
-        sides = []
-        if not is_after or view.health.ends.starts_late(queue):
-            sides.append(self._beyond(queue, low, operator.lt, view.log_offset_of(queue, low)))
-        if is_after or entry.messages != low - at:
-            place = entry.log_offset if is_after else -1
-            sides.append(self._beyond(queue, high, operator.ge, place))
-        return bool(possible(self.schema, self.wanted, sides))
-
-    def _beyond(
-        self, queue: QueueId, end: int, compare: Callable[..., Any], place: int = -1
-    ) -> Any:
-        """What is true of messages that a queue lost before or after one of its ends.
-
-        `place`: the log offset of a record of the queue, maybe of none, that stands before or after them.
-        """
-        found = self._of_queue(queue)
-        if "queueOffset" in self.named:
-            found.append(compare(pc.field("queueOffset"), end))
-        if "commitLogOffset" in self.named and not self._is_compacted(queue):
-            start = pa.scalar(self.store.snapshot().log_start, pa.int64())
-            found.append(pc.field("commitLogOffset") >= start)  # what has expired is not lost
-        time = self.store.log.store_time_at(place) if place >= 0 else None
-        if time is not None and not self._is_compacted(queue):
-            slack = CLOCK_SLACK_MS if compare is operator.lt else -CLOCK_SLACK_MS
-            compare = operator.le if compare is operator.lt else compare
-            for name, value in {"commitLogOffset": place, "storeTimestamp": time + slack}.items():
-                if name in self.named:
-                    found.append(compare(pc.field(name), pa.scalar(value, _PROVEN[name])))
-        return reduce(and_, found) if found else pc.scalar(True)
-
-    def _is_compacted(self, queue: QueueId) -> bool:
-        return self.compacted and self.store.served.compacted(queue) is not None
-
-    def _ends(self, ranges: Sequence[QueueSlice]) -> Iterator[QueueSlice]:
-        """A range without messages for each end of a queue that `ranges` reach, where what was lost
-        could match, as far as queue offsets say it."""
-        ends, known = [], []
-        view = self.store.ranges_for(self.compacted)
-        for part in ranges:
-            low, high = view.limits(part.queue)
-            if part.start <= low < high:
-                ends.append(QueueSlice(part.queue, low, low))
-                known.append((part.queue, low, operator.lt))
-            if part.stop >= high > low:
-                ends.append(QueueSlice(part.queue, high, high))
-                known.append((part.queue, high, operator.ge))
-        if "queueOffset" not in self.named:
-            yield from ends
-        elif ends:
-            true = [self._beyond(*end) for end in known]
-            yield from (ends[number] for number in possible(self.schema, self.wanted, true))
+        return joined(self._parts(chosen))
 
     def _parts(self, ranges: Sequence[QueueSlice]) -> list[QueueSlice]:
         kept = self._possible(ranges, ()) if "queueOffset" in self.named else ranges
         ordered = [name for name in _PROVEN if name in self.named]
         if not ordered and "queueOffset" not in self.named:
             return list(kept)
-        empty, parts = (
-            [part for part in kept if not len(part)],
-            [part for part in kept if len(part)],
-        )
+        parts = [part for part in kept if len(part)]
         first = 0 if "queueOffset" in self.named else 1
         for step in (STEP, _FINE_STEP_OF_VALUES if ordered else _FINE_STEP):
             # Too many parts take longer to plan than to read.
@@ -246,7 +170,7 @@ class SlicePlanner:
             parts = [one for part in parts for one in steps(self.store, part, step) if len(one)]
             for count in range(first, len(ordered) + 1):
                 parts = self._possible(parts, ordered[:count])
-        return [*empty, *parts]
+        return parts
 
     def _possible(self, parts: Sequence[QueueSlice], proven: Sequence[str]) -> list[QueueSlice]:
         if not parts:

@@ -17,7 +17,6 @@ from rmq_store.store import MessageStore
 from rmq_store.tables.compute_lag import (
     ABOVE_MAX,
     LOST_ENTRIES,
-    LOST_QUEUE,
     LOST_RECORDS,
     NOT_KNOWN,
     NOT_READ,
@@ -31,7 +30,6 @@ _NO_QUEUE = "NO_SUCH_QUEUE"
 _OFFSETS_A_SHARE = 500
 _LOSSES = {
     LOST: "unconsumed messages expired in {}",
-    LOST_QUEUE: "the lag in {} is not known: the entries are lost",
     LOST_ENTRIES: "no consumer gets messages of {} that the log has: their entries are lost, and the lag "
     "lacks them or counts what cannot be read. rmqstore rebuild lists them in a new store",
     LOST_RECORDS: "the log has lost messages that wait in {}: a file of it is missing, empty, cut, damaged "

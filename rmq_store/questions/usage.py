@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from rmq_store.errors import MissingFileError, StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queue_entries import Entries
 from rmq_store.format.queues import QueueSlice
@@ -27,68 +26,17 @@ from rmq_store.tables.usage_damage import DAY_MS, usage_row, usage_rows
 
 _ENTRIES_A_SHARE = 4_000_000
 _ENTRIES_AT_ONCE = 1 << 16
-_ERRORS_KEPT = 100
 _GROWTH_DAYS = 7
-
-RECORDS_READ = 256 << 20
-"""Bytes of the largest log whose records are read to find damage; that takes a second."""
 
 Ranges = tuple[QueueSlice, ...]
 
 
-@dataclass(slots=True)
-class Damage:
-    """Damaged places, the first ones as errors, and the messages that are counted but not readable.
-
-    `records`: whether the records of the log were read, and not the entries of the queues alone.
-    """
-
-    places: int = 0
-    errors: list[StoreError] = field(default_factory=list)
-    unreadable: int = 0
-    records: bool = False
-
-    def __str__(self) -> str:
-        """A sentence on what the numbers lack."""
-        return (
-            f"damaged places: {self.places}; messages that are counted and cannot be read: "
-            f"{self.unreadable}; what queues or log have lost is not counted. rmqstore verify lists all "
-            "damage"
-        )
-
-    def note(self, error: StoreError) -> None:
-        """Add a damaged place."""
-        self.places += 1
-        self._keep([error])
-
-    def add(self, other: Damage) -> None:
-        """Add what another look has found."""
-        self.places += other.places
-        self._keep(other.errors)
-        self.unreadable += other.unreadable
-        self.records |= other.records
-
-    def _keep(self, errors: Sequence[StoreError]) -> None:
-        """Keep the first ones; one of all the records that a missing file had."""
-        for error in errors:
-            if len(self.errors) == _ERRORS_KEPT:
-                return
-            missing = isinstance(error, MissingFileError)
-            if not (missing and any(_same(error, kept) for kept in self.errors)):
-                self.errors.append(error)
-
-
-def _same(one: StoreError, other: StoreError) -> bool:
-    return (type(one), one.path, one.reason) == (type(other), other.path, other.reason)
-
-
 @dataclass(frozen=True, slots=True)
 class UsagePart:
-    """Rows of the table `usage` for a share, its largest messages, largest first, and its damage."""
+    """Rows of the table `usage` for a share, and its largest messages, largest first."""
 
     rows: list[Row]
     largest: list[Row]
-    damage: Damage = field(default_factory=Damage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +49,6 @@ class UsageAnswer:
     rows: Sequence[Row]
     largest: Sequence[Row]
     log_bytes: int
-    damage: Damage = field(default_factory=Damage)
 
     @property
     def messages(self) -> int:
@@ -169,16 +116,12 @@ class UsageQuestion:
 
     `days_by_log`: a day begins where the log reaches it, which is fast for many queues. That differs from
     the table `usage` only where the broker's clock jumped back over midnight.
-
-    `finds_damage`: to look for what cannot be counted: entries that lead nowhere, missing files, lost
-    ends of queues; in a log of at most RECORDS_READ bytes on a disk also records that are damaged.
     """
 
     ranges: Ranges | None = None
     largest: int = 0
     most_of_a_queue: int | None = None
     days_by_log: bool = False
-    finds_damage: bool = False
 
     def plan(self, store: MessageStore) -> list[Ranges]:
         """Queue ranges, about a million entries per share."""
@@ -216,9 +159,7 @@ class UsageQuestion:
                 large += _large_messages(store, [self._newest(store, part)], self.largest)
             large = heapq.nsmallest(self.largest, large, _size)
         progress(self.weight(share))
-        if not self.finds_damage or _reads_records(store):
-            return UsagePart(rows, large)
-        return UsagePart(rows, large, _damage_of(store, share, ("commitLogOffset",), ends=False))
+        return UsagePart(rows, large)
 
     def _newest(self, store: MessageStore, part: QueueSlice) -> QueueSlice:
         """Of a range, what is searched for the largest messages."""
@@ -237,49 +178,7 @@ class UsageQuestion:
         every = (message for part in parts for message in part.largest)
         rows = [row for part in parts for row in part.rows]
         largest = heapq.nsmallest(self.largest, every, _size)
-        return UsageAnswer(rows, largest, end - start, self._damage(store, parts))
-
-    def _damage(self, store: MessageStore, parts: Sequence[UsagePart]) -> Damage:
-        """The damage of all parts, and what a look at the whole store adds."""
-        damage = Damage()
-        if not self.finds_damage:
-            return damage
-        ranges = list(all_ranges(store) if self.ranges is None else self.ranges)
-        if _reads_records(store):
-            found = _damage_of(store, ranges, ("commitLogOffset", "body"), ends=True)
-            found.records = True
-            damage.add(found)
-            return damage
-        for part in parts:
-            damage.add(part.damage)
-        for error in store.view.health.errors(ranges, reads_records=False):
-            damage.note(error)
-        return damage
-
-
-def _reads_records(store: MessageStore) -> bool:
-    start, end = store.log_range()
-    return end - start <= min(RECORDS_READ, store.log.chain.cost.spare)
-
-
-def _damage_of(
-    store: MessageStore, ranges: Sequence[QueueSlice], columns: Sequence[str], *, ends: bool
-) -> Damage:
-    """What a read of these ranges and columns meets; with `ends`, also what their queues lack."""
-    damage = Damage()
-    rows = sum(
-        batch.num_rows
-        for batch in store.read_slices(
-            ranges,
-            columns=columns,
-            unwrap_batches=True,
-            check_ends=ends,
-            compacted=False,
-            on_damage=damage.note,
-        )
-    )
-    damage.unreadable = max(0, sum(map(len, ranges)) - rows) if damage.places else 0
-    return damage
+        return UsageAnswer(rows, largest, end - start)
 
 
 def _size(message: Row) -> tuple[int, int, str]:

@@ -16,6 +16,7 @@ from rmq_store.reading.message_lookup import MessageLookup
 from rmq_store.reading.message_of_entry import broker_position
 from rmq_store.reading.query import Query, parse_tags, positive
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
+from rmq_store.snapshot.opening import Opening
 from rmq_store.snapshot.queue_view import QueueView
 
 # Defaults of MessageStoreConfig.
@@ -97,8 +98,8 @@ def _physical_memory() -> int:
 class MessageGetter:
     """Answers getMessage for the queues of one view."""
 
-    def __init__(self, view: QueueView, lookup: MessageLookup) -> None:
-        self._view, self._lookup = view, lookup
+    def __init__(self, view: QueueView, opening: Opening, lookup: MessageLookup) -> None:
+        self._view, self._opening, self._lookup = view, opening, lookup
         self._queues = view.snapshot.queues
 
     def exact(self, queue: QueueId, offset: int, max_messages: int, tags: Tags) -> GetMessageResult:
@@ -118,7 +119,7 @@ class MessageGetter:
             status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
             answer = GetMessageResult(status, at, low, high, found)
         if not answer.messages and answer.next_begin_offset >= high:
-            for error in self._view.health.log_end.errors({queue}):
+            for error in self._opening.errors({queue}):
                 raise error
         return answer
 

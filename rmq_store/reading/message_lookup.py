@@ -25,6 +25,7 @@ from rmq_store.reading.damage_modes import OnDamage, handler_of_search, leave_ou
 from rmq_store.reading.message_of_entry import EntryMessages
 from rmq_store.reading.query import Query
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
+from rmq_store.snapshot.opening import Opening
 from rmq_store.snapshot.queue_view import QueueView
 
 
@@ -32,10 +33,10 @@ class MessageLookup(EntryMessages):
     """Finds messages one at a time in the store of a view."""
 
     def __init__(
-        self, view: QueueView, broker_name: str, key_index: Callable[[], KeyIndex]
+        self, view: QueueView, opening: Opening, broker_name: str, key_index: Callable[[], KeyIndex]
     ) -> None:
         super().__init__(lambda: view.log, broker_name)
-        self._view = view
+        self._view, self._opening = view, opening
         self._key_index = key_index
 
     def message_of(self, queue: QueueId, entries: Entries, row: int) -> Message | None:
@@ -240,8 +241,8 @@ class MessageLookup(EntryMessages):
             unwrap_batches=True,
             on_damage=on_damage or leave_out,
         )
-        ranges, health = ranges_of_slices(slices), self._view.health
-        reader = SliceReader(self._view, self._broker_name, query, ranges, health)
+        ranges = ranges_of_slices(slices)
+        reader = SliceReader(self._view, self._broker_name, query, ranges, self._opening)
         for batch in reader.read(slices):
             for message in _messages(batch):
                 if begin <= message.store_timestamp and (

@@ -5,7 +5,7 @@ Others, which are filler, or point outside the log or back in it, become errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -20,7 +20,6 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.tag_key_hashes import tags_code
 from rmq_store.loops import queue_entries
 from rmq_store.reading.query import Query
-from rmq_store.snapshot.files_of_other_queues import ForeignFiles
 
 _MASK32 = 0xFFFFFFFF
 
@@ -70,8 +69,7 @@ class EntriesOfQueues(Protocol):
 class WantedEntries:
     """Chooses entries of one view by tag hash. `damaged` takes the errors of the others.
 
-    `reads_log`: whether the caller compares each entry with its record. `foreign`: files whose entries are
-    left out, of which the caller makes an error.
+    `reads_log`: whether the caller compares each entry with its record.
     """
 
     def __init__(
@@ -81,10 +79,8 @@ class WantedEntries:
         damaged: Callable[[StoreError, ListedAt | None], None],
         *,
         reads_log: bool,
-        foreign: Mapping[QueueId, Sequence[ForeignFiles]],
     ) -> None:
         self._view, self._log, self._log_end = view, view.log, view.log_end
-        self._foreign = foreign
         self._query, self._damaged, self._reads_log = query, damaged, reads_log
         self._holes = self._log.chain.holes
         self._hashes = (
@@ -100,7 +96,7 @@ class WantedEntries:
 
         def keep(number: int, entries: Entries) -> Entries:
             part = parts[number]
-            entries = self._own(part.queue, self._leading(part, entries))
+            entries = self._leading(part, entries)
             wanted = self._with_tags(part.queue, entries)
             if not self._reads_log and len(wanted):
                 wanted, ends[number] = self._trusted(part, wanted, ends[number])
@@ -117,10 +113,6 @@ class WantedEntries:
             first_rows=self._query.first_batch_rows,
         )
 
-    def has_batches(self, slices: Sequence[QueueSlice]) -> bool:
-        """Whether an entry of a slice may stand for several messages."""
-        return any(self._view.is_batch(part.queue) for part in slices)
-
     def _leads(self, entries: Entries) -> npt.NDArray[np.bool_]:
         return entries.points_to_record & (entries.log_offset <= self._log_end - entries.size)
 
@@ -134,12 +126,6 @@ class WantedEntries:
             entries = entries.take(leads)
         if self._holes and not self._reads_log:
             entries = self._in_files(part.queue, entries)
-        return entries
-
-    def _own(self, queue: QueueId, entries: Entries) -> Entries:
-        """The entries without those in files of other queues."""
-        for files in self._foreign.get(queue, ()):
-            entries = entries.take((entries.offset < files.start) | (entries.offset >= files.stop))
         return entries
 
     def _with_tags(self, queue: QueueId, entries: Entries) -> Entries:

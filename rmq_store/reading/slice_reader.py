@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +27,7 @@ from rmq_store.reading.damage_modes import DamageMode
 from rmq_store.reading.inner_batch_rows import MemberBatches, RangesOf
 from rmq_store.reading.query import Query
 from rmq_store.reading.queue_slice_entries import EntriesOfQueues, WantedEntries
-from rmq_store.snapshot.covered_range import covered_range
-from rmq_store.snapshot.files_of_other_queues import ForeignFiles
-from rmq_store.snapshot.health import Health
-from rmq_store.snapshot.uncovered_bytes import SeenPlaces
+from rmq_store.snapshot.opening import Opening
 
 
 class SliceReader:
@@ -42,11 +39,11 @@ class SliceReader:
         broker_name: str,
         query: Query,
         ranges_of: RangesOf,
-        health: Health | None = None,
+        opening: Opening | None = None,
     ) -> None:
         """`ranges_of`: the wanted messages of inner batches, which a range may begin or end inside of.
-        `health` says what is missing at ends, if that is to be reported."""
-        self._view, self._health = view, health
+        `opening` says what is missing at ends, if that is to be reported."""
+        self._view, self._opening = view, opening
         self._broker_name = broker_name
         self._damages = 0
         # To be reported once it is certain that all bytes were there.
@@ -63,9 +60,7 @@ class SliceReader:
         self._hides_place = ordered
         self._filters = query.tags is not None or query.keys is not None
         self._reads_log = needs_log(self._builder.names) or self._filters or query.verify_queue
-        self._entries = WantedEntries(
-            view, query, self._damaged, reads_log=self._reads_log, foreign=self._foreign_files()
-        )
+        self._entries = WantedEntries(view, query, self._damaged, reads_log=self._reads_log)
         self._check = EntryCheck(
             view,
             self._damaged,
@@ -81,23 +76,13 @@ class SliceReader:
             self._damaged,
         )
 
-    def _foreign_files(self) -> Mapping[QueueId, Sequence[ForeignFiles]]:
-        """Files of other queues, where no record shows them and this read, or its plan, looks for them."""
-        health = self._health
-        if self._reads_log or health is None:
-            return {}
-        looks = self.query.check_ends or "of_other_queues" in health.snapshot.facts
-        return health.of_other_queues.by_queue if looks else {}
-
-    def read(
-        self, slices: Sequence[QueueSlice], listed: Sequence[QueueSlice] | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of all slices, rows in the order of the log (see `log_order` in ReadManner).
 
         After damage a batch may be empty, so that a caller of `on_damage` can pass the errors on.
-        What is missing is reported after the last batch: of `listed`, by default of the slices.
+        What opening saw to be missing at the ends of queues is reported after the last batch.
         """
-        return self._in_mode(self._batches_of_slices(slices, slices if listed is None else listed))
+        return self._in_mode(self._batches_of_slices(slices))
 
     def report(self, error: StoreError, entry: ListedAt | None) -> Iterator[pa.RecordBatch]:
         """The answer for messages that cannot be read at all: the error, as the query wants it."""
@@ -109,43 +94,15 @@ class SliceReader:
 
         return self._in_mode(batches())
 
-    def _batches_of_slices(
-        self, slices: Sequence[QueueSlice], listed: Sequence[QueueSlice]
-    ) -> Iterator[pa.RecordBatch]:
-        pieces, seen = self._entries.wanted(slices), None
-        if self._health is not None and listed is slices and self._lists_all(slices):
-            seen = SeenPlaces(self.log.fronts)
-            pieces = seen.noted(pieces)
-        yield from self._sound_batches(counted(pieces))
-        if self.query.check_ends and self._health is not None:
-            for error in self._missing(self._health, listed, seen):
+    def _batches_of_slices(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
+        yield from self._sound_batches(counted(self._entries.wanted(slices)))
+        if self.query.check_ends and self._opening is not None:
+            for error in self._opening.errors(self._opening.ends_in(slices)):
                 self._damaged(error, error.entry)
         lost = self._view.lost()
         if lost is not None:
             self._damaged(lost, None)
         self._report()
-
-    @property
-    def _accounts(self) -> bool:
-        """Whether all of the log is accounted for: where it is read anyway, and no word is searched."""
-        return self._reads_log and not (self.query.verify_queue or self.query.keys)
-
-    def _lists_all(self, slices: Sequence[QueueSlice]) -> bool:
-        """Whether the read takes each entry of the slices as it stands, so that it need not be read again
-        to account for the log."""
-        return self._accounts and self.query.tags is None and not self._entries.has_batches(slices)
-
-    def _missing(
-        self, health: Health, slices: Sequence[QueueSlice], seen: SeenPlaces | None
-    ) -> Iterator[StoreError]:
-        return health.errors(
-            slices,
-            compare=self.query.verify_queue,
-            covered=covered_range(health.view, slices) if self._accounts else None,
-            sound=not self._damages,
-            reads_records=self._reads_log,
-            seen=seen,
-        )
 
     def batches_of(self, pieces: Iterable[ListedEntries]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of rows, in their order; rows about damage if the mode has them."""

@@ -42,9 +42,9 @@ from rmq_store.snapshot.file_sizes import (
     refuse_smaller,
     refuse_unknown_size,
 )
+from rmq_store.snapshot.opening import Opening
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.snapshot import take_snapshot
-from rmq_store.snapshot.store_warnings import losses
 
 _BYTES_BETWEEN_MARKS = 1 << 30  # of the log, dispatched
 
@@ -357,8 +357,7 @@ class StrictRecovery:
         self.report.untouched = True
         self.report.log_start, self.report.log_end = snapshot.log_start, snapshot.log_end
         view = QueueView(log, self._folders, snapshot, is_system_topic)
-        short = (f"{error.reason}. {error.advice}" for error in view.health.short_queue_errors())
-        self.report.lacking = [*short, *map(spoken, losses(view))]
+        self.report.lacking = [*map(spoken, Opening(view).losses())]
         self.report.queues = {
             queue: (state.min_offset, state.max_offset)
             for queue, state in snapshot.queues.items()

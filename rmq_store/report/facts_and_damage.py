@@ -13,7 +13,6 @@ from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.report.report_scope import Inquiry, Named
 from rmq_store.report.section import Cell, Grid, Remark, Section, in_units, not_listed, number, text
-from rmq_store.snapshot.store_warnings import losses, notes
 from rmq_store.store import MessageStore
 from rmq_store.tables import TABLES
 from rmq_store.text.sizes import counted
@@ -160,14 +159,14 @@ def _index_beyond(store: MessageStore) -> Iterator[Finding]:
 
 def _losses(inquiry: Inquiry) -> Iterator[Remark]:
     """The store's losses, but for those that `info` has given already."""
-    for what in losses(inquiry.store.view, listed=False):
+    for what in inquiry.store.opening.losses(listed=False):
         yield Remark(Severity.ERROR, spoken(what), inquiry.command("verify"))
 
 
 def _notes(inquiry: Inquiry) -> Iterator[Remark]:
     """What may be lost, or is elsewhere: what follows the log's end was perhaps written while the store was
     copied."""
-    for what in notes(inquiry.store.view, listed=False):
+    for what in inquiry.store.opening.notes(listed=False):
         yield Remark(Severity.WARNING, spoken(what), inquiry.command("verify"))
 
 

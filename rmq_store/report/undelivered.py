@@ -264,7 +264,7 @@ def retries(inquiry: Inquiry) -> Section:
 
 
 def _there(inquiry: Inquiry, *topics: str) -> list[str]:
-    return [topic for topic in topics if inquiry.store.view.queues_read([topic])]
+    return [topic for topic in topics if inquiry.store.queues(topic)]
 
 
 def _too_many(

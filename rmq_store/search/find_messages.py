@@ -19,7 +19,7 @@ from rmq_store.reading.damage_modes import leave_out
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.message_lookup import behind_index
 from rmq_store.reading.query import OnDamage, ReadHow
-from rmq_store.search.plan_key_search import KeyPlan, errors_of_ranges, leads_to, plan_keys
+from rmq_store.search.plan_key_search import KeyPlan, leads_to, plan_keys
 from rmq_store.search.queue_selection import (
     CLOCK_SLACK_MS,
     DamageInTime,
@@ -98,16 +98,14 @@ def find_shares(
 ) -> Iterator[FindShare]:
     """The places to search for `search`, without repeats.
 
-    `on_damage` receives the errors of unreadable records that the index points to, and of what queues
-    have lost that are not in the index; without it they are raised.
+    `on_damage` receives the errors of unreadable records that the index points to; without it they are
+    raised.
     """
     slices = selected_slices(store, search, CLOCK_SLACK_MS)
     keys = search.keys
     plan = plan_keys(store, slices, keys) if keys else None
     if plan is None:  # there is no key, or nearly every message has it
         yield FindShare(tuple(slices))
-        if keys:
-            _tell_lost(store, search, slices, on_damage)
         return
     if plan.hits or plan.unindexed:
         yield FindShare((*plan.hits, *plan.unindexed))
@@ -119,15 +117,6 @@ def find_shares(
         for at in range(start, stop, _GAP_STEP):
             upto = min(at + _GAP_STEP, stop)
             yield FindShare(log=(at, upto), limits=anywhere, starts_gap=at == start)
-    _tell_lost(store, search, plan.unindexed, on_damage)
-
-
-def _tell_lost(
-    store: MessageStore, search: Search, ranges: Sequence[QueueSlice], on_damage: OnDamage | None
-) -> None:
-    """Report what the queues of some ranges have lost: no look-up of a key finds that."""
-    for error in filter(DamageInTime(store, search), errors_of_ranges(store, ranges)):
-        _tell(error, on_damage)
 
 
 def find_in(

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple
 
-import numpy as np
-
-from rmq_store.commitlog.next_intact_record import record_or_damage
-from rmq_store.errors import StoreError
-from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.format.record import Record
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.index.items_of_messages import has_key, indexed_word
-from rmq_store.reading.message_lookup import behind_index
+from rmq_store.index.items_of_messages import indexed_word
 from rmq_store.search.log_partitions import joined
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from rmq_store.store import MessageStore
@@ -37,8 +29,7 @@ class KeyPlan:
 
     `hits` are single entries in log order. `gaps` are log ranges that no index file covers, for the
     queues in `indexed`. `unindexed` are ranges of queues that are not in the index. `unlisted` are the
-    log offsets of index items to which no entry of the ranges leads, `after_log` those that lead after the
-    log's end.
+    log offsets of index items to which no entry of the ranges leads.
     """
 
     hits: tuple[QueueSlice, ...]
@@ -46,7 +37,6 @@ class KeyPlan:
     indexed: tuple[QueueSlice, ...]
     unindexed: tuple[QueueSlice, ...]
     unlisted: tuple[int, ...] = ()
-    after_log: tuple[int, ...] = ()
 
     def beside_hits(self, offset_at_log: Callable[[QueueId, int], int]) -> list[QueueSlice]:
         """The ranges to scan: those in gaps of the index, and those of queues that are not in the
@@ -113,58 +103,7 @@ def plan_keys(
         tuple(served),
         tuple(others),
         tuple(unlisted),
-        tuple(sorted({at for offsets in found.values() for at in offsets if at >= end})),
     )
-
-
-def errors_of_lost(
-    store: MessageStore, ranges: Sequence[QueueSlice], keys: Collection[str], plan: KeyPlan
-) -> Iterator[StoreError]:
-    """The errors about messages with one of `keys` that the queues of `ranges` have lost.
-
-    The index, or a part of the log that it does not cover, has them. Where that part is long, and of
-    queues that are not in the index, all that the ranges lack is reported: its keys are not known.
-    """
-    if plan.after_log:
-        yield from store.view.health.log_end.errors_of_items(plan.after_log)
-    having, damage = _looked_at(store, plan.unlisted, ranges, keys)
-    yield from damage
-    wanted = [(topic, key) for topic in {part.queue.topic for part in plan.indexed} for key in keys]
-    beside = store.key_index().look_up_short_gaps(wanted) if plan.gaps else {}
-    yield from errors_of_ranges(store, plan.unindexed if beside is not None else ranges)
-    if beside is not None:
-        found, _ = _looked_at(store, sorted(set().union(*beside.values())), ranges, keys)
-        places = np.array(sorted({*having, *found}), dtype=np.int64)
-        yield from store.view.health.errors_at(places, ranges)
-
-
-def errors_of_ranges(store: MessageStore, ranges: Sequence[QueueSlice]) -> Iterator[StoreError]:
-    """The errors about all messages that the queues of `ranges` have lost: their keys are not known."""
-    queues = {part.queue for part in ranges}
-    for error in store.view.health.errors(store.served.listed(ranges)) if ranges else ():
-        if error.entry is not None and QueueId(*error.entry[:2]) in queues:
-            yield error
-
-
-def _looked_at(
-    store: MessageStore, places: Iterable[int], ranges: Sequence[QueueSlice], keys: Collection[str]
-) -> tuple[list[int], list[StoreError]]:
-    """Which of some log offsets have a record with one of `keys`; and the errors of damage at others, to
-    which no queue leads."""
-    having: list[int] = []
-    damage: list[StoreError] = []
-    topics = sorted({part.queue.topic for part in ranges})
-    for place in places:
-        found = record_or_damage(store.log, store.log_range()[1], place)
-        if isinstance(found, Record):
-            topic = decode_utf8(found.topic)
-            having += [place] if any(has_key(found, topic, key) for key in keys) else []
-        elif found is not None:
-            queues = chain.from_iterable(map(store.queues, topics))
-            if not any(leads_to(store, queue, place) for queue in queues):
-                wanted = ", ".join(topics), " || ".join(sorted(keys))
-                damage.append(behind_index(found, *wanted, place))
-    return having, damage
 
 
 def leads_to(store: MessageStore, queue: QueueId, log_offset: int) -> bool:

@@ -119,7 +119,7 @@ def selected_slices(store: MessageStore, search: Search, slack_ms: int = 0) -> l
     if len(topics) == 1:
         store.view.require_queue_ids(topics[0], search.queue_ids or ())
     for topic in topics:
-        for queue in store.view.queues_read([topic], search.begin, search.end):
+        for queue in store.queues(topic):
             if search.queue_ids is not None and queue.queue_id not in search.queue_ids:
                 continue
             start, stop = view.limits(queue)

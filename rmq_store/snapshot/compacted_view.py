@@ -1,8 +1,8 @@
 """The queues as consumers are served: those of compaction topics from `compaction/`, others as they are.
 
 A read that gives the compacted view asks here for its ranges, and how to cut them. The places of a
-compacted queue are those in its own compaction log. Whatever counts a queue as such (lag, usage, health,
-verify) asks `QueueView`.
+compacted queue are those in its own compaction log. Whatever counts a queue as such (lag, usage, verify)
+asks `QueueView`.
 """
 
 from __future__ import annotations
@@ -145,22 +145,6 @@ class ServedQueues:
             plain = self.compacted(part.queue) is None
             (own if plain else others.setdefault(part.queue, [])).append(part)
         return own, others
-
-    def listed(self, slices: Sequence[QueueSlice]) -> list[QueueSlice]:
-        """The ranges of the queues themselves that slices stand for, to ask what is missing there.
-
-        A slice that has all of a compacted queue stands for all of the queue.
-        """
-        found = []
-        for part in slices:
-            files = self._files(part.queue)
-            if files is not None and part.queue in self._view.snapshot.queues:
-                low, high = self._view.limits(part.queue)
-                whole = part.start <= max(files.min_offset, 0) and part.stop >= files.max_offset
-                inside = min(max(part.start, low), high), max(low, min(part.stop, high))
-                part = QueueSlice(part.queue, *((low, high) if whole else inside))
-            found.append(part)
-        return found
 
     def limits(self, queue: QueueId) -> tuple[int, int]:
         """The first queue offset with a message, and the one after the last. Raises UnknownQueueError."""

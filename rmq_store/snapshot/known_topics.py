@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.config.json_files import config_names
@@ -21,27 +20,21 @@ from rmq_store.escaping import LOG
 from rmq_store.format.queues import QueueId
 from rmq_store.format.retry_topics import KnownNames
 from rmq_store.format.topics import DLQ_PREFIX, LMQ_PREFIX, OP_TOPICS, RETRY_PREFIX, is_system_topic
-
-if TYPE_CHECKING:
-    from rmq_store.snapshot.queue_view import QueueView
+from rmq_store.snapshot.snapshot import StoreSnapshot
 
 _ANY_NUMBER = 1 << 31  # of queues
 
 
 class KnownTopics:
-    """The topics of the snapshot of a view."""
+    """The topics of a snapshot."""
 
-    def __init__(self, view: QueueView, folders: QueueFolders) -> None:
-        self._view, self._folders = view, folders
-        self._root, self._snapshot = view.root, view.snapshot
+    def __init__(self, snapshot: StoreSnapshot, folders: QueueFolders) -> None:
+        self._snapshot, self._folders, self._root = snapshot, folders, folders.root
 
+    @cached_property
     def with_queues(self) -> list[str]:
-        """Sorted names of all topics that have a queue, or a lost one."""
-        there = {queue.topic for queue in self._snapshot.queues}
-        # Only a topic that topics.json has can have lost all its queues.
-        if self.queue_counts.keys() - there:
-            there |= {queue.topic for queue in self._view.lost_queues()}
-        return sorted(there)
+        """Sorted names of all topics that have a queue."""
+        return sorted({queue.topic for queue in self._snapshot.queues})
 
     @property
     def declared(self) -> dict[str, dict[str, Any]]:
@@ -68,7 +61,7 @@ class KnownTopics:
             return self.queue_counts.get(topic, 0)
         own = is_system_topic(topic) and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
         may_be_deleted = self._lists_all_topics and not own
-        return 0 if may_be_deleted or not self._view.queues_of(topic) else _ANY_NUMBER
+        return 0 if may_be_deleted or topic not in self.with_queues else _ANY_NUMBER
 
     @property
     def problem(self) -> StoreError | None:
@@ -86,18 +79,7 @@ class KnownTopics:
 
         The log may hold messages of a topic that lost its queues. Raises AccessError.
         """
-        return sorted({*self.with_queues(), *self.declared, *self.queueless})
-
-    @cached_property
-    def queueless(self) -> dict[str, int]:
-        """Without topics.json: topics without a queue of which the log has records, and how many, as far
-        as the whole log is compared. Raises AccessError."""
-        whole = None if self.has_file else self._view.health.whole_log
-        found: Counter[str] = Counter()
-        for requests in () if whole is None else whole.queueless:
-            for queue, rows in requests.by_queue():
-                found[queue.topic] += len(rows) if not self._view.queues_of(queue.topic) else 0
-        return dict(+found)
+        return sorted({*self.with_queues, *self.declared})
 
     @cached_property
     def _lists_all_topics(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -45,7 +44,6 @@ from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC, is_system_topic
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.lock_file import was_closed
-from rmq_store.snapshot.health import Health
 from rmq_store.snapshot.known_topics import KnownTopics
 from rmq_store.snapshot.queue_range import EMPTY_QUEUE, QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
@@ -71,7 +69,7 @@ class QueueView:
         self._log, self.is_closed = log, False
         self._folders = folders
         self.snapshot = snapshot
-        self.topics = KnownTopics(self, folders)
+        self.topics = KnownTopics(snapshot, folders)
         self._exts: dict[QueueId, QueueExt] = {}
 
     @property
@@ -102,25 +100,10 @@ class QueueView:
     def _batch_topics(self) -> set[str]:
         return self.snapshot.batch_topics | batch_topics(self.topics.declared)
 
-    def lost_queues(self, begin: int | None = None, end: int | None = None) -> set[QueueId]:
-        """Queues without files of which the log has messages, maybe stored in [begin, end) (ms).
-
-        A read that selects one reports it.
-        """
-        lost, there = self.health.lost_queues.items(), self.snapshot.queues
-        return {
-            q for q, why in lost if q not in there and why.records and why.may_be_in(begin, end)
-        }
-
     @property
     def unread_database(self) -> StoreError | None:
         """Why the database with the queues was not read, if there are queue files beside it."""
         return self._folders.unread
-
-    @cached_property
-    def health(self) -> Health:
-        """What is missing in the store."""
-        return Health(self)
 
     def closed_end(self) -> int:
         """The end of the log of a store that was closed after its last record; else 0."""
@@ -140,7 +123,7 @@ class QueueView:
         state = self.snapshot.queues.get(queue)
         if state is not None:
             return state
-        topics = self.topics.with_queues()
+        topics = self.topics.with_queues
         if queue.topic in topics:
             given: Any = queue.queue_id
             if isinstance(given, Integral):
@@ -153,20 +136,6 @@ class QueueView:
             reason=f"there is no topic {queue.topic!r}",
             advice=nearest(queue.topic, topics, last=is_system_topic),
         )
-
-    def queues_read(
-        self, topics: Collection[str], begin: int | None = None, end: int | None = None
-    ) -> list[QueueId]:
-        """The queues that a read of `topics` takes: those with files, and lost ones (`lost_queues`)."""
-        there = [queue for topic in topics for queue in self.queues_of(topic)]
-        counts = Counter(
-            one.topic for one in there if one.queue_id < self.topics.most_queues(one.topic)
-        )
-        # Only a queue of these can be lost, and to find that out takes a look at the log.
-        if all(self.topics.most_queues(topic) <= counts[topic] for topic in topics):
-            return there
-        lost = self.lost_queues(begin, end)
-        return sorted({*there, *(queue for queue in lost if queue.topic in topics)})
 
     def queues_of(self, topic: str) -> Sequence[QueueId]:
         """The queues of one topic, sorted; empty for an unknown one."""
@@ -186,7 +155,7 @@ class QueueView:
 
         Raises UnknownQueueError for an unknown topic, and for a queue that an only topic does not have.
         """
-        queues = self.queues_read(sorted(set(topics)))
+        queues = [queue for topic in sorted(set(topics)) for queue in self.queues_of(topic)]
         for topic in set(topics).difference(queue.topic for queue in queues):
             self.state(QueueId(topic, 0))  # raises
         if len(set(topics)) == 1:
@@ -208,8 +177,6 @@ class QueueView:
             return  # who names a topic reports an unknown one
         count = self.topics.queue_counts.get(topic, 0)
         unknown = [queue_id for queue_id in unknown if not 0 <= queue_id < count]
-        lost = self.health.lost_queues if unknown else {}
-        unknown = [queue_id for queue_id in unknown if QueueId(topic, queue_id) not in lost]
         if unknown:
             raise UnknownQueueError(
                 self.root,
@@ -267,10 +234,9 @@ class QueueView:
                 yield int(around.offset[0] + around.count[0]), int(around.offset[1])
 
     def offsets_without_log(self, queue: QueueId) -> Iterator[tuple[int, int]]:
-        """Ranges of queue offsets whose records would be in a hole of the log, in damage of it that is known,
-        or after its end."""
+        """Ranges of queue offsets whose records would be in a hole of the log, or after its end."""
         state, end = self.state(queue), self.snapshot.log_end
-        for start, stop in (*self.log.chain.holes, *self.health.damaged_ranges):
+        for start, stop in self.log.chain.holes:
             if start < end:
                 yield self.offset_at_log(queue, start), self.offset_at_log(queue, min(stop, end))
         if self.log_offset_of(queue, state.max_offset - 1) >= end:

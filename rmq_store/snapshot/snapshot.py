@@ -44,12 +44,11 @@ class StoreSnapshot:
     last_record: int | None = None  # log offset of the last record before log_end, if known
     closed: bool = False  # there was no file `abort`: the last stop was clean
     misplaced: tuple[StoreError, ...] = ()  # undispatched records that are not in `queues`
-    part: bool = False  # `queues` are some of the store's
     last_listed: int = -1  # the furthest log offset that the last entry of a queue leads to
     marks: tuple[Mark, ...] = field(
         default=(), compare=False
     )  # by which `open` notices another store
-    # What Health found to be missing, each when something first asked; other processes get it too.
+    # What Opening has found, each when something first asked; other processes get it too.
     facts: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -10,16 +10,23 @@ import numpy as np
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.record_or_gap import SoundRun
+from rmq_store.commitlog.record_or_gap import Extent, SoundRun
 from rmq_store.commitlog.walk import walk
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.errors import CorruptQueueError, LogOffset, StoreError, UndispatchedError
+from rmq_store.errors import (
+    CorruptQueueError,
+    CorruptRecordError,
+    LogOffset,
+    StoreError,
+    UndispatchedError,
+)
 from rmq_store.format.array_types import Mask
 from rmq_store.format.byte_layout import MIN_RECORD_SIZE
 from rmq_store.format.queue_entries import Entries, concat_entries
 from rmq_store.format.queues import QueueId
+from rmq_store.format.record import Gap
 from rmq_store.snapshot.queue_range import ListedQueue
 
 MOST_UNDISPATCHED = 30_000_000
@@ -37,7 +44,8 @@ def find_undispatched(
     log_end: int,
     back_from: int | None,
 ) -> tuple[dict[QueueId, Entries], list[StoreError]]:
-    """The entries of records after the last entry of their queue, and errors for those without one.
+    """The entries of records after the last entry of their queue, and errors for those without one, and for
+    damage among them.
 
     The broker dispatches in log order, so in its own store they are all after the place that the
     queues have reached. In a copy made while it ran, the files of one queue may be older than those
@@ -50,11 +58,14 @@ def find_undispatched(
     def requests_of(headers: Headers) -> DispatchRequests:
         return dispatch(DecodedRecords.of(headers), folders.config.delay_levels_ms, batch)
 
-    found = _strays_in(log, dispatched, log_end, listed, requests_of)
+    misplaced: list[StoreError] = []
+    found = _strays_in(log, dispatched, log_end, listed, requests_of, misplaced)
     start = log.start if back_from is None else min(back_from, dispatched)
     while start > log.start:
         before = guess_record(log, start - _LOOK_BACK, start)
-        more = _strays_in(log, before, start, listed, requests_of)
+        more = _strays_in(
+            log, before, start, listed, requests_of, []
+        )  # entries lead into damage there
         start = before
         if not more:
             break
@@ -62,7 +73,6 @@ def find_undispatched(
             more[queue] = concat_entries([more[queue], entries]) if queue in more else entries
         found = more
     tails: dict[QueueId, Entries] = {}
-    misplaced: list[StoreError] = []
     for queue, entries in found.items():
         placing = _Placing(log, queue, listed.get(queue))
         tails[queue] = placing.placed(entries)
@@ -90,15 +100,21 @@ def _strays_in(
     stop: int,
     listed: Mapping[QueueId, ListedQueue],
     requests_of: Callable[[Headers], DispatchRequests],
+    damage: list[StoreError],
 ) -> dict[QueueId, Entries]:
-    """Entries of the records in [start, stop) that are after the last entry of their queue."""
+    """Entries of the records in [start, stop) that are after the last entry of their queue.
+
+    Adds an error to `damage` for each range between them that is no record.
+    """
     parts: dict[QueueId, list[Entries]] = {}
     count = 0
     if start >= stop:
         return {}
     for piece in walk(log, start, stop):
-        if not isinstance(piece, SoundRun):
-            continue  # damage: the records after it count too
+        if not isinstance(piece, SoundRun):  # the records after it count too
+            if piece.gap is Gap.DAMAGED:
+                damage.append(_damaged(log, piece))
+            continue
         for queue, entries in _by_queue(requests_of(piece.headers), listed):
             parts.setdefault(queue, []).append(entries)
             count += len(entries)
@@ -111,6 +127,16 @@ def _strays_in(
                 "rmqstore rebuild, or read the log itself with source=commitlog",
             )
     return {queue: concat_entries(entries) for queue, entries in parts.items()}
+
+
+def _damaged(log: CommitLog, piece: Extent) -> StoreError:
+    return CorruptRecordError(
+        log.path_at(piece.start),
+        offset=LogOffset(piece.start),
+        reason=f"{piece.stop - piece.start} bytes of the log that are in no queue yet are damaged: "
+        f"{piece.reason}",
+        advice="The messages there are lost, of any queue. rmqstore verify says more",
+    )
 
 
 def _by_queue(

@@ -67,25 +67,16 @@ def whole_numbers(texts: pa.Array, digits: int = 18) -> pa.Array:
 
 
 def all_of(store: MessageStore, topic: str) -> Iterator[QueueSlice]:
-    """The whole queues of a topic, and lost ones, which a read reports; none if it has no queues."""
-    for queue in store.view.queues_read([topic]):
+    """The whole queues of a topic; none if it has no queues."""
+    for queue in store.queues(topic):
         yield QueueSlice(queue, store.min_offset(*queue), store.max_offset(*queue))
 
 
 def is_whole(store: MessageStore, topic: str, queue_id: int | None) -> bool:
-    """Whether a queue lacks none of its topic's messages, so that another was never there; without an id,
-    whether no queue does.
-
-    Of a store with many entries, only the ends of the log are compared with them; then an index proves it.
-    """
-    there, health = store.view.queues_of(topic), store.view.health
-    if not there or len(store.view.queues_read([topic])) != len(there):
-        return False
-    if health.whole_log is None and not store.key_index().has_short_gaps():
-        return False
-    chosen = [queue for queue in there if queue_id in (None, queue.queue_id)]
-    lacking = (health.short_queues, health.holed_queues, health.of_other_queues.by_queue)
-    return bool(chosen) and all(some.keys().isdisjoint(chosen) for some in lacking)
+    """Whether no file between others lacks of a queue, so that what it does not list was never there;
+    without an id, of no queue of the topic."""
+    chosen = [queue for queue in store.queues(topic) if queue_id in (None, queue.queue_id)]
+    return bool(chosen) and not any(store.view.state(queue).has_hole for queue in chosen)
 
 
 def newest_time(store: MessageStore) -> int:

@@ -65,7 +65,5 @@ def table_of(store: MessageStore, name: str, *, on_damage: OnDamage | None = Non
             advice=f"Those of messages do: {', '.join(of_messages)}",
         )
     if past is None or on_damage is None:
-        if table.counts_entries:
-            store.view.health.warn_of_short_queues()
         return table.of(store)
     return table.of_rows(store.broker_name, past(store, on_damage))

@@ -16,7 +16,7 @@ from rmq_store.search.log_partitions import COUNTED, bytes_between
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import Row
 
-LOST_QUEUE, NOT_READ, ABOVE_MAX = "LOST_QUEUE", "NOT_READ", "ABOVE_MAX"
+NOT_READ, ABOVE_MAX = "NOT_READ", "ABOVE_MAX"
 NOT_KNOWN, LOST_ENTRIES, LOST_RECORDS = "NOT_KNOWN", "LOST_ENTRIES", "LOST_RECORDS"
 
 
@@ -48,9 +48,7 @@ def group_rows(
             "configModified": written,
             "configAgeMs": None if written is None else now - written,
         }
-        if _has_lost(store, queue):
-            row["status"] = LOST_QUEUE
-        elif queue in there:
+        if queue in there:
             row |= _lag(store, queue, offset, counted)
         elif queue.queue_id < queue_count(declared.get(queue.topic)):
             # A queue gets files with its first message.
@@ -59,31 +57,17 @@ def group_rows(
         yield row
 
 
-def _has_lost(store: MessageStore, queue: QueueId) -> bool:
-    """Whether the log has records of a queue that has no message."""
-    state = store.snapshot().queues.get(queue)
-    if state is not None and state.min_offset < state.max_offset:
-        return False
-    lost = store.view.health.lost_queues.get(queue)
-    return lost is not None and lost.records > 0
-
-
 def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int) -> Row:
-    health, (low, high) = store.view.health, store.view.limits(queue)
+    low, high = store.view.limits(queue)
     status = "BELOW_MIN" if offset < low else ABOVE_MAX if offset > high else "OK"
     if status == "OK" and offset < high and not store.view.topics.is_read(queue):
         status = NOT_READ
     start = min(max(offset, low), high)
-    short = health.short_queues.get(queue)
-    inside = health.holed_queues.get(queue)
-    has_hole = inside is not None and start < inside.stop
-    has_hole |= any(start < one.stop for one in health.of_other_queues.by_queue.get(queue, ()))
-    if start < high:
-        has_hole |= any(_within(start, high, store.view.offsets_without_entry(queue)))
-        if any(_within(start, high, store.view.offsets_without_log(queue))):
-            status = LOST_RECORDS
-    if has_hole or (short is not None and (offset < low or short.offset >= high)):
+    has_hole = any(_within(start, high, store.view.offsets_without_entry(queue)))
+    if has_hole:
         status = LOST_ENTRIES
+    elif start < high and any(_within(start, high, store.view.offsets_without_log(queue))):
+        status = LOST_RECORDS
     row: dict[str, Any] = {
         "minOffset": low,
         "maxOffset": high,

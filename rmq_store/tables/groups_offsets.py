@@ -36,18 +36,15 @@ GROUPS = Table(
             "OK, BELOW_MIN (unconsumed messages expired), ABOVE_MAX "
             "(the offset is after the last message), NOT_READ (messages wait in a queue whose number "
             "is readQueueNums of the topic or more, or whose topic has a perm without 4 or is not in "
-            "topics.json, so that no consumer gets them), LOST_ENTRIES (the queue lacks entries: of "
-            "waiting messages, or of others that the log has), LOST_RECORDS (waiting messages are in no file "
-            "of the log, or where it is damaged), LOST_QUEUE (the log has records of the queue, and its "
-            "files have none or are gone, so the lag is not known), NOT_KNOWN (the queue has no files, and "
-            "topics.json, which may declare it, cannot be read) or NO_SUCH_QUEUE",
+            "topics.json, so that no consumer gets them), LOST_ENTRIES (the entries of waiting messages are "
+            "in no file), LOST_RECORDS (waiting messages are in no file of the log), NOT_KNOWN (the queue "
+            "has no files, and topics.json, which may declare it, cannot be read) or NO_SUCH_QUEUE",
         ),
         ("configFile", TEXT, "the file that says so"),
         ("configModified", TIMESTAMP, "when that was written"),
         ("configAgeMs", LONG, "age of the file, which misses what was consumed since"),
     ),
     _groups,
-    counts_entries=True,
 )
 
 

@@ -52,8 +52,8 @@ TRANSACTIONS = Table(
             "state",
             TEXT,
             "open, committed, rolledBack, givenUp (asked too often, and moved to "
-            "TRANS_CHECK_MAX_TIME_TOPIC), ended (committed or rolled back: its queue lacks messages, or may "
-            "in a large log without index, or it has no UNIQ_KEY), or unknown (op messages cannot be read)",
+            "TRANS_CHECK_MAX_TIME_TOPIC), ended (committed or rolled back: a file between others of its "
+            "queue is missing, or it has no UNIQ_KEY), or unknown (op messages cannot be read)",
         ),
         ("producerGroup", TEXT, "property PGROUP"),
         ("topic", TEXT, "the topic that it is for (REAL_TOPIC)"),

@@ -55,7 +55,6 @@ class Table:
     columns: tuple[TableColumn, ...]
     rows_of: RowsOf | None = None  # None: the query planner makes the rows
     rows_past_damage: RowsPastDamage | None = None  # of the broker's own topics
-    counts_entries: bool = False  # and reads no message, which would report what its queue lacks
 
     @property
     def schema(self) -> pa.Schema:
@@ -75,8 +74,6 @@ class Table:
     ) -> Iterator[pa.Table]:
         """The table of a store, in pieces of some thousand rows; at least one."""
         assert self.rows_of is not None
-        if self.counts_entries:
-            store.view.health.warn_of_short_queues()
         yield from self.pieces_of_rows(store.broker_name, self.rows_of(store, ranges))
 
     def pieces_of_rows(self, broker_name: str, rows: Iterable[Row]) -> Iterator[pa.Table]:
@@ -116,5 +113,5 @@ def _text(value: str, *, path: bool) -> str:
 
 
 def all_ranges(store: MessageStore) -> list[QueueSlice]:
-    """The ranges of all messages in all queues, and of lost queues, which a read reports."""
+    """The ranges of all messages in all queues."""
     return store.view.ranges_of(store.topics())

@@ -44,7 +44,6 @@ TOPICS = Table(
         ("problem", TEXT, "why topics.json cannot be read, so that its values are null"),
     ),
     _topics,
-    counts_entries=True,
 )
 
 
@@ -95,5 +94,4 @@ QUEUES = Table(
         ("lastStoreTimestamp", TIMESTAMP, "when the last message was stored"),
     ),
     _queues,
-    counts_entries=True,
 )

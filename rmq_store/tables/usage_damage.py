@@ -12,6 +12,8 @@ from rmq_store.reading.damage_modes import record_size
 from rmq_store.search.log_partitions import bytes_between
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import DAY, FLAG, INT, LONG, TEXT, Row, Table, all_ranges, columns
+from rmq_store.verify.errors_of_part import errors_of_part
+from rmq_store.verify.verify_store import log_parts
 
 DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1)
@@ -79,7 +81,6 @@ USAGE = Table(
         ("stopOffset", LONG, "queue offset after the last message"),
     ),
     lambda store, ranges: usage_rows(store, all_ranges(store) if ranges is None else ranges),
-    counts_entries=True,
 )
 
 
@@ -102,22 +103,22 @@ def _damage(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterato
     met: list[StoreError] = []
     wanted = all_ranges(store) if ranges is None else ranges
     batches = store.read_slices(
-        wanted,
-        columns=("commitLogOffset", "body"),
-        verify_queue=ranges is not None,  # of all messages, the bytes in no entry are found anyway
-        compacted=False,
-        on_damage=met.append,
+        wanted, columns=("commitLogOffset", "body"), compacted=False, on_damage=met.append
     )
     for _ in batches:
         yield from map(damage_row, met)
         met.clear()
     yield from map(damage_row, met)
+    queues = {part.queue for part in wanted}
+    for start, stop in log_parts(store):
+        errors = errors_of_part(store, start, stop, lambda queue: ranges is None or queue in queues)
+        yield from map(damage_row, errors)
 
 
 DAMAGE = Table(
     "damage",
-    "every damaged queue entry, and what queues lack at their ends (with the log as the source: every "
-    "damaged range of the log)",
+    "every damaged queue entry, and what verify finds lost: damaged ranges of the log, and records that "
+    "their queue does not list",
     columns(
         ("topic", TEXT, "topic of the queue with the damaged entry"),
         ("queueId", INT, "number of that queue"),

@@ -70,7 +70,7 @@ class StoreChecks:
 
 def _all_of(store: MessageStore, queue: QueueId) -> Iterator[Message]:
     """All messages of the queue, also of a compaction topic: what was sent is checked."""
-    getter = MessageGetter(store.view, store.lookup)
+    getter = MessageGetter(store.view, store.opening, store.lookup)
     offset, stop = store.min_offset(*queue), store.max_offset(*queue)
     while offset < stop:
         answer = getter.exact(queue, offset, _AT_A_TIME, None)

@@ -53,6 +53,11 @@ _DECODED: Mapping[str, Decode[Any]] = {
     ORDER_FILE: decode_order_info,
     **dict.fromkeys(CONSUMER_FILES, decode_consumer_offsets),
 }
+_ON_AHEAD = (
+    "If the log has messages of this queue that it does not list, which is reported too, rebuild the queues "
+    "first: with them the offset may be right, and a reset does harm. On a slave, wait until it has caught "
+    "up. Else rmqstore offsets resets a group while the broker is down"
+)
 _LOST_END = "Search for the missing end in a replica or a copy before a broker starts on this store"
 _CHECKPOINT = f"Move it away: a broker without it {effect_without(CHECKPOINT_FILE)}"
 
@@ -237,13 +242,18 @@ def _config_warning(code: str, found: ConfigFile[Any], meaning: str, advice: str
     return a_warning(code, str(found.path), meaning, advice)
 
 
-def progress_findings(store: MessageStore) -> Iterator[Finding]:
+def progress_findings(
+    store: MessageStore, listed: Collection[QueueId] | None = None
+) -> Iterator[Finding]:
     """Findings for what files say was consumed or delivered and the queues do not have, and for
-    messages that no consumer gets."""
+    messages that no consumer gets.
+
+    `listed`: the queues that list a record of their own, if that is known.
+    """
     for findings in (_consumers, _sent, _delay_levels, _timer, _expired):
         with suppress(CorruptConfigError):  # config_findings reports it
             yield from findings(store)
-    yield from _unread(store)
+    yield from _unread(store, listed)
 
 
 def _consumers(store: MessageStore) -> Iterator[Finding]:
@@ -261,27 +271,8 @@ def _consumers(store: MessageStore) -> Iterator[Finding]:
             str(store.path / CONFIG_DIR / name),
             f"group {group} has offset {offset} in {queue.name}, which has offsets "
             f"{low} to {high}" + (": it may skip new messages" if ahead else ": it lost messages"),
-            _advice_on(store, queue)
-            if ahead
-            else "The broker moves it to the first remaining message",
+            _ON_AHEAD if ahead else "The broker moves it to the first remaining message",
         )
-
-
-def _advice_on(store: MessageStore, queue: QueueId) -> str:
-    """What to do about an offset after the end of a queue."""
-    health = store.view.health
-    lost = health.lost_queues.get(queue)
-    if lost is not None and not lost.records:
-        return (
-            "On a slave, wait until it has caught up with its master. Else look for the lost end of the log "
-            "in a replica: with it the offset is right, and a reset does harm"
-        )
-    if lost is not None or queue in health.short_queues:
-        return (
-            "Rebuild the queues first: rmqstore rebuild STORE --to NEW. The log has messages of this queue, "
-            "or had some, that it does not list: with them the offset may be right, and a reset does harm"
-        )
-    return "rmqstore offsets resets a group while the broker is down"
 
 
 def _range_of(store: MessageStore, queue: QueueId) -> tuple[int, int] | None:
@@ -409,18 +400,16 @@ def _expired(store: MessageStore) -> Iterator[Finding]:
         )
 
 
-def _unread(store: MessageStore) -> Iterator[Finding]:
+def _unread(store: MessageStore, listed: Collection[QueueId] | None) -> Iterator[Finding]:
     """Findings for topics with messages in queues that no consumer reads, or that no broker knows."""
     unread: dict[str, list[tuple[int, int]]] = {}
     for queue, state in store.snapshot().queues.items():
         count = state.max_offset - state.min_offset
         if not count or store.view.topics.is_read(queue):
             continue
-        others = store.view.health.of_other_queues
-        if queue in others.by_queue:  # a folder under a wrong name is no topic
-            count -= others.count(queue)
-        if count > 0:
-            unread.setdefault(queue.topic, []).append((queue.queue_id, count))
+        if listed is not None and queue not in listed:
+            continue  # a folder under a wrong name is no topic
+        unread.setdefault(queue.topic, []).append((queue.queue_id, count))
     for topic, queues in unread.items():
         if store.view.topics.is_undeclared(topic) and not store.is_undeclared(topic):
             continue  # named after this broker or its cluster, which creates it

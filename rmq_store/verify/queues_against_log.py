@@ -24,6 +24,7 @@ from rmq_store.snapshot.queue_range import QueueState
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
+from rmq_store.verify.compare_records import RecordComparison
 from rmq_store.verify.findings import Finding, Findings, Severity, a_warning, an_error
 
 _TO_NEW = "rmqstore rebuild STORE --to NEW"
@@ -34,6 +35,8 @@ _SKIPPED = (
 )
 _MISSING, _TAKEN, _FIRST, _AGAIN, _EARLIER = "missing", "taken", "first", "again", "earlier"
 _LOW, _HIGH = "low", "high"
+LOST = (_MISSING, _TAKEN, _FIRST)
+"""Why no consumer gets records that a queue does not list."""
 _IN_NO_ENTRY = (
     "{records} of queue {queue}, intact and in no entry, {offsets}; the first: log offset "
     "{log_offset}. "
@@ -192,6 +195,11 @@ class QueueTally:
         else:
             self.unlisted[why] = run
 
+    @property
+    def queues(self) -> set[QueueId]:
+        """The queues of which a record was found, or waits."""
+        return set(self.listed + self.waiting)
+
     def moved(self, queue: QueueId) -> int:
         """How many records a queue lists at other queue offsets than theirs."""
         runs = self.unlisted.items()
@@ -209,6 +217,7 @@ class ListedCheck:
 
     def __init__(self, store: MessageStore, tally: QueueTally, findings: Findings) -> None:
         self._store, self._tally, self._findings = store, tally, findings
+        self._comparison = RecordComparison(store.view)
         self._waiting: list[DispatchRequests] = []
         self._queues: set[QueueId] = set()
         self._begins: dict[QueueId, int] = {}
@@ -248,9 +257,8 @@ class ListedCheck:
 
     def _compare(self, queue: QueueId, batch: bool, found: DispatchRequests, rows: Ints) -> None:
         """Compare rows of one queue, in ascending order, with the entries at their offsets."""
-        view = self._store.view
-        entries = view.listed_entries(queue, *found.offsets_of(rows))
-        compared = view.health.records.compare(queue, found, rows, entries)
+        entries = self._store.view.listed_entries(queue, *found.offsets_of(rows))
+        compared = self._comparison.compare(queue, found, rows, entries)
         same = compared.listed
         self._check_tags(queue, found, rows[same], compared.tags_code[same])
         self._tally.listed[queue] += int(same.sum())
@@ -385,13 +393,16 @@ def _dangling(
     """One finding for entries that lead into `damage`, and one for other entries without a record."""
     first: dict[tuple[int, int] | None, StoreError] = {}
     counts: Counter[bool] = Counter()
+    of_others = 0  # entries that lead to records of other queues
 
     def take(error: StoreError) -> None:
+        nonlocal of_others
         if error.reason.endswith(OTHER_OFFSET):
             return  # its record is reported as listed elsewhere
         place = None if error.entry is None else _around(damage, error.entry.log_offset)
         units = 1 if error.entry is None or state.batch else error.entry.messages
         counts[place is not None] += units
+        of_others += units if place is None and error.reason.endswith(NOT_OF_QUEUE) else 0
         if place is not None or isinstance(error, MissingFileError):
             lost[queue] += 1 if error.entry is None else error.entry.messages
         first.setdefault(place, error)
@@ -428,7 +439,7 @@ def _dangling(
             count=counts[True],
         )
     if counts[False]:
-        meaning, todo = _without_record(store, queue, first[None])
+        meaning, todo = _without_record(first[None], are_of_others=1 < of_others == counts[False])
         yield an_error(
             "queue-dangling-entry",
             folder,
@@ -438,10 +449,9 @@ def _dangling(
         )
 
 
-def _without_record(store: MessageStore, queue: QueueId, first: StoreError) -> tuple[str, str]:
+def _without_record(first: StoreError, *, are_of_others: bool) -> tuple[str, str]:
     """What entries without a record of the queue are, by the first, and what to do."""
-    others = store.view.health.of_other_queues.by_queue
-    if first.reason.endswith(NOT_OF_QUEUE) and queue in others:
+    if are_of_others:
         return (
             f"leading to records of other queues, the first to one of {first.actual}: its folder, or a file "
             "in it, was copied, renamed or exchanged",
@@ -474,7 +484,7 @@ def waiting_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding
 
     A broker that stops removes the file `abort` only after it has listed all.
     """
-    is_lost = store.view.health.ends.is_closed
+    is_lost = store.opening.is_closed
     files = store.log.chain.segments
 
     def few(log_offset: int) -> str:

@@ -150,7 +150,7 @@ def verdict_of(
     ranges = list(damage)
     if wrong.keys() & {*_LOST_END}:
         ranges.append((end, end))
-        for queue, count in store.view.health.log_end.entries_after_log.items():
+        for queue, count in store.opening.after_log.items():
             lost[queue] = lost.get(queue, 0) + count
     start = _start(store)
     refusals = () if start is None else start.refusals

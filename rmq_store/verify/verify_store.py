@@ -346,10 +346,10 @@ def _lost_end(store: MessageStore) -> Iterator[Finding]:
     """The finding for an end of the log that is lost, as queues prove it."""
     end = store.log_range()[1]
     try:
-        lost = store.view.health.log_end.lost_end
+        lost = store.opening.lost_end
     except AccessError:  # of the checkpoint, which checkpoint_findings reports
         return
-    if lost is not None and store.view.health.log_end.is_listed_after_end:
+    if lost is not None and store.opening.is_listed_after_end:
         yield an_error(
             "log-end-lost",
             store.log.path_at(end),
@@ -442,7 +442,7 @@ def _about_end(
     if not store.snapshot().closed:
         code, meaning, advice = usual
         return code, _REST_OR_TORN if torn and rest is not None else meaning, advice, stop
-    if rest is not None and not store.view.health.log_end.is_listed_beyond(extent.start):
+    if rest is not None and not store.opening.is_listed_beyond(extent.start):
         return "log-page-rest", _PAGE_REST, _PAGE_REST_ADVICE, stop
     return ("log-torn-tail", _CUT_LATER, _CUT_ADVICE, stop) if torn else (*usual, stop)
 
@@ -487,7 +487,7 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     beside.add_all(_about_index(store, health, whole))
     beside.add_all(start_findings(store))
     beside.add_all(checkpoint_findings(store, whole.records, whole.last_timestamp))
-    beside.add_all(progress_findings(store))
+    beside.add_all(progress_findings(store, whole.tally.queues))
     # Index, checkpoint and offsets follow the log, so its end now is after all that they have just said.
     now = end_now(store.log, store.log_range()[1])
     findings.add_all(one for one in beside if now == store.log_range()[1] or one.code not in _AHEAD)

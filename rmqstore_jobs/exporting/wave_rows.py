@@ -13,7 +13,7 @@ from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
 from rmq_store.format.queues import QueueSlice
 from spark_source.options.definitions import BY_LOG, CORRUPT, PERMISSIVE
 from spark_source.partition_reader import read_share
-from spark_source.planning.partitions import Share, missing_shares, shares_of
+from spark_source.planning.partitions import Share, reporting_shares, shares_of
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
 from spark_source.task_damage import DamageHandler
 
@@ -49,7 +49,7 @@ class ExportRead:
         """The shares with their numbers, and those that report what is missing."""
         plan = QueryPlan((self.plan,))
         shares = shares_of(plan, self.columns)
-        return list(enumerate((*shares, *missing_shares(plan, self.columns))))
+        return list(enumerate((*shares, *reporting_shares(plan))))
 
     def batches(
         self, store: MessageStore, share: Share, damage: DamageHandler

@@ -15,7 +15,6 @@ from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, OTHER_TIME, READ
 from rmqstore_jobs.replaying.report import ReplayReport, TargetRange
 from rmqstore_jobs.running.provenance import provenance_of
-from rmqstore_jobs.running.store_selection import lost_from
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +86,6 @@ class ReplayCall:
             skipped[unread] = max(0, selected - read)
         elif finished and self.counts_all and read != selected:
             problems.append(f"{selected:,} messages were selected, but {read:,} were read")
-        problems += lost_from(self.plan)
         source = provenance_of(
             self.spark,
             self.plan.store,

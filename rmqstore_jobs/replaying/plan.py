@@ -11,8 +11,7 @@ from rmq_store.files.journal import JournalError, has_content, refuse_content
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.search.log_partitions import joined, offset_steps
-from rmq_store.search.plan_key_search import errors_of_lost, plan_keys
-from rmq_store.snapshot.covered_range import covered_range
+from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from rmq_store.system_topics.open_state import OpenState, kind_of
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
@@ -60,11 +59,7 @@ def _still_to_read(
         if start and not again and len(there) == len(before.ranges):
             rest = LogSlice(start, None, 0)
             left = pieces_of(before.ranges, rest, source.view.offset_at_log) or left
-        snapshot = source.snapshot()
-        # The waves account for every byte of a range only with the other queues.
-        if covered_range(source.view, left) is None:
-            snapshot = source.view.health.only(there)
-    return left, snapshot
+        return left, source.opening.only(there)
 
 
 def state_of_source(plan: ReadPlan) -> OpenState | None:
@@ -84,16 +79,14 @@ def left_of(plan: ReadPlan, start: int | None) -> list[QueueSlice]:
 def narrowed(plan: ReadPlan, spec: ReplaySpec) -> ReadPlan:
     """The plan with ranges cut to the places where the index has a requested key, if it is asked.
 
-    Ranges that no index covers stay. Raises the error about a message with a key that its queue lost.
+    Ranges that no index covers stay.
     """
     if not spec.by_index:
         return plan
     with plan.store.open() as source:
-        found = plan_keys(source, plan.selected, spec.keys)
+        found = plan_keys(source, plan.ranges, spec.keys)
         if found is None:
             return plan
-        for error in errors_of_lost(source, plan.selected, spec.keys, found):
-            raise error
         left = joined((*found.hits, *found.beside_hits(source.view.offset_at_log)))
     return replace(plan, ranges=tuple(left))
 

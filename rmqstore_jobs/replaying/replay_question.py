@@ -17,7 +17,7 @@ from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, RowRules
 from rmqstore_jobs.running.store_selection import options_of_queues, range_options
 from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
 from spark_source.partition_reader import read_share
-from spark_source.planning.partitions import Share, cut_into_slices, missing_shares
+from spark_source.planning.partitions import Share, cut_into_slices, reporting_shares
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
 from spark_source.task_damage import DamageHandler
 
@@ -153,8 +153,7 @@ class ReplayRows(Generic[_Part]):
                 store, ranges, self.share_bytes, selected_bytes=self.selected_bytes
             )
             shares = [Share(0, piece) for piece in slices]
-        lost = missing_shares(QueryPlan((self.read,)), self.columns)
-        return list(enumerate((*shares, *lost)))
+        return list(enumerate((*shares, *reporting_shares(QueryPlan((self.read,))))))
 
     def work(
         self, store: MessageStore, share: tuple[int, Share], progress: OnProgress

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from spark_source.options.parse import parse_options
 from spark_source.planning.pinned_plan import PinnedStore, ReadPlan, pin
-from spark_source.planning.selection import WantedQueues
 
 
 def plan_of(store: str, options: Mapping[str, str]) -> ReadPlan:
@@ -29,18 +28,6 @@ def pinned_store(store: str, options: Mapping[str, str]) -> PinnedStore:
 def log_of_store(store: str, options: Mapping[str, str]) -> PinnedStore:
     """A store with only its log; its queues are not read. Raises StoreError."""
     return plan_of(store, {**options, "source": "commitlog"}).store
-
-
-def lost_from(plan: ReadPlan) -> Iterator[str]:
-    """A sentence for each selected queue without messages that had some.
-
-    A read that skips damage does not name them.
-    """
-    with plan.store.open() as store:
-        wanted = WantedQueues.of(store, plan.asked)
-        for queue, lost in store.view.health.lost_queues.items():
-            if lost.records and wanted(queue) and lost.may_be_in(*plan.asked.times):
-                yield f"queue {queue.topic}/{queue.queue_id} {lost}; none of them was selected"
 
 
 def pieces_in(plan: ReadPlan, wave: LogSlice) -> list[QueueSlice]:

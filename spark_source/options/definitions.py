@@ -227,9 +227,8 @@ OPTIONS: tuple[Option, ...] = (
         "verifyQueue",
         values.flag,
         "false",
-        "check every queue entry against its record, even if no column needs the log, and compare "
-        "the whole log with the queues; without it, a query of a part of the topics compares the first and "
-        "last 4 MiB of the log of a store with more than 250,000 queue entries",
+        "check every queue entry against its record, even if no column needs the log, and compare the whole "
+        "log with the queues in tasks of their own, as `rmqstore verify` does",
     ),
     Option(
         "mode",

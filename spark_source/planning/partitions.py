@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rmq_store import MessageStore, StoreError
 from rmq_store.format.byte_layout import MIN_RECORD_SIZE
@@ -18,11 +18,13 @@ from rmq_store.search.log_partitions import (
 from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.search.prefetch import entry_at
 from rmq_store.snapshot.compacted_view import ServedQueues
-from rmq_store.snapshot.covered_range import LogRange, covered_range
 from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from rmq_store.snapshot.queue_view import QueueView
+from rmq_store.verify.errors_of_part import errors_of_part
+from rmq_store.verify.verify_store import log_parts
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
+from spark_source.planning.selection import WantedQueues
 
 EXACT_PIECES = 50_000
 """Up to this number of queues times slices, entries per slice are counted; above it, estimated."""
@@ -38,8 +40,8 @@ class Share:
     """What one task reads from store number `store`: a slice of the log, or some queue ranges.
 
     `in_turn`: read queue after queue, each in order; else all of them in log order. Or it has no
-    message, and reports what is missing: `lost` is known, `finds_missing` in the slice of the log,
-    by a look at all records there if it `compares`, else at those that no entry lists.
+    message, and reports what is missing: what is `lost` already, or what `verify` finds in the part of the
+    log that it `verifies`.
     """
 
     store: int
@@ -47,13 +49,12 @@ class Share:
     ranges: tuple[QueueSlice, ...] | None = None
     in_turn: bool = False
     lost: tuple[StoreError, ...] = ()
-    finds_missing: bool = False
-    compares: bool = False
+    verifies: tuple[int, int] | None = None
 
     @property
     def reports(self) -> bool:
         """Whether it reports what is missing, instead of messages."""
-        return bool(self.lost) or self.finds_missing
+        return bool(self.lost) or self.verifies is not None
 
 
 def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Share]:
@@ -77,73 +78,29 @@ def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Sha
     return again
 
 
-def missing_shares(
-    plan: QueryPlan, columns: Sequence[str] | None = None, *, compare: bool = False
-) -> list[Share]:
-    """Shares that report what is missing; none for a sound store, if a look at it takes milliseconds.
+def reporting_shares(plan: QueryPlan, *, verify: bool = False) -> list[Share]:
+    """Shares that report what is missing; none for a sound store.
 
-    With verifyQueue, and with `compare` for messages that are not all of a range of the log, there are
-    shares that compare the whole log with the queues. Else there are shares that account for such a
-    range if it is long.
+    One with what opening a store saw, and with verifyQueue, or `verify`, one for each part of the log.
     """
-    found: list[Share] = []
+    shares: list[Share] = []
     for number, of_store in enumerate(plan.stores):
-        if of_store.limits is not None or of_store.nothing or not of_store.selected:
+        if of_store.limits is not None or of_store.nothing or not of_store.ranges:
             continue
         with of_store.store.open() as store:
-            ranges = listed_ranges(of_store, store)
-            health = store.view.health
-            covered = accounted_range(of_store, store, columns)
-            compares = of_store.asked.verify_queue or (compare and covered is None)
-            by_shares = compares or (covered is not None and not health.is_quick(covered, ranges))
-            lost = tuple(
-                health.errors(
-                    ranges,
-                    compare=compares,
-                    covered=covered,
-                    elsewhere=by_shares,
-                    reads_records=of_store.reads_log(columns),
-                )
-            )
-        if by_shares:
-            snapshot, target = of_store.store.snapshot, of_store.asked.max_bytes_per_partition
-            start, stop = (None, None) if covered is None else (covered.start, covered.stop)
-            stop = snapshot.log_end if stop is None else stop
-            found += [
-                Share(number, piece, finds_missing=True, compares=compares)
-                for piece in even_slices(start or snapshot.log_start, stop, target)
-            ]
-        if lost:
-            found.append(Share(number, lost=lost))
-    return found
+            opening = store.opening
+            lost = tuple(opening.errors(opening.ends_in(of_store.ranges)))
+            parts = log_parts(store) if verify or of_store.asked.verify_queue else []
+        shares += [Share(number, lost=lost)] if lost else []
+        shares += [Share(number, verifies=part) for part in parts]
+    return shares
 
 
-def accounted_range(
-    plan: ReadPlan, store: MessageStore, columns: Sequence[str] | None
-) -> LogRange | None:
-    """The range of the log of which the plan reads all messages of users' topics; None without one.
-
-    None too if `columns` (default: those of the option) are read without the log.
-    """
-    skips = plan.nothing or plan.asked.verify_queue or not plan.ranges
-    if plan.limits is not None or plan.places is not None or skips or not plan.reads_log(columns):
-        return None
-    covered = covered_range(store.view, listed_ranges(plan, store))
-    return None if covered is None else replace(covered, alone=plan.is_wave)
-
-
-def listed_ranges(plan: ReadPlan, store: MessageStore) -> Sequence[QueueSlice]:
-    """The ranges of the queues themselves that a plan selects: what is missing is asked of these."""
-    sees_compacted = plan.asked.sees_compacted
-    return store.served.listed(plan.selected) if sees_compacted else plan.selected
-
-
-def missing_errors(plan: ReadPlan, share: Share, store: MessageStore) -> Iterable[StoreError]:
-    """What a share of `missing_shares` reports."""
-    if share.slice is None:
+def reported_errors(plan: ReadPlan, share: Share, store: MessageStore) -> Iterable[StoreError]:
+    """What a share of `reporting_shares` reports."""
+    if share.verifies is None:
         return share.lost
-    ranges = listed_ranges(plan, store)
-    return store.view.health.errors_in(share.slice, ranges, compare=share.compares)
+    return errors_of_part(store, *share.verifies, WantedQueues.of(store, plan.asked))
 
 
 def _most_shares(plan: ReadPlan) -> int:

@@ -18,9 +18,7 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.index.items_of_messages import indexed_word
 from rmq_store.reading.log_reader import Limits
 from rmq_store.reading.query import warn_of_tags
-from rmq_store.snapshot.covered_range import covered_range
 from rmq_store.snapshot.snapshot import collector_paused
-from rmq_store.snapshot.store_warnings import warnings
 from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
 from spark_source.planning.selection import (
@@ -71,13 +69,7 @@ class ReadPlan:
     limits: Limits | None = None
     words: frozenset[str] | None = None
     nothing: bool = False  # the filters exclude everything
-    empty: tuple[QueueSlice, ...] = ()  # selected queues without a message: their end may be lost
     is_wave: bool = False  # a job reads the rest of the selection by other plans
-
-    @property
-    def selected(self) -> tuple[QueueSlice, ...]:
-        """The ranges of all selected queues."""
-        return (*self.ranges, *self.empty)
 
     @property
     def places(self) -> frozenset[str] | None:
@@ -156,7 +148,7 @@ def pin_all(asked: SourceOptions) -> QueryPlan:
         check_brokers([store for _, store in opened], asked)
         if asked.source != COMMITLOG:
             for _, store in _in_turn(opened):
-                for warning in warnings(store.view):
+                for warning in (*store.opening.losses(), *store.opening.notes()):
                     LOG.warning("%s: %s", store.broker_name, warning)
             check_names([store for _, store in opened], asked)
         plans = tuple(_plan_of(target, store, asked) for target, store in _in_turn(opened))
@@ -190,18 +182,14 @@ def pin(asked: SourceOptions) -> ReadPlan:
 def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadPlan:
     limits = None
     ranges: tuple[QueueSlice, ...] = ()
-    empty: tuple[QueueSlice, ...] = ()
     snapshot = store.snapshot()
     if asked.source == COMMITLOG:
         limits = LogLimits(WantedQueues.of(store, asked), asked)
     else:
         selected = select_ranges(store, asked)
         ranges = tuple(part for part in selected if len(part))
-        empty = tuple(part for part in selected if not len(part))
-        # A read that accounts for every byte of a range needs the other queues too.
-        listed = store.served.listed(selected) if asked.sees_compacted else selected
-        if asked.table is None and covered_range(store.view, listed) is None:
-            snapshot = store.view.health.only(part.queue for part in selected)
+        if asked.table is None and not asked.verify_queue:  # these compare the log with all queues
+            snapshot = store.opening.only(part.queue for part in selected)
     pinned = PinnedStore(
         target.path,
         target.broker_conf,
@@ -210,7 +198,7 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
         asked.storage_options,
         store.listing(),
     )
-    return ReadPlan(pinned, ranges, asked, limits, empty=empty)
+    return ReadPlan(pinned, ranges, asked, limits)
 
 
 def replaced(plan: QueryPlan, **changed: Any) -> QueryPlan:

@@ -203,26 +203,21 @@ def _range(one: Any) -> tuple[int | None, int | None]:
 def _stores(plan: QueryPlan, change: Callable[[ReadPlan], ReadPlan | None]) -> QueryPlan:
     """The plan with each store's plan changed. Stores keep their positions, because shares refer to
     them."""
-    changed = [
-        change(store) or replace(store, ranges=(), empty=(), nothing=True) for store in plan.stores
-    ]
+    changed = [change(store) or replace(store, ranges=(), nothing=True) for store in plan.stores]
     return replace(plan, stores=tuple(changed))
 
 
 def _ranges(plan: QueryPlan, change: Callable[[QueueSlice], QueueSlice | None]) -> QueryPlan:
     def of_store(store: ReadPlan) -> ReadPlan:
-        empty = tuple(part for part in store.empty if change(part) is not None)
         parts = (change(part) for part in store.ranges)
-        return _with_parts(replace(store, empty=empty), [p for p in parts if p is not None])
+        return _with_parts(store, [part for part in parts if part is not None])
 
     return _stores(plan, of_store)
 
 
 def _with_parts(plan: ReadPlan, parts: Sequence[QueueSlice]) -> ReadPlan:
-    """The plan with these ranges. One without messages stays as such: it may be at an end of its queue,
-    where what was lost matches."""
-    empty = dict.fromkeys((*plan.empty, *(part for part in parts if not len(part))))
-    return replace(plan, ranges=tuple(part for part in parts if len(part)), empty=tuple(empty))
+    """The plan with those of these ranges that have messages."""
+    return replace(plan, ranges=tuple(part for part in parts if len(part)))
 
 
 def _within(part: QueueSlice, start: int, stop: int) -> QueueSlice:

@@ -139,8 +139,7 @@ def select_ranges(store: MessageStore, asked: SourceOptions) -> tuple[QueueSlice
 
     # In an object store, finding a time takes some requests per queue.
     side_by_side(look, queues, store.log.chain.cost.looks_at_once)
-    there = {*store.snapshot().queues, *store.view.lost_queues()}
-    return tuple(ranges[queue] for queue in queues if queue in there)
+    return tuple(ranges[queue] for queue in queues if queue in store.snapshot().queues)
 
 
 def first_offsets(store: MessageStore, asked: SourceOptions) -> dict[QueueId, int]:
@@ -158,14 +157,14 @@ def _selected_queues(store: MessageStore, asked: SourceOptions) -> list[QueueId]
     if asked.assign is not None:
         assigned = asked.assign.of(store.broker_name)
         return [queue for queue in assigned if queue in there or _is_declared(store, queue)]
-    wanted, lost = WantedQueues.of(store, asked), store.view.lost_queues(*asked.times)
+    wanted = WantedQueues.of(store, asked)
     named = {
         queue
         for _, by_queue in _of_queues(asked)
         for queue in by_queue.on(store.broker_name)
         if queue not in there and _is_declared(store, queue)
     }
-    return sorted(filter(wanted, {*there, *named, *lost}))
+    return sorted(filter(wanted, {*there, *named}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,9 +284,6 @@ def _offset(
     if not asked.fail_on_data_loss:
         LOG.warning("%s is not in %s to %s; the remaining messages are read", what, *limits)
         return offset
-    lost = store.view.health.lost_start(queue) if offset < limits[0] else None
-    if lost is not None:
-        raise lost
     kind = DataLossError if offset < limits[0] else InvalidArgumentError
     raise kind(
         store.path,

@@ -12,7 +12,6 @@ from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.several_stores import name_in_pattern, names_of
 from rmq_store.errors import DataLossError, MissingFileError, StoreError
-from rmq_store.escaping import LOG
 from rmq_store.files.remote.glob import has_pattern
 from rmq_store.files.segments import again_if_expired
 from rmq_store.format.queues import QueueId, QueueSlice
@@ -25,7 +24,6 @@ from rmq_store.reading.growing_log import (
 )
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.query import warn_of_tags
-from spark_source.options.definitions import FAILFAST
 from spark_source.options.parse import SourceOptions
 from spark_source.options.value_parsers import ByQueue
 from spark_source.planning.pinned_plan import newest_of
@@ -169,17 +167,8 @@ class Follower:
             if self.stream.start == EARLIEST:
                 return StorePlace(LogPlace.at(store.log, start))
             first = first_offsets(store, asked)
-            self._refuse_lost(store, first)
             at = max(start, self._first_place(store, first, start, end))
             return StorePlace(LogPlace.at(store.log, at), None, first, end)
-
-    def _refuse_lost(self, store: MessageStore, first: Mapping[QueueId, int]) -> None:
-        """Raise, or in other modes than FAILFAST log, what queues have lost where a stream begins in them:
-        the offsets do not lead there."""
-        for error in store.view.health.errors([QueueSlice(q, n, n) for q, n in first.items()]):
-            if self.asked.mode == FAILFAST:
-                raise error
-            LOG.warning("%s", error)
 
     def _first_place(
         self, store: MessageStore, first: Mapping[QueueId, int], start: int, end: int

@@ -75,9 +75,7 @@ class StreamSelection:
 
     def _queue_added_to(self, before: StreamSelection, store: MessageStore) -> str | None:
         """The first queue of a store that `before` lacks, or its topic if `before` has none of it."""
-        view, had = store.view, before._wanted(store)
-        without_queue = (QueueId(topic, 0) for topic in view.topics.queueless)
-        there = {*store.queues(), *view.lost_queues(), *without_queue}
+        had, there = before._wanted(store), store.queues()
         added = sorted(filter(lambda queue: not had(queue), filter(self._wanted(store), there)))
         if not added:
             return None

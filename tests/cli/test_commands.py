@@ -154,24 +154,7 @@ def test_cat_says_which_messages_of_an_offset_have_expired(golden: Golden) -> No
     queue = next(row for row in objects("queues", store.path) if row["minOffset"] > 0)
     words = ("--topic", queue["topic"], "--queue", str(queue["queueId"]), "--offset", "0")
     said = complaint("cat", store.path, *words, expect=0)
-    assert f"the messages of offsets 0 to {queue['minOffset'] - 1} have expired" in said
-
-
-def test_cat_says_which_messages_of_an_offset_are_lost(tmp_path: Path) -> None:
-    """The log has them, so they have not expired. The limit ends the read before its end."""
-    store = unpack("clean-5.5.0", tmp_path)
-    (Path(store.path) / "consumequeue/orders/0/00000000000000000000").unlink()
-    words = ("cat", store.path, "--topic", "orders", "--queue", "0", "--columns", "queueOffset")
-    some = (*words, "--offset", "20", "--limit", "2")
-    assert "queue orders/0 starts after its messages" in complaint(*some, expect=2)
-    skipping = call(*some, "--skip-damaged")
-    assert skipping.stdout.split() == ["100", "101"]
-    assert skipping.returncode == 1
-    assert "expired" not in skipping.stderr
-    every = call(*words, "--offset", "20", "--skip-damaged")
-    assert every.stderr.count("starts after its messages") == 1
-    assert "could not be read" not in every.stderr  # said of several errors
-    assert call(*words, "--offset", "100", "--limit", "2").returncode == 0
+    assert f"has no message of offset 0 to {queue['minOffset'] - 1} any more" in said
 
 
 def test_cat_takes_queue_time_tag_and_limit(store: GoldenStore) -> None:

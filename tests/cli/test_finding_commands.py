@@ -352,35 +352,6 @@ def test_trace_searches_the_log_for_a_topic_of_which_the_index_has_none(store: G
     assert said == f"rmqstore: no message with the key '{key}' was sent to topic 'documents'\n"
 
 
-_MIDDLE = "2026-11-21T09:23:50Z"  # of the times in the store
-
-
-@pytest.mark.parametrize(
-    ("words", "code"), [((), 2), (("--since", _MIDDLE), 2), (("--until", _MIDDLE), 1)]
-)
-def test_a_key_may_be_of_a_batch_that_its_queue_has_lost(
-    words: tuple[str, ...], code: int, tmp_path: Path
-) -> None:
-    """The index has no message of an inner batch, so the queue alone leads to it."""
-    golden = unpack("clean-5.5.0", tmp_path)
-    rows = objects("cat", golden.path, "--topic", "inner")
-    left, lost = rows[0]["uniqKey"], rows[-2]["uniqKey"]
-    file = Path(golden.path, "batchconsumequeue/inner/0/00000000000000000000")
-    entries = file.read_bytes().rstrip(b"\0")
-    file.chmod(0o644)
-    file.write_bytes(entries[: len(entries) // 46 * 46 - 4 * 46].ljust(file.stat().st_size, b"\0"))
-    said = complaint("find", golden.path, "--key", lost, *words, expect=code)
-    assert ("queue inner/0 ends before its messages" in said) is (code == 2)
-    assert not call("find", golden.path, "--topic", "orders", "--key", left, *words).stderr.count(
-        "inner"
-    )
-    if not words:
-        run("find", golden.path, "--key", left, expect=1)
-        assert "queue inner/0 ends before" in call("trace", golden.path, left).stderr
-        assert run("trace", golden.path, "none", "--topic", "orders", expect=1) == ""
-        assert "inner/0" in complaint("trace", golden.path, "none", "--topic", "inner", expect=2)
-
-
 def test_an_id_is_the_only_condition(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     one = sent_to(store, "orders")[0]

@@ -72,7 +72,7 @@ def test_each_phrase_of_the_library_is_one_that_it_has() -> None:
 
 
 @pytest.mark.parametrize("command", ["cat", "find", "tail", "verify", "export", "dlq", "recover"])
-@pytest.mark.parametrize("gone", ["the end of the log", "the ends of queues", "the queues"])
+@pytest.mark.parametrize("gone", ["the end of the log", "the middle of queues", "the queues"])
 def test_commands_advise_options_that_they_have(command: str, gone: str, tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     if gone == "the end of the log":
@@ -80,7 +80,7 @@ def test_commands_advise_options_that_they_have(command: str, gone: str, tmp_pat
     elif gone == "the queues":
         shutil.rmtree(Path(store.path, "consumequeue", "orders"))
     else:
-        for path in Path(store.path, "consumequeue").glob("orders/*/*[24]000"):
+        for path in Path(store.path, "consumequeue").glob("orders/*/*2000"):
             path.unlink()
     topic = [] if command in ("verify", "recover") else ["--topic", "orders"]
     target = ["--to", str(tmp_path / "out")] if command == "export" else []
@@ -95,7 +95,6 @@ def test_commands_advise_options_that_they_have(command: str, gone: str, tmp_pat
         (("cat", "--topic", "orders"), ". --skip-damaged leaves it out"),
         (("sql", "select body from messages"), ". --skip-damaged leaves it out"),
         (("tail", "--topic", "orders"), ". --skip-damaged leaves it out"),
-        (("usage", "--topic", "orders"), ". rmqstore cat --skip-damaged leaves it out"),
         (("export", "--to", "out", "--topic", "orders"), ". --mode DROPMALFORMED leaves it out"),
     ],
 )

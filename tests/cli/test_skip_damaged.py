@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -77,7 +76,7 @@ def test_a_table_of_files_has_no_damaged_messages_to_leave_out(tmp_path: Path) -
 
 
 def test_messages_that_entries_of_other_queues_hide_are_counted(tmp_path: Path) -> None:
-    """The first files of two queues are exchanged. Where no record is read, the log is compared."""
+    """The first files of two queues are exchanged."""
     store = unpack("clean-5.5.0", tmp_path)
     one, other = (
         Path(store.path, f"consumequeue/orders/{queue}/00000000000000000000") for queue in (0, 1)
@@ -86,8 +85,6 @@ def test_messages_that_entries_of_other_queues_hide_are_counted(tmp_path: Path) 
     other.write_bytes(contents[0])
     one.write_bytes(contents[1])
     words = ("cat", store.path, "--topic", "orders", "--skip-damaged", "--columns")
-    by_entries = call(*words, "queueOffset").stderr.splitlines()[-1]
-    assert by_entries == "rmqstore: at least 200 messages could not be read; see `verify`"
     by_records = call(*words, "queueOffset,keys").stderr.splitlines()[-1]
     assert by_records == "rmqstore: 200 messages could not be read; see `verify`"
 
@@ -96,12 +93,10 @@ def test_messages_that_entries_of_other_queues_hide_are_counted(tmp_path: Path) 
     ("gone", "printed", "said"),
     [
         ("consumequeue/orders/{}/00000000000000002000", 571, "400 messages"),
-        ("consumequeue/orders/{}/00000000000000000000", 571, "at least 400 messages"),
-        ("consumequeue/orders/{}/0000000000000000[24]000", 400, "at least 571 messages"),
         ("commitlog/00000000000000786432", 806, "at least 165 messages"),
         ("commitlog/00000000000000262144", 669, "302 messages"),
     ],
-    ids=["middle-of-queues", "start-of-queues", "end-of-queues", "end-of-log", "middle-of-log"],
+    ids=["middle-of-queues", "end-of-log", "middle-of-log"],
 )
 @pytest.mark.parametrize("command", ["cat", "find"])
 def test_messages_are_counted_not_places(
@@ -169,13 +164,3 @@ def test_tail_goes_on_past_damage(tmp_path: Path) -> None:
 
 def _without(lines: list[str], start: str) -> list[str]:
     return [line for line in lines if not line.startswith(start)]
-
-
-def test_what_a_queue_lacks_is_not_called_a_damaged_message(tmp_path: Path) -> None:
-    path = unpack("clean-5.5.0", tmp_path).path
-    shutil.rmtree(Path(path, "consumequeue/payments/1"))
-    for command in ("cat", "tail"):
-        done = call(command, path, "--topic", "payments")
-        assert done.returncode == 2
-        assert done.stdout
-        assert "stopped at messages that a queue lacks; --skip-damaged gives" in done.stderr

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore
-from tests.support.golden import GoldenStore, unpack
-from tests.support.running.commands import Golden, objects, run
+from tests.support.golden import GoldenStore
+from tests.support.running.commands import objects
 
 COLUMNS = ("topic", "queueId", "rawBody", "sysFlag", "properties")
 SIZES = {"mappedFileSizeCommitLog": 1 << 18, "mappedFileSizeConsumeQueue": 20_000}
@@ -43,20 +43,3 @@ def test_a_range_of_times_has_the_messages_of_these_times(set_back: tuple[Path, 
             found = objects(command, str(path), *chosen, "--columns", "queueOffset")
             assert len(found) == expected, (command, part)
             assert expected
-
-
-@pytest.mark.parametrize(
-    ("lost", "reported"), [("first", ("--until", 1)), ("last", ("--since", -1))]
-)
-def test_a_lost_end_counts_if_the_range_of_times_reaches_it(
-    golden: Golden, tmp_path: Path, lost: str, reported: tuple[str, int]
-) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    files = sorted((Path(store.path) / "consumequeue" / "orders" / "0").iterdir())
-    files[0 if lost == "first" else -1].unlink()
-    stored = sorted(r["storeTimestamp"] for r in store.truth if r["topic"] == "orders")
-    middle = str(stored[len(stored) // 2])
-    other = "--since" if reported[0] == "--until" else "--until"
-    asked = ("cat", store.path, "--topic", "orders", "--queue", "0", "--columns", "queueOffset")
-    assert "that the queue does not list" in run(*asked, reported[0], middle, expect=2)
-    assert "that the queue does not list" not in run(*asked, other, middle)

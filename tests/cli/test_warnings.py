@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
-import shutil
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +17,7 @@ from rmq_store.errors import StoreError
 from rmq_store.questions.lag_summary import LagQuestion
 from rmq_store.text.times import shown_time
 from tests.support.golden import GoldenStore, log_files, unpack
-from tests.support.running.commands import Golden, call, objects
+from tests.support.running.commands import Golden, call
 
 
 def hurt_middle(golden: GoldenStore, how: str) -> tuple[int, int]:
@@ -88,39 +86,13 @@ def test_entries_after_the_log_of_a_crashed_store_are_counted_once_by_each_comma
     for path in log_files(golden)[-2:]:
         path.unlink()
     with golden.open() as store:
-        after, end = store.view.health.log_end.entries_after_log, store.log_range()[1]
+        after, end = store.opening.after_log, store.log_range()[1]
     assert sum(after.values()) > 400
     for words in (["topics"], ["queues"], ["usage"], ["cat", "--topic", "orders"]):
         _, _, said, _ = done = call(words[0], golden.path, *words[1:])
         assert done.returncode == 0  # as each killed broker leaves them
         assert said.count(f"the log, which ends at log offset {end}, lacks the messages of") == 1
         assert f"of {sum(after.values())} entries in {len(after)} queues (" in said
-
-
-@pytest.mark.parametrize(
-    ("place", "count", "words"), [(0, 100, "starts after"), (-1, 49, "ends before")]
-)
-def test_a_queue_without_its_first_or_last_file_is_named_by_commands_that_count_entries(
-    place: int, count: int, words: str, tmp_path: Path
-) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    sorted(Path(golden.path, "consumequeue/orders/0").iterdir())[place].unlink()
-    for command in ("topics", "queues", "lag", "recover"):
-        done = call(command, golden.path)
-        said = done.stdout if command == "recover" else done.stderr
-        assert (
-            said.count(f"queue orders/0 {words} its messages: the log has at least {count} whole")
-            == 1
-        )
-        assert done.returncode == 1
-        assert "expired" not in done.both
-        assert "end together" not in done.both
-    (row,) = (
-        row
-        for row in objects("lag", golden.path, "--topic", "orders", expect=1)
-        if (row["consumerGroup"], row["queueId"]) == ("g-slow", 0)
-    )
-    assert row["status"] == "LOST_ENTRIES"
 
 
 def test_a_hole_after_the_end_of_the_log_loses_nothing(tmp_path: Path) -> None:
@@ -139,16 +111,6 @@ def test_a_store_that_no_broker_made_lacks_no_offsets(name: str, golden: Golden)
     assert (done.returncode, "there is no consumerOffset.json" in done.stderr) == (0, True)
 
 
-def test_a_queue_that_lost_all_entries_has_one_warning(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    for path in Path(golden.path, "consumequeue/orders/2").iterdir():
-        path.unlink()
-    for command in ("topics", "queues", "lag", "recover"):
-        said = call(command, golden.path).both
-        assert said.count("queue orders/2 has no entry, although the log has at least 223") == 1
-        assert "queue orders/2 ends before" not in said
-
-
 def test_entries_that_lead_into_a_missing_file_are_no_rows(tmp_path: Path) -> None:
     golden = unpack("clean-5.5.0", tmp_path)
     start, stop = hurt_middle(golden, "missing")
@@ -161,26 +123,6 @@ def test_entries_that_lead_into_a_missing_file_are_no_rows(tmp_path: Path) -> No
     truth = [r["commitLogOffset"] for r in golden.truth if r["topic"] == "orders"]
     assert sorted(found) == [offset for offset in truth if not start <= offset < stop]
     assert len(met) == len(truth) - len(found) > 0
-
-
-@pytest.mark.parametrize("kept", ["folder of the topic", "nothing"])
-def test_a_queue_that_lost_all_its_files_is_named_with_what_helps(
-    kept: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    from spark_source.options.parse import parse_options
-    from spark_source.planning.pinned_plan import pin_all
-
-    golden = unpack("clean-5.5.0", tmp_path)
-    topic = Path(golden.path, "consumequeue", "orders")
-    shutil.rmtree(topic / "2" if kept == "folder of the topic" else topic)
-    done = call("cat", golden.path, "--topic", "orders")
-    assert "queue orders/2 has no files, although" in done.stderr
-    assert "rmqstore rebuild" in done.stderr
-    if kept == "nothing":
-        return
-    with caplog.at_level(logging.WARNING, logger="rmqstore"):
-        pin_all(parse_options({"path": golden.path, "topic": "orders"}))
-    assert "queue orders/2 has no files" in caplog.text
 
 
 def test_a_declared_queue_that_never_had_a_message_is_not_named(tmp_path: Path) -> None:
@@ -250,7 +192,7 @@ def test_times_are_shown_as_people_read_them(tmp_path: Path, gone: str) -> None:
         said = call(words[0], store.path, *words[1:]).both
         assert not re.search(r"\b\d{13}\b", said.replace(store.path, "")), said
     with store.open() as opened:
-        lost = opened.view.health.log_end.lost_log
+        lost = opened.opening.lost_end
     said = call("verify", store.path).stdout if lost is None else str(lost)
     assert len(re.findall(r"2026-11-21T09:23:\d\d\.\d{3}Z", said)) >= 1
 

@@ -10,7 +10,6 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.config.tiered import tiered_queues
 from rmq_store.errors import UnsupportedStoreError
-from rmq_store.snapshot.store_warnings import warnings
 from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, unpack_kind
 from tests.support.running.commands import call
@@ -34,7 +33,7 @@ def test_the_store_on_the_brokers_disk_is_read_and_named(golden: GoldenStore) ->
     with MessageStore.open(golden.path) as store:
         rows = store.read_batches(["orders", "payments"], columns=columns).read_all().to_pylist()
         assert {tuple(row.values()) for row in rows} == wanted
-        assert list(warnings(store.view)) == []
+        assert [*store.opening.losses(), *store.opening.notes()] == []
         assert verify(store).nothing_wrong
     tiered = tiered_queues(golden.path)
     assert tiered is not None
@@ -51,7 +50,7 @@ def test_a_queue_that_begins_earlier_there_is_a_warning(golden: GoldenStore) -> 
     sorted(Path(golden.path, "commitlog").iterdir())[0].unlink()  # it has expired
     with MessageStore.open(golden.path) as store:
         older = [queue for queue in queues(golden) if store.min_offset(*queue) > 0]
-        (warning,) = warnings(store.view)
+        (warning,) = store.opening.notes()
     assert older
     assert f"{len(older)} queue" in warning
     assert METADATA in warning
@@ -68,7 +67,7 @@ def test_files_that_are_deleted_there_do_not_count(golden: GoldenStore) -> None:
     assert tiered is not None
     assert tiered.first == {}
     with MessageStore.open(golden.path) as store:
-        assert list(warnings(store.view)) == []
+        assert [*store.opening.losses(), *store.opening.notes()] == []
 
 
 def test_a_list_that_cannot_be_read_is_named_all_the_same(golden: GoldenStore) -> None:
@@ -78,7 +77,7 @@ def test_a_list_that_cannot_be_read_is_named_all_the_same(golden: GoldenStore) -
     assert tiered is not None
     assert tiered.first is None
     with MessageStore.open(golden.path) as store:
-        (warning,) = warnings(store.view)
+        (warning,) = store.opening.notes()
     assert "tiered storage" in warning
 
 

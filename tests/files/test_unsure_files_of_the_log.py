@@ -89,30 +89,9 @@ def test_nobody_is_advised_to_overwrite_a_file_that_belongs_there(tmp_path: Path
         assert "Give it that name" not in said
 
 
-def test_what_counts_messages_names_exchanged_files_and_call_no_message_lost(
-    tmp_path: Path,
-) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    names = exchange(golden)
-    for command in ("topics", "queues", "lag"):
-        done = call(command, golden.path)
-        assert done.returncode == 1
-        assert "are lost" not in done.both
-        for wrong, right in names.items():
-            assert f"{wrong} has a wrong name: by the physicalOffset" in done.both
-            assert (
-                f"it is the file {right}. The file with that name has a wrong one too" in done.both
-            )
-
-
 @pytest.mark.parametrize(
     "words",
-    [
-        ("cat", "--topic", "orders"),
-        ("usage",),
-        ("find", "--key", "CUSTOMER_11"),
-        ("find", "--text", "x"),
-    ],
+    [("cat", "--topic", "orders"), ("find", "--key", "CUSTOMER_11"), ("find", "--text", "x")],
 )
 def test_what_reads_messages_names_the_file_of_a_record_that_is_not_there(
     words: tuple[str, ...], tmp_path: Path

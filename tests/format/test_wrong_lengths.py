@@ -93,7 +93,6 @@ def test_commands_and_reads_say_it(tmp_path: Path, which: int, value: int, says:
     for words in (
         ("verify", store.path),
         ("cat", store.path, "--topic", "payments"),
-        ("usage", store.path),
         ("salvage", store.path, "--to", str(tmp_path / "copy")),
         ("table", "damage", store.path),
     ):

@@ -121,12 +121,12 @@ def test_what_printable_writes() -> None:
 def test_warnings_name_topics_without_what_a_terminal_acts_on(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     config, evil = Path(store.path, "config"), "ev\x1b]0;x\x07il"
-    topics = (config / "topics.json").read_text()
-    (config / "topics.json").write_text(topics.replace('"orders"', json.dumps(evil)))
+    Path(store.path, "consumequeue/orders").rename(Path(store.path, "consumequeue", evil))
+    next(Path(store.path, "consumequeue", evil, "0").glob("*2000")).unlink()
     offsets = {"offsetTable": {f"{evil}@group": {"0": 5}}}
     (config / "consumerOffset.json").write_text(json.dumps(offsets))
     done = call("lag", store.path)
-    assert "warning: queue ev\\u001b]0;x\\u0007il/0 has no files" in done.stderr
+    assert "warning: queue ev\\u001b]0;x\\u0007il/0 lists no message" in done.stderr
     assert "\x1b" not in done.both
 
 

@@ -62,29 +62,6 @@ def test_permissive_returns_a_row_that_says_what_is_damaged(
     assert place in {tuple(row.values()) for b in few for row in b.to_pylist()}
 
 
-@pytest.mark.parametrize("mode", ["permissive", "dropmalformed"])
-def test_a_mode_reports_what_a_queue_lacks_at_its_end(
-    tmp_path: Path, mode: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """These errors come after the last batch."""
-    golden = unpack("clean-5.5.0", tmp_path)
-    orders = [t for t in golden.truth if t["topic"] == "orders"]
-    file = max((Path(golden.path) / "consumequeue/orders/0").iterdir())
-    raw = bytearray(file.read_bytes())
-    end = -(-len(raw.rstrip(b"\0")) // 20) * 20
-    raw[end - 40 : end] = bytes(40)  # the last two entries
-    file.write_bytes(raw)
-    caplog.set_level(logging.WARNING, "rmqstore")
-    with MessageStore.open(golden.path) as store:
-        rows = pa.Table.from_batches(store.read_batches("orders", on_damage=mode))
-    if mode == "permissive":
-        (bad,) = rows["corruptRecord"].drop_null().to_pylist()
-        assert "RMQSTORE_CORRUPT_QUEUE" in bad
-        assert "at least 2 whole records" in bad
-    assert rows.num_rows == len(orders) - 2 + (mode == "permissive")
-    assert "1 x RMQSTORE_CORRUPT_QUEUE" in caplog.text
-
-
 def test_a_search_has_no_rows_about_damage(
     damaged: tuple[MessageStore, list[Truth], Truth], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -27,8 +27,6 @@ from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
 from rmq_store.verify import verify
 from tests.conftest import GoldenStore, unpack
-from tests.snapshot.test_health import far_from_the_ends
-from tests.snapshot.test_uncovered_bytes import IDLE, lose_idle_end
 from tests.support.golden import keys_of, unpack_field, unpack_kind, user_topic
 
 Golden = Callable[[str], GoldenStore]
@@ -118,18 +116,6 @@ def test_a_far_log_in_two_folders_with_a_file_of_one_name(
     with MessageStore.open(f"far://{store.path}", config=config) as far_store:
         found = [one.record.physical_offset for one in far_store.scan() if one.record is not None]
     assert found == [record["commitLogOffset"] for record in store.truth]
-
-
-def test_a_read_of_all_topics_of_a_far_store_accounts_for_an_idle_queue(
-    far: Callable[[str], MessageStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    far_from_the_ends(monkeypatch)
-    store = unpack("clean-5.3.3", tmp_path)
-    lost = lose_idle_end(store)
-    met: list[StoreError] = []
-    list(far(store.path).read_batches(on_damage=met.append))
-    place = (*IDLE, lost["queueOffset"], lost["commitLogOffset"])
-    assert [error.entry and error.entry[:4] for error in met] == [place]
 
 
 def test_a_key_takes_a_few_requests_and_kilobytes(

@@ -193,7 +193,6 @@ def test_times_are_looked_for_in_all_queues_at_once(golden: Golden, bucket: dict
             MessageStore.open("s3://stores/clean-5.5.0", storage_options=far.options) as away,
             store.open() as here,
         ):
-            away.view.lost_queues()  # looks at all queues
             far.reset()
             assert select_ranges(away, asked) == select_ranges(here, asked)
             assert len(away.queues("orders")) == 4

@@ -302,16 +302,6 @@ def test_a_hole_in_a_queue_is_an_error_once(tmp_path: Path, report: MakePage) ->
 
 
 @pytest.mark.usefixtures("_no_plots")
-def test_a_lag_that_is_not_known_is_no_number(tmp_path: Path, report: MakePage) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    shutil.rmtree(Path(store.path, "consumequeue/orders/2"))
-    page = report(store.path)
-    row = page.rows("lag-by-group")[0]
-    assert (row["group"], row["messages"], row["queues that lost messages"]) == ("g-slow", "", "1")
-    assert any("the lag in 1 queue is not known" in text for text in page.remarks)
-
-
-@pytest.mark.usefixtures("_no_plots")
 def test_entries_after_the_log_of_a_copied_store_are_no_error(
     tmp_path: Path, report: MakePage
 ) -> None:

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from rmq_store import QueueId
 from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.format.queue_entries import QUEUE_ENTRY
-from rmq_store.snapshot import covered_range
 from tests.conftest import GoldenStore, in_a_queue
 from tests.support.golden import CLEAN, unpack
 
@@ -106,28 +104,3 @@ def test_no_damaged_entry_leads_the_search_astray(tmp_path: Path, harm: str) -> 
             behind = files.find_unit_at_log(place, 0, count)
             assert behind == right or {behind, right} == {number, number + 1}, (number, place)
         path.write_bytes(whole)
-
-
-def test_queues_of_batches_are_searched_last_for_what_a_selection_leaves_out(
-    golden: Callable[[str], GoldenStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class BatchesFirst(frozenset[QueueId]):
-        """As a set of some hash seed gives them."""
-
-        def __sub__(self, other: object) -> Any:
-            return sorted(set(self) - other, key=lambda queue: queue.topic != "inner")  # type: ignore[operator]
-
-    users = covered_range.users_queues
-    searched: list[QueueId] = []
-    monkeypatch.setattr(covered_range, "users_queues", lambda *of: BatchesFirst(users(*of)))
-    with golden("clean-5.3.3").open() as store:
-        find = store.view.offset_at_log
-
-        def noted(queue: QueueId, at: int) -> int:
-            searched.append(queue)
-            return find(queue, at)
-
-        monkeypatch.setattr(store.view, "offset_at_log", noted)
-        assert covered_range.covered_range(store.view, store.view.ranges_of(["orders"])) is None
-    assert len(searched) == 1
-    assert searched[0].topic != "inner"

@@ -17,7 +17,6 @@ from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.retention import apply_retention, plan_retention
 from rmq_store.errors import UnsupportedStoreError
 from rmq_store.recovery import plan_recovery, recover
-from rmq_store.snapshot.store_warnings import warnings
 from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, offsets, unpack, unpack_field, wanted
 from tests.support.rocksdb import write_queue_database
@@ -64,7 +63,7 @@ def test_complete_files_are_read(tmp_path: Path) -> None:
         (queue,) = store.queues()
         assert read(store) == listed
         assert store.view.folder(queue) == str(the_queue(root).parent)
-        assert list(warnings(store.view)) == []
+        assert [*store.opening.losses(), *store.opening.notes()] == []
         assert [one.code for one in verify(store).findings] == ["index-absent"]
 
 
@@ -75,7 +74,7 @@ def test_complete_files_are_read_and_the_database_is_named(tmp_path: Path) -> No
     assert len(listed) == 100
     with MessageStore.open(root) as store:
         assert read(store) == listed
-        assert list(warnings(store.view)) == []
+        assert [*store.opening.losses(), *store.opening.notes()] == []
         (finding,) = (one for one in verify(store).findings if one.code != "index-absent")
     assert (finding.code, finding.path) == ("queues-in-rocksdb", str(root / "consumequeue"))
     assert "rmqstore[rocksdb]" in finding.meaning
@@ -131,7 +130,7 @@ def test_files_that_end_early_are_continued_from_the_database(
         (queue,) = store.queues()
         assert store.view.state(queue).tail is None
         assert read(store) == listed
-        assert list(warnings(store.view)) == []
+        assert [*store.opening.losses(), *store.opening.notes()] == []
         assert [one.code for one in verify(store).findings] == ["index-absent"]
 
 
@@ -154,7 +153,7 @@ def test_files_that_end_early_are_continued_from_the_log_and_that_is_said(tmp_pa
     listed = cut_after_60(root)
     with MessageStore.open(root) as store:
         assert read(store) == listed
-        (warning,) = warnings(store.view)
+        (warning,) = store.opening.notes()
     assert warning.startswith("40 records are in the log and in no queue file")
     assert str(root / "consumequeue") in warning
 

@@ -14,7 +14,7 @@ from pyspark.sql.functions import unix_millis
 from rmq_store import MessageStore, QueueId, QueueSlice
 from rmq_store.errors import DataLossError, MissingFileError
 from spark_source.options.parse import SourceOptions, parse_options
-from spark_source.planning.partitions import missing_shares
+from spark_source.planning.partitions import reporting_shares
 from spark_source.planning.pinned_plan import pin_all
 from spark_source.source import RmqStoreSource
 from spark_source.task_damage import DamageHandler
@@ -83,7 +83,7 @@ def test_what_was_compacted_away_is_not_missing(tmp_path: Path, name: str, colum
         options = {"path": golden.path, "columns": columns, **topic}
         for more in ({}, {"verifyQueue": "true"}):
             plan = pin_all(parse_options({**options, **more}))
-            assert [share for share in missing_shares(plan) if share.lost] == []
+            assert [share for share in reporting_shares(plan) if share.lost] == []
 
 
 def test_filters_choose_among_the_rows(tmp_path: Path) -> None:

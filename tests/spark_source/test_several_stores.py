@@ -16,7 +16,7 @@ import pytest
 from rmq_store.config.several_stores import names_of
 from rmq_store.errors import InvalidArgumentError, NotAStoreError, UnknownQueueError
 from spark_source.options.parse import parse_options
-from spark_source.planning.partitions import missing_shares, shares_of
+from spark_source.planning.partitions import reporting_shares, shares_of
 from spark_source.planning.pinned_plan import PinnedStore, pin, pin_all
 from tests.conftest import unpack, user_topic
 from tests.support.spark.reads import rows_of
@@ -188,7 +188,7 @@ def test_a_query_has_the_files_of_one_store_open_at_a_time(golden: Golden, tmp_p
     try:
         plan = pin_all(parse_options(options))
         shares = shares_of(plan)
-        shares += missing_shares(plan)
+        shares += reporting_shares(plan)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert {share.store for share in shares} == set(range(20))

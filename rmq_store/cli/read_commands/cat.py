@@ -26,9 +26,6 @@ from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rmq_store.errors import ListedAt, StoreError
     from rmq_store.search.queue_selection import Search
     from rmq_store.store import MessageStore
 
@@ -47,8 +44,7 @@ if TYPE_CHECKING:
 @click.option(
     "--verify-queue",
     is_flag=True,
-    help="Compare the whole log with the queues, and each entry with its record. Else the whole log of a "
-    "store of up to 250,000 queue entries is compared, and 4 MiB at each end of a larger one.",
+    help="Hold each entry against its record, even if no column needs the log.",
 )
 @message_options
 def cat(
@@ -85,14 +81,9 @@ def cat(
         times = time_range(opened, begin, end)
         search = Search([topic], queue_ids or None, *times, compacted=not history)
         slices = selected_slices(opened, search, CLOCK_SLACK_MS)
-        on_damage, concerns = damage if skip_damaged else None, DamageInTime(opened, search)
-        known: list[ListedAt | None] = []
+        on_damage = damage if skip_damaged else None
         if offset is not None:
-            for lost in filter(concerns, _lost_before(opened, search, offset)):
-                if on_damage is None:
-                    raise lost
-                on_damage(lost)
-                known.append(lost.entry)
+            _require_offset(opened, search, offset)
             slices = [QueueSlice(s.queue, max(s.start, offset), s.stop) for s in slices]
         needed = list(dict.fromkeys([*read, *(["storeTimestamp"] if search.is_timed else [])]))
         batches = opened.read_slices(
@@ -102,7 +93,7 @@ def cat(
             unwrap_batches=not raw,
             verify_queue=verify_queue,
             on_damage=on_damage,
-            concerns=lambda error: error.entry not in known and concerns(error),
+            concerns=DamageInTime(opened, search),
             compacted=search.compacted,
         )
         batches = watched(opened, slices, batches, progress, compacted=search.compacted)
@@ -115,11 +106,10 @@ def cat(
     damage.conclude()
 
 
-def _lost_before(store: MessageStore, search: Search, offset: int) -> Iterator[StoreError]:
-    """Raise for an offset that no selected queue has reached; warn where it has expired.
+def _require_offset(store: MessageStore, search: Search, offset: int) -> None:
+    """Raise for an offset that no selected queue has reached; say where it is before the first message.
 
-    Where it is lost, that is an error to report before the read, which a limit may end. A compacted queue
-    may begin at any offset: there the broker gives the next message.
+    A compacted queue may begin at any offset: there the broker gives the next message.
     """
     (topic,) = search.topics or ()
     view, chosen = store.ranges_for(search.compacted), search.queue_ids
@@ -138,12 +128,8 @@ def _lost_before(store: MessageStore, search: Search, offset: int) -> Iterator[S
         is_whole = not search.compacted or store.served.compacted(queue) is None
         if offset >= low or not is_whole:
             continue
-        lost = store.view.health.lost_start(queue)
-        if lost is None:
-            say(
-                f"rmqstore: queue {topic}/{queue.queue_id} begins at {low}: the messages of offsets "
-                f"{offset} to {low - 1} have expired",
-                err=True,
-            )
-        else:
-            yield lost
+        say(
+            f"rmqstore: queue {topic}/{queue.queue_id} begins at {low}: it has no message of offset {offset} "
+            f"to {low - 1} any more",
+            err=True,
+        )

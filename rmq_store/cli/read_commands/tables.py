@@ -24,7 +24,6 @@ from rmq_store.cli.options import (
     store_command_of,
     topic_option,
     topics_option,
-    warn_of_short_queues,
     word,
 )
 from rmq_store.cli.printing import print_table, reading, say
@@ -189,7 +188,7 @@ def print_named(
             require_topic(opened, topic)
         with reading(name, opened):
             found = TABLES[name].of(opened)
-            lacks_some = TABLES[name].counts_entries and warn_of_short_queues(opened)
+            lacks_some = opened.opening.has_losses
             of_topics = name == "topics"
             unread = of_topics and opened.view.topics.problem is not None
             absent = of_topics and not opened.view.topics.has_file
@@ -238,7 +237,7 @@ def print_lag(
 
     with asked_store(wanted) as asked, Progress("lag", unit="offsets") as progress:
         found = ask(question, asked.source, asked.engine, progress=progress)
-        lacks_some = warn_of_short_queues(asked.store)
+        lacks_some = asked.store.opening.has_losses
         is_asked = bool(question.groups) or max_lag is not None
         unknown = list(_unknown_lag(asked.store, is_asked=is_asked))
         if max_lag is not None and not unknown:

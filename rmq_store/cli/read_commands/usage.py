@@ -27,12 +27,11 @@ from rmq_store.text.sizes import size
 
 if TYPE_CHECKING:
     from rmq_store.format.queues import QueueSlice
-    from rmq_store.questions.usage import Damage, UsageAnswer
+    from rmq_store.questions.usage import UsageAnswer
     from rmq_store.store import MessageStore
     from rmq_store.text.times import Time
 
 _SHARED = " (shared)"
-_MOST_LISTED = 10
 _LARGEST = 20  # messages that are listed without --top
 _DAY, _MESSAGE = "day", "message"
 _BY = {
@@ -76,11 +75,11 @@ def usage(
 
     Days are in their order, each with the change from the day before. The last row counts bytes that
     no queue lists: prepared messages, filler, preallocated space. Rows marked as shared are light
-    queues (LMQ): their records also count in other rows. Exit code 1 if damage was found.
+    queues (LMQ): their records also count in other rows. Exit code 1 if messages are lost, as far as
+    opening the store sees that.
     """
     from rmq_store.questions.answer_by_shares import ask
     from rmq_store.questions.usage import UsageQuestion
-    from rmq_store.snapshot.store_warnings import has_losses
 
     def ranges_in(opened: MessageStore) -> tuple[QueueSlice, ...] | None:
         return _asked_ranges(opened, topics, begin, end)
@@ -89,9 +88,9 @@ def usage(
     with asked_store(wanted) as asked, Progress("usage", unit="messages") as progress:
         ranges = ranges_in(asked.store)
         most = (top or _LARGEST) if by == _MESSAGE else 0
-        question = UsageQuestion(ranges, most, finds_damage=True)
+        question = UsageQuestion(ranges, most)
         found = ask(question, asked.source, asked.engine, progress=progress)
-        lacks_some = has_losses(asked.store.view)
+        lacks_some = asked.store.opening.has_losses
     if by == _MESSAGE:
         _print_largest(found, as_json)
     elif as_json:
@@ -99,7 +98,6 @@ def usage(
             print_json(group)
     else:
         _print_groups(found, by, top, whole=top is None and ranges is None)
-    _conclude(found.damage)
     if lacks_some:
         sys.exit(EXIT_FINDINGS)
 
@@ -177,18 +175,3 @@ def _print_groups(found: UsageAnswer, by: str, top: int | None, *, whole: bool) 
 
 def _signed_size(change: int | None) -> str:
     return "" if change is None else f"{'-' if change < 0 else '+'}{size(abs(change))}"
-
-
-def _conclude(damage: Damage) -> None:
-    """Say what the numbers lack, and exit with 1 if they lack something."""
-    if not damage.records:
-        say(
-            "rmqstore: the records of this log were not read; rmqstore verify finds damaged ones",
-            err=True,
-        )
-    if not damage.places:
-        return
-    for error in damage.errors[:_MOST_LISTED]:
-        say(f"rmqstore: not counted, or not readable: {error}", err=True)
-    say(f"rmqstore: {damage}", err=True)
-    sys.exit(EXIT_FINDINGS)

@@ -8,19 +8,13 @@ import click
 
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import (
-    StorePath,
-    config_option,
-    json_option,
-    warn_of,
-    warn_of_short_queues,
-)
+from rmq_store.cli.options import StorePath, config_option, json_option, warn_of
 from rmq_store.cli.printing import print_json
 from rmq_store.errors import StoreError
 from rmq_store.escaping import printable
 from rmq_store.text.progress import Progress
 
-_WHAT_APPLY_DOES = "--apply repairs the store, and then looks for messages that queues still lack"
+_WHAT_APPLY_DOES = "--apply repairs the store; then rmqstore verify says what it still lacks"
 
 
 @click.command(cls=OnceCommand)
@@ -70,7 +64,7 @@ def recover(
 
 
 def _warned(store: str, broker_conf: str | None) -> bool:
-    """Warn of what queues lack after a recovery, which looks at the log from the checkpoint on.
+    """Warn of what the recovered store lacks, as opening it sees. Returns whether messages are lost.
 
     An error here leaves that unknown, and the store repaired.
     """
@@ -79,8 +73,8 @@ def _warned(store: str, broker_conf: str | None) -> bool:
     try:
         with MessageStore.open(store, broker_conf=broker_conf) as opened:
             warn_of(opened)
-            return warn_of_short_queues(opened)
+            return opened.opening.has_losses
     except (StoreError, OSError) as error:
-        said = f"the store is repaired; whether queues still lack messages is not known: {error}"
+        said = f"the store is repaired; what it still lacks is not known: {error}"
         click.echo(f"rmqstore: warning: {printable(said)}", err=True)
         return True

@@ -275,16 +275,6 @@ def test_a_manifest_without_what_was_left_out(tmp_path: Path) -> None:
     assert "because of damage: 1, of queues that the manifest does not name" in problem
 
 
-def test_what_a_queue_lost_at_its_end_is_exported_later(tmp_path: Path) -> None:
-    store, sound = unpack(NAME, tmp_path), unpack(NAME, tmp_path / "sound")
-    (Path(store.path) / "consumequeue/orders/0/00000000000000004000").unlink()
-    asked = spec(store, tmp_path / "out", mode="DROPMALFORMED")
-    assert not run(None, asked).ok
-    later = run(None, replace(asked, store=sound.path))
-    assert later.ok, later.problems
-    assert later.numbers["messages added"] == 49
-
-
 def test_messages_that_expired_before_they_were_exported_are_a_problem(tmp_path: Path) -> None:
     """Also where nothing is left in their queue; and only what the options asked for."""
     store = unpack("clean-5.2.0", tmp_path)
@@ -336,18 +326,6 @@ def test_damage_of_queues_is_to_be_rebuilt(
         stopped = " ".join(capsys.readouterr().err.split())
         assert "from a rebuilt store (`rmqstore rebuild STORE --to NEW`" in stopped
         assert "salvage" not in stopped
-
-
-def test_offsets_that_are_lost_have_not_expired(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store = unpack(NAME, tmp_path)
-    (Path(store.path) / "consumequeue/orders/0/00000000000000000000").unlink()
-    asked = [store.path, "--to", str(tmp_path / "out"), "--offsets", "orders:0=0..50"]
-    assert replay.main(asked) == EXIT_REFUSED
-    said = capsys.readouterr().err
-    assert "queue orders/0 starts after its messages" in said
-    assert "expired" not in said
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from rmq_store.errors import CorruptQueueError
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.plan import narrowed, planned, waves_of
 from tests.conftest import GoldenStore, unpack
@@ -123,16 +122,3 @@ def test_a_replay_of_keys_that_was_stopped_goes_on(
     assert last.resumed
     assert last.read == last.matched == len(wanted)
     assert arrived(tmp_path / "new") == wanted
-
-
-def test_a_key_of_a_message_that_its_queue_lost_is_refused(tmp_path: Path) -> None:
-    """The index has it, and no entry: nothing would be replayed, and no word said."""
-    store = unpack(NAME, tmp_path)
-    (Path(store.path) / "consumequeue/orders/0/00000000000000004000").unlink()
-    lost = expected(store, lambda record: record["topic"] == "orders" and record["queueId"] == 0)
-    key, other = lost[-1]["uniqKey"], lost[0]["uniqKey"]
-    new = tmp_path / "new"
-    with pytest.raises(CorruptQueueError, match="queue orders/0 ends before its messages"):
-        run(None, spec(store, to_store=str(new), keys=(key,), by_index=True))
-    assert not new.exists()
-    assert run(None, spec(store, to_store=str(new), keys=(other,), by_index=True)).matched == 1

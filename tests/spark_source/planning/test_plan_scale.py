@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.snapshot.files_of_other_queues import MOST_FILES
 from spark_source.source import RmqStoreSource
 from tests.snapshot.test_scale import QUEUES_A_TOPIC, TOPICS, UNITS, Counts, SparseStore
 from tests.snapshot.test_scale import counts as counts  # a fixture
@@ -39,7 +38,7 @@ def test_ten_thousand_queues_of_three_billion_entries_are_planned(
     assert partitions
     # A handful of looks at each queue, however many entries it has; nothing of them is mapped.
     assert counts.seen["mapped"] <= 64
-    assert counts.seen["read"] <= 2 * queues + 3 * queues + 2 * MOST_FILES
+    assert counts.seen["read"] <= 2 * queues + 3 * queues
 
 
 @pytest.mark.campaign
@@ -52,6 +51,5 @@ def test_more_entries_are_planned_with_as_many_looks(tmp_path: Path, counts: Cou
         counts.seen.clear()
         assert source.reader(schema).partitions()
         looks.append(counts.seen["read"] + counts.seen["windows"] + counts.seen["mapped"])
-    # A few more for the holes between the first and the last file of the log, which are damage; and two
-    # entries with their records for each of six more files, of MOST_FILES at the most.
-    assert looks[1] <= looks[0] + 16 + 6 * 4
+    # A few more for the holes between the first and the last file of the log, which are damage.
+    assert looks[1] <= looks[0] + 16

@@ -18,7 +18,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.errors import (
-    CorruptQueueError,
     DataLossError,
     InvalidArgumentError,
     LogCutError,
@@ -314,30 +313,6 @@ def test_a_new_query_does_not_start_where_a_damaged_entry_leads(
     assert [row["queueOffset"] for row in found] == [r["queueOffset"] for r in orders][5:]
 
 
-@pytest.mark.parametrize(
-    ("gone", "message"),
-    [
-        ("", "orders/0 has no files"),
-        ("0/00000000000000000000", "orders/0 starts after its messages"),
-        ("0/00000000000000004000", "orders/0 ends before its messages"),
-    ],
-)
-def test_a_new_query_does_not_start_by_a_queue_that_lost_its_messages(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, gone: str, message: str
-) -> None:
-    """The option is the time of a message that its queue does not list any more."""
-    store = unpack(NAME, tmp_path)
-    lost = Path(store.path, "consumequeue/orders", gone)
-    shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
-    orders = store.by_queue[QueueId("orders", 0)]
-    time = orders[0 if gone.endswith("/00000000000000000000") else -1]["storeTimestamp"]
-    chosen = {"topic": "orders", "startingOffsets": "", "startingTimestamp": str(time)}
-    with pytest.raises(CorruptQueueError, match=message):
-        reader_of(store.path, **chosen).initialOffset()
-    reader_of(store.path, mode="PERMISSIVE", **chosen).initialOffset()
-    assert message in caplog.text
-
-
 def test_a_new_query_does_not_start_after_a_record_that_is_half_there(
     golden: Golden, tmp_path: Path
 ) -> None:
@@ -523,21 +498,6 @@ def test_a_query_that_goes_on_may_select_the_same_in_other_words(
     end = latest(go_on, start)
     assert rows_between(go_on, start, end)
     assert end["selection"] != start["selection"]
-
-
-def test_the_messages_of_a_topic_that_lost_its_queues_would_be_missed(
-    golden: Golden, tmp_path: Path
-) -> None:
-    path = tmp_path / "store"
-    shutil.copytree(golden(NAME).path, path)
-    start = through_json(reader_of(path, subscribePattern="ord.*").initialOffset())
-    in_other_words = reader_of(path, topic="orders, documents")
-    shutil.rmtree(path / "consumequeue" / "documents")
-    with pytest.raises(InvalidArgumentError, match="the options select topic 'documents'"):
-        latest(in_other_words, start)
-    (path / "config" / "topics.json").unlink()
-    with pytest.raises(InvalidArgumentError, match="the options select topic 'documents'"):
-        latest(in_other_words, start)
 
 
 def test_the_broker_s_own_topic_is_a_system_topic_of_a_stream(

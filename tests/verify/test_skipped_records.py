@@ -1,22 +1,17 @@
-"""Two records of one queue with one queue offset: the broker lists the first, and all readers say so."""
+"""Two records of one queue with one queue offset: the broker lists the first, and verify counts the other."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.recovery import recover
-from rmq_store.snapshot import unlisted_records
-from rmq_store.snapshot.uncovered_bytes import missing_in
 from rmq_store.verify import Severity, verify
 from tests.support.golden import GoldenStore, offsets, unpack
 from tests.support.renumbered import renumber, units_of, write_units
-from tests.support.running.commands import run
-from tests.support.short_looks import look_at
 
 ORDERS = QueueId("orders", 0)
 
@@ -37,92 +32,12 @@ def listed_places(golden: GoldenStore) -> list[int]:
     return [int.from_bytes(unit[:8], "big") for unit in units_of(golden, *ORDERS)]
 
 
-@pytest.mark.parametrize(("first", "more"), [(11, 1), (200, 3)])
-def test_a_read_reports_each_record_that_the_queue_skips(
-    tmp_path: Path, first: int, more: int
-) -> None:
-    golden, skipped = twice(tmp_path, first, more)
-    wanted = [("orders", 0, first - more + n, place) for n, place in enumerate(skipped)]
-    with golden.open() as store:
-        for how in ({}, {"verify_queue": True}):
-            met: list[StoreError] = []
-            slices = store.view.ranges_of(["orders"])
-            for _ in store.read_slices(slices, on_damage=met.append, **how):  # type: ignore[arg-type]
-                pass
-            assert [tuple(error.entry or ())[:4] for error in met] == wanted
-            with pytest.raises(StoreError, match="an earlier record has its queue offset"):
-                list(store.read_slices(slices, **how))  # type: ignore[arg-type]
-        every: list[StoreError] = []
-        offsets(store, on_damage=every.append)
-        assert [tuple(error.entry or ())[:4] for error in every] == wanted
-
-
-@pytest.mark.parametrize(("first", "more"), [(11, 1), (200, 3)])
-def test_a_read_of_one_topic_reports_a_record_far_from_the_end_of_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, more: int
-) -> None:
-    look_at(monkeypatch, 1 << 10)
-    golden, skipped = twice(tmp_path, first, more)
-    with golden.open() as store:
-        slices = store.view.ranges_of(["orders"])
-        met: list[StoreError] = []
-        for _ in store.read_slices(slices, on_damage=met.append):
-            pass
-        assert [error.entry.log_offset for error in met if error.entry] == skipped
-        with pytest.raises(StoreError, match="an earlier record has its queue offset"):
-            list(store.read_slices(slices))
-        others = store.view.ranges_of(["payments"])
-        assert sum(batch.num_rows for batch in store.read_slices(others)) == sum(map(len, others))
-
-
-def test_a_read_of_one_topic_of_a_large_store_looks_at_the_ends_alone_and_verify_queue_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look_at(monkeypatch, 1 << 10)
-    golden, skipped = twice(tmp_path, 11)
-    with golden.open() as store:
-        entries = sum(store.max_offset(*q) - store.min_offset(*q) for q in store.queues())
-    monkeypatch.setattr(unlisted_records, "MOST_LISTED", entries - 1)
-    with golden.open() as store:
-        slices = store.view.ranges_of(["orders"])
-        assert sum(batch.num_rows for batch in store.read_slices(slices)) == sum(map(len, slices))
-        met: list[StoreError] = []
-        for _ in store.read_slices(slices, verify_queue=True, on_damage=met.append):
-            pass
-        assert [error.entry.log_offset for error in met if error.entry] == skipped
-
-
-def test_a_second_read_of_all_of_a_large_store_says_the_same_without_a_second_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look_at(monkeypatch, 1 << 10, 0)
-    looks: list[tuple[int, int]] = []
-
-    def counted(*given: Any) -> Any:
-        looks.append(given[-2:])
-        return missing_in(*given)
-
-    monkeypatch.setattr("rmq_store.snapshot.health.missing_in", counted)
-    golden, skipped = twice(tmp_path, 11)
-    with golden.open() as store:
-        for _ in range(2):
-            met: list[StoreError] = []
-            for _ in store.read_batches(on_damage=met.append):
-                pass
-            assert [error.entry.log_offset for error in met if error.entry] == skipped
-        log = (store.view.snapshot.log_start, store.view.snapshot.log_end)
-        assert looks == [log]
-
-
-def test_the_table_damage_of_one_topic_of_a_large_store_lists_the_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_damage_of_one_topic_lists_the_record(tmp_path: Path) -> None:
     from rmq_store.tables import TABLES
     from spark_source.options.parse import parse_options
     from spark_source.planning.pinned_plan import pin_all
     from spark_source.table_reader import TableReader, table_schema
 
-    look_at(monkeypatch, 1 << 10, 0)
     golden, skipped = twice(tmp_path, 11)
     plan = pin_all(parse_options({"path": golden.path, "topic": "orders", "table": "damage"}))
     table = TableReader(plan, "damage", table_schema("damage"))
@@ -226,17 +141,11 @@ def test_a_queue_that_a_broker_made_of_two_lives_of_a_topic_is_one_that_a_rebuil
     write_units(golden, *queue, units[:2] + units[3:])
     with golden.open() as store:
         moved, lost = verify(store).findings
-        met: list[StoreError] = []
-        for _ in store.read_slices(store.view.ranges_of([queue.topic]), on_damage=met.append):
-            pass
     assert (moved.count, lost.count) == (1, 1)
     assert "1 places too high" in moved.meaning
     assert moved.advice == lost.advice
     assert "rmqstore rebuild lists the new ones" in moved.advice
     assert f"queue offset 1; the first: log offset {places[2]}" in lost.meaning
-    # The entry of the second record is another finding of reads that compare.
-    named = {error.entry.log_offset for error in met if error.entry is not None}
-    assert {places[2]} <= named <= {places[1], places[2]}
 
 
 def test_a_rebuild_lists_the_last_life_of_a_queue_that_lists_an_earlier_one(tmp_path: Path) -> None:
@@ -272,7 +181,7 @@ GAPS = [
 
 
 @pytest.mark.parametrize(("name", "queue", "gaps", "offsets", "places"), GAPS)
-def test_several_gaps_of_a_queue_are_one_finding_and_each_message_is_given_or_reported_once(
+def test_several_gaps_of_a_queue_are_one_finding(
     name: str,
     queue: QueueId,
     gaps: list[tuple[int, int]],
@@ -286,22 +195,17 @@ def test_several_gaps_of_a_queue_are_one_finding_and_each_message_is_given_or_re
     write_units(golden, *queue, [units[n] for n in kept])
     with golden.open() as store:
         lost, moved = verify(store).findings
-        met: list[StoreError] = []
         parts = [part for part in store.view.ranges_of([queue.topic]) if part.queue == queue]
-        batches = list(
-            store.read_slices(parts, columns=["commitLogOffset", "flag"], on_damage=met.append)
-        )
-    given = [at for batch in batches for at in batch.column(0).to_pylist()]
-    reported = [error.entry.log_offset for error in met if error.entry is not None]
-    assert sorted(given + reported) == [int.from_bytes(unit[:8], "big") for unit in units]
-    assert len(given) == len(kept)
+        rows = store.read_slices(parts, columns=["commitLogOffset", "flag"]).read_all()
+    given = sorted(rows["commitLogOffset"].to_pylist())
+    assert given == [int.from_bytes(units[n][:8], "big") for n in kept]
     assert lost.count == len(units) - len(kept)
     assert f"in no entry, queue offsets {offsets}; the first" in lost.meaning
     assert moved.count == len(kept) - gaps[0][0]
     assert f"{places} places too low" in moved.meaning
 
 
-def test_a_gap_in_a_queue_of_batches_is_reported_by_its_readers(tmp_path: Path) -> None:
+def test_a_gap_in_a_queue_of_batches_is_counted(tmp_path: Path) -> None:
     golden = unpack("clean-5.5.0", tmp_path)
     queue, width = QueueId("inner", 0), 46
     (path,) = Path(golden.path, "batchconsumequeue", "inner", "0").iterdir()
@@ -309,17 +213,13 @@ def test_a_gap_in_a_queue_of_batches_is_reported_by_its_readers(tmp_path: Path) 
     path.write_bytes((raw[: 5 * width] + raw[8 * width :]).ljust(len(raw), b"\0"))
     lost = [int.from_bytes(raw[n * width : n * width + 8], "big") for n in (5, 6, 7)]
     with golden.open() as store:
-        met: list[StoreError] = []
-        parts = store.view.ranges_of(["inner"])
-        batches = list(
-            store.read_slices(parts, columns=["commitLogOffset", "flag"], on_damage=met.append)
-        )
-    given = {at for batch in batches for at in batch.column(0).to_pylist()}
+        rows = store.read_batches(["inner"], columns=["commitLogOffset", "flag"]).read_all()
+        (finding,) = verify(store).findings
+    given = set(rows["commitLogOffset"].to_pylist())
     truth = {record["commitLogOffset"] for record in golden.by_queue[queue]}
     assert given == truth - set(lost)
-    assert [error.entry.log_offset for error in met if error.entry is not None] == lost
-    assert "does not list this record of queue offset" in met[0].reason
-    run("cat", golden.path, "--topic", "inner", expect=2)
+    assert (finding.code, finding.count) == ("queue-misses-record", 3)
+    assert f"log offset {lost[0]}" in finding.meaning
 
 
 def test_entries_that_changed_places_are_not_said_to_be_lost(tmp_path: Path) -> None:
