@@ -33,10 +33,8 @@ from rmq_store.files.segments import again_if_expired
 from rmq_store.files.source import StoreReads
 from rmq_store.format.byte_layout import ABORT_BACKUP_FILE
 from rmq_store.format.message import Message
-from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queue_entries import Entries
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.format.record import Record
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.format.topics import is_system_topic, names_of_brokers, topic_of_broker
 from rmq_store.index.query_message import KeyIndex
@@ -429,15 +427,6 @@ class MessageStore:
             batches = chain(first, batches)
         return pa.RecordBatchReader.from_batches(query.schema, self._while_open(batches))
 
-    def read_errors(
-        self, errors: Iterable[StoreError], **how: Unpack[ReadHow]
-    ) -> Iterator[pa.RecordBatch]:
-        """The answer of `read_slices` for messages that nothing leads to: their errors, as `on_damage`
-        wants them."""
-        reader = self._reader(Query.of(False, **how), ranges_of_slices(()))
-        for error in errors:
-            yield from reader.report(error, error.entry)
-
     def read_log(
         self,
         start: int | None = None,
@@ -652,15 +641,8 @@ class MessageStore:
         log = self.log
         if self._key_index is None:
             end = self._snapshot.log_end
-            self._key_index = KeyIndex(self.path, log, end, self.config, self._lists)
+            self._key_index = KeyIndex(self.path, log, end, self.config)
         return self._key_index
-
-    def _lists(self, record: Record) -> bool:
-        """Whether a queue lists a record at its place in the log, or has no entry that says otherwise."""
-        queue = QueueId(decode_utf8(record.topic), record.queue_id)
-        known = queue in self._snapshot.queues
-        entry = self.view.entry_at(queue, record.queue_offset) if known else None
-        return entry is None or entry.log_offset == record.physical_offset
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp: int, boundary: str = "LOWER"

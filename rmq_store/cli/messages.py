@@ -233,12 +233,8 @@ def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) ->
     from rmq_store.search.plan_key_search import gone_key
 
     start, end = store.log_range()
-    text = ""
-    if not store.key_index().reads_log:
-        text += (
-            f"; the log ({size(end - start)}) was searched only where the index leads or has gaps"
-        )
-        text += ". rmqstore verify compares both"
+    text = f"; the log ({size(end - start)}) was searched only where the index leads or has gaps. rmqstore "
+    text += "verify compares both"
     gone = gone_key(store, key, topics)
     if gone.expired:
         text += f"; the index lists it at {_offsets(gone.expired)}, before the log's start"

@@ -28,19 +28,16 @@ from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.byte_layout import (
     BLANK_SIZE,
     HEAD_SIZE,
-    HOST_V4_SIZE,
     MAGIC_BLANK,
     MIN_RECORD_SIZE,
     RECORD_HEAD,
-    V6_EXTRA,
     Property,
     segment_name,
 )
 from rmq_store.format.dledger import ENTRY_HEAD_SIZE, EntryHead
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId
-from rmq_store.format.record import Gap, Record, decode_record, host_size
-from rmq_store.format.sys_flag import SysFlag
+from rmq_store.format.record import Gap, Record, decode_record
 
 _SIZE_FIELD = 4
 _LEAST_LOOK = 64 << 10
@@ -129,12 +126,6 @@ class CommitLog:
         """Bytes before each record of the file that holds a log offset."""
         framed = self._entries_from is not None and offset >= self._entries_from
         return ENTRY_HEAD_SIZE if framed else 0
-
-    def fronts(self, places: Ints) -> Ints:
-        """Where the bytes that belong to the records at these log offsets begin: their frames."""
-        if self._entries_from is None:
-            return places
-        return places - np.where(places >= self._entries_from, ENTRY_HEAD_SIZE, 0)
 
     def front(self, offset: int) -> int:
         """Where to walk from: of the place of a record where its frame begins, else `offset` itself."""
@@ -342,20 +333,6 @@ class CommitLog:
             whole = bool(headers.valid[0]) and offset + total <= segment.base + segment.size
             whole = whole and (queue is None or _may_be_of(queue, headers))
         return headers if whole and (size is None or total == size) else None
-
-    def has_head(self, offset: int, stored: int) -> bool:
-        """Whether the head at a log offset is that of a record of this place, stored at that time (ms).
-
-        The rest of the record may be damaged.
-        """
-        segment = self.chain.segment_at(offset)
-        if segment is None or offset + HEAD_SIZE + V6_EXTRA > self.chain.segment_end(segment):
-            return False
-        raw = self.chain.read(offset, offset + HEAD_SIZE + V6_EXTRA)
-        head = raw[:HEAD_SIZE].view(RECORD_HEAD)[0]
-        after = host_size(int(head["sys_flag"]), SysFlag.BORN_HOST_V6) - HOST_V4_SIZE
-        time = raw[after : after + HEAD_SIZE].view(RECORD_HEAD)[0]["store_timestamp"]
-        return bool(head["physical_offset"] == offset and time == stored)
 
     def run_in(self, window: Window, segment: SegmentFile, at: int, upto: int) -> RecordRun:
         """The run of records of a file that start in [at, upto), log offsets.

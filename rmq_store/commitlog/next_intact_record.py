@@ -81,18 +81,6 @@ def _note_damage(log: CommitLog, start: int, stop: int) -> None:
         known.damage = (start, stop)
 
 
-def record_around(log: CommitLog, offset: int) -> Record | None:
-    """The record that begins at a log offset, or has the byte there; None if no intact one does."""
-    segment = log.chain.segment_at(offset)
-    if segment is None:
-        return None
-    around = offset if log.is_record(offset) else next_start(log, segment, offset)[1]
-    try:
-        return None if around is None else log.record_at(around)
-    except (CorruptRecordError, MissingFileError):
-        return None
-
-
 def record_or_damage(log: CommitLog, log_end: int, offset: int) -> Record | StoreError | None:
     """The record at a log offset; if it cannot be read, the error of the damage there, None without any."""
     try:

@@ -276,7 +276,7 @@ class _DatabaseQueue(QueueFiles):
         first, stop = self.first_unit, self._stop
         if first >= stop or self.batch:
             return None
-        return QueueEnds(self.unit(first), self.unit(stop - 1), stop, False)
+        return QueueEnds(self.unit(first), self.unit(stop - 1), stop)
 
     def has_bytes_after(self, unit: int) -> bool:
         """Nothing follows: what is in the database beyond its last offset does not count."""

@@ -47,15 +47,11 @@ _ENTRY = 8 * _COLUMNS  # bytes
 
 
 class QueueEnds(NamedTuple):
-    """First and last entry of a queue, as log offset and size, and the unit after the last.
-
-    `bytes_after`: the bytes after the last entry are not all zeros.
-    """
+    """First and last entry of a queue, as log offset and size, and the unit after the last."""
 
     first: tuple[int, int]
     last: tuple[int, int]
     stop: int
-    bytes_after: bool
 
 
 class QueueFiles:
@@ -256,7 +252,6 @@ class QueueFiles:
             (int(first["log_offset"]), int(first["size"])),
             (int(last["log_offset"]), int(last["size"])),
             stop,
-            units[behind:].view(np.uint8).any().item(),
         )
 
     def note_short(self, start: int, stop: int, raw: Bytes = _NOTHING) -> None:

@@ -15,12 +15,12 @@ from rmq_store.arrow.column_definitions import TIMESTAMP, arrow_schema
 from rmq_store.dataset.excluded_by_filter import implied_values, named_columns, named_texts
 from rmq_store.dataset.lazy_dataset import Fragment, LazyDataset
 from rmq_store.dataset.planned_slices import ProvenLimits, SlicePlanner
-from rmq_store.errors import StoreError, nearest
+from rmq_store.errors import nearest
 from rmq_store.escaping import LOG
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import is_system_topic
 from rmq_store.index.items_of_messages import indexed_word
-from rmq_store.reading.damage_modes import PERMISSIVE, DamageMode, handler_of, leave_out
+from rmq_store.reading.damage_modes import PERMISSIVE, DamageMode, handler_of
 from rmq_store.reading.query import Query, ReadHow, number, several
 from rmq_store.search.log_partitions import joined, plan_partitions
 from rmq_store.search.plan_key_search import KeyPlan, plan_keys
@@ -210,12 +210,14 @@ class MessageDataset(LazyDataset):
             if not isinstance(how.get("on_damage"), str):
                 how["concerns"] = DamageInTime(store, self._search)
             how["keys"] = part.words
-            plan = None  # also if nearly every message has one of the words
+            slices: Sequence[QueueSlice] = part.slices
             if part.words:
                 compacted = _sees_compacted(how)
-                plan = plan_keys(store, part.slices, part.words, compacted=compacted)
-            by_index = None if plan is None else _answered(store, part, plan, how)
-            for batch in by_index or store.read_slices(part.slices, **how):
+                plan = plan_keys(store, slices, part.words, compacted=compacted)
+                if plan is not None:  # else nearly every message has one of the words
+                    slices = _places(store, plan, compacted)
+                    how["check_ends"] = False
+            for batch in store.read_slices(slices, **how):
                 if batch.num_rows:
                     yield batch
 
@@ -290,34 +292,6 @@ def messages_of(
 def _has_rows_about_damage(how: ReadHow) -> bool:
     taker = handler_of(how.get("on_damage"))
     return isinstance(taker, DamageMode) and taker.mode == PERMISSIVE
-
-
-def _answered(
-    store: MessageStore, part: StorePart, plan: KeyPlan, how: ReadHow
-) -> Iterator[pa.RecordBatch]:
-    """The rows that the plan leads to. If there are none, those that a damaged index may hide."""
-    assert part.words is not None
-    given, some = how.get("on_damage"), False
-
-    def note(error: StoreError) -> None:
-        nonlocal some
-        some = True
-        assert callable(given)
-        given(error)
-
-    looked: ReadHow = {**how, "check_ends": False}
-    if callable(given):
-        looked["on_damage"] = note
-    compacted = _sees_compacted(how)
-    for batch in store.read_slices(_places(store, plan, compacted), **looked):
-        some = some or batch.num_rows > 0
-        yield batch
-    if some or not store.key_index().distrust_all():
-        return
-    looked["on_damage"] = leave_out  # of the log, which is no reason to doubt the index
-    again = plan_keys(store, part.slices, part.words, compacted=compacted)
-    places = part.slices if again is None else _places(store, again, compacted)
-    yield from store.read_slices(places, **looked)
 
 
 def _sees_compacted(how: ReadHow) -> bool:

@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.format.array_types import Ints
-from rmq_store.format.byte_layout import INDEX_SLOT
 from rmq_store.index.index_file_reader import IndexFile
-from rmq_store.loops.index_items import check_items, heads_lead_to
+from rmq_store.loops.index_items import check_items
 
 _WRONG, _ZEROS = 1, 2  # as the loop marks items
 
@@ -39,11 +38,11 @@ class CheckedItems:
     last_time_diff: int = 0  # seconds
 
 
-def check_file(file: IndexFile, log_end: int, *, counts: bool = True) -> CheckedItems:
-    """Read all items that the header counts. Without `counts`, `used` is empty."""
+def check_file(file: IndexFile, log_end: int) -> CheckedItems:
+    """Read all items that the header counts."""
     header, slots = file.header, file.geometry.slots
     newest = np.zeros(slots, dtype=np.int32)
-    used = np.zeros(slots if counts else 0, dtype=np.int32)
+    used = np.zeros(slots, dtype=np.int32)
     faults = np.zeros(header.items + 1, dtype=np.uint8)
     numbers = np.array([0, 0, -1, 0, -1], dtype=np.int64)
     ends: list[npt.NDArray[Any]] = []
@@ -63,18 +62,3 @@ def check_file(file: IndexFile, log_end: int, *, counts: bool = True) -> Checked
         found.first_offset, found.last_offset = (int(ends[n]["log_offset"]) for n in (0, -1))
         found.last_time_diff = int(ends[-1]["time_diff"])
     return found
-
-
-def is_linked(file: IndexFile, log_end: int) -> bool:
-    """Whether all items are there, and each slot leads to all of its items.
-
-    A slot may lead to an item that was written after the header was read.
-    """
-    found = check_file(file, log_end, counts=False)
-    if len(found.broken) or len(found.zeros):
-        return False
-    width, most = INDEX_SLOT.itemsize, file.header.items
-    return all(
-        heads_lead_to(heads.data, found.newest[first : first + len(heads) // width].data, most)
-        for first, heads in file.stored_slots()
-    )

@@ -333,15 +333,6 @@ class IndexFile:
         for first in range(1, self.header.items + 1, _PIECE):
             yield first, self._places(first, min(first + _PIECE, self.header.items + 1))
 
-    def sampled_places(self, most: int) -> list[int]:
-        """The log offsets of at most `most` items, evenly among all."""
-        count = self.header.items
-        if count < 1:
-            return []
-        numbers = np.unique(np.linspace(1, count, min(most, count), dtype=np.int64))
-        places: list[int] = self._items(numbers)["log_offset"].tolist()
-        return places
-
     def jumps(self) -> list[tuple[int, int]]:
         """Long stretches of the log between two items, as the log offsets of both.
 
@@ -375,15 +366,11 @@ class IndexFile:
 
     def slot_heads(self) -> Iterator[tuple[int, Ints]]:
         """The slot table in pieces: the first slot of each piece, and the slots' newest items."""
-        for first, raw in self.stored_slots():
-            yield first, raw.view(INDEX_SLOT).astype(np.int64)
-
-    def stored_slots(self) -> Iterator[tuple[int, Bytes]]:
-        """As `slot_heads`, as stored."""
         for first in range(0, self.geometry.slots, _PIECE):
             stop = min(first + _PIECE, self.geometry.slots)
             at = INDEX_HEADER.itemsize + first * INDEX_SLOT.itemsize
-            yield first, self._bytes(at, at + (stop - first) * INDEX_SLOT.itemsize)
+            raw = self._bytes(at, at + (stop - first) * INDEX_SLOT.itemsize)
+            yield first, raw.view(INDEX_SLOT).astype(np.int64)
 
     def slots_of(self, numbers: Ints) -> Ints:
         """The slots that belong to the hashes of these items."""
@@ -493,13 +480,6 @@ class IndexFile:
             found.add(key_hash)
         return found
 
-    def first_from(self, log_offset: int) -> tuple[int, Hit] | None:
-        """The hash of the first item that leads to a log offset or one after it, and the item."""
-        for number in self._from(log_offset):
-            key_hash, place = self._item(number)
-            return key_hash, Hit(self, number, place)
-        return None
-
     def _from(self, log_offset: int) -> range:
         """The numbers of the items that lead to a log offset, and of all after them."""
         numbers = range(1, min(self.header.items, self.geometry.items - 1) + 1)
@@ -509,13 +489,6 @@ class IndexFile:
         """The hash of an item, and its log offset."""
         item = self._items(np.array([number]))[0]
         return int(item["key_hash"]), int(item["log_offset"])
-
-    def neighbours(self, number: int) -> tuple[int, int]:
-        """The log offsets of the items before and after one; those of the file at its ends."""
-        numbers = np.array([max(1, number - 1), min(number + 1, self.header.items)])
-        before, after = self._items(numbers)["log_offset"].tolist()
-        first, last = self.covered()
-        return (before if number > 1 else first), (after if number < self.header.items else last)
 
     def _find_all(self, pattern: bytes) -> Iterator[int]:
         """The positions of `pattern` in the file; at most a few thousand per step of the search."""

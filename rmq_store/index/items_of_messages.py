@@ -20,7 +20,7 @@ from rmq_store.format.enters_queue import enters_index
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.record import Record
 from rmq_store.format.releases import Dialect
-from rmq_store.format.tag_key_hashes import index_key, index_key_hash, java_string_hash
+from rmq_store.format.tag_key_hashes import index_key, java_string_hash
 from rmq_store.loops import hashes as loops
 
 _ITEMS_OF_A_RECORD = 4  # about
@@ -111,15 +111,6 @@ def rows_with_key(
 def indexed_word(key: str) -> str:
     """The word by which the index has the messages with a key: of all of KEYS the first word; "" for none."""
     return next(filter(None, key.split(KEY_SEPARATOR)), "")
-
-
-def hashes_of(record: Record) -> set[int]:
-    """The hashes of all items that a broker of any release makes of a record."""
-    topic, properties = decode_utf8(record.topic), decode_properties(record.properties)
-    words = properties.get(Property.KEYS, "").split(KEY_SEPARATOR)
-    keys = [index_key(topic, word) for word in (properties.get(Property.UNIQ_KEY, ""), *words)]
-    tags = properties.get(Property.TAGS, "")
-    return {index_key_hash(key) for key in (*keys, index_key(topic, f"{INDEX_TAG_TYPE}#{tags}"))}
 
 
 def has_key(record: Record, topic: str, key: str) -> bool:

@@ -7,9 +7,8 @@ cached.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import starmap
 from pathlib import Path
 
 import numpy as np
@@ -21,41 +20,22 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.next_intact_record import not_a_record, record_around, record_or_damage
+from rmq_store.commitlog.next_intact_record import not_a_record
 from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.commitlog.walk import end_now, walk
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.errors import (
-    CorruptIndexError,
-    CorruptRecordError,
-    IndexGeometryError,
-    MissingFileError,
-    StoreError,
-)
+from rmq_store.errors import CorruptRecordError, IndexGeometryError, MissingFileError, StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
-from rmq_store.format.byte_layout import (
-    HEAD_SIZE,
-    INDEX_DIR,
-    INDEX_HEADER,
-    INDEX_ITEM,
-    INDEX_SLOT,
-    V6_EXTRA,
-    index_item_at,
-)
-from rmq_store.format.record import Gap, Record
+from rmq_store.format.byte_layout import INDEX_DIR, INDEX_HEADER, index_item_at
+from rmq_store.format.record import Gap
 from rmq_store.format.tag_key_hashes import index_key, index_key_hash
-from rmq_store.index.check_item_chains import is_linked
-from rmq_store.index.index_file_reader import REMOTE_BLOCK, Hit, IndexFile, list_index_files
-from rmq_store.index.items_of_messages import hashes_of, key_items
+from rmq_store.index.index_file_reader import REMOTE_BLOCK, IndexFile, list_index_files
+from rmq_store.index.items_of_messages import key_items
 from rmq_store.index.many_lookups import fetch, walk_chains
 
 _INDEX_FILES_MAPPED = 16
 _DAMAGE = (Gap.TORN, Gap.DAMAGED, Gap.MISSING)
-_LINKS_READ = 64 << 20  # bytes of slots and items of an index whose links are checked
-_MOST_JUDGED = 1_000  # items of one hash whose records are looked at
-_SHORT_LOG = 256 << 20  # bytes of a log that is read for a key that the index does not have
-_HEAD = HEAD_SIZE + V6_EXTRA  # bytes of a record by which it is known
 _SHORT_GAPS = 4 << 20  # bytes of the log without an index up to which a lookup reads them
 
 
@@ -79,17 +59,8 @@ class _Uncovered:
 class KeyIndex:
     """The index of one store, and the log ranges that it does not cover."""
 
-    def __init__(
-        self,
-        root: Path,
-        log: CommitLog,
-        log_end: int,
-        config: StoreConfig,
-        is_listed: Callable[[Record], bool],
-    ) -> None:
-        """`is_listed`: whether a queue of the store lists a record at its place in the log."""
-        self._log, self._is_listed = log, is_listed
-        self._log_end = log_end
+    def __init__(self, root: Path, log: CommitLog, log_end: int, config: StoreConfig) -> None:
+        self._log, self._log_end = log, log_end
         self.files: list[IndexFile] = []
         self.unreadable: list[StoreError] = []
         self._sources = Sources(_INDEX_FILES_MAPPED, block=REMOTE_BLOCK)
@@ -108,68 +79,9 @@ class KeyIndex:
                 if config.maxHashSlotNum is not None or config.maxIndexNum is not None:
                     raise
                 self.unreadable.append(error)  # its range is read from the log
-        self._linked = False  # whether the links were checked
-        self.reads_log = False  # all keys are read from the log, too
-        self._doubted: set[tuple[int, int]] = set()
         self._inside: dict[str, list[tuple[int, int]]] = {}
         self._uncovered: list[_Uncovered] | None = None
         self._damage: list[StoreError] = []
-        self._distrust_foreign()
-
-    def _distrust_foreign(self) -> None:
-        """Distrust files of another log, as in an index that was copied from another store.
-
-        It takes a tenth of a millisecond a file, and one request in an object store, side by side.
-        """
-        first = (end for file in self.files for end, _ in self._ends_in_log(file)[:1])
-        self._log.chain.fetch((end, end + _HEAD) for end in first)
-        for file in [file for file in self.files if not self._is_of_log(file)]:
-            self._distrust(
-                file,
-                CorruptIndexError(
-                    file.path,
-                    reason="the log has other records where and when this file has its first or last one",
-                    advice="It is of another store, or from before the log was cut. Rebuild the index: "
-                    "rmqstore rebuild STORE --to NEW",
-                ),
-            )
-
-    def _is_of_log(self, file: IndexFile) -> bool:
-        """Whether the first or the last record of a file is in the log, or damage there, or neither is.
-
-        A record that no queue lists there may be of another store, and is damage too. Of a file from before
-        the log to after it, the first item in the log has to lead to its record.
-        """
-        if not file.header.items:
-            return True
-        inside = self._ends_in_log(file)
-        if inside:
-            return any(starmap(self._was_stored, inside)) or not any(
-                self._is_of_store(at) for at, _ in inside
-            )
-        hit = file.first_from(self._log.start)
-        return hit is None or self._is_true(*hit) or not self._is_of_store(hit[1].log_offset)
-
-    def _ends_in_log(self, file: IndexFile) -> list[tuple[int, int]]:
-        """Place and time of the first and of the last record of a file, as its header has them, if the log
-        has the place."""
-        header = file.header
-        ends = (
-            (header.begin_log_offset, header.begin_timestamp),
-            (header.end_log_offset, header.end_timestamp),
-        )
-        return [(at, time) for at, time in ends if self._log.start <= at < self._log_end]
-
-    def _is_of_store(self, at: int) -> bool:
-        """Whether a queue lists the record at a place: else its log file may be that of another store."""
-        found = record_around(self._log, at)
-        return found is not None and self._is_listed(found)
-
-    def _was_stored(self, at: int, time: int) -> bool:
-        if self._log.has_head(at, time):
-            return True
-        found = record_or_damage(self._log, self._log_end, at)
-        return found.store_timestamp == time if isinstance(found, Record) else found is not None
 
     def _fronts_fetched(self, segments: list[SegmentFile]) -> Iterator[SegmentFile]:
         """The files; for remote files, fetches the bytes that show the geometry in parallel."""
@@ -206,100 +118,20 @@ class KeyIndex:
         for topic, key in wanted:
             found.setdefault(topic, set())
             hashes.setdefault(index_key_hash(index_key(topic, key)), set()).add(topic)
-        self._check_links()
         hits, broken = walk_chains(self.files, list(hashes))
         for key_hash, items in hits.items():
-            offsets = self._true_offsets(key_hash, items)
             for topic in hashes[key_hash]:
-                found[topic].update(offsets)
+                found[topic].update(hit.log_offset for hit in items)
         for file, error in broken:
             self._distrust(file, error)
         return found
 
-    def _check_links(self) -> None:
-        """Check once whether each slot of a small index leads to all of its items.
-
-        A lost link hides the older items from a look-up that finds newer ones.
-        """
-        slots = (file.geometry.slots * INDEX_SLOT.itemsize for file in self.files)
-        items = (file.header.items * INDEX_ITEM.itemsize for file in self.files)
-        if self._linked or sum(slots) + sum(items) > min(_LINKS_READ, self._log.chain.cost.spare):
-            return
-        self._linked = True
-        for file in list(self.files):
-            if file.header.items and not is_linked(file, self._log_end):
-                self._distrust(
-                    file,
-                    CorruptIndexError(
-                        file.path,
-                        reason="an item or a slot does not lead to the items of its slot",
-                        advice="rmqstore verify says which one. Rebuild the index: rmqstore rebuild STORE "
-                        "--to NEW",
-                    ),
-                )
-
     def _distrust(self, file: IndexFile, error: StoreError) -> None:
-        """Read the range of a file from the log from now on."""
+        """Read the range of a file with a broken chain from the log from now on."""
         if file in self.files:
             self.files.remove(file)
             self.unreadable.append(error)
             self._uncovered = None
-
-    def distrust_all(self) -> bool:
-        """Read all keys from the log from now on, for a key that was not found, if the log is short.
-
-        Returns whether a look-up may find more then: damage of a slot, or of an item's hash, hides
-        items without a trace. Damage of the log is no reason to doubt the answer then.
-        """
-        size = self._log_end - self._log.start
-        if self.reads_log or size > min(_SHORT_LOG, max(_SHORT_GAPS, self._log.chain.cost.spare)):
-            return False
-        self._read_uncovered()  # notes the damage there; the index knows the keys of other damage
-        self.reads_log, self._uncovered = True, None
-        return True
-
-    def _true_offsets(self, key_hash: int, items: Sequence[Hit]) -> list[int]:
-        """The log offsets of items, without those that do not lead to a record with a key of the hash.
-
-        The log around such an item is searched instead: it is damaged, so its record is between
-        those of its neighbours.
-        """
-        judged = items if len(items) <= _MOST_JUDGED else ()
-        false = {hit for hit in judged if not self._is_true(key_hash, hit)}
-        for hit in false:
-            self._doubt(hit)
-        return [hit.log_offset for hit in items if hit not in false]
-
-    def _is_true(self, key_hash: int, hit: Hit) -> bool:
-        """Whether an item leads to a record with a key of its hash, to damage, or out of the log."""
-        offset = hit.log_offset
-        if not self._log.start <= offset < self._log_end:
-            before, after = hit.file.neighbours(hit.number)
-            return before <= offset <= after
-        found = record_or_damage(self._log, self._log_end, offset)
-        return key_hash in hashes_of(found) if isinstance(found, Record) else found is not None
-
-    def _doubt(self, hit: Hit) -> None:
-        """Search the log between the neighbours of an item, or all of its file's range."""
-        start, stop = hit.file.neighbours(hit.number)
-        first, last = hit.file.covered()
-        stop = min(stop, self._log_end)
-        start = max(start, self._log.first_place)
-        if first <= start <= stop <= last and self._log.is_record(start):
-            self._doubted.add((start, stop))
-            self._uncovered = None
-            return
-        self._distrust(
-            hit.file,
-            CorruptIndexError(
-                hit.file.path,
-                offset=hit.file.item_at(hit.number),
-                reason="an item does not lead to a record with its key, nor do the items beside it",
-                expected=f"a log offset from {first} to {last}",
-                actual=hit.log_offset,
-                advice="Delete this index file in a copy of the store and rebuild the index from the log",
-            ),
-        )
 
     def look_up_short_gaps(self, wanted: Iterable[tuple[str, str]]) -> dict[str, set[int]] | None:
         """Log offsets that `indexed` misses, by topic, if all uncovered ranges are short.
@@ -327,24 +159,20 @@ class KeyIndex:
     def _read_uncovered(self) -> list[_Uncovered]:
         if self._uncovered is None:
             gaps = list(self.to_read())
-            damage = self._damage if self.reads_log else []
             self._damage = []
             if sum(stop - start for start, stop in gaps) <= _SHORT_GAPS:
                 self._log.chain.fetch(gaps)
             self._uncovered = [
                 part for start, stop in gaps for part in self._keys_between(start, stop)
             ]
-            self._damage = damage if self.reads_log else self._damage
         return self._uncovered
 
     def gaps(self) -> list[tuple[int, int]]:
-        """Ascending ranges of the log that no index file covers, or whose items are damaged.
+        """Ascending ranges of the log that no index file covers, or whose file has a broken chain.
 
-        Each starts at a record. Call it after `indexed`, which may find damage.
+        Each starts at a record. Call it after `indexed`, which may meet such a chain.
         """
-        if self.reads_log:
-            return [(self._log.start, self._log_end)]
-        return sorted({*self._gaps_of_files(), *self._doubted})
+        return sorted(set(self._gaps_of_files()))
 
     def unlisted(self) -> Iterator[tuple[int, int]]:
         """The gaps that have a record with a key without an item, from the first such record on.
@@ -353,7 +181,7 @@ class KeyIndex:
         the index. Of a gap that begins without keys only the first 4 MiB are looked at.
         """
         for start, stop in self.gaps():
-            first = start if self.reads_log else self._first_unlisted(start, stop)
+            first = self._first_unlisted(start, stop)
             if first is not None:
                 yield first, stop
 

@@ -158,17 +158,3 @@ def check_items(
             if counts:
                 used[slot] += 1
             number += 1
-
-
-def heads_lead_to(heads: bits.Bytes, newest: bits.Ints, most: bits.Long) -> bool:
-    """Whether slots, as stored, have the numbers of their newest items; a number above `most` may differ."""
-    slot: bits.Place
-    head: bits.Long
-    wrong: bits.Place = 0
-    if heads.shape[0] != newest.shape[0] * _SLOT_SIZE:
-        raise IndexError(f"{heads.shape[0]} bytes of {newest.shape[0]} slots")
-    with cython.nogil:
-        for slot in range(newest.shape[0]):
-            head = bits.i32(heads, slot * _SLOT_SIZE)
-            wrong += head != newest[slot] and head <= most
-    return wrong == 0

@@ -7,14 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
-from rmq_store.questions.answer_by_shares import (
-    Engine,
-    OnProgress,
-    OpenedStore,
-    StoreSource,
-    ask,
-    ask_opened,
-)
+from rmq_store.questions.answer_by_shares import Engine, OnProgress, OpenedStore, StoreSource, ask
 from rmq_store.reading.message_lookup import behind_index
 from rmq_store.search.find_messages import FindShare, find_in, find_shares
 from rmq_store.search.log_partitions import offset_steps
@@ -108,9 +101,6 @@ def trace(
     named = ask(RecordsQuestion((key,)), asked, engine, progress=progress)
     damage = [error for error in named.damage if _may_hide(store, error, topic)]
     records = [record for record in named.records if sent_to(store, record, topic)]
-    if not (records or damage) and store.key_index().distrust_all():
-        named = replace(ask_opened(RecordsQuestion((key,)), store), damage=())
-        records = [record for record in named.records if sent_to(store, record, topic)]
     try:
         by_id = store.lookup.by_offset_id(key)
         if by_id is not None and sent_to(store, TracedRecord.of(by_id), topic):

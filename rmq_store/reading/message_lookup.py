@@ -114,13 +114,7 @@ class MessageLookup(EntryMessages):
         `on_damage`, these errors go there and the place is skipped.
         """
         on_damage = handler_of_search(on_damage)
-        answered = False
-
-        def report(error: StoreError) -> None:
-            nonlocal answered
-            answered = True
-            (on_damage or _raise)(error)
-
+        report = on_damage or _raise
         try:
             named = self._by_offset_id(message_id)
         except (CorruptRecordError, MissingFileError) as error:
@@ -129,8 +123,6 @@ class MessageLookup(EntryMessages):
         if named:
             return named
         found = self._by_uniq_key(message_id, report)
-        if not (found or answered) and self._key_index().distrust_all():
-            found = self._by_uniq_key(message_id, leave_out)
         if on_damage is not None or not found:  # the message may have been there
             for damage in self._key_index().damage_beside():
                 report(damage)
@@ -201,8 +193,6 @@ class MessageLookup(EntryMessages):
         on_damage = handler_of_search(on_damage)
         index = self._key_index()
         offsets = index.candidates([topic], key)[topic]
-        if not offsets and index.distrust_all():
-            offsets = index.candidates([topic], key)[topic]
         if on_damage is not None:
             for damage in index.damage_beside():
                 on_damage(damage)

@@ -15,7 +15,6 @@ from rmq_store.errors import StoreError
 from rmq_store.format.enters_queue import enters_queue
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.reading.damage_modes import leave_out
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.message_lookup import behind_index
 from rmq_store.reading.query import OnDamage, ReadHow
@@ -60,31 +59,9 @@ def find(
     """The messages that match `search`.
 
     Messages of one share are in log order. A key is looked up in the index, and in the parts of the
-    log that the index does not cover, so it is found even if its queue lost its files. If it is not
-    found and the log is short, the log is read, because a damaged index hides messages. Without a
-    key, the selected queues are read. Raises UnknownQueueError for an unknown topic.
+    log that the index does not cover, so it is found even if its queue lost its files. Without a key,
+    the selected queues are read. Raises UnknownQueueError for an unknown topic.
     """
-    answered = False
-
-    def note(error: StoreError) -> None:
-        nonlocal answered
-        answered = True
-        _tell(error, on_damage)
-
-    for batch in _found(store, search, columns, note if on_damage else None, progress):
-        answered = True
-        yield batch
-    if search.keys and not answered and store.key_index().distrust_all():
-        yield from _found(store, search, columns, leave_out, None)
-
-
-def _found(
-    store: MessageStore,
-    search: Search,
-    columns: Sequence[str] | None,
-    on_damage: OnDamage | None,
-    progress: Progress | None,
-) -> Iterator[pa.RecordBatch]:
     shares: Iterable[FindShare] = find_shares(store, search, on_damage)
     if progress is not None and progress.active:
         shares = list(shares)

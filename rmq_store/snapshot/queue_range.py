@@ -13,10 +13,9 @@ class QueueState:
     """One queue: offsets [min_offset, max_offset) have messages.
 
     The queue's files list those up to `file_stop` (a unit of its files). `tail` holds the entries
-    of records that the broker had not dispatched, found in the log. `bytes_after`: bytes that are
-    not zeros, and not an entry, follow the last entry. `after_log`: units after `file_stop` that were
-    left out, because they lead after the end of the log. `has_hole`: no file holds some units between
-    others.
+    of records that the broker had not dispatched, found in the log. `after_log`: units after
+    `file_stop` that were left out, because they lead after the end of the log. `has_hole`: no file
+    holds some units between others.
     """
 
     min_offset: int
@@ -25,7 +24,6 @@ class QueueState:
     file_stop: int
     batch: bool = False
     tail: Entries | None = None
-    bytes_after: bool = False
     after_log: int = 0
     has_hole: bool = False
 
@@ -43,5 +41,4 @@ class ListedQueue:
     min_unit: int  # the first unit that still has its record
     log_stop: int = -1  # after the record of the last entry; -1 without entries
     last_log_offset: int = -1
-    bytes_after: bool = False
     after_log: int = 0  # units after `stop` that were left out, as in QueueState

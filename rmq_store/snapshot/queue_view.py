@@ -259,12 +259,6 @@ class QueueView:
         """The folder of a queue's files, or of the database that the queue is in."""
         return self.files(queue).folder
 
-    def units_per_file(self, queue: QueueId) -> int:
-        """How many queue offsets a file of a queue holds; of one in no such files, all."""
-        state = self.state(queue)
-        has_files = state.file_start < state.file_stop and not state.batch
-        return (self.files(queue).units_per_file if has_files else 0) or max(1, state.max_offset)
-
     def folders(self) -> dict[QueueId, bool]:
         """Every queue that has a folder now -> whether it is a BatchConsumeQueue."""
         return self._folders.listed_in_files()

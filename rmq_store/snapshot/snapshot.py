@@ -158,13 +158,11 @@ def _look_at(files: QueueFiles, log_start: int) -> ListedQueue:
     seen, first = files.ends(), files.first_unit
     if seen is not None and is_at_or_after(*seen.first, log_start):
         listed_queue = ListedQueue(files, first, seen.stop, first)
-        listed_queue.bytes_after = seen.bytes_after
         _note(listed_queue, *seen.last)
         return listed_queue
     stop = files.find_stop()
     min_unit = files.find_unit_at_log(log_start, first, stop)
     listed_queue = ListedQueue(files, first, stop, min_unit)
-    listed_queue.bytes_after = files.has_bytes_after(stop)
     _note_last(listed_queue)
     return listed_queue
 
@@ -287,7 +285,6 @@ def _state(listed_queue: ListedQueue, tail: Entries | None) -> QueueState:
         listed_queue.stop,
         listed_queue.files.batch,
         tail,
-        listed_queue.bytes_after,
         listed_queue.after_log,
         bool(listed_queue.files.chain.holes),
     )

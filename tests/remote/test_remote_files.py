@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -276,30 +275,6 @@ def test_a_dataset_of_a_remote_store_has_its_rows_and_outlives_it(
         r["keys"] == keyed["keys"] for r in users
     )
     assert narrow.count_rows() == sum(r["storeTimestamp"] >= since for r in users)
-
-
-def test_an_index_of_another_store_hides_no_message_of_a_far_store(
-    far: Callable[[str], MessageStore], tmp_path: Path
-) -> None:
-    own, other = unpack("clean-5.5.0", tmp_path / "own"), unpack("clean-5.3.3", tmp_path / "other")
-    with own.open() as near:
-        wanted = near.query_message("orders", "CUSTOMER_11")
-    index = Path(own.path, "index")
-    files = len(list(index.iterdir()))
-    whole = far(own.path)
-    opened = whole.reads().requests
-    assert not whole.key_index().unreadable
-    # Of each file its front, the first item, and the log where it begins, two of them with an opening.
-    assert whole.reads().requests - opened <= 5 * files
-    shutil.rmtree(index)
-    shutil.copytree(Path(other.path, "index"), index)
-    with own.open() as near:
-        distrusted = [error.reason for error in near.key_index().unreadable]
-    away = far(own.path)
-    found = away.query_message("orders", "CUSTOMER_11")
-    assert [m.commit_log_offset for m in found] == [m.commit_log_offset for m in wanted]
-    assert any("the log has other records" in reason for reason in distrusted)
-    assert {"the log has other records" in e.reason for e in away.key_index().unreadable} == {True}
 
 
 @pytest.mark.parametrize("name", ["dledger-5.5.0", "mixed-dledger-old-log-there"])

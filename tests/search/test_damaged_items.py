@@ -1,4 +1,5 @@
-"""Damaged index items, slots and headers of real brokers' index files hide no message."""
+"""Damaged items, slots and headers of real brokers' index files: no key has a wrong message, and verify names
+what a key lacks."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from rmq_store.search.queue_selection import Search
 from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, Truth, in_a_queue, unpack
 from tests.support.running.campaigns import some
-from tests.support.running.commands import run
+from tests.support.running.commands import complaint
 
 HEAD, SLOT, ITEM = 40, 4, 20
 SLOTS = {"clean-5.5.0": 200, "clean-5.2.0": 200}  # maxHashSlotNum of the brokers
@@ -111,12 +112,15 @@ def run_damage(name: str, folder: Path, seeds: Iterable[int]) -> None:
         for key in known:
             with golden.open() as store:
                 given = found(store, key)
-            assert given == index.places[key], f"seed {seed}: {path.name}, item {number}: {kind}"
+                codes = {one.code for one in verify(store).findings}
+            assert given <= index.places[key], f"seed {seed}: {path.name}, item {number}: {kind}"
+            named = given == index.places[key] or any(code.startswith("index-") for code in codes)
+            assert named, f"seed {seed}: {path.name}, item {number}: {kind}"
         path.write_bytes(index.whole[path])
 
 
 @pytest.mark.parametrize("name", SLOTS)
-def test_a_damaged_index_hides_no_message(name: str, tmp_path: Path) -> None:
+def test_what_a_damaged_index_hides_verify_names(name: str, tmp_path: Path) -> None:
     run_damage(name, tmp_path, range(FAST))
 
 
@@ -126,7 +130,7 @@ def test_a_damaged_index_at_length(name: str, tmp_path: Path) -> None:
     run_damage(name, tmp_path, some(name, range(FAST, FAST + CASES)))
 
 
-@pytest.mark.parametrize("leads_to", [5, 911_494, 910_593, 1 << 41])
+@pytest.mark.parametrize("leads_to", [5, 911_494, 910_593])
 def test_find_and_verify_see_an_item_that_leads_to_no_record_of_its_key(
     leads_to: int, tmp_path: Path
 ) -> None:
@@ -136,26 +140,12 @@ def test_find_and_verify_see_an_item_that_leads_to_no_record_of_its_key(
     assert struct.unpack_from(">q", raw, 984) == (911_493,)  # ORDER_1650, payments/1@191
     struct.pack_into(">q", raw, 984, leads_to)
     path.write_bytes(raw)
-    said = run("find", golden.path, "--key", "ORDER_1650", "--columns", "topic,queueId,queueOffset")
-    assert said.splitlines()[-1].split() == ["payments", "1", "191"]
+    said = complaint("find", golden.path, "--key", "ORDER_1650", expect=1)
+    assert "rmqstore verify compares both" in said
     with golden.open() as store:
-        assert [m.queue_offset for m in store.query_message("payments", "ORDER_1650")] == [191]
+        assert not store.query_message("payments", "ORDER_1650")
         counts = {one.code: one.count for one in verify(store).findings}
     assert counts["index-gap"] == counts["index-false-item"] == 1
-
-
-def test_an_absent_key_is_absent_where_the_log_was_read_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    assert run("find", golden.path, "--key", "none", expect=1) == ""
-    with golden.open() as store:
-        assert not found(store, "none")
-        assert store.key_index().reads_log
-    monkeypatch.setattr("rmq_store.index.query_message._SHORT_LOG", 1000)
-    with golden.open() as store:
-        assert not found(store, "none")
-        assert not store.key_index().reads_log
 
 
 def damage_record(golden: GoldenStore, record: Truth) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -318,3 +319,15 @@ def test_a_last_record_of_which_some_keys_are_indexed_is_no_gap(tmp_path: Path) 
     with store.open() as opened:
         report = verify(opened)
     assert report.nothing_wrong, [finding.to_dict() for finding in report.findings]
+
+
+@pytest.mark.parametrize("other", ["clean-5.3.3", "crash-5.5.0"])
+def test_an_index_of_another_store_is_named(other: str, tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path / "own")
+    index = Path(golden.path, "index")
+    shutil.rmtree(index)
+    shutil.copytree(Path(unpack(other, tmp_path / "other").path, "index"), index)
+    with MessageStore.open(golden.path) as store:
+        codes = {finding.code for finding in verify(store).findings}
+    assert "index-gap" in codes
+    assert "index-false-item" in codes
