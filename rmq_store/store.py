@@ -215,7 +215,7 @@ class MessageStore:
     ) -> StoreWriter:
         """Open a store to append to; one that was not closed cleanly is recovered first.
 
-        `recovery`: "strict", "broker" or "refuse"; `until`: where it cuts the log. See `StoreWriter`.
+        `recovery`: "strict" or "refuse"; `until`: where it cuts the log. See `StoreWriter`.
         """
         from rmq_store.writing.store_writer import StoreWriter
 

@@ -207,7 +207,7 @@ def rebuild(
         write_abort(root, how)
         # Nor, in the copy, before intact ones that a recovery in place would cut.
         recover = partial(
-            recover_locked, root, settings, how, "strict", flushed_until=flushed, keeps_intact=True
+            recover_locked, root, settings, how, flushed_until=flushed, keeps_intact=True
         )
         if store_type == DATABASE:
             _count_versions(root)

@@ -1,11 +1,11 @@
-"""Recovery as in the broker (DefaultMessageStore#load and #recover), including its defects.
+"""What a broker does to a store when it starts (DefaultMessageStore#load and #recover), with its defects.
 
-Dropped data remains on the disk: nothing is zeroed. A writer that continues must take the ends of
-log and queues from the report, as the broker keeps them in memory.
+It is a plan, and changes nothing. What the broker drops stays on the disk: it zeroes nothing.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,8 +50,6 @@ from rmq_store.recovery.report import RecoveryReport, note_left_out
 from rmq_store.recovery.strict_index import index_geometry, last_index_writer
 from rmq_store.recovery.strict_log_end import TIMESTAMP_SLACK_MS
 from rmq_store.snapshot.file_sizes import queue_sizes, refuse_unknown_size
-from rmq_store.snapshot.queue_range import QueueState
-from rmq_store.snapshot.snapshot import StoreSnapshot
 
 _MOST_FILES = 10  # commitLogRecoverMaxNum, from 5.4.0 on
 _BYTES_AT_A_TIME = 32 << 20
@@ -59,19 +57,17 @@ _PHYSICAL_AT = 28
 
 
 class BrokerRecovery:
-    """A recovery as a broker of that release; the report's snapshot is the broker's state in memory."""
+    """The plan of a recovery as a broker of that release."""
 
-    def __init__(
-        self, root: Path, config: StoreConfig, release: Dialect, changes: ChangeList
-    ) -> None:
+    def __init__(self, root: Path, config: StoreConfig, release: Dialect) -> None:
         self.root = root
         self.release = release
         self._folders = folders = QueueFolders(root, config)
         log = CommitLog(commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog)
         refuse_unsure_files(log)
         self.config = config.with_defaults_of(queue_sizes(folders))
-        self.changes = changes
-        self.report = RecoveryReport(str(root), "broker", was_closed(root), not changes.planned)
+        self.changes = ChangeList(planned=True, read_back=True)
+        self.report = RecoveryReport(str(root), "broker", was_closed(root), applied=False)
         self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
         self.batch_topics = batch_topics(declared_topics(root))
         self.queues: dict[QueueId, BrokerQueue] = {}
@@ -79,12 +75,13 @@ class BrokerRecovery:
         self._size = log.chain.file_size
         refuse_unknown_size(log, config)
         folders_of_log = [Path(folder) for folder in log.chain.folders]
-        self.files = load_files(folders_of_log, self._size, "mappedFileSizeCommitLog", changes)
+        self.files = load_files(folders_of_log, self._size, "mappedFileSizeCommitLog", self.changes)
         self.log = log
         self.index = list_index_files(root / INDEX_DIR)
 
     def run(self) -> RecoveryReport:
-        """Recover the store and return the report."""
+        """The report of what the broker would do."""
+        begun = time.monotonic()
         for queue, batch in self._listed.items():
             broker_queue = self._queue(queue, batch)
             broker_queue.load(
@@ -105,7 +102,9 @@ class BrokerRecovery:
         start = self.files[0][0] if self.files else 0
         for broker_queue in self.queues.values():
             broker_queue.correct_min(start)
-        return self._reported(start, end)
+        report = self._reported(start, end)
+        report.files, report.seconds = self.changes.net, time.monotonic() - begun
+        return report
 
     def _queue(self, queue: QueueId, batch: bool) -> BrokerQueue:
         broker_queue = self.queues.get(queue)
@@ -199,7 +198,7 @@ class BrokerRecovery:
             geometry = index_geometry(self.index, self.config)
             self._stretch_index_files(geometry.file_size)
             indexer = last_index_writer(
-                *(self.root, self.index, geometry, self.release), planned=self.changes.planned
+                *(self.root, self.index, geometry, self.release), planned=True
             )
         lmq = bool(self.config.enableLmq and self.config.enableMultiDispatch)
         try:
@@ -243,7 +242,6 @@ class BrokerRecovery:
                 )
 
     _walked_to = 0
-    _last: int | None = None  # log offset of the last record
     _newest = 0  # when the last record was stored, ms
 
     def _walk(self, number: int) -> Iterator[Headers]:
@@ -259,7 +257,6 @@ class BrokerRecovery:
                     own = headers.window is not window  # one whose physicalOffset is another place
                     at = int(headers.at[-1] + headers.total[-1]) + own * at
                     self._walked_to = base + at
-                    self._last = self._walked_to - int(headers.total[-1])
                     yield headers
                     continue
                 ends_file = _is_blank(window, at)
@@ -282,22 +279,11 @@ class BrokerRecovery:
     def _reported(self, start: int, end: int) -> RecoveryReport:
         report = self.report
         report.log_start, report.log_end = start, end
-        states = {}
         for queue, broker_queue in sorted(self.queues.items()):
             report.queues[queue] = (broker_queue.min_offset, broker_queue.max_offset)
             left = broker_queue.count_left(end)
             if left:
                 report.entries_left[queue] = left
-            unit = broker_queue.dtype.itemsize
-            first = broker_queue.files[0][0] // unit if broker_queue.files else 0
-            states[queue] = QueueState(
-                max(0, broker_queue.min_offset),
-                broker_queue.max_offset,
-                first,
-                broker_queue.stop // unit,
-                isinstance(broker_queue, BrokerBatchQueue),
-            )
-        report.snapshot = StoreSnapshot(start, end, states, self._last)
         self.log.chain.close()
         return report
 

@@ -36,6 +36,16 @@ class ChangeList(OpenFiles):
         self._kept: dict[Path, list[_Written]] | None = {} if planned and read_back else None
         self._gone: set[Path] = set()
 
+    @property
+    def net(self) -> list[Change]:
+        """The changes of each file, without those before its removal."""
+        last = {
+            change.path: number
+            for number, change in enumerate(self.made)
+            if change.what == "removed"
+        }
+        return [one for number, one in enumerate(self.made) if number >= last.get(one.path, 0)]
+
     def add(self, change: Change | _Written) -> None:
         """Make this change, or note it."""
         if self._held is not None:

@@ -1,7 +1,8 @@
 """Recovery after a crash: truncates the log after its last whole record and repairs queues and index.
 
-`strict` is this package's own mode. `broker` reproduces DefaultMessageStore#load, including its
-defects. docs/recovery.md compares the two. A plan computes the same changes, and makes none.
+A plan computes the same changes, and makes none. What a broker of a release would do when it starts
+(DefaultMessageStore#load, with its defects) is a plan only: to have it done, start the broker.
+docs/recovery.md compares the two.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,82 +24,79 @@ from rmq_store.recovery.report import RecoveryReport
 from rmq_store.recovery.strict_recovery import StrictRecovery
 
 MODES = ("strict", "broker")
+_Config = StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None
 
 
 def recover(
     path: str | os.PathLike[str],
-    config: StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    config: _Config = None,
     *,
-    mode: str = "strict",
     release: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> RecoveryReport:
     """Bring a store that was not closed cleanly into the state of a clean stop.
 
-    `mode`: "strict", or "broker" (as `release` does it). Holds the store's lock meanwhile. If it
-    crashes, the store can be recovered again. A store that was closed cleanly is only checked.
-    `progress`: in mode "strict" it receives byte counts of the log, which is read twice.
-    Raises NotAStoreError, StoreLockedError, AccessError, ForeignLogError if the log belongs to
-    another store, and UnrecoverableStoreError in mode "broker" if the broker would not start, in mode
-    "strict" if the log has no file and a queue has entries.
+    `release`: that of the broker that starts on it. Holds the store's lock meanwhile. If it crashes, the
+    store can be recovered again. A store that was closed cleanly is only checked. `progress` receives byte
+    counts of the log, which is read twice. Raises NotAStoreError, StoreLockedError, AccessError,
+    ForeignLogError if the log belongs to another store, and UnrecoverableStoreError if the log has no file
+    and a queue has entries.
     """
-    return _recovered(path, config, mode, release, progress)
+    root, given, traits = _opened(path, config, release)
+    with StoreLock(root):
+        report = recover_locked(root, given, traits, progress=progress)
+        _note_default_delays(report, config)
+        remove_abort(root)
+    return report
 
 
 def plan_recovery(
     path: str | os.PathLike[str],
-    config: StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    config: _Config = None,
     *,
     mode: str = "strict",
     release: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> RecoveryReport:
-    """What `recover` would do to the store now. Changes nothing, and takes no lock.
+    """What `recover` would do to the store now, or in mode "broker" a broker that starts on it.
 
-    Takes as long as the recovery. Raises what `recover` raises, also StoreLockedError while a process
-    holds the lock, because then the files change.
+    Changes nothing, and takes no lock. Takes as long as the recovery. Raises what `recover` raises, also
+    StoreLockedError while a process holds the lock, because then the files change, and in mode "broker"
+    UnrecoverableStoreError if the broker would not start.
     """
-    return _recovered(path, config, mode, release, progress, planned=True)
+    if mode not in MODES:
+        raise InvalidArgumentError(
+            reason=f"unknown recovery mode {mode!r}", expected=" or ".join(MODES)
+        )
+    root, given, traits = _opened(path, config, release)
+    refuse_locked(root)
+    if mode == "broker":
+        report = BrokerRecovery(root, given, traits).run()
+    else:
+        report = recover_locked(root, given, traits, progress=progress, planned=True)
+    _note_default_delays(report, config)
+    return report
 
 
-def _recovered(
-    path: str | os.PathLike[str],
-    config: Any,
-    mode: str,
-    release: str | None,
-    progress: Callable[[int], None] | None,
-    *,
-    planned: bool = False,
-) -> RecoveryReport:
-    check_mode(mode)
+def _opened(
+    path: str | os.PathLike[str], config: _Config, release: str | None
+) -> tuple[Path, StoreConfig, Dialect]:
     given, traits = StoreConfig.of(config), dialect(release)
     root = require_store(path, given)
     refuse_foreign_log(root, given)
     refuse_linked_queues(root)
-    if planned:
-        refuse_locked(root)
-    with nullcontext() if planned else StoreLock(root):
-        report = recover_locked(root, given, traits, mode, progress=progress, planned=planned)
-        # A configuration without messageDelayLevel says that the broker has the default levels.
-        report.default_delays = report.delayed_rebuilt if config is None else 0
-        if not planned:
-            remove_abort(root)
-    return report
+    return root, given, traits
 
 
-def check_mode(mode: str, *, others: tuple[str, ...] = ()) -> None:
-    """Raises InvalidArgumentError for an unknown mode."""
-    if mode not in (*MODES, *others):
-        raise InvalidArgumentError(
-            reason=f"unknown recovery mode {mode!r}", expected=" or ".join((*MODES, *others))
-        )
+def _note_default_delays(report: RecoveryReport, config: _Config) -> None:
+    """A configuration without messageDelayLevel says that the broker has the default levels."""
+    report.default_delays = report.delayed_rebuilt if config is None else 0
 
 
 def recover_locked(
     root: Path,
     config: StoreConfig,
     traits: Dialect,
-    mode: str,
     *,
     until: int | None = None,
     flushed_until: int = 0,
@@ -121,20 +118,17 @@ def recover_locked(
     before a strict recovery cuts intact records, or entries of a closed store whose log lost its end.
     """
     begun = time.monotonic()
-    changes = ChangeList(planned=planned, read_back=mode == "broker")
+    changes = ChangeList(planned=planned)
     try:
-        if mode == "broker":
-            report = BrokerRecovery(root, config, traits, changes).run()
-        else:
-            given = (root, config, traits, changes, until, flushed_until, progress)
-            report = StrictRecovery(
-                *given,
-                keeps_intact=keeps_intact,
-                cuts_intact=cuts_intact,
-                queue_database=queue_database,
-            ).run()
+        given = (root, config, traits, changes, until, flushed_until, progress)
+        report = StrictRecovery(
+            *given,
+            keeps_intact=keeps_intact,
+            cuts_intact=cuts_intact,
+            queue_database=queue_database,
+        ).run()
     finally:
         changes.close()
-    report.files = changes.made
+    report.files = changes.net
     report.seconds = time.monotonic() - begun
     return report

@@ -17,7 +17,6 @@ from rmq_store.files.changes import Change
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import SCHEDULE_TOPIC
-from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.text.sizes import counted
 
 
@@ -83,7 +82,7 @@ class RecoveryReport:
     that are older than the records before them, and what follows these, as a log that was cut leaves them.
     `entries_after_log`: of each queue, entries that lead after the log's end, and to no intact record.
     `entries_in_damage`: those that lead into `damage`. `entries_left`: entries after the new end of a queue,
-    or of the log, that mode "broker" leaves in the last file of the queue. `lacking`: a sentence for each
+    or of the log, that a broker leaves in the last file of the queue. `lacking`: a sentence for each
     thing that a store left `untouched` lacks: messages at an end of a queue, files of a queue or of the log.
     `left_out`: records that no broker lists, because earlier records have their queue offsets.
     `earlier_lives`: messages of queues whose topic was deleted and created again, from before that; no queue
@@ -122,7 +121,6 @@ class RecoveryReport:
     inner_batches: set[str] = field(
         default_factory=set, repr=False
     )  # topics, in a RocksDB database
-    snapshot: StoreSnapshot | None = field(default=None, repr=False)
 
     @property
     def bytes_cut(self) -> int:
@@ -132,7 +130,7 @@ class RecoveryReport:
     def lines_of_intact_cut(self) -> Iterator[str]:
         """Sentences about intact records behind the log's new end."""
         cut = "cut" if self.mode == "strict" else "left out"  # a broker leaves them in the file
-        done = f"are {cut} too" if self.applied else f"would be {cut} too"
+        done = "are cut too" if self.applied else f"would be {cut} too"
         if self.intact_cut:
             yield (
                 f"{self.intact_cut} intact records after log offset {self.log_end} {done}, because the one "
@@ -156,11 +154,9 @@ class RecoveryReport:
 
     def line_of_left(self) -> str:
         """A sentence about the `entries_left`, and what removes them."""
-        left = "left" if self.applied else "would be left"
         return (
-            f"{left} in the files, as by a broker: {entries_by_queue(self.entries_left)} after the new "
-            "end of the queue or of the log. The next start may list them, and verify and reads do; "
-            "rmqstore recover --apply in mode strict repairs these queues"
+            f"would be left in the files: {entries_by_queue(self.entries_left)} after the new end of the "
+            "queue or of the log. The next start may list them; rmqstore recover --apply repairs these queues"
         )
 
     def line_of_default_delays(self) -> str:

@@ -19,7 +19,7 @@ from rmq_store.config.locate import (
 )
 from rmq_store.config.rocksdb import refuse_rocksdb_config
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.errors import cannot_create, shown_path
+from rmq_store.errors import InvalidArgumentError, cannot_create, shown_path
 from rmq_store.escaping import LOG
 from rmq_store.files.changes import cut
 from rmq_store.files.journal import refuse_content, refuse_uri
@@ -27,7 +27,7 @@ from rmq_store.format.byte_layout import COMMITLOG_DIR, CONFIG_DIR, CONSUMEQUEUE
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.recovery.clean_stop import refuse_abort, refuse_unclean
-from rmq_store.recovery.recover_store import check_mode, recover_locked
+from rmq_store.recovery.recover_store import recover_locked
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.snapshot.file_sizes import geometry_found, refuse_contradiction
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
@@ -77,7 +77,10 @@ def open_store(
     until: int | None,
 ) -> WritableStore:
     """A store as its last writer or broker left it, or recovered: see StoreWriter.append_to."""
-    check_mode(recovery, others=("refuse",))
+    if recovery not in ("strict", "refuse"):
+        raise InvalidArgumentError(
+            reason=f"unknown way to recover {recovery!r}", expected="strict or refuse"
+        )
     given, traits = StoreConfig.of(config), dialect(release)
     root = require_store(path, given)
     refuse_rocksdb_config(root)
@@ -89,21 +92,15 @@ def open_store(
         if recovery == "refuse":
             refuse_abort(root)
         else:
-            report = recover_locked(root, given, traits, recovery, until=until, cuts_intact=False)
+            report = recover_locked(root, given, traits, until=until, cuts_intact=False)
             if report.entries_after_log:
                 LOG.warning("%s: %s", shown_path(str(root)), report.line_of_lost_end())
         folders = QueueFolders(root, given)
         log = CommitLog(commitlog_folders(root, given), file_size=given.mappedFileSizeCommitLog)
         refuse_unsure_files(log)
-        if recovery == "broker" and report is not None and report.snapshot is not None:
-            snapshot = report.snapshot
-        else:
-            snapshot = take_snapshot(log, folders)
-            refuse_unclean(log, folders, snapshot)
-        # A broker starts on a damaged index file; strict recovery has mended it.
-        may_be_damaged = recovery == "broker"
-        shown = geometry_found(log, folders, damaged_index=may_be_damaged)
-        known = given.with_defaults_of(shown)
+        snapshot = take_snapshot(log, folders)
+        refuse_unclean(log, folders, snapshot)
+        known = given.with_defaults_of(geometry_found(log, folders, damaged_index=False))
         refuse_contradiction(known, log, folders, snapshot)
         _clear_page_rest(log, snapshot.log_end)
         name = broker_name or known.brokerName or root.absolute().name

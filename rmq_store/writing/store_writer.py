@@ -137,7 +137,7 @@ class StoreWriter:
     ) -> StoreWriter:
         """Open a store to append after its last message; recovers one that was not closed cleanly.
 
-        `recovery`: "strict" or "broker" (see `rmq_store.recovery.recover_store`), or "refuse",
+        `recovery`: "strict" (see `rmq_store.recovery.recover_store`), or "refuse",
         which raises UncleanStoreError for a store with `abort`, an unreadable tail or records that
         are in no queue. `until`: a strict recovery truncates the log at that offset, even if whole
         records follow; a store that was closed cleanly is never truncated. Sizes that are not in

@@ -16,7 +16,7 @@ from rmq_store.admin.retention import apply_retention, plan_retention
 from rmq_store.admin.salvage import salvage
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import ForeignLogError
-from rmq_store.recovery import recover
+from rmq_store.recovery import plan_recovery, recover
 from tests.support.golden import GoldenStore, log_files, offsets, unpack, wanted
 from tests.support.running.commands import call
 
@@ -38,10 +38,9 @@ def expired(store: Path, conf: Path) -> None:
 Writer = Callable[[Path, Path], object]
 WRITERS: dict[str, Writer] = {
     "append, strict": lambda store, conf: appended(store, conf, "strict"),
-    "append, as the broker": lambda store, conf: appended(store, conf, "broker"),
     "append, refuse": lambda store, conf: appended(store, conf, "refuse"),
     "recover, strict": lambda store, conf: recover(store, conf),
-    "recover, as the broker": lambda store, conf: recover(store, conf, mode="broker"),
+    "plan, as the broker": lambda store, conf: plan_recovery(store, conf, mode="broker"),
     "retention": expired,
 }
 

@@ -51,8 +51,7 @@ def test_a_rebuild_writes_into_its_target_alone(
     assert OUTSIDE.decode() not in topics
 
 
-@pytest.mark.parametrize("mode", ["strict", "broker"])
-def test_a_recovery_writes_into_its_store_alone(tmp_path: Path, mode: str) -> None:
+def test_a_recovery_writes_into_its_store_alone(tmp_path: Path) -> None:
     golden, _ = with_hostile_topic(tmp_path)
     store = Path(golden.path)
     assert store.parent != tmp_path
@@ -62,7 +61,7 @@ def test_a_recovery_writes_into_its_store_alone(tmp_path: Path, mode: str) -> No
             path.unlink()
     (store / "abort").touch()
     (store / "checkpoint").unlink()
-    recover(golden.path, golden.conf, mode=mode)
+    recover(golden.path, golden.conf)
     assert state_of(store.parent) == before
 
 

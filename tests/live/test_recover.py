@@ -17,7 +17,7 @@ import pytest
 from rmq_store.config.broker_conf import StoreConfig, read_properties
 from rmq_store.config.topics_json import batch_topics, read_topic_configs
 from rmq_store.errors import UnrecoverableStoreError
-from rmq_store.recovery import RecoveryReport, recover
+from rmq_store.recovery import RecoveryReport, plan_recovery, recover
 from rmq_store.testing.live_broker.harness import boot_copy, read_all
 from rmq_store.testing.live_broker.java import JVM_OPENS, class_path, jdk_tool
 from rmq_store.testing.live_broker.needs import need_jars
@@ -197,7 +197,7 @@ def java(stores: list[Path], settings: dict[str, str]) -> list[dict[str, Any]]:
 
 def ours(store: Path, config: StoreConfig) -> RecoveryReport | None:
     try:
-        return recover(store, config, mode="broker", release=RELEASE)
+        return plan_recovery(store, config, mode="broker", release=RELEASE)
     except UnrecoverableStoreError:
         return None
 

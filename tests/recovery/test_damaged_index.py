@@ -9,7 +9,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.index.index_file_reader import IndexFile, list_index_files
-from rmq_store.recovery import recover
+from rmq_store.recovery import plan_recovery, recover
 from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, keys_of, unpack, user_topic
 
@@ -45,7 +45,7 @@ def test_strict_recovery_indexes_the_records_of_a_damaged_file_again(
     sizes = sizes_of(golden)
     files = sorted(Path(golden.path, "index").iterdir())
     hurt(files[-1], harm)
-    recover(golden.path, config=sizes if configured else None, release="5.3.3", mode="strict")
+    recover(golden.path, config=sizes if configured else None, release="5.3.3")
     for segment in list_index_files(Path(golden.path, "index")):
         assert IndexFile(segment).geometry is not None
     with MessageStore.open(golden.path) as store:
@@ -66,7 +66,7 @@ def test_a_recovery_as_the_broker_starts_on_a_damaged_index_file(
     sizes = sizes_of(golden)
     hurt(max(Path(golden.path, "index").iterdir()), harm)
     config = sizes if configured else None
-    report = recover(golden.path, config=config, release="5.3.3", mode="broker")
+    report = plan_recovery(golden.path, config=config, release="5.3.3", mode="broker")
     end = golden.truth[-1]["commitLogOffset"] + golden.truth[-1]["storeSize"]
     assert report.log_end == end
 
@@ -79,7 +79,7 @@ def test_strict_recovery_removes_an_index_file_that_was_never_filled(
     golden = unpack("crash-5.3.3", tmp_path)
     short = Path(golden.path, "index", "20991231235959999")
     short.write_bytes(b"\0" * size)
-    report = recover(golden.path, release="5.3.3", mode="strict")
+    report = recover(golden.path, release="5.3.3")
     assert not short.exists()
     assert (str(short), "removed") in [(file.path, file.what) for file in report.files]
     with MessageStore.open(golden.path) as store:

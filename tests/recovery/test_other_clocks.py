@@ -19,12 +19,11 @@ _MOST_NAMES = 200  # far more than the store has index files
 
 def mend(golden: GoldenStore) -> None:
     """Index the last records again, as a recovery does."""
-    recover(golden.path, release="5.5.0", mode="strict")
+    recover(golden.path, release="5.5.0")
 
 
 def append(golden: GoldenStore) -> None:
     """Fill the last file and the one after it."""
-    recover(golden.path, release="5.5.0", mode="broker")
     with MessageStore.append_to(golden.path, {"maxHashSlotNum": 200, "maxIndexNum": 400}) as store:
         for number in range(401):
             store.append({"topic": "orders", "queueId": 0, "keys": f"new-{number}", "body": b"x"})

@@ -274,9 +274,9 @@ def test_intact_records_that_are_cut_with_a_damaged_one_are_counted(
         with pytest.raises(UnrecoverableStoreError, match=f"{behind} intact records are behind"):
             MessageStore.append_to(store.path, release="5.3.3")
         assert [p.read_bytes() for p in sorted(Path(store.path, "commitlog").iterdir())] == before
-    report = recover(store.path, mode=mode, release="5.3.3")
-    assert (report.log_end, report.intact_cut) == (hurt, behind)
-    assert f"are {done} too" in str(report)
+        report = recover(store.path, release="5.3.3")
+        assert (report.log_end, report.intact_cut) == (hurt, behind)
+        assert "are cut too" in str(report)
 
 
 @pytest.mark.parametrize("number", [1, 40])
@@ -334,7 +334,7 @@ def test_it_holds_the_lock_and_takes_no_mode_that_is_none(tmp_path: Path) -> Non
     with MessageStore.create(tmp_path / "s", SMALL), pytest.raises(StoreLockedError):
         recover(tmp_path / "s")
     with pytest.raises(InvalidArgumentError, match="strict or broker"):
-        recover(tmp_path / "s", mode="lenient")
+        plan_recovery(tmp_path / "s", mode="lenient")
 
 
 def test_the_checkpoint_says_afterwards_what_is_there(tmp_path: Path) -> None:
@@ -527,20 +527,17 @@ def test_entries_that_lead_to_an_intact_record_behind_damage_are_not_lost(tmp_pa
     store = unpack("crash-5.5.0", tmp_path)
     hit, *behind = store.truth[-60:]
     flip_body_at(store, hit["commitLogOffset"])
-    report = recover(store.path, mode="broker", release="5.5.0")
+    report = plan_recovery(store.path, mode="broker", release="5.5.0")
     assert report.intact_cut == len(behind)
     assert report.entries_after_log == {QueueId(hit["topic"], hit["queueId"]): 1}
 
 
-def test_entries_that_a_recovery_as_a_broker_leaves_in_the_files_are_named(tmp_path: Path) -> None:
-    """The broker passes over them in memory alone; without `abort` they are of a log that lost its end."""
+def test_entries_that_a_broker_leaves_in_the_files_are_named(tmp_path: Path) -> None:
+    """The broker passes over them in memory alone; a recovery cuts them."""
     store = unpack("hot-5.5.0", tmp_path)
-    plan, report = (repair(store.path, mode="broker") for repair in (plan_recovery, recover))
-    assert plan.entries_left == report.entries_left == {QueueId("payments", 0): 1}
+    plan = plan_recovery(store.path, mode="broker")
+    assert plan.entries_left == {QueueId("payments", 0): 1}
     assert "would be left in the files" in str(plan)
-    assert "left in the files" in str(report)
-    assert "was cut" not in str(report)
-    assert "log-end-lost" in run("verify", store.path, expect=1)
     assert recover(store.path).entries_cut == 1
     assert "no problems found" in run("verify", store.path)
 
@@ -552,7 +549,7 @@ def test_entries_that_a_recovery_as_a_broker_leaves_in_the_files_are_named(tmp_p
         ("nommap-5.5.0", "Each such entry"),
     ],
 )
-def test_entries_that_a_recovery_as_a_broker_cuts_are_said_to_be_cut(
+def test_entries_that_a_broker_cuts_are_said_to_be_cut(
     name: str, said: str, tmp_path: Path
 ) -> None:
     store = unpack(name, tmp_path)
@@ -565,10 +562,9 @@ def test_entries_that_a_recovery_as_a_broker_cuts_are_said_to_be_cut(
     lost = min(used, 20000)
     raw[used - lost : used] = bytes(lost)
     last.write_bytes(raw)
-    plan, report = (repair(store.path, mode="broker") for repair in (plan_recovery, recover))
+    plan = plan_recovery(store.path, mode="broker")
     assert sum(plan.entries_after_log.values()) > sum(plan.entries_left.values())
     assert f"{said} would be cut, so put the file back first" in str(plan)
-    assert f"{said} was cut" in str(report)
 
 
 def test_records_from_before_the_log_was_cut_are_counted(tmp_path: Path) -> None:
@@ -576,8 +572,14 @@ def test_records_from_before_the_log_was_cut_are_counted(tmp_path: Path) -> None
     store = unpack("crash-5.5.0", tmp_path)
     hit, *behind = store.truth[-60:]
     flip_body_at(store, hit["commitLogOffset"])
-    with MessageStore.append_to(store.path, recovery="broker") as writer:
+    end = plan_recovery(store.path, mode="broker").log_end
+    (file,) = (path for path in log_files(store) if 0 <= end - int(path.name) < path.stat().st_size)
+    before = file.read_bytes()
+    with MessageStore.append_to(store.path, until=end) as writer:
         writer.append({"topic": "orders", "queueId": 0, "body": b"new"})
+    with store.open() as opened:
+        upto = opened.log_range()[1] - int(file.name)
+    file.write_bytes(file.read_bytes()[:upto] + before[upto:])
     report = rebuild(store.path, tmp_path / "rebuilt").recovery
     assert (report.intact_cut, report.older_cut) == (0, len(behind))
     assert f"{len(behind)} intact records after log offset {report.log_end}" in str(report)
@@ -658,12 +660,22 @@ def test_a_first_entry_of_another_queue_hides_no_record_before_its_own(tmp_path:
         assert not [f for f in verify(opened).findings if f.code.startswith("queue-")]
 
 
-def test_the_command_names_a_queue_that_still_lacks_a_file_in_the_middle(tmp_path: Path) -> None:
-    """A broker does not make it again."""
+def test_what_a_broker_would_do_is_a_plan_alone(tmp_path: Path) -> None:
     store = unpack("crash-5.5.0", tmp_path)
-    Path(store.path, "consumequeue/orders/1/00000000000000002000").unlink()
-    said = complaint("recover", store.path, "--method", "broker", "--apply", expect=1)
-    assert "queue orders/1 lists no message at queue offset 100 to 200" in said
+    before = store.fingerprint()
+    said = complaint("recover", store.path, "--method", "broker", "--apply", expect=2)
+    assert "to have it done, start the broker" in said
+    assert "a recovery (broker) would give" in run("recover", store.path, "--method", "broker")
+    assert store.fingerprint() == before
+
+
+def test_a_file_that_is_removed_is_not_said_to_be_extended(tmp_path: Path) -> None:
+    store = unpack("crash-5.5.0", tmp_path)
+    last = log_files(store)[-1]
+    os.truncate(last, 100)
+    for report in (plan_recovery(store.path), recover(store.path)):
+        assert [one.what for one in report.files if one.path == str(last)] == ["removed"]
+    assert not last.exists()
 
 
 def test_the_command_says_that_a_plan_does_not_look_for_what_queues_still_lack(

@@ -85,7 +85,7 @@ def test_a_short_file_of_a_store_that_was_closed_is_recovered_as_verify_says(
         assert (int(path.name) + size, int(path.name) + full) in report.damage
     with store.open() as opened:
         assert "log-file-refused" not in {one.code for one in verify(opened).findings}
-    recover(store.path, mode="broker", release="5.5.0")  # a broker starts on it
+    plan_recovery(store.path, mode="broker", release="5.5.0")  # a broker starts on it
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -242,7 +242,7 @@ def test_without_a_configuration_the_size_of_the_only_file_is_not_guessed(
     before = cut_short.fingerprint()
     words = {
         "strict": ["recover", cut_short.path, "--apply"],
-        "broker": ["recover", cut_short.path, "--apply", "--method", "broker"],
+        "broker": ["recover", cut_short.path, "--method", "broker"],
         "rebuild": ["rebuild", cut_short.path, "--to", str(tmp_path / "new")],
         "salvage": ["salvage", cut_short.path, "--to", str(tmp_path / "new")],
     }[how]

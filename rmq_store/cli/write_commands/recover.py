@@ -25,7 +25,7 @@ _WHAT_APPLY_DOES = "--apply repairs the store; then rmqstore verify says what it
     type=click.Choice(["strict", "broker"]),
     default="strict",
     show_default=True,
-    help="strict: keep as much as possible; broker: like DefaultMessageStore.",
+    help="strict: keep as much as possible; broker: what DefaultMessageStore would do, without --apply.",
 )
 @click.option("--release", help="The broker release that will start on it (default: the newest).")
 @click.option(
@@ -48,9 +48,17 @@ def recover(
     from rmq_store.recovery.recover_store import recover as mend
     from rmq_store.text.json_keys import as_json_object
 
-    do = mend if really else plan_recovery
+    if really and mode == "broker":
+        raise click.UsageError(
+            "--method broker shows what a broker would do: to have it done, start the broker. --apply "
+            "repairs the store with method strict, which keeps more"
+        )
     with Progress("recover") as progress:
-        report = do(store, broker_conf, mode=mode, release=release, progress=progress)
+        report = (
+            mend(store, broker_conf, release=release, progress=progress)
+            if really
+            else plan_recovery(store, broker_conf, mode=mode, release=release, progress=progress)
+        )
     if as_json:
         print_json(as_json_object(report.to_dict()))
     else:

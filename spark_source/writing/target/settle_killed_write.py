@@ -143,7 +143,7 @@ def _recover(begun: Begun, root: Path, config: StoreConfig, release: str | None)
     refuse_foreign_log(root, config)
     until = begun.start if begun.end is None else begun.end
     with StoreLock(root, begun.mark):  # a second attempt sees that it was this one
-        report = recover_locked(root, config, dialect(release), "strict", until=until)
+        report = recover_locked(root, config, dialect(release), until=until)
         if begun.end is not None:
             update_topics(root, dialect(release), list(report.queues), {})
         remove_abort(root)

@@ -89,7 +89,7 @@ def test_a_killed_replay_stays_apart_from_what_others_wrote_since(
 ) -> None:
     target = str(added_to.to_store)
     killed_in_the_third_wave(engine, added_to, monkeypatch)
-    with MessageStore.append_to(target, recovery="broker") as other:
+    with MessageStore.append_to(target) as other:
         other.append({"topic": "documents", "queueId": 0, "body": b"of another"})
     there = read_back(target)
     with pytest.raises(JournalError, match="another process has opened the store since"):
