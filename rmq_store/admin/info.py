@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rmq_store.admin.queue_files_missing import missing_queue_files
-from rmq_store.commitlog.compare_doubled_files import doubled_names
 from rmq_store.commitlog.log import CommitLog, open_log, unreadable_files
 from rmq_store.commitlog.misnamed_files import misnamed_files
 from rmq_store.commitlog.walk import last_from
@@ -228,9 +227,6 @@ def _written_until(log: CommitLog, segment: SegmentFile) -> int:
 
 def _damage(root: Path, log: CommitLog, first: Record | None, end: LogEnd) -> Iterator[str]:
     """What the files, both ends of the log and the checkpoint show. Reads no queue."""
-    doubled = doubled_names(log)
-    if doubled is not None:
-        yield doubled
     unreadable = unreadable_files(log)
     yield from (
         f"{shown_path(file.path)} may not be read: Permission denied" for file in unreadable

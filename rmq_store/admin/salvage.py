@@ -23,7 +23,6 @@ from rmq_store.admin.moved_records import MovedRecords
 from rmq_store.admin.topic_kinds import BATCH
 from rmq_store.arrow.column_values import hosts, stored_bodies, stored_properties, stored_topics
 from rmq_store.commitlog.check_crcs import record_crc_rows
-from rmq_store.commitlog.compare_doubled_files import doubled_files
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.misnamed_files import misnamed_files
 from rmq_store.commitlog.next_intact_record import page_rest
@@ -82,9 +81,7 @@ class SalvageReport:
     skipped: list[Skipped] = field(default_factory=list)
     skipped_ranges: int = 0
     refused: dict[str, int] = field(default_factory=dict)  # reason -> intact records not written
-    doubled: list[str] = field(default_factory=list)  # files of the log that have one name
     misnamed: list[str] = field(default_factory=list)  # files of the log with a wrong name
-    in_other_files: int = 0  # intact records of these files that were not read, and differ
     entries_after_log: dict[QueueId, int] = field(default_factory=dict)  # see RecoveryReport
     log_end: int = 0  # after the last intact record
     unread: str | None = None  # a log of another kind that the store goes on in
@@ -164,9 +161,6 @@ def salvage(
         report.entries_after_log = queues.behind(report.log_end)
         report.default_delays = report.topics[SCHEDULE_TOPIC] if config is None else 0
         report.misnamed = [f"{file}. {file.advice}" for file in misnamed_files(store.log)]
-        for file in doubled_files(store.log):
-            report.doubled.append(str(file))
-            report.in_other_files += file.differing
     return report
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from rmq_store.commitlog.doubled_files import fullest
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.record_runs import RecordRun, follow, next_record
 from rmq_store.config.broker_conf import StoreConfig
@@ -57,7 +56,7 @@ def _require_whole(decoded: Record | Gap, segment: SegmentFile, offset: int) -> 
     """
     if isinstance(decoded, Record) and offset + decoded.total_size > segment.base + segment.size:
         raise CorruptRecordError(
-            segment.shown,
+            segment.path,
             offset=LogOffset(offset),
             reason="the file ends inside the record",
             expected=f"{decoded.total_size} bytes",
@@ -93,7 +92,7 @@ class CommitLog:
         copied: bool = False,
         from_empty: bool = True,
     ) -> None:
-        """`segments`: the files; by default those in `folders`, of several with one name the fullest.
+        """`segments`: the files; by default those in `folders`.
 
         `copied`: its records are copies, which were given another physicalOffset (`decode_record`).
 
@@ -104,7 +103,7 @@ class CommitLog:
         self.chain = SegmentChain(
             folders,
             file_size=file_size,
-            segments=list_segments(folders, fullest) if segments is None else segments,
+            segments=list_segments(folders) if segments is None else segments,
             sources=sources,
             setting="mappedFileSizeCommitLog",
             place=LogOffset,
@@ -154,7 +153,7 @@ class CommitLog:
     def path_at(self, offset: int) -> str:
         """The file that holds `offset`, for messages; the folder if no file does."""
         segment = self.chain.segment_at(offset)
-        return self.chain.folders[0] if segment is None else segment.shown
+        return self.chain.folders[0] if segment is None else segment.path
 
     def record_at(self, offset: int) -> Record:
         """The record at `offset`, fully checked.
@@ -237,7 +236,7 @@ class CommitLog:
     def decoded_at(self, segment: SegmentFile, offset: int) -> Record | Gap:
         """What starts at a log offset of a file. Raises CorruptRecordError for any other bytes."""
         with self._from(offset, segment) as window:
-            decoded = decode_record(window.bytes.data, 0, offset, segment.shown, copied=self.copied)
+            decoded = decode_record(window.bytes.data, 0, offset, segment.path, copied=self.copied)
         _require_whole(decoded, segment, offset)
         return decoded
 

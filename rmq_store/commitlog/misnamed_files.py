@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from rmq_store.commitlog.compare_doubled_files import refuse_doubled
 from rmq_store.commitlog.log import CommitLog, unreadable_files
 from rmq_store.errors import (
     CorruptRecordError,
@@ -78,14 +77,13 @@ def misnamed_files(
 
 
 def refuse_unsure_files(log: CommitLog) -> None:
-    """Raise UnrecoverableStoreError for log files of one name or of a wrong one: a writer would cut them.
+    """Raise UnrecoverableStoreError for log files of a wrong name: a writer would cut them.
 
     Raises AccessError for one that may not be read.
     """
     for file in unreadable_files(log):
         denied = OSError(errno.EACCES, os.strerror(errno.EACCES))
         raise from_os_error(file.path, denied, "opening")
-    refuse_doubled(log)
     refuse_misnamed(log)
 
 

@@ -115,7 +115,7 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
         found = why.reason.partition(NO_RECORD)[2]
     front = log.chain.read(offset, min(offset + _SHOWN, log.chain.segment_end(segment))).tobytes()
     return CorruptRecordError(
-        segment.shown,
+        segment.path,
         offset=LogOffset(offset),
         reason="the bytes at this offset of the log are not a record"
         + (f" ({found})" if found else ""),

@@ -120,7 +120,7 @@ def _in_entry(log: CommitLog, segment: SegmentFile, at: int, head: EntryHead) ->
         raise found
     what, expected, actual = fault or ("body length", "that of its record", head.body_length)
     raise CorruptRecordError(
-        segment.shown,
+        segment.path,
         offset=LogOffset(at),
         reason=f"{NO_RECORD}{what} of the entry",
         expected=expected,

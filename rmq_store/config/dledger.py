@@ -161,7 +161,7 @@ def refuse_entries(segment: SegmentFile, front: bytes) -> None:
     """Raise UnsupportedStoreError if a file of `commitlog/` begins, with `front`, with a DLedger entry."""
     if EntryHead.of(front).fault_at(segment.base) is None:
         raise UnsupportedStoreError(
-            segment.shown,
+            segment.path,
             reason="this file of the CommitLog begins with an entry of DLedger: its folder looks like "
             "dledger-<dLegerSelfId>/data of a broker in DLedger mode, copied to the place of commitlog/",
             advice="Nothing was read or changed. Give the folder the place that it has in the broker's "

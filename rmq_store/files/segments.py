@@ -37,45 +37,30 @@ _LAST_BASE = 2**63 - 1 - LARGEST_FILE
 class SegmentFile:
     """One file of a chain: `base` is the stream offset of its first byte, `size` its current size.
 
-    `others`: files of the same name in other folders, which are not read. `opened`: the bytes of what is
-    no file of its own, but a part of a database; then `path` is only a name. `empty_from`: the base of the
-    first of the files before it that are all empty.
+    `opened`: the bytes of what is no file of its own, but a part of a database; then `path` is only a
+    name. `empty_from`: the base of the first of the files before it that are all empty.
     """
 
     path: str
     base: int
     size: int
-    others: tuple[SegmentFile, ...] = ()
     opened: Callable[[], Source] | None = field(default=None, compare=False, repr=False)
     empty_from: int | None = field(default=None, compare=False, repr=False)
 
-    @property
-    def shown(self) -> str:
-        """The path for messages; with the files of the same name, if there are some."""
-        if not self.others:
-            return self.path
-        others = ", ".join(shown_path(other.path) for other in self.others)
-        return f"{shown_path(self.path)} (read instead of {others})"
 
-
-Choose = Callable[[Sequence[SegmentFile]], SegmentFile]
-
-
-def list_segments(
-    folders: Sequence[str | os.PathLike[str]], choose: Choose | None = None
-) -> list[SegmentFile]:
+def list_segments(folders: Sequence[str | os.PathLike[str]]) -> list[SegmentFile]:
     """The segment files in `folders`, in stream order; skips empty files and other names.
 
-    A missing folder counts as empty. `choose`: which one is used of the files that have one name in
-    several folders; by default the first one that is not empty.
+    A missing folder counts as empty. Raises UnrecoverableStoreError for two files of one name in several
+    folders: a broker reads the one whose folder comes first in a HashSet
+    (MultiPathMappedFileQueue#load).
     """
     listed: list[SegmentFile] = []
     by_base = sorted(_files_by_base(folders).items())
     for base, files in by_base:
         file = files[0]
         if len(files) > 1:
-            file = (choose or _first_filled)(files)
-            file = replace(file, others=tuple(one for one in files if one is not file))
+            raise _of_one_name(file, files[1])
         if file.size and not listed and base > by_base[0][0]:
             file = replace(file, empty_from=by_base[0][0])
         if file.size:
@@ -83,8 +68,14 @@ def list_segments(
     return listed
 
 
-def _first_filled(files: Sequence[SegmentFile]) -> SegmentFile:
-    return next((file for file in files if file.size), files[0])
+def _of_one_name(file: SegmentFile, other: SegmentFile) -> UnrecoverableStoreError:
+    return UnrecoverableStoreError(
+        file.path,
+        reason=f"another folder of the log has a file of this name, {shown_path(other.path)}",
+        expected="one file of a name",
+        actual=f"{file.size} and {other.size} bytes",
+        advice="Find out which of the two is right, and move the other one away: a broker may read either",
+    )
 
 
 def _files_by_base(folders: Sequence[str | os.PathLike[str]]) -> dict[int, list[SegmentFile]]:

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_values import numbered_topics
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.commitlog.compare_doubled_files import contradictions
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.misnamed_files import MisnamedFile, misnamed_files
 from rmq_store.commitlog.next_intact_record import walk_to_record
@@ -131,8 +130,6 @@ class LogReader:
         # What precedes the first record of the log belongs to the range that begins with the log.
         first = self.record_start(start or 0)
         last = self.log_end if stop is None else min(self.record_start(stop), self.log_end)
-        for error in contradictions(self.log, first, last):
-            self._damaged(error)
         # The rows reader checks CRCs, and only if requested.
         ghosts = _Ghosts()
         for piece in walk(self.log, first, last, check_crc=False):

@@ -166,7 +166,7 @@ def _losses(inquiry: Inquiry) -> Iterator[Remark]:
 def _notes(inquiry: Inquiry) -> Iterator[Remark]:
     """What may be lost, or is elsewhere: what follows the log's end was perhaps written while the store was
     copied."""
-    for what in inquiry.store.opening.notes(listed=False):
+    for what in inquiry.store.opening.notes():
         yield Remark(Severity.WARNING, spoken(what), inquiry.command("verify"))
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.commitlog.compare_doubled_files import doubled_names
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.commitlog.walk import end_now, walk
@@ -266,11 +265,8 @@ class Opening:
         """Whether messages are lost or cannot be read, so that a count of the store's lacks some."""
         return any(True for _ in self.losses())
 
-    def notes(self, *, listed: bool = True) -> Iterator[str]:
-        """What may be lost, or is elsewhere. `listed`: with the files of the log that `info` names too."""
-        doubled = doubled_names(self.log) if listed else None
-        if doubled is not None:
-            yield f"{doubled}. rmqstore verify compares them"
+    def notes(self) -> Iterator[str]:
+        """What may be lost, or is elsewhere."""
         yield from self.lines_after_log()
         yield from self._tiered()
         unread = self.view.unread_database

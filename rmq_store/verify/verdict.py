@@ -28,7 +28,7 @@ SOUND, FLAWED, DAMAGED = "sound", "flawed", "damaged"
 _UNLISTED = ("queue-misses-record", "queue-missing")  # messages that no consumer gets
 _IN_QUEUES = (*_UNLISTED, "queue-dangling-entry", "queue-wrong-tags-code")
 _LOST_END = ("log-end-lost", "checkpoint-ahead")
-_IN_LOG = ("log-damaged", "log-file-missing", "log-file-misnamed", "log-file-doubled")
+_IN_LOG = ("log-damaged", "log-file-missing", "log-file-misnamed")
 
 
 @dataclass(frozen=True, slots=True)

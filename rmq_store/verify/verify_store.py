@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rmq_store.arrow.decoded_records import DecodedRecords
-from rmq_store.commitlog.compare_doubled_files import DoubledFile, doubled_files
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import empty_files
 from rmq_store.commitlog.misnamed_files import MisnamedFile, misnamed_files
@@ -272,7 +271,6 @@ class _PartCheck:
         self.listed.finish()
         self.part.unindexed += self.index.conclude(self.part.findings)
         self.part.findings.add_all(map(_misnamed, self.misnamed))
-        self.part.findings.add_all(map(_doubled, doubled_files(self.store.log, self.start)))
         return self.part
 
     def _check(self, headers: Headers) -> None:
@@ -283,16 +281,6 @@ class _PartCheck:
         part.records += len(headers)
         part.record_bytes += int(headers.total.sum())
         part.last_timestamp = max(part.last_timestamp, int(stored_at.max()))
-
-
-def _doubled(file: DoubledFile) -> Finding:
-    lost = "The messages of the other file are in no answer of rmqstore. " if file.differing else ""
-    return an_error(
-        "log-file-doubled",
-        file.used.path,
-        f"{file}. A broker loads both, and reads the one whose folder comes first in a HashSet",
-        f"{lost}Find out which of the two is right, and move the other one away",
-    )
 
 
 def _misnamed(file: MisnamedFile) -> Finding:

@@ -99,24 +99,6 @@ def test_a_number_in_a_key_does_not_say_that_a_file_is_gone(
     assert type(raised.value) is kind
 
 
-@pytest.mark.parametrize("kept", [0, 9000, 32768])
-def test_a_far_log_in_two_folders_with_a_file_of_one_name(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kept: int
-) -> None:
-    def here(uri: str, options: Any) -> tuple[Any, str]:
-        return pafs.LocalFileSystem(), uri.removeprefix("far://")
-
-    monkeypatch.setattr(remote, "file_system", here)
-    store = unpack("multipath-5.5.0", tmp_path)
-    there = next(Path(store.path).glob("commitlog-b/*"))
-    other = Path(store.path, "commitlog-a", there.name)
-    other.write_bytes(there.read_bytes()[:kept].ljust(32768, b"\0"))
-    config = {"storePathCommitLog": "commitlog-a,commitlog-b", "mappedFileSizeCommitLog": 32768}
-    with MessageStore.open(f"far://{store.path}", config=config) as far_store:
-        found = [one.record.physical_offset for one in far_store.scan() if one.record is not None]
-    assert found == [record["commitLogOffset"] for record in store.truth]
-
-
 def test_a_key_takes_a_few_requests_and_kilobytes(
     golden: Golden, far: Callable[[str], MessageStore]
 ) -> None:

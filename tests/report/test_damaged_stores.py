@@ -309,15 +309,3 @@ def test_entries_after_the_log_of_a_copied_store_are_no_error(
     assert page.done.returncode == 0
     assert "0 errors, 2 warnings" in page.done.stdout
     assert any("lacks the messages of 1 entry in 1 queue" in text for text in page.remarks)
-
-
-@pytest.mark.usefixtures("_no_plots")
-def test_a_doubled_file_of_the_log_is_an_error_once(tmp_path: Path, report: MakePage) -> None:
-    store = unpack("multipath-5.5.0", tmp_path)
-    folders = [Path(store.path, name) for name in ("commitlog-a", "commitlog-b")]
-    for file in folders[0].iterdir():
-        shutil.copy(file, folders[1])
-    conf = Path(store.path).parent / "named.conf"
-    conf.write_text(f"storePathCommitLog={','.join(map(str, folders))}\n")
-    page = report(store.path, "--broker-conf", str(conf))
-    assert len([one for one in page.remarks if str(folders[1]) in one]) == 1

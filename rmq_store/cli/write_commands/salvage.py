@@ -86,7 +86,7 @@ def salvage(
         print_json(as_json_object(report.to_dict()))
     else:
         say(f"{counted(report.messages, 'message')}, {size(report.record_bytes)}, copied to {to}")
-        for sentence in (*report.misnamed, *report.doubled, *_left_out(report.skipped)):
+        for sentence in (*report.misnamed, *_left_out(report.skipped)):
             say(sentence)
         ended = f"{report.ended_bytes} of state that has ended, " if report.ended_bytes else ""
         say(
@@ -101,7 +101,7 @@ def salvage(
             say(line_of_default_delays(report.default_delays, again=GIVE_THE_FILE))
         if report.unread is not None:
             say(f"not read: {report.unread}")
-    left_out = report.skipped_ranges or report.in_other_files or report.entries_after_log
+    left_out = report.skipped_ranges or report.entries_after_log
     if left_out or report.config_unread or report.unread is not None:
         sys.exit(EXIT_FINDINGS)
 
