@@ -176,7 +176,12 @@ class MessageStore:
 
         Raises as `open`.
         """
-        return MessageStore.open(
+        return self.opener()()
+
+    def opener(self) -> Callable[[], MessageStore]:
+        """What opens the same state of the store in another process; it raises as `open`."""
+        return partial(
+            MessageStore.open,
             self._address(),
             broker_name=self.broker_name,
             config=self.config,

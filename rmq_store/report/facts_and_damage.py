@@ -9,7 +9,7 @@ from rmq_store.admin.info import StoreInfo, facts_of
 from rmq_store.errors import StoreError, spoken
 from rmq_store.format.byte_layout import ABORT_BACKUP_FILE
 from rmq_store.markers.lock_file import was_closed
-from rmq_store.questions.answer_by_shares import ask_opened
+from rmq_store.questions.answer_by_shares import OpenedStore, ask, processes_for
 from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.report.report_scope import Inquiry, Named
 from rmq_store.report.section import Cell, Grid, Remark, Section, in_units, not_listed, number, text
@@ -105,7 +105,9 @@ def damage(inquiry: Inquiry) -> Section:
     """Damage: that which costs little to find, or all that `verify` finds."""
     section = Section("damage", "Damage", commands=[inquiry.command("verify")])
     if inquiry.verify:
-        report = ask_opened(VerifyQuestion(), inquiry.store, inquiry.progress)
+        store = inquiry.store
+        source, engine = OpenedStore(store), processes_for(store)
+        report = ask(VerifyQuestion(), source, engine, progress=inquiry.progress)
         return replace(
             section,
             about=f"The whole log was checked: {counted(report.records, 'record')}, "

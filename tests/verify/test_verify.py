@@ -20,6 +20,9 @@ from rmq_store.commitlog.walk import walk
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.format.byte_layout import INDEX_HEADER, INDEX_ITEM
 from rmq_store.format.queue_entries import QUEUE_ENTRY
+from rmq_store.questions import answer_by_shares
+from rmq_store.questions.answer_by_shares import OpenedStore, ask, processes_for
+from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.recovery import plan_recovery
 from rmq_store.verify import Finding, Severity, VerifyReport, verify
 from rmq_store.verify.findings import Findings
@@ -453,3 +456,20 @@ def test_what_waits_is_counted_from_its_first_record(golden: Golden) -> None:
         (len(wanted) - len(listed[queue]), wanted[len(listed[queue])][0])
         for queue, wanted in wanted_entries(store.truth).items()
     }
+
+
+@pytest.mark.parametrize("name", ["clean-5.5.0", "crash-5.3.3"])
+def test_processes_find_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_by_shares, "_WORTH_IT", 0)
+    store = unpack(name, tmp_path)
+    log_files(store)[1].write_bytes(bytes(1000) + log_files(store)[1].read_bytes()[1000:])
+    with store.open() as opened:
+        engine = processes_for(opened, 2)
+        assert engine is not None
+        assert engine.workers == 2
+        found = ask(VerifyQuestion(), OpenedStore(opened), engine)
+        assert found == verify(opened)
+        assert not found.nothing_wrong
+        assert processes_for(opened, 1) is None

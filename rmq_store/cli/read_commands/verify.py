@@ -10,7 +10,7 @@ import click
 from rmq_store.cli.engines import EngineArgs, Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import StoreArgs, json_option, store_command
+from rmq_store.cli.options import StoreArgs, WholeNumber, json_option, store_command
 from rmq_store.cli.printing import print_json, say
 from rmq_store.escaping import printable
 from rmq_store.text.progress import Progress
@@ -25,9 +25,17 @@ _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
 @click.command(cls=OnceCommand)
 @store_command
 @engine_options
+@click.option(
+    "--workers",
+    type=WholeNumber(min=1),
+    metavar="N",
+    help="Processes that work on files of the log, with --engine local (default: the cores of this host).",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Print every finding, and what to do about it.")
 @json_option
-def verify(at: StoreArgs, on: EngineArgs, verbose: bool, as_json: bool) -> None:
+def verify(
+    at: StoreArgs, on: EngineArgs, workers: int | None, verbose: bool, as_json: bool
+) -> None:
     """Check that log, queues, index, checkpoint and configuration agree. Changes nothing.
 
     First says what is lost, whether a broker starts on the store, and what helps most; then one line
@@ -36,20 +44,23 @@ def verify(at: StoreArgs, on: EngineArgs, verbose: bool, as_json: bool) -> None:
     --json prints one line per finding, then a summary line.
     """
     wanted = Wanted("verify", at, on)
-    if not print_findings(wanted, as_json, verbose=verbose).nothing_wrong:
+    if not print_findings(wanted, as_json, workers=workers, verbose=verbose).nothing_wrong:
         sys.exit(EXIT_FINDINGS)
 
 
-def print_findings(wanted: Wanted, as_json: bool, *, verbose: bool = False) -> VerifyReport:
+def print_findings(
+    wanted: Wanted, as_json: bool, *, workers: int | None = None, verbose: bool = False
+) -> VerifyReport:
     """Check a store and print what was found. Raises StoreError if it cannot be checked."""
     from rmq_store.markers.lock_file import lock_state
-    from rmq_store.questions.answer_by_shares import ask
+    from rmq_store.questions.answer_by_shares import ask, processes_for
     from rmq_store.questions.verify import VerifyQuestion
     from rmq_store.text.json_keys import as_json_object
     from rmq_store.verify.verify_store import count_of_problems, severities
 
     with asked_store(wanted) as asked, Progress("verify") as progress:
-        report = ask(VerifyQuestion(), asked.source, asked.engine, progress=progress)
+        engine = asked.engine or processes_for(asked.store, workers)
+        report = ask(VerifyQuestion(), asked.source, engine, progress=progress)
         lock = lock_state(asked.store.path)
     if as_json:
         for finding in report.findings:
