@@ -90,12 +90,18 @@ class Verdict:
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """What is said of it: a word and a text for each line."""
-        yield "verdict", self._state()
+        yield "verdict", self.sentence()
         yield "broker", self._broker()
         if self.help is not None:
             yield "do", f"{self.help.command}   {self.help.effect}"
 
-    def _state(self) -> str:
+    @property
+    def lacks_messages(self) -> bool:
+        """Whether messages are lost, or in the log and in no queue."""
+        return self.state == DAMAGED or self.unlisted > 0
+
+    def sentence(self) -> str:
+        """The state, and what is lost."""
         said = []
         if self.lost.messages:
             said.append(

@@ -111,7 +111,7 @@ def spec_of(given: Mapping[str, Any]) -> ReplaySpec:
     plain = {
         k: v
         for k, v in given.items()
-        if k not in ("store", "engine", "master", "as_json", "report")
+        if k not in ("store", "engine", "master", "as_json", "report", "verify")
     }
     spec = ReplaySpec(source=given["store"], **{**plain, **read})
     check(spec)

@@ -26,6 +26,7 @@ from rmqstore_jobs.running.failures import AlreadyDoneError, is_damage, is_from_
 from rmqstore_jobs.running.result_tables import JobResult
 from rmqstore_jobs.running.source_options import RareOption, advice_in_shell_words, rare_option
 from rmqstore_jobs.running.spark_engine import AUTO, ENGINES, runs_on_spark
+from rmqstore_jobs.running.verify_first import verdict_first, with_verdict
 from spark_source.options.definitions import OPTIONS
 from spark_source.options.secret import hide_secrets
 from spark_source.options.value_parsers import parse_size
@@ -147,8 +148,11 @@ class Job:
                 # Start the session before our signal handlers, because it replaces the one for SIGINT.
                 on_spark = runs_on_spark(self._name, given, needed=self.needs_spark(spec))
                 spark = self._session(given, spec) if on_spark else None
+                verdict = verdict_first(spark, given) if given["verify"] else None
                 with asked_to_stop() as should_stop:
                     answer = self.run(spark, spec, should_stop)
+                if verdict is not None:
+                    answer = with_verdict(answer, verdict)
             print_result(answer, given["as_json"], given["report"], len(warnings))
         except AlreadyDoneError as done:
             _say_that_it_is_done(done, self._name, given["as_json"])
@@ -195,7 +199,7 @@ def job(
     """A decorator that makes a job from `run` and the function that makes its spec.
 
     The function's options are the job's. All jobs also have STORE, --json, --report,
-    --checksums, --engine and --master.
+    --checksums, --verify, --engine and --master.
     """
 
     def decorate(ask: Callable[[Given], Any]) -> Job:
@@ -218,6 +222,11 @@ def job(
                 is_flag=True,
                 help="Report size and SHA-256 of every file of the store.",
             ),
+            rare_option(
+                "--verify",
+                is_flag=True,
+                help="Verify the store first. A damaged one is refused, unless --mode leaves damage out.",
+            ),
             rare_option("--report", metavar="FILE", help="Write the report as JSON to FILE too."),
             click.option(
                 "--json",
@@ -238,7 +247,7 @@ def job(
 def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) -> _Spec:
     """The spec of a job: one field for each of its own options, and `options` for those of the
     source that were given."""
-    passing = ("as_json", "report", "engine", "master", *names)
+    passing = ("as_json", "report", "engine", "master", "verify", *names)
     own = {name: value for name, value in given.items() if name not in passing}
     options = {name: given[name] for name in names if given.get(name) is not None}
     return kind(**own, options=hide_secrets(options))

@@ -46,6 +46,7 @@ class Provenance:
     options: Mapping[str, Any]
     version: str
     files: tuple[FileSum, ...] = ()  # on request
+    verified: str | None = None  # the verdict of verify, on request
 
 
 def provenance_of(
@@ -132,4 +133,5 @@ def source_rows(source: Provenance) -> Iterator[tuple[str, str]]:
     if source.files:
         size = sum(file.size for file in source.files)
         yield "files", f"{len(source.files)} with {size} bytes; --json has their SHA-256"
+    yield "verified", source.verified or "not verified"
     yield "rmqstore", source.version
