@@ -61,9 +61,9 @@ def _leading_nowhere(log: CommitLog, entries: Entries) -> int:
 def line_of_lost_end(after_log: Mapping[QueueId, int], log_end: int) -> str:
     """A sentence about entries that lead after the end of the log, and to no record, by queue."""
     return (
-        f"the log, which ends at log offset {log_end}, lacks the messages of {entries_by_queue(after_log)}. "
-        "Unless a crash lost them, or a broker wrote while the store was copied, look in a copy or a replica "
-        "for the file of the log that is missing, cut or damaged"
+        f"{entries_by_queue(after_log)} leading after the log's end at log offset {log_end}: normal after a "
+        "crash and in a copy of a running store. Else a file of the log is missing, cut or damaged: a copy "
+        "or a replica may have it"
     )
 
 

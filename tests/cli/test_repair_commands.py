@@ -71,15 +71,13 @@ def test_messages_after_the_end_of_a_log_without_its_last_file_are_named(
         found.append(call("recover", store.path))
     for done in found:
         assert done.returncode == 1
-        assert f"the messages of {'333' if left else '1,588'} entries in 17 queues" in done.stdout
-        assert "for the file of the log" in done.stdout
+        assert f"{'333' if left else '1,588'} entries in 17 queues" in done.stdout
+        assert "a copy or a replica may have it" in done.stdout
     (report,) = objects("salvage", store.path, "--to", str(tmp_path / "json"), expect=1)
     assert sum(row["entries"] for row in report["entriesAfterLog"]) == (333 if left else 1588)
     assert all({"topic", "queueId", "entries"} == row.keys() for row in report["entriesAfterLog"])
     if left:
-        assert (
-            "messages of 333 entries in 17 queues" in call("recover", store.path, "--apply").stdout
-        )
+        assert "333 entries in 17 queues" in call("recover", store.path, "--apply").stdout
 
 
 @pytest.mark.parametrize("command", COPIES)

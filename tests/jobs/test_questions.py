@@ -409,4 +409,4 @@ def test_a_job_that_logged_warnings_says_so_at_its_end(
     done = call(words[0], path, *words[1:], *target)
     (verdict,) = (line for line in done.stdout.splitlines() if "1 warning before" in line)
     assert ("no problems" in verdict or "without problems" in verdict, done.returncode) == (True, 0)
-    assert "lacks the messages of 135 entries" in done.stderr
+    assert "135 entries" in done.stderr

@@ -505,7 +505,7 @@ def test_messages_that_the_log_has_lost_at_its_end_are_counted_by_queue(
         assert report.clean
         assert report.entries_after_log == lost
         assert sum(lost.values()) == report.entries_cut
-        assert f"messages of {report.entries_cut} entries in {len(lost)} queues" in str(report)
+        assert f"{report.entries_cut} entries in {len(lost)} queues" in str(report)
     assert recover(store.path).untouched
 
 
@@ -515,7 +515,7 @@ def test_a_writer_does_not_cut_what_a_closed_store_lists_after_its_log(tmp_path:
     log_files(store)[-1].unlink()
     lock = str(Path(store.path, "lock"))  # each writer opens it
     before = {path: seen for path, seen in store.fingerprint().items() if path != lock}
-    with pytest.raises(UnrecoverableStoreError, match="lacks the messages of"):
+    with pytest.raises(UnrecoverableStoreError, match="leading after the log's end"):
         MessageStore.append_to(store.path)
     assert {path: seen for path, seen in store.fingerprint().items() if path != lock} == before
     recover(store.path)

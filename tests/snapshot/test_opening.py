@@ -197,7 +197,7 @@ def test_a_crashed_store_says_which_entries_lead_after_its_log(
         assert met == []
         said = [record.getMessage() for record in caplog.records]
         assert len(said) == 1, "once, whatever is read"
-        assert f"lacks the messages of {lost.total()} entries in {len(lost)} queues" in said[0]
+        assert f"{lost.total()} entries in {len(lost)} queues" in said[0]
         assert [f"{golden.path}: {line}" for line in store.opening.notes()] == said
 
 
