@@ -514,8 +514,8 @@ class MessageStore:
         topics: str | Sequence[str] | None = None,
         queue_ids: Collection[int] | None = None,
         *,
-        since: int | None = None,
-        until: int | None = None,
+        since: int | str | None = None,
+        until: int | str | None = None,
         columns: Sequence[str] | None = None,
         include_system_topics: bool = False,
         **how: Unpack[ReadManner],
@@ -526,10 +526,10 @@ class MessageStore:
         that a filter needs: see `rmq_store.dataset.message_dataset.MessageDataset`. It shows the state
         of this store, may be read any number of times and by several threads, also after `close`.
 
-        `topics`: one name, several, or by default all user topics. `since`, `until`: store times (ms
-        since the epoch, UTC), half-open, found by bisection like those of `rmqstore cat`. `columns`:
-        those of its schema, by default all but rawBody and the like. `keys`: only messages with one of
-        these words in KEYS or as UNIQ_KEY, by the index. The other keywords as in `read_slices`;
+        `topics`: one name, several, or by default all user topics. `since`, `until`: store times, half-open,
+        in ms since the epoch (UTC) or as texts like those of `rmqstore cat --since`, found by bisection.
+        `columns`: those of its schema, by default all but rawBody and the like. `keys`: only messages with
+        one of these words in KEYS or as UNIQ_KEY, by the index. The other keywords as in `read_slices`, but
         `log_order` is false.
 
         Raises UnknownQueueError for an unknown topic, InvalidArgumentError for an unknown column.

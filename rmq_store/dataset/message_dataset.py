@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +16,7 @@ from rmq_store.arrow.column_definitions import TIMESTAMP, arrow_schema
 from rmq_store.dataset.excluded_by_filter import implied_values, named_columns, named_texts
 from rmq_store.dataset.lazy_dataset import Fragment, LazyDataset
 from rmq_store.dataset.planned_slices import ProvenLimits, SlicePlanner
-from rmq_store.errors import nearest
+from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.escaping import LOG
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import is_system_topic
@@ -27,7 +28,7 @@ from rmq_store.search.plan_key_search import KeyPlan, plan_keys
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS, DamageInTime, Search, selected_slices
 from rmq_store.snapshot.log_slices import pieces_of
 from rmq_store.store import MessageStore
-from rmq_store.text.times import fixed_range
+from rmq_store.text.times import NotATimeError, Time, fixed_range, parse_time
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -248,8 +249,8 @@ def messages_of(
     topics: str | Sequence[str] | None = None,
     queue_ids: Collection[int] | None = None,
     *,
-    since: int | None = None,
-    until: int | None = None,
+    since: int | str | None = None,
+    until: int | str | None = None,
     columns: Sequence[str] | None = None,
     include_system_topics: bool = False,
     **how: Unpack[ReadManner],
@@ -259,8 +260,8 @@ def messages_of(
     The arguments are those of `MessageStore.messages`.
     """
     named, words = several("topics", topics), several("keys", how.get("keys"))
-    since, until = number("since", since), number("until", until)
-    since, until = fixed_range(since, until, names=("since", "until"))
+    times = _time("since", since), _time("until", until)
+    since, until = fixed_range(*times, partial(_newest, stores), names=("since", "until"))
     if words is not None:
         how["keys"] = words
     first: ReadManner = {"first_batch_rows": _FIRST_BATCH_ROWS, "log_order": False}
@@ -287,6 +288,24 @@ def messages_of(
         StorePart(store, tuple(selected_slices(store, search, CLOCK_SLACK_MS))) for store in stores
     ]
     return MessageDataset(parts, schema, asked, search, wanted)
+
+
+def _time(name: str, given: int | str | None) -> Time | None:
+    """The value of an argument that takes a time. Raises InvalidArgumentError for another."""
+    if not isinstance(given, str):
+        moment: int | None = number(name, given)
+        return moment
+    try:
+        return parse_time(given)
+    except NotATimeError as error:
+        raise InvalidArgumentError(reason=f"{name}={given!r} {error}") from None
+
+
+def _newest(stores: Sequence[MessageStore]) -> int | None:
+    """When the newest message of some stores was stored (ms)."""
+    lasts = ((store, store.snapshot().last_record) for store in stores)
+    times = (store.log.store_time_at(last) for store, last in lasts if last is not None)
+    return max((time for time in times if time is not None), default=None)
 
 
 def _has_rows_about_damage(how: ReadHow) -> bool:

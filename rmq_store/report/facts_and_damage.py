@@ -170,6 +170,8 @@ def _notes(inquiry: Inquiry) -> Iterator[Remark]:
     copied."""
     for what in inquiry.store.opening.notes():
         yield Remark(Severity.WARNING, spoken(what), inquiry.command("verify"))
+    if inquiry.store.opening.behind is not None:
+        yield Remark(Severity.NOTE, inquiry.store.opening.behind, inquiry.command("queues"))
 
 
 def _remark(inquiry: Inquiry, finding: Finding, places: int = 1) -> Remark:

@@ -37,7 +37,7 @@ from rmq_store.markers.lock_file import was_closed
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.snapshot import Fact, StoreSnapshot
 from rmq_store.snapshot.undispatched_records import guess_record
-from rmq_store.text.sizes import counted
+from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import shown_time
 
 _NEAR_END = 4 << 20  # last bytes of the log in which a clock may have been set back
@@ -276,6 +276,18 @@ class Opening:
                 f"{sum(map(len, tails))} records are in the log and in no queue file: they are listed as "
                 f"a broker's dispatch lists them. A RocksDB database may have their entries: {unread}"
             )
+
+    @property
+    def behind(self) -> str | None:
+        """How many messages and bytes the queues are behind the log; None if they are not."""
+        tails = [state.tail for state in self.snapshot.queues.values() if state.tail is not None]
+        count, total = sum(map(len, tails)), sum(int(tail.size.sum()) for tail in tails)
+        if not count:
+            return None
+        return (
+            f"{counted(count, 'message')} at the end of the log ({size(total)}) in no queue yet: a broker "
+            "lists them when it starts, and reads here give them"
+        )
 
     def _tiered(self) -> Iterator[str]:
         tiered = tiered_queues(self.view.root)

@@ -231,3 +231,17 @@ def test_a_tag_that_looks_like_several_is_said(golden: Golden) -> None:
     assert (
         "warning: 'TagA,TagB' is one tag; several are given as --tag TagA --tag TagB" in done.stderr
     )
+
+
+@pytest.mark.parametrize("name", ["hours-crash-5.5.0", "clean-5.5.0"])
+def test_what_queues_are_behind_the_log_is_counted(name: str, golden: Golden) -> None:
+    store = golden(name)
+    with store.open() as opened:
+        tails = [s.tail for s in opened.snapshot().queues.values() if s.tail is not None]
+    count = sum(map(len, tails))
+    assert bool(count) == name.startswith("hours")
+    for command in ("topics", "queues"):
+        done = call(command, store.path)
+        assert done.returncode == 0
+        said = f"{count:,} messages at the end of the log ("
+        assert (said in done.stderr) == bool(count)

@@ -632,3 +632,16 @@ def test_names_of_many_topics_are_encoded_by_those_of_a_batch(tmp_path: Path) ->
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert [row["topic"].encode() for row in rows] == [row["body"] for row in rows]
     assert sorted(row["topic"] for row in rows) == topics
+
+
+def test_times_may_be_texts(golden: Callable[[str], GoldenStore]) -> None:
+    golden_store = golden("clean-5.5.0")
+    middle = "2026-11-21T09:23:50Z"
+    at = int(datetime.fromisoformat(middle.replace("Z", "+00:00")).timestamp() * 1000)
+    with golden_store.open() as store:
+        late = store.messages(since=at).count_rows()
+        assert 0 < late < store.messages().count_rows()
+        assert store.messages(since=middle).count_rows() == late
+        assert store.messages(since="09:23:50").count_rows() == late
+        with pytest.raises(InvalidArgumentError, match="since='yesterday' is not a time"):
+            store.messages(since="yesterday")

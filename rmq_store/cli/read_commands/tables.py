@@ -188,7 +188,7 @@ def print_named(
             require_topic(opened, topic)
         with reading(name, opened):
             found = TABLES[name].of(opened)
-            lacks_some = opened.opening.has_losses
+            lacks_some, behind = opened.opening.has_losses, opened.opening.behind
             of_topics = name == "topics"
             unread = of_topics and opened.view.topics.problem is not None
             absent = of_topics and not opened.view.topics.has_file
@@ -205,6 +205,8 @@ def print_named(
     shown = _SHOWN.get(name)
     there = [column for column in shown or () if column in found.column_names]
     print_table(found, as_json, columns=there or None, kept=_KEPT.get(name, ()))
+    if behind is not None and name in ("topics", "queues"):
+        say(behind, err=True)
     if absent:
         say("there is no topics.json: perm is not known, nor topics without a queue", err=True)
     if unknown:
