@@ -103,7 +103,7 @@ class CommitLog:
         self.chain = SegmentChain(
             folders,
             file_size=file_size,
-            segments=list_segments(folders) if segments is None else segments,
+            segments=_listed(folders, entries) if segments is None else segments,
             sources=sources,
             setting="mappedFileSizeCommitLog",
             place=LogOffset,
@@ -414,6 +414,16 @@ class CommitLog:
         with self.window_of(segment) as window:
             found = next_record(window, base, start - base, stop - base, stored_from)
         return None if found is None else base + found
+
+
+def _listed(folders: Sequence[str | Path], entries: Sequence[str | Path]) -> list[SegmentFile]:
+    """The files of the log. A DLedger log that overlaps the other one is refused later, by its name."""
+    framed = {os.fspath(folder) for folder in entries}
+    plain = [folder for folder in folders if os.fspath(folder) not in framed]
+    found = {
+        file.base: file for file in (*list_segments(entries), *list_segments(plain, unique=True))
+    }
+    return [found[base] for base in sorted(found)]
 
 
 def open_log(root: Path, config: StoreConfig) -> CommitLog:

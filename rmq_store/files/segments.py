@@ -48,18 +48,20 @@ class SegmentFile:
     empty_from: int | None = field(default=None, compare=False, repr=False)
 
 
-def list_segments(folders: Sequence[str | os.PathLike[str]]) -> list[SegmentFile]:
+def list_segments(
+    folders: Sequence[str | os.PathLike[str]], *, unique: bool = False
+) -> list[SegmentFile]:
     """The segment files in `folders`, in stream order; skips empty files and other names.
 
-    A missing folder counts as empty. Raises UnrecoverableStoreError for two files of one name in several
-    folders: a broker reads the one whose folder comes first in a HashSet
+    A missing folder counts as empty. With `unique`, raises UnrecoverableStoreError for two files of one
+    name in several folders: a broker reads the one whose folder comes first in a HashSet
     (MultiPathMappedFileQueue#load).
     """
     listed: list[SegmentFile] = []
     by_base = sorted(_files_by_base(folders).items())
     for base, files in by_base:
         file = files[0]
-        if len(files) > 1:
+        if unique and len(files) > 1:
             raise _of_one_name(file, files[1])
         if file.size and not listed and base > by_base[0][0]:
             file = replace(file, empty_from=by_base[0][0])

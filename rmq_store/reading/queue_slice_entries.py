@@ -22,6 +22,7 @@ from rmq_store.loops import queue_entries
 from rmq_store.reading.query import Query
 
 _MASK32 = 0xFFFFFFFF
+_MOST_MESSAGES = 32_767  # of an entry
 
 
 class EntriesOfQueues(Protocol):
@@ -167,8 +168,16 @@ class WantedEntries:
                 return entries, end
         end = int(entries.log_offset[-1] + entries.size[-1])
         if self._query.unwrap_batches and self._view.is_batch(part.queue):
-            entries = _each_message(entries, part)
+            entries = _each_message(self._countable(part, entries), part)
         return entries, end
+
+    def _countable(self, part: QueueSlice, entries: Entries) -> Entries:
+        """The entries without those that claim more messages than one can: batchSize is a Java short."""
+        large = entries.count > _MOST_MESSAGES
+        for row in np.flatnonzero(large).tolist():
+            entry = entries.listed_at(part.queue, row)
+            self._damaged(too_many(self._view.folder(part.queue), entry), entry)
+        return entries.take(~large) if large.any() else entries
 
     def _report_missing_files(self, part: QueueSlice, entries: Entries) -> Entries:
         """The entries without the places of missing files, of which each range is reported once.
@@ -223,6 +232,17 @@ def leads_nowhere(folder: str, entry: ListedAt, log_end: int, why: str) -> Corru
         reason=f"{what} in queue {entry.name}",
         expected=f"a record before log offset {log_end}",
         actual=f"log offset {entry.log_offset}, size {entry.size}",
+        advice="Read with on_damage to skip it",
+    )
+
+
+def too_many(folder: str, entry: ListedAt) -> CorruptQueueError:
+    """The error of an entry, or of an undispatched record, that claims to be of too many messages."""
+    return CorruptQueueError(
+        folder,
+        offset=QueueOffset(entry.queue_offset),
+        reason=f"an inner batch of queue {entry.name} claims to have {entry.messages:,} messages",
+        expected=f"at most {_MOST_MESSAGES:,}",
         advice="Read with on_damage to skip it",
     )
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
@@ -24,7 +26,7 @@ from rmq_store.commitlog.walk import end_now, walk
 from rmq_store.config.dledger import DATA, dledger_folders, members_in
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.errors import AccessError, InvalidArgumentError, StoreError
-from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR
+from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR, RECORD_HEAD
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import list_index_files, open_index_files
@@ -381,7 +383,11 @@ def _unreached(piece: AfterEnd) -> Finding:
 
 
 def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:
-    known = _LOG_FINDINGS.get(extent.gap) if extent.gap is not None else None
+    gap = extent.gap
+    if gap is Gap.GHOST and not _is_left_over(store, extent):
+        gap = Gap.DAMAGED
+        extent = replace(extent, gap=gap, reason="a record whose physicalOffset is wrong")
+    known = _LOG_FINDINGS.get(gap) if gap is not None else None
     if known is None:
         return
     severity, code, meaning, advice = known
@@ -408,6 +414,16 @@ def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:
             stop - base,
         )
     )
+
+
+def _is_left_over(store: MessageStore, ghost: Extent) -> bool:
+    """Whether a record that names another place was there once: it has expired, or is there now too."""
+    chain, size = store.log.chain, ghost.stop - ghost.start
+    raw = chain.read(ghost.start, ghost.stop)
+    named = int(raw[: RECORD_HEAD.itemsize].view(RECORD_HEAD)[0]["physical_offset"])
+    if named < store.log_range()[0]:
+        return True
+    return store.log.is_record(named, size) and np.array_equal(raw, chain.read(named, named + size))
 
 
 def _has_empty_file(store: MessageStore, extent: Extent) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rmq_store import MessageStore, QueueId
+from rmq_store import MessageStore, QueueId, StoreError
+from rmq_store.reading import queue_slice_entries
 from tests.support.golden import GoldenStore, unpack
 
 UNIT, BASE_AT = 46, 28  # bytes of a unit, and where its first queue offset is
@@ -55,3 +57,22 @@ def test_the_order_of_reads_does_not_matter(
     assert first[0] == first[1][inside[0] : inside[1]]
     places = [log_offset for _, log_offset in first[1]]
     assert [n for n, place in enumerate(places) if place < 0] == list(range(*hurt))
+
+
+def test_an_entry_that_claims_too_many_messages_is_damage(
+    golden: Callable[[str], GoldenStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No record is opened, so its count alone decides how many rows there are."""
+    most = 4
+    monkeypatch.setattr(queue_slice_entries, "_MOST_MESSAGES", most)
+    with golden("clean-5.5.0").open() as store:
+        (part,) = store.view.ranges_of(["inner"])
+        entries = store.entries(part.queue, part.start, part.stop)
+        met: list[StoreError] = []
+        rows = store.read_batches(
+            "inner", columns=["queueOffset"], unwrap_batches=True, on_damage=met.append
+        ).read_all()
+    large = entries.count > most
+    assert 0 < large.sum() < len(entries)
+    assert rows.num_rows == entries.count[~large].sum()
+    assert [error.entry.messages for error in met if error.entry] == entries.count[large].tolist()

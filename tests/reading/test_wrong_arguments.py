@@ -27,7 +27,7 @@ def store(golden: Callable[[str], GoldenStore]) -> Iterator[MessageStore]:
         (lambda s: s.messages(topics=5), "topics is a text, or several (found 5)"),
         (lambda s: s.messages(topics=["orders", 5]), "topics is a text, or several"),
         (lambda s: s.messages(keys=5), "keys is a text, or several"),
-        (lambda s: s.messages(since="today"), "since is a whole number (found 'today')"),
+        (lambda s: s.messages(since="today"), "since='today' is not a time"),
         (lambda s: s.messages(queue_ids=["a"]), "queue_ids is a whole number, or several"),
         (lambda s: s.read_batches(5), "topics is a text, or several"),
         (lambda s: s.read_batches(topic="orders"), "a read has no option 'topic'"),
