@@ -275,7 +275,7 @@ def _checkpointed(root: Path) -> int | None:
     return min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
 
 
-_NOT_COMPARED = "not compared with the log"
+_NOT_VERIFIED = "not verified: rmqstore verify STORE"
 _MORE_QUEUES = " with files; rmqstore queues also counts those that only the log has so far"
 
 
@@ -311,7 +311,7 @@ def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
             if info.queues is None
             else [
                 ("topics", f"{info.topics} with queues, and {info.systemTopics} system topics"),
-                ("queues", f"{info.queues}{'' if info.closed else _MORE_QUEUES}; {_NOT_COMPARED}"),
+                ("queues", f"{info.queues}{'' if info.closed else _MORE_QUEUES}; {_NOT_VERIFIED}"),
             ]
         ),
         ("index files", str(info.indexFiles)),

@@ -247,7 +247,7 @@ class LocalReplay(ReplayCall):
             # As above: the report has the reason, and the same command continues.
             self.stopped_by = f"writing Parquet failed: {self._failure(error)}"
             return
-        written = counts.pop(PARQUET, 0)  # none where a selection has lost queues alone
+        written = counts.pop(PARQUET, 0)  # no share, no count
         if self.spec.to_store is None:
             self.counts.update(counts)
             self.counts[MATCHED] = written

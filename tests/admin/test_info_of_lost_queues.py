@@ -68,7 +68,7 @@ def test_missing_files_of_queues_are_damage(
     (info,) = objects("info", path, expect=1)
     assert info["damage"] == [line.format(path) for line in said]
     assert info["queuesCompared"] is False
-    assert "; not compared with the log" in run("info", path, expect=1)
+    assert "; not verified: rmqstore verify STORE" in run("info", path, expect=1)
 
 
 def test_verify_agrees_that_a_closed_store_without_queue_files_has_lost_them(

@@ -119,6 +119,7 @@ def test_every_option_of_a_jobs_own_is_in_its_spec(
             "report",
             "engine",
             "master",
+            "verify",
             "help",
         ):
             rest = [] if option.required else needed

@@ -73,7 +73,7 @@ def test_info_says_that_a_store_that_was_not_closed_may_have_more_queues(
 ) -> None:
     crashed = unpack_kind("rocksdb-crash-5.5.0", tmp_path)
     more = "with files; rmqstore queues also counts those that only the log has so far"
-    unseen = "not compared with the log"
+    unseen = "not verified: rmqstore verify STORE"
     assert dict(facts_of(store_info(crashed.path)))["queues"] == f"0 {more}; {unseen}"
     clean = store_info(golden("clean-5.5.0").path)
     assert dict(facts_of(clean))["queues"] == f"17; {unseen}"
