@@ -86,8 +86,8 @@ class Reput:
                 while not self._closing.is_set() and self.dispatch_some():
                     pass
             except Exception as error:  # any error: otherwise callers would wait for a dead thread
-                self._broken = True
                 self._failed(error)
+                self._broken = True
                 with self._done:
                     self._done.notify_all()
                 return

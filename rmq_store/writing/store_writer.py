@@ -44,7 +44,6 @@ from rmq_store.writing.append_messages import (
 from rmq_store.writing.dispatcher import Dispatcher
 from rmq_store.writing.encoded_records import EncodedRecords
 from rmq_store.writing.flush import Flusher, GroupCommit, WrittenSoFar
-from rmq_store.writing.long_polling import Arrivals
 from rmq_store.writing.open_for_writing import WritableStore, make_store, open_store
 from rmq_store.writing.reput import RETRIES, Reput
 from rmq_store.writing.times_back import TimesBack
@@ -73,7 +72,7 @@ class StoreWriter:
         self._closed = False
         self._log_start = snapshot.log_start
         ends = {queue: state.max_offset for queue, state in snapshot.queues.items()}
-        self._offsets, self._arrivals = QueueCounters(ends), Arrivals(ends)
+        self._offsets = QueueCounters(ends)
         self._min_offsets = {queue: state.min_offset for queue, state in snapshot.queues.items()}
         self._declared: dict[str, dict[str, Any]] = {}
         self._log_files = OpenFiles(warm=bool(config.warmMapedFileEnable))
@@ -186,7 +185,6 @@ class StoreWriter:
     def _fail(self, error: BaseException) -> None:
         """Stop all further writing, because the content of the disk is no longer known."""
         self._failed = True
-        self._arrivals.wake_all()
 
     def follow_in_background(self, *, retries: int = RETRIES, retry_seconds: float = 1.0) -> None:
         """Let a thread that follows the log write queue and index entries from now on.
@@ -214,30 +212,6 @@ class StoreWriter:
         """The log range that may be dispatched: with SYNC_FLUSH only flushed records, as in a broker."""
         end = self._log.end if self._group_commit is None else self._group_commit.flushed_to
         return self._log_start, end
-
-    @property
-    def dispatch_behind_bytes(self) -> int:
-        """Bytes of the log without queue and index entries yet (dispatchBehindBytes)."""
-        if self._reput is not None:
-            return max(0, self._log.end - self._reput.position)
-        return self._dispatcher.bytes_taken
-
-    def wait_for_arrival(
-        self, topic: str, queue_id: int, offset: int, timeout: float | None = None
-    ) -> bool:
-        """Wait at most `timeout` seconds until a queue has a message at `offset`; returns whether
-        it has.
-
-        Reproduces the broker's long polling (PullRequestHoldService). Raises ReadOnlyStoreError if
-        the store is closed or fails meanwhile.
-        """
-
-        def begin() -> None:
-            if self._reput is None:
-                self.dispatch()
-
-        queue = QueueId(topic, queue_id)
-        return self._arrivals.wait(queue, offset, timeout, begin, self._check_open)
 
     # --- current state ------------------------------------------------------------------------------
 
@@ -318,8 +292,6 @@ class StoreWriter:
             self._flusher.note(physic=timestamp)
         if self._reput is not None:
             self._reput.wake()
-        elif self._arrivals.waiting:
-            self.dispatch()
 
     def append_batch(
         self,
@@ -376,9 +348,13 @@ class StoreWriter:
             raise ReadOnlyStoreError(self.path, reason=reason, advice=advice)
 
     def dispatch(self) -> None:
-        """Write queue and index entries of all appended records; `close` does it too."""
+        """Write queue and index entries of all appended records; `close` does it too.
+
+        Raises ReadOnlyStoreError if the thread of `follow_in_background` could not.
+        """
         if self._reput is not None:
             self._reput.catch_up()
+            self._check_open()
             return
         with self._appending, self._failing():
             self._dispatcher.write_taken()
@@ -393,12 +369,11 @@ class StoreWriter:
             raise
 
     def _listed(self, ends: Mapping[QueueId, int]) -> None:
-        """Update counters and wake waiting threads after queues were written up to these ends."""
+        """Update counters after queues were written up to these ends."""
         with self._appending:  # appending threads use the same counters
             self._offsets.raise_to(ends)
             for queue in ends:
                 self._min_offsets.setdefault(queue, 0)
-        self._arrivals.note(ends)
 
     def flush(self) -> None:
         """Dispatch all appended records, flush everything to the disk, and update the checkpoint."""
@@ -455,10 +430,10 @@ class StoreWriter:
         if self._closed:
             return
         try:
-            if not self._failed:
-                self.dispatch()
             if self._reput is not None:
                 self._reput.stop()
+            elif not self._failed:
+                self.dispatch()
             self._closed = True
             self._flusher.stop()
             self._dispatcher.close()
@@ -469,7 +444,6 @@ class StoreWriter:
         finally:
             self._closed = True
             self._lock.release()
-            self._arrivals.wake_all()
 
     def _finish(self) -> None:
         update_topics(self.path, self.dialect, list(self._offsets), self._declared)

@@ -1,11 +1,10 @@
-"""From the log to queue and index: inline and by a thread, with failures, waits and light queues."""
+"""From the log to queue and index: inline and by a thread, with failures and light queues."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -42,39 +41,17 @@ def test_a_thread_that_follows_leaves_what_writing_inline_leaves(tmp_path: Path)
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_a_reader_can_wait_for_a_message(background: bool, tmp_path: Path) -> None:
+def test_dispatched_messages_are_in_the_files_of_their_queues(
+    background: bool, tmp_path: Path
+) -> None:
     with MessageStore.create(tmp_path / "s", SMALL) as store:
         if background:
             store.follow_in_background()
         append_many(store, 10)
-        assert store.wait_for_arrival("orders", 0, 0, timeout=30)
-        assert not store.wait_for_arrival("orders", 0, 50, timeout=0.01)
-        seen: list[bool] = []
-        end = store.max_offset("orders", 1)
-        waiter = threading.Thread(
-            target=lambda: seen.append(store.wait_for_arrival("orders", 1, end, timeout=30))
-        )
-        waiter.start()
-        store.append({"topic": "orders", "queueId": 1, "body": b"late"})
-        waiter.join()
-        assert seen == [True]
-        with MessageStore.open(
-            tmp_path / "s"
-        ) as reader:  # it is in the queue's file, not only said
+        store.dispatch()
+        with MessageStore.open(tmp_path / "s") as reader:
             state = reader.snapshot().queues[QueueId("orders", 1)]
-            assert (state.file_stop, state.tail) == (end + 1, None)
-
-
-def test_undispatched_records_are_reported_in_bytes(tmp_path: Path) -> None:
-    with MessageStore.create(tmp_path / "s", SMALL) as store:
-        append_many(store, 5)
-        assert store.dispatch_behind_bytes == store.log_range()[1]
-        store.dispatch()
-        assert store.dispatch_behind_bytes == 0
-        store.follow_in_background()
-        append_many(store, 5, first=5)
-        store.dispatch()
-        assert store.dispatch_behind_bytes == 0
+        assert (state.file_stop, state.tail) == (store.max_offset("orders", 1), None)
 
 
 def test_entries_that_fail_are_tried_again_and_never_doubled(
@@ -114,7 +91,7 @@ def test_after_all_retries_the_store_takes_no_more_and_is_recovered(
         patch.setattr(os, "pwrite", broken)
         store.append(one_message(0))
         with pytest.raises(ReadOnlyStoreError, match="recovers"):
-            store.wait_for_arrival("orders", 0, 0, timeout=60)
+            store.dispatch()
         with pytest.raises(ReadOnlyStoreError):
             store.append(one_message(1))
         store.close()
@@ -134,7 +111,7 @@ def test_an_unexpected_error_ends_the_dispatch_visibly(
     store.follow_in_background(retries=2, retry_seconds=0)
     store.append(one_message(0))
     with pytest.raises(ReadOnlyStoreError, match="recovers"):
-        store.wait_for_arrival("orders", 0, 0, timeout=60)
+        store.dispatch()
     store.close()
     assert (tmp_path / "s/abort").exists()
 
