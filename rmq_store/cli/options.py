@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from datetime import tzinfo
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +17,14 @@ from rmq_store.cli.shell_words import in_shell_words
 from rmq_store.errors import StoreError, spoken, spoken_as
 from rmq_store.escaping import printable
 from rmq_store.files.remote.uri_filesystem import local_path
-from rmq_store.text.times import NotATimeError, Time, fixed_range, fixed_time, parse_time
+from rmq_store.text.times import (
+    NotATimeError,
+    Time,
+    fixed_range,
+    fixed_time,
+    parse_time,
+    parse_zone,
+)
 
 if TYPE_CHECKING:
     from rmq_store.store import MessageStore
@@ -176,6 +184,14 @@ def time(text: str) -> Time:
         return parse_time(text)
     except NotATimeError as error:
         raise click.BadParameter(f"{text!r} {error}.") from None
+
+
+def zone(text: str) -> tzinfo:
+    """The type of an option that takes a time zone. Raises click.BadParameter for an unknown one."""
+    try:
+        return parse_zone(text)
+    except NotATimeError as error:
+        raise click.BadParameter(f"{text!r} {error}") from None
 
 
 def time_in(store: MessageStore, given: Time | None) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timezone, tzinfo
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +22,8 @@ from rmq_store.search.log_by_time import log_offsets_since, times_in_order
 from rmq_store.search.log_partitions import bytes_between, offset_steps
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import Row, all_ranges
-from rmq_store.tables.usage_damage import DAY_MS, usage_row, usage_rows
+from rmq_store.tables.usage_damage import usage_row, usage_rows
+from rmq_store.text.times import DAY_MS
 
 _ENTRIES_A_SHARE = 4_000_000
 _ENTRIES_AT_ONCE = 1 << 16
@@ -116,12 +117,15 @@ class UsageQuestion:
 
     `days_by_log`: a day begins where the log reaches it, which is fast for many queues. That differs from
     the table `usage` only where the broker's clock jumped back over midnight.
+
+    `zone`: of the days; those by the log are in UTC.
     """
 
     ranges: Ranges | None = None
     largest: int = 0
     most_of_a_queue: int | None = None
     days_by_log: bool = False
+    zone: tzinfo = timezone.utc
 
     def plan(self, store: MessageStore) -> list[Ranges]:
         """Queue ranges, about a million entries per share."""
@@ -155,7 +159,7 @@ class UsageQuestion:
                 if days is not None and most is not None:
                     rows += estimated_days(store, part, days, most)
                 else:
-                    rows += usage_rows(store, [part], most)
+                    rows += usage_rows(store, [part], most, self.zone)
                 large += _large_messages(store, [self._newest(store, part)], self.largest)
             large = heapq.nsmallest(self.largest, large, _size)
         progress(self.weight(share))

@@ -436,6 +436,6 @@ def _advice(text: str) -> str:
     hint = _HINT.search(text)
     if "disabled by configuration" in text:
         return "--files lets a query read and write other files"
-    if 'option "TimeZone"' in text:
+    if re.search(r"\bTimeZone\b", text):
         return "--zone is the time zone of days and hours in a query"
     return "Views: messages, and the tables of rmqstore table" if hint is None else hint[1]

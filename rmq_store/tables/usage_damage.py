@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import date, timedelta
+from datetime import date, timedelta, timezone, tzinfo
 
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueSlice
@@ -12,17 +12,20 @@ from rmq_store.reading.damage_modes import record_size
 from rmq_store.search.log_partitions import bytes_between
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import DAY, FLAG, INT, LONG, TEXT, Row, Table, all_ranges, columns
+from rmq_store.text.times import day_of, start_of_day
 from rmq_store.verify.errors_of_part import errors_of_part
 from rmq_store.verify.verify_store import log_parts
 
-DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1)
 
 
 def usage_rows(
-    store: MessageStore, ranges: Iterable[QueueSlice], counted: int | None = None
+    store: MessageStore,
+    ranges: Iterable[QueueSlice],
+    counted: int | None = None,
+    zone: tzinfo = timezone.utc,
 ) -> Iterator[Row]:
-    """Rows of the table `usage`: one for each range and day of store time (UTC).
+    """Rows of the table `usage`: one for each range and day of store time, in `zone`.
 
     `counted`: the bytes of a row with more messages are estimated from samples; by default of none.
     """
@@ -30,14 +33,14 @@ def usage_rows(
         at = part.start
         while at < part.stop:
             stored = store.view.store_time(part.queue, at)
-            day = 0 if stored is None else stored // DAY_MS
+            day = None if stored is None else day_of(stored, zone)
             upto = part.stop
-            if stored is not None:
-                behind = store.first_since(part.queue, (day + 1) * DAY_MS)
+            if day is not None:
+                behind = store.first_since(part.queue, start_of_day(day + 1, zone))
                 upto = min(part.stop, behind) if behind > at else part.stop
             exact = upto - at if counted is None else counted
             size = bytes_between(store, part.queue, at, upto, exact)
-            yield usage_row(part.cut(at, upto), None if stored is None else day, size)
+            yield usage_row(part.cut(at, upto), day, size)
             at = upto
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, time, timedelta, timezone, tzinfo
+from zoneinfo import ZoneInfo, available_timezones
 
-from rmq_store.errors import InvalidArgumentError
+from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.escaping import LOG
 
 TIME_FORMS = (
@@ -15,12 +16,13 @@ TIME_FORMS = (
     "before it"
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_DAY_ZERO = _EPOCH.toordinal()
 LATEST_MS = 61_851_600_000_000
 """The last time that is a datetime in every zone, and as long before 1970 (year 10): ms."""
 LEAST_MS = 10**11  # March 1973: before any broker, and as seconds after any
 MOST_MS = 10**14  # the year 5138; microseconds of today are more
-_DAY_MS = 86_400_000
-_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": _DAY_MS}
+DAY_MS = 86_400_000
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": DAY_MS}
 
 
 class NotATimeError(ValueError):
@@ -48,7 +50,7 @@ class RelativeTime:
                 advice="Give milliseconds since 1970 or ISO 8601",
             )
         if self.of_day is not None:
-            return newest - newest % _DAY_MS + self.of_day
+            return newest - newest % DAY_MS + self.of_day
         assert self.ago is not None
         if self.ago > newest:
             raise InvalidArgumentError(
@@ -166,6 +168,34 @@ def _iso_of(ms: int) -> str:
 def in_utc(at: datetime, digits: str = "milliseconds") -> str:
     """A moment as ISO 8601 in UTC, with a Z; one without a zone is in the zone of this process."""
     return at.astimezone(timezone.utc).isoformat(timespec=digits).replace("+00:00", "Z")
+
+
+def parse_zone(name: str) -> tzinfo:
+    """A time zone by its IANA name. Raises NotATimeError for one that this machine does not know."""
+    if name == "UTC":
+        return timezone.utc  # known without a database of zones
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, LookupError):
+        known = nearest(name, available_timezones() | {"UTC"})
+        raise NotATimeError(f"is no time zone that this machine knows. {known}") from None
+
+
+def day_of(ms: int, zone: tzinfo) -> int:
+    """The day of a time, since 1970; in UTC for a time that no datetime has."""
+    try:
+        return (_EPOCH + timedelta(milliseconds=ms)).astimezone(zone).date().toordinal() - _DAY_ZERO
+    except OverflowError:
+        return ms // DAY_MS
+
+
+def start_of_day(day: int, zone: tzinfo) -> int:
+    """The time (ms) at which a day since 1970 begins; in UTC for a day that no datetime has."""
+    try:
+        midnight = datetime.combine(_EPOCH + timedelta(days=day), time.min, zone)
+    except OverflowError:
+        return day * DAY_MS
+    return (midnight - _EPOCH) // timedelta(milliseconds=1)
 
 
 def iso_time(ms: int | None) -> str:

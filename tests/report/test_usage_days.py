@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -15,7 +16,7 @@ from rmq_store.format.queue_entries import Entries
 from rmq_store.questions.answer_by_shares import ask_opened
 from rmq_store.questions.usage import DaysOfLog, UsageQuestion, rows_of_days
 from rmq_store.tables.table import Row
-from tests.support.golden import GoldenStore
+from tests.support.golden import GoldenStore, in_a_queue, messages_in
 from tests.support.stores import SMALL, one_message
 
 DAY_MS = 86_400_000
@@ -74,6 +75,22 @@ def test_each_day_has_its_messages(
     )
     assert found == wanted
     assert len({day for _, _, day in wanted}) > 1 or name == "hours-crash-5.5.0"
+
+
+@pytest.mark.parametrize("zone", ["Asia/Shanghai", "Pacific/Honolulu", "America/St_Johns"])
+@pytest.mark.parametrize("name", ["hours-crash-4.9.7", "clean-5.5.0"])
+def test_days_are_those_of_a_zone(
+    name: str, zone: str, golden: Callable[[str], GoldenStore]
+) -> None:
+    store = golden(name)
+    with store.open() as opened:
+        rows = ask_opened(replace(USUAL, zone=ZoneInfo(zone)), opened).by("day")
+    records = {r["commitLogOffset"]: r for r in store.truth if in_a_queue(r)}.values()
+    wanted: Counter[date] = Counter()
+    for record in records:
+        stored = datetime.fromtimestamp(record["storeTimestamp"] / 1000, ZoneInfo(zone))
+        wanted[stored.date()] += messages_in(record)
+    assert {row["day"]: row["messages"] for row in rows} == wanted
 
 
 @pytest.mark.parametrize("name", ["clean-5.3.3", "expired-5.5.0"])

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime
+from zoneinfo import ZoneInfo
+
 import pytest
 
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.text.times import NotATimeError, RelativeTime, fixed_time, parse_time
+from rmq_store.text.times import (
+    DAY_MS,
+    NotATimeError,
+    RelativeTime,
+    day_of,
+    fixed_time,
+    parse_time,
+    parse_zone,
+    start_of_day,
+)
 
 NEWEST = 1795253026_123  # 2026-11-21T09:23:46.123Z
 MIDNIGHT = 1795219200_000
@@ -70,3 +82,37 @@ def test_a_relative_time_needs_a_message_and_stays_after_1970() -> None:
     far = parse_time("-99999999999999999999d")
     with pytest.raises(InvalidArgumentError, match="before 1970"):
         fixed_time(far, lambda: NEWEST)
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("America/Sao_Paulo", date(2018, 11, 1)),  # 4 November begins at 01:00
+        ("America/Sao_Paulo", date(2018, 2, 15)),  # 17 February ends an hour later
+        ("America/Havana", date(2026, 10, 30)),  # 1 November has its first hour twice
+        ("Australia/Lord_Howe", date(2026, 10, 1)),
+        ("Asia/Shanghai", date(2026, 11, 20)),
+    ],
+)
+def test_days_of_a_zone_follow_its_clock(name: str, first: date) -> None:
+    zone = parse_zone(name)
+    begin = int(datetime(first.year, first.month, first.day, tzinfo=ZoneInfo(name)).timestamp())
+    for ms in range(begin * 1000, begin * 1000 + 7 * DAY_MS, 900_000):
+        day = datetime.fromtimestamp(ms / 1000, ZoneInfo(name)).date()
+        assert day_of(ms, zone) == (day - date(1970, 1, 1)).days
+        assert start_of_day(day_of(ms, zone), zone) <= ms < start_of_day(day_of(ms, zone) + 1, zone)
+
+
+@pytest.mark.parametrize("ms", [-(2**63), -(10**15), 253_402_300_799_999, 10**15, 2**63 - 1])
+def test_days_beyond_the_calendar_are_those_of_utc(ms: int) -> None:
+    day = day_of(ms, parse_zone("Pacific/Kiritimati"))
+    assert day == ms // DAY_MS
+    assert start_of_day(day + 1, parse_zone("Pacific/Kiritimati")) == (day + 1) * DAY_MS
+
+
+def test_an_unknown_zone_is_refused_with_the_nearest() -> None:
+    with pytest.raises(NotATimeError, match="'Asia/Shanghai'"):
+        parse_zone("asia/shangai")
+    for name in ("../etc/passwd", "", "/etc/localtime", "Asia"):
+        with pytest.raises(NotATimeError):
+            parse_zone(name)

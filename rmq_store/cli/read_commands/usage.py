@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import date
+from datetime import date, tzinfo
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +20,7 @@ from rmq_store.cli.options import (
     time_options,
     time_range,
     topics_option,
+    zone,
 )
 from rmq_store.cli.printing import print_json, print_rows, say
 from rmq_store.text.progress import Progress
@@ -59,6 +60,15 @@ _BY = {
     metavar="N",
     help="Only the N largest (default: all; of messages 20).",
 )
+@click.option(
+    "--zone",
+    "zone_of_days",
+    type=zone,
+    metavar="ZONE",
+    default="UTC",
+    show_default=True,
+    help="Time zone of the days, such as Asia/Shanghai.",
+)
 @engine_options
 @json_option
 def usage(
@@ -68,6 +78,7 @@ def usage(
     begin: Time | None,
     end: Time | None,
     top: int | None,
+    zone_of_days: tzinfo,
     on: EngineArgs,
     as_json: bool,
 ) -> None:
@@ -88,7 +99,7 @@ def usage(
     with asked_store(wanted) as asked, Progress("usage", unit="messages") as progress:
         ranges = ranges_in(asked.store)
         most = (top or _LARGEST) if by == _MESSAGE else 0
-        question = UsageQuestion(ranges, most)
+        question = UsageQuestion(ranges, most, zone=zone_of_days)
         found = ask(question, asked.source, asked.engine, progress=progress)
         lacks_some = asked.store.opening.has_losses
     if by == _MESSAGE:

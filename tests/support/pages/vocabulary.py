@@ -41,6 +41,7 @@ MEANINGS = {
     "--group": Meaning("this consumer group; for `traces` also a producer group"),
     "--since": Meaning("messages stored at this time or later", "startingTimestamp"),
     "--until": Meaning("messages stored before this time", "endingTimestamp"),
+    "--zone": Meaning("days and hours of this time zone; UTC without it"),
     "--state": Meaning("messages or transactions in this state"),
     "--system": Meaning("include system topics", "includeSystemTopics"),
     "--limit": Meaning("stop after so many rows"),
