@@ -97,7 +97,7 @@ def run(
         tables={"of whom": dead.groups, "the newest": dead.newest},
         numbers=numbers,
         source=provenance_of(
-            spark, plan.store, looked_in, {**spec.options, **asked}, checksums=spec.checksums
+            spark, plan, looked_in, {**spec.options, **asked}, checksums=spec.checksums
         ),
         seconds=round(time.monotonic() - began, 3),
         problems=() if resent is None else resent.problems,

@@ -369,7 +369,7 @@ class _Export:
             },
             source=provenance_of(
                 self.spark,
-                self.plan.store,
+                self.plan,
                 (part for wave in self.written for part in (r.slice for r in wave.ranges)),
                 dict(self.spec.options),
                 checksums=self.spec.checksums,

@@ -88,7 +88,7 @@ class ReplayCall:
             problems.append(f"{selected:,} messages were selected, but {read:,} were read")
         source = provenance_of(
             self.spark,
-            self.plan.store,
+            self.plan,
             self.plan.ranges,
             self.spec.asked(),
             checksums=self.spec.checksums,

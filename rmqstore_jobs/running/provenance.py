@@ -16,7 +16,8 @@ from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueSlice
 from rmq_store.tables import TABLES
 from rmq_store.text.progress import Progress
-from spark_source.planning.pinned_plan import PinnedStore
+from rmq_store.text.times import shown_time
+from spark_source.planning.pinned_plan import PinnedStore, ReadPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,26 +52,32 @@ class Provenance:
 
 def provenance_of(
     spark: SparkSession | None,
-    pinned: PinnedStore,
+    plan: ReadPlan,
     ranges: Iterable[QueueSlice],
     options: Mapping[str, Any],
     *,
     checksums: bool = False,
 ) -> Provenance:
-    """The provenance of a pinned store and the queue ranges read. Several ranges of a queue become
-    one, from first to last. `checksums`: of every file of the store too. Raises the errors of that."""
+    """The provenance of the store of a plan, and the queue ranges read. Several ranges of a queue become
+    one, from first to last; times among the options are those of the plan. `checksums`: of every file
+    of the store too. Raises the errors of that."""
     queues: dict[str, dict[int, tuple[int, int]]] = {}
     for part in ranges:
         of_topic = queues.setdefault(part.queue.topic, {})
         start, stop = of_topic.get(part.queue.queue_id, (part.start, part.stop))
         of_topic[part.queue.queue_id] = (min(start, part.start), max(stop, part.stop))
-    snapshot = pinned.snapshot
+    pinned, snapshot = plan.store, plan.store.snapshot
+    since, until = plan.asked.times
+    times = {"startingTimestamp": since, "since": since, "endingTimestamp": until, "until": until}
     return Provenance(
         store=real_path(pinned.path),
         broker_name=pinned.broker_name,
         log_range=(snapshot.log_start, snapshot.log_end),
         queues=queues,
-        options=options,
+        options={
+            name: value if value is None or (ms := times.get(name)) is None else shown_time(ms)
+            for name, value in options.items()
+        },
         version=version("rmqstore"),
         files=tuple(_sums_of(spark, _files_of_store(pinned))) if checksums else (),
     )

@@ -176,10 +176,11 @@ def test_checksums_of_the_source_and_the_report_as_json(
     store = golden(NAME)
     words = [store.path, "--to", str(tmp_path / "out"), "--topic", "payments"]
     words += ["--broker-conf", store.conf, "--checksums", "--report", str(tmp_path / "report.json")]
-    assert main(words) == EXIT_OK
+    assert main([*words, "--since", "09:23"]) == EXIT_OK
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))
     source = report["source"]
     assert source["options"]["topic"] == "payments"
+    assert source["options"]["startingTimestamp"] == "2026-11-21T09:23:00.000Z"
     assert source["queues"]["payments"]["0"][0] == 0
     files = {one["path"]: one["sha256"] for one in source["files"]}
     on_disk = [path for path in Path(store.path).rglob("*") if path.is_file()]
