@@ -11,10 +11,11 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import Protocol, TypeVar
 
 from rmq_store.errors import AccessError
+from rmq_store.escaping import LOG
 from rmq_store.store import MessageStore
 from rmq_store.text.progress import Progress
 
@@ -109,7 +110,7 @@ class Processes:
         alone = sys.platform == "linux" and threading.active_count() == 1
         context = get_context("fork" if alone else "spawn")
         try:
-            with ProcessPoolExecutor(self.workers, context, _open, (opened,)) as pool:
+            with ProcessPoolExecutor(self.workers, context, _start, (opened,)) as pool:
                 parts = pool.map(partial(_work, question), shares)
                 for share, part in zip(shares, parts, strict=True):
                     progress(question.weight(share))
@@ -118,7 +119,7 @@ class Processes:
             raise AccessError(
                 None,
                 reason="a process that worked on a part of the store was killed, perhaps for want of memory",
-                advice="Work in this process alone: --workers 1",
+                advice="Run it again with more memory free; rmqstore verify --workers 1 needs the least",
             ) from broken
 
 
@@ -131,15 +132,30 @@ def processes_for(store: MessageStore, workers: int | None = None) -> Processes 
     return None if count < 2 or end - start < _WORTH_IT else Processes(count)
 
 
-_opened: MessageStore  # in a worker of Processes
+_opener: Callable[[], MessageStore]  # in a worker of Processes
+_opened: MessageStore | None = None  # there too, from the first share on
 
 
-def _open(opener: Callable[[], MessageStore]) -> None:
-    global _opened
-    _opened = opener()
+def _start(opener: Callable[[], MessageStore]) -> None:
+    global _opener
+    _opener = opener
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work for ever."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(question: Question[Share, Part, Answer], share: Share) -> Part:
+    global _opened
+    if _opened is None:
+        LOG.disabled = True  # the parent has said what opening says
+        _opened = _opener()
+        LOG.disabled = False
     return question.work(_opened, share, ignore)
 
 

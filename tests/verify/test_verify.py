@@ -7,6 +7,8 @@ import os
 import random
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -473,3 +475,34 @@ def test_processes_find_the_same(
         assert found == verify(opened)
         assert not found.nothing_wrong
         assert processes_for(opened, 1) is None
+
+
+_KILLED = """
+import sys, threading
+from rmq_store import MessageStore
+from rmq_store.questions import answer_by_shares
+
+class Waits:
+    def plan(self, store): return [1, 2]
+    def weight(self, share): return 1
+    def merge(self, store, parts): return parts
+    def work(self, store, share, progress):
+        print("working", flush=True)
+        threading.Event().wait()
+
+with MessageStore.open(sys.argv[1]) as store:
+    answer_by_shares.ask(
+        Waits(), answer_by_shares.OpenedStore(store), answer_by_shares.Processes(2)
+    )
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+def test_processes_end_with_the_one_that_started_them(golden: Callable[[str], GoldenStore]) -> None:
+    """They hold its output open: it ends when the last of them has ended."""
+    command = [sys.executable, "-c", _KILLED, golden("clean-5.5.0").path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "working\n"
+        process.kill()
+        process.communicate(timeout=120)
