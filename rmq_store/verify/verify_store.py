@@ -28,7 +28,7 @@ from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.errors import AccessError, InvalidArgumentError, StoreError
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR, RECORD_HEAD
 from rmq_store.format.queues import QueueId
-from rmq_store.format.record import Gap
+from rmq_store.format.record import Gap, Record, decode_record
 from rmq_store.index.index_file_reader import list_index_files, open_index_files
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.as_broker_queues import refused_files
@@ -417,13 +417,23 @@ def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:
 
 
 def _is_left_over(store: MessageStore, ghost: Extent) -> bool:
-    """Whether a record that names another place was there once: it has expired, or is there now too."""
+    """Whether a record that names another place was there once: it has expired, and no queue lists it
+    here; or it is there now too."""
     chain, size = store.log.chain, ghost.stop - ghost.start
     raw = chain.read(ghost.start, ghost.stop)
     named = int(raw[: RECORD_HEAD.itemsize].view(RECORD_HEAD)[0]["physical_offset"])
-    if named < store.log_range()[0]:
-        return True
+    if 0 <= named < store.log_range()[0]:
+        record = decode_record(raw.tobytes(), 0, named)
+        return not (isinstance(record, Record) and _is_listed_at(store, record, ghost.start))
     return store.log.is_record(named, size) and np.array_equal(raw, chain.read(named, named + size))
+
+
+def _is_listed_at(store: MessageStore, record: Record, log_offset: int) -> bool:
+    queue = QueueId(record.topic.decode("utf-8", "replace"), record.queue_id)
+    state = store.snapshot().queues.get(queue)
+    if state is None or not state.min_offset <= record.queue_offset < state.max_offset:
+        return False
+    return store.log_offset_of(queue, record.queue_offset) == log_offset
 
 
 def _has_empty_file(store: MessageStore, extent: Extent) -> bool:

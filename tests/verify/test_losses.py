@@ -13,7 +13,7 @@ from rmq_store import MessageStore, QueueId
 from rmq_store.errors import StoreError
 from rmq_store.format.queue_entries import QUEUE_ENTRY
 from rmq_store.verify import Finding, Severity, verify
-from tests.support.golden import GoldenStore, Truth, unpack, wanted
+from tests.support.golden import GoldenStore, Truth, log_files, unpack, wanted
 
 WIDTH = QUEUE_ENTRY.itemsize
 ORDERS, LIGHT = QueueId("orders", 0), QueueId("%LMQ%all", 0)
@@ -156,3 +156,27 @@ def test_verify_names_exchanged_files(tmp_path: Path) -> None:
     other.write_bytes(mine)
     named = [f for f in verify_of(golden) if "was copied, renamed or exchanged" in f.meaning]
     assert {Path(finding.path).name for finding in named} == {"0", "1"}
+
+
+@pytest.mark.parametrize("named", [-1, 5])
+def test_a_listed_record_that_names_an_expired_place_is_lost(named: int, tmp_path: Path) -> None:
+    """What a file had before it was used again has such places too, and no queue lists it there."""
+    golden = unpack("expired-5.5.0", tmp_path)
+    record = next(r for r in golden.by_queue[ORDERS] if r["commitLogOffset"] in kept_of(golden))
+    (file,) = [f for f in log_files(golden) if 0 <= record["commitLogOffset"] - int(f.name) < SIZE]
+    raw = bytearray(file.read_bytes())
+    at = record["commitLogOffset"] - int(file.name) + 28
+    raw[at : at + 8] = named.to_bytes(8, "big", signed=True)
+    file.write_bytes(raw)
+    with golden.open() as store:
+        report = verify(store)
+    assert (report.verdict.lost.messages, report.verdict.lost.queues) == (1, 1)
+
+
+SIZE = 65536  # bytes of a file of its log
+
+
+def kept_of(golden: GoldenStore) -> set[int]:
+    """The log offsets of records in files that are left."""
+    first = min(int(file.name) for file in log_files(golden))
+    return {r["commitLogOffset"] for r in golden.truth if r["commitLogOffset"] >= first}
