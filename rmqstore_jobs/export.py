@@ -299,7 +299,8 @@ class _Export:
             written=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             table=self.spec.format,
         )
-        done, damaged = self.target.write(ExportRead.of(self.plan, pieces), wave)
+        read = ExportRead.of(self.plan, pieces, is_first=not self.written)
+        done, damaged = self.target.write(read, wave)
         self._compare(pieces, done, damaged)
         self.written.append(done)
 

@@ -42,6 +42,11 @@ def read_share(
     if another store took the place of the plan's meanwhile.
     """
     with store.of_one_store():
+        if share.reports:
+            for error in reported_errors(plan, share, store):
+                damage.take_damage(error)
+            yield from damage.rows(columns)
+            return
         batches = read_messages(plan, share, store, columns, damage, log_order=log_order)
         for batch in batches:
             if batch.num_rows:
@@ -61,10 +66,6 @@ def read_messages(
 ) -> Iterator[pa.RecordBatch]:
     """The messages of one share; batches may be empty. `damage` takes the errors of the others."""
     asked = plan.asked
-    if share.reports:
-        for error in reported_errors(plan, share, store):
-            damage(error)
-        return
     checks_bodies = bool(_BODIES.intersection(columns))
     first_rows = None if plan.is_wave else _FIRST_BATCH_ROWS
     how: ReadHow = {

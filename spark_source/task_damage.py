@@ -30,7 +30,11 @@ class DamageHandler(DamageTaker):
             if self._asked.fail_on_data_loss:
                 raise _data_loss(error) from error
             self.count(DataLossError.code, error)
-            return
+        else:
+            self.take_damage(error)
+
+    def take_damage(self, error: StoreError) -> None:
+        """Take an error that is not about expired messages."""
         if self._asked.mode == FAILFAST:
             raise error
         self.damaged += 1

@@ -47,11 +47,11 @@ def _leads_into(store: MessageStore, queue: QueueId, start: int, stop: int) -> b
 def _not_listed(
     store: MessageStore, queue: QueueId, count: int, queue_offset: int, log_offset: int
 ) -> StoreError:
-    there = queue in store.snapshot().queues
+    lists = "does not list" if queue in store.snapshot().queues else "has no files to list"
     return CorruptQueueError(
         queue_folder(store, queue),
-        reason=f"queue {queue.name} {'does not list' if there else 'has no files, and there is'} "
-        f"{counted(count, 'record')} of it in the log; the first has log offset {log_offset}",
+        reason=f"queue {queue.name} {lists} {counted(count, 'record')} of it in the log; the first has log "
+        f"offset {log_offset}",
         advice=_ADVICE,
         entry=ListedAt(*queue, queue_offset, log_offset, 0, count),
     )

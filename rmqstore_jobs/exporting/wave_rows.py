@@ -27,15 +27,18 @@ class ExportRead:
 
     plan: ReadPlan
     columns: tuple[str, ...]
+    verifies: bool | None
 
     @classmethod
-    def of(cls, plan: ReadPlan, pieces: Sequence[QueueSlice]) -> ExportRead:
-        """The rows of `pieces`, with the columns that a target needs."""
+    def of(cls, plan: ReadPlan, pieces: Sequence[QueueSlice], *, is_first: bool) -> ExportRead:
+        """The rows of `pieces`, with the columns that a target needs. verifyQueue verifies the whole log,
+        with the first wave."""
         names = plan.asked.columns or DEFAULT_NAMES
         needed = (*_NEEDED, CORRUPT) if plan.asked.mode == PERMISSIVE else _NEEDED
         columns = (*names, *(name for name in needed if name not in names))
         asked = replace(plan.asked, split_by=BY_LOG)
-        return cls(replace(plan, ranges=tuple(pieces), asked=asked, is_wave=True), columns)
+        wave = replace(plan, ranges=tuple(pieces), asked=asked, is_wave=True)
+        return cls(wave, columns, None if is_first else False)
 
     @property
     def schema(self) -> pa.Schema:
@@ -49,7 +52,7 @@ class ExportRead:
         """The shares with their numbers, and those that report what is missing."""
         plan = QueryPlan((self.plan,))
         shares = shares_of(plan, self.columns)
-        return list(enumerate((*shares, *reporting_shares(plan))))
+        return list(enumerate((*shares, *reporting_shares(plan, verify=self.verifies))))
 
     def batches(
         self, store: MessageStore, share: Share, damage: DamageHandler

@@ -78,10 +78,11 @@ def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Sha
     return again
 
 
-def reporting_shares(plan: QueryPlan, *, verify: bool = False) -> list[Share]:
+def reporting_shares(plan: QueryPlan, *, verify: bool | None = None) -> list[Share]:
     """Shares that report what is missing; none for a sound store.
 
-    One with what opening a store saw, and with verifyQueue, or `verify`, one for each part of the log.
+    One with what opening a store saw, and with `verify`, by default that of verifyQueue, one for each part
+    of the log.
     """
     shares: list[Share] = []
     for number, of_store in enumerate(plan.stores):
@@ -90,7 +91,8 @@ def reporting_shares(plan: QueryPlan, *, verify: bool = False) -> list[Share]:
         with of_store.store.open() as store:
             opening = store.opening
             lost = tuple(opening.errors(opening.ends_in(of_store.ranges)))
-            parts = log_parts(store) if verify or of_store.asked.verify_queue else []
+            verifies = of_store.asked.verify_queue if verify is None else verify
+            parts = log_parts(store) if verifies else []
         shares += [Share(number, lost=lost)] if lost else []
         shares += [Share(number, verifies=part) for part in parts]
     return shares

@@ -238,6 +238,33 @@ def test_damage_that_is_left_out_is_a_problem(
     assert all("RMQSTORE_" in row["corruptRecord"] for row in about)
 
 
+@pytest.mark.parametrize(
+    ("lost", "places"), [("payments", 2 * 4), ("orders/0/00000000000000000000", 2)]
+)
+def test_verify_queue_tells_once_what_the_files_of_a_queue_have_lost(
+    engine: SparkSession | None, tmp_path: Path, lost: str, places: int
+) -> None:
+    """For each queue and file of the log, however many waves there are. Nothing of it has expired: the log
+    has the messages."""
+    store = unpack(NAME, tmp_path)
+    path = Path(store.path, "consumequeue", lost)
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    told = []
+    for number, wave in enumerate(("8g", "100k")):
+        words = [store.path, "--to", str(tmp_path / f"out-{number}"), "--broker-conf", store.conf]
+        words += ["--verify-queue", "--mode", "DROPMALFORMED", "--wave-bytes", wave]
+        report = tmp_path / f"{number}.json"
+        assert main([*words, "--report", str(report)]) == EXIT_NOT_ALL
+        told.append(json.loads(report.read_text("utf-8"))["problems"])
+    assert told[0] == told[1]
+    assert [problem.split(",")[0] for problem in told[0]] == [
+        f"places that were left out because of damage: {places}"
+    ]
+
+
 @pytest.mark.parametrize("mode", ["DROPMALFORMED", "PERMISSIVE"])
 @pytest.mark.parametrize("lost", ["consumequeue/orders/0/00000000000000002000", None])
 def test_later_runs_say_what_an_earlier_one_left_out(
