@@ -30,10 +30,10 @@ _NO_QUEUE = "NO_SUCH_QUEUE"
 _OFFSETS_A_SHARE = 500
 _LOSSES = {
     LOST: "unconsumed messages expired in {}",
-    LOST_ENTRIES: "no consumer gets messages of {} that the log has: their entries are lost, and the lag "
-    "lacks them or counts what cannot be read. rmqstore rebuild lists them in a new store",
-    LOST_RECORDS: "the log has lost messages that wait in {}: a file of it is missing, empty, cut, damaged "
-    "or misnamed. rmqstore verify says which one; look for it in a copy or a replica",
+    LOST_ENTRIES: "the entries of messages that wait in {} are in no file of the queue, so no consumer gets "
+    "them. rmqstore rebuild lists in a new store what the log has",
+    LOST_RECORDS: "messages that wait in {} are in no file of the log, or after its end. rmqstore verify "
+    "says what is missing; look for it in a copy or a replica",
 }
 _PROBLEMS = _LOSSES | {
     NOT_KNOWN: "whether {} may be read is not known: topics.json cannot be read",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,47 +34,6 @@ def conf(store: GoldenStore, *folders: str, **more: str) -> str:
     return str(path)
 
 
-def zeros(raw: bytes) -> bytes:
-    return bytes(len(raw))
-
-
-def nothing(raw: bytes) -> bytes:
-    return b""
-
-
-def cut(raw: bytes) -> bytes:
-    return raw[: len(raw) // 3]
-
-
-def started(raw: bytes) -> bytes:
-    """The file as it was when a third was written: the rest is zeros."""
-    return cut(raw).ljust(len(raw), b"\0")
-
-
-def of_another_place(raw: bytes) -> bytes:
-    """A file of records that were written at other log offsets."""
-    changed, at = bytearray(raw), 0
-    while (size := struct.unpack_from(">i", changed, at)[0]) > 91:
-        struct.pack_into(">q", changed, at + 28, struct.unpack_from(">q", raw, at + 28)[0] + SIZE)
-        at += size
-        if at + 8 > len(raw):
-            break
-    return bytes(changed)
-
-
-def without_its_start(raw: bytes) -> bytes:
-    return bytes(1000) + raw[1000:]
-
-
-def without_some(raw: bytes) -> bytes:
-    return raw[:20_100] + bytes(900) + raw[21_000:]
-
-
-LEFTOVERS: list[Callable[[bytes], bytes]] = [
-    *(zeros, nothing, cut, started, of_another_place, without_its_start, without_some)
-]
-
-
 def in_both(store: GoldenStore) -> tuple[Path, Path]:
     """The file of the log with records at FILE, and the place for one of its name beside it."""
     there = next(Path(store.path).glob(f"commitlog-*/{FILE}"))
@@ -97,22 +54,6 @@ def check_all_is_read(store: GoldenStore, with_conf: str, tmp_path: Path) -> Non
         )
     )
     assert said["messages"] == len(store.truth)
-
-
-def findings(store: GoldenStore, with_conf: str) -> list[dict[str, Any]]:
-    lines = objects("verify", store.path, "--broker-conf", with_conf, expect=1)
-    return [line for line in lines if "code" in line]
-
-
-def read_all(path: str, with_conf: str, source: str) -> None:
-    with MessageStore.open(path, broker_conf=with_conf) as opened:
-        reads = (
-            opened.read_log()
-            if source == "commitlog"
-            else opened.read_batches(include_system_topics=True)
-        )
-        for _ in reads:
-            pass
 
 
 @pytest.mark.parametrize("kept", [SIZE, SIZE // 3, 0])
