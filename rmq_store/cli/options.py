@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import tzinfo
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -65,6 +65,25 @@ class StoreArgs:
         )
         warn_of(opened)
         return opened
+
+    def each(self, others: Sequence[str] = ()) -> list[StoreArgs]:
+        """One for each store of STORE and of others, which may be patterns, with a name of its own.
+
+        Raises InvalidArgumentError for a pattern that matches none, click.UsageError for an option that
+        is for one store.
+        """
+        from rmq_store.config.several_stores import expanded, names_of, without_repeats
+
+        found = without_repeats([path for one in (self.store, *others) for path in expanded(one)])
+        if len(found) == 1:
+            return [replace(self, store=found[0])]
+        if self.broker_conf or self.broker_name:
+            raise click.UsageError(
+                f"--broker-conf and --broker-name are for one store, and there are {len(found)}"
+            )
+        return [
+            StoreArgs(path, None, name) for path, name in zip(found, names_of(found), strict=True)
+        ]
 
 
 def bundled(name: str, kind: type, *options: Callable[[Any], Any]) -> Callable[[_F], _F]:

@@ -31,7 +31,7 @@ _OFFSETS_A_SHARE = 500
 _LOSSES = {
     LOST: "unconsumed messages expired in {}",
     LOST_ENTRIES: "the entries of messages that wait in {} are in no file of the queue, so no consumer gets "
-    "them. rmqstore rebuild lists in a new store what the log has",
+    "these. rmqstore rebuild lists them in a new store, as far as the log has them",
     LOST_RECORDS: "messages that wait in {} are in no file of the log, or after its end. rmqstore verify "
     "says what is missing; look for it in a copy or a replica",
 }

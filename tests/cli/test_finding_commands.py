@@ -16,6 +16,7 @@ from rmq_store.format.sys_flag import SysFlag
 from tests.support.expected import as_rows, expected
 from tests.support.golden import (
     GoldenStore,
+    Truth,
     bodies_of,
     in_a_queue,
     log_files,
@@ -36,6 +37,33 @@ def test_find_by_key_gives_what_the_truth_has(store: GoldenStore) -> None:
         rows = objects("find", store.path, "--key", key)
         assert sorted(row["commitLogOffset"] for row in rows) == by_key[key], key
     objects("find", store.path, "--key", "no such key", expect=1)
+
+
+def test_a_pattern_finds_in_several_stores(golden: Golden, tmp_path: Path) -> None:
+    stores = {"a": golden("clean-5.5.0"), "b": golden("clean-4.9.7")}
+    for name, store in stores.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "store").symlink_to(store.path)
+    wanted = [
+        [name, one["properties"]["KEYS"]]
+        for name, store in stores.items()
+        for one in expected_of(store, "orders")
+        if one["properties"].get("KEYS")
+    ]
+    pattern = str(tmp_path / "*" / "store")
+    words = ("find", pattern, "--topic", "orders")
+    rows = objects(*words)
+    assert [[row["brokerName"], row["keys"]] for row in rows if row["keys"]] == wanted
+    limit = len(rows) - 1
+    assert objects(*words, "--limit", str(limit)) == rows[:limit]
+    lines = run(*words, "--limit", "1").splitlines()
+    assert [line.split("\t")[:2] for line in lines] == [["a", "orders"]]
+    assert "in 2 stores" in call("find", pattern, "--key", "NO_SUCH_ORDER").stderr
+
+
+def expected_of(store: GoldenStore, topic: str) -> list[Truth]:
+    """The records of a topic in its queues, in the order of the log."""
+    return [one for one in store.truth if one["topic"] == topic and in_a_queue(one)]
 
 
 @pytest.mark.parametrize("name", ["clean-5.5.0", "clean-5.3.3", "clean-5.1.1"])

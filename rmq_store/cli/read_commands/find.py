@@ -6,12 +6,14 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from rmq_store.cli.exit_codes import EXIT_FAILED, EXIT_FINDINGS
 from rmq_store.cli.messages import (
+    TEXT_COLUMNS,
     Damage,
     MessageForm,
     MessagePrinter,
@@ -84,11 +86,13 @@ def find(
     raw: bool,
     form: MessageForm,
 ) -> None:
-    """Print the messages that match all given options. Exit code 1 if none match."""
+    """Print the messages that match all given options. Exit code 1 if none match.
+
+    STORE may be a pattern such as '/data/*/store': column brokerName names the store of a message.
+    """
     from rmq_store.search.find_messages import find as search_for
     from rmq_store.search.queue_selection import Search
 
-    names = form.names()
     conditions = (topics, queue_ids, keys, tags, properties, begin, end, text)
     if message_id is not None and any(conditions):
         raise click.UsageError("--id names one message; leave out the other conditions")
@@ -97,32 +101,42 @@ def find(
             "find needs something to search for, such as --topic, --key or --since, or --limit N; "
             "cat prints a whole topic"
         )
-    damage = Damage(skip_damaged)
-    with damage, at.open() as opened, Progress("find") as progress:
-        search = Search(
-            list(topics) or None,
-            queue_ids or None,
-            *time_range(opened, begin, end),
-            tags=tags,
-            properties=dict(map(_name_and_value, properties)),
-            text=None if text is None else _in_charset(text, form.charset),
-            include_system_topics=system,
-            keys=keys,
-            unwrap_batches=not raw,
-        )
-        words = [*keys, *([] if message_id is None else [message_id])]
-        # What a look-up cannot read says nothing of what it finds.
-        on_damage = damage if skip_damaged or words else None
-        batches = (
-            search_for(opened, search, names, on_damage, progress)
-            if message_id is None
-            else _by_id(opened, message_id, names, on_damage, raw)
-        )
-        count = MessagePrinter(form).print(batches, limit, progress)
-        gone = "" if count else "".join(where_it_was(opened, word, topics) for word in words)
-        leads_to = "" if count else _id_leads_to(opened, message_id)
+    stores = at.each()
+    if len(stores) > 1 and form.columns is None and not form.as_json:
+        form = replace(form, columns=f"brokerName,{TEXT_COLUMNS}")
+    names, printer, damage = form.names(), MessagePrinter(form), Damage(skip_damaged)
+    words = [*keys, *([] if message_id is None else [message_id])]
+    # What a look-up cannot read says nothing of what it finds.
+    on_damage = damage if skip_damaged or words else None
+    count, where = 0, ""
+    with damage, Progress("find") as progress:
+        for one in stores:
+            with one.open() as opened:
+                search = Search(
+                    list(topics) or None,
+                    queue_ids or None,
+                    *time_range(opened, begin, end),
+                    tags=tags,
+                    properties=dict(map(_name_and_value, properties)),
+                    text=None if text is None else _in_charset(text, form.charset),
+                    include_system_topics=system,
+                    keys=keys,
+                    unwrap_batches=not raw,
+                )
+                batches = (
+                    search_for(opened, search, names, on_damage, progress)
+                    if message_id is None
+                    else _by_id(opened, message_id, names, on_damage, raw)
+                )
+                count += printer.print(batches, None if limit is None else limit - count, progress)
+                if not count and len(stores) == 1:
+                    where = _id_leads_to(opened, message_id)
+                    where += "".join(where_it_was(opened, word, topics) for word in words)
+            if count == limit:
+                break
     if not count:
-        say(f"rmqstore: no message found{leads_to}{gone}", err=True)
+        several = f" in {len(stores)} stores" if len(stores) > 1 else ""
+        say(f"rmqstore: no message found{several}{where}", err=True)
     damage.conclude(EXIT_FINDINGS if skip_damaged or count else EXIT_FAILED)
     if not count:
         sys.exit(EXIT_FINDINGS)

@@ -141,19 +141,11 @@ def _given_sql(query: str | None, parquet: Path | None) -> str | None:
 
 @contextmanager
 def _opened(at: StoreArgs, others: Sequence[str]) -> Iterator[list[MessageStore]]:
-    """The stores of some paths and patterns, each with a name of its own."""
-    from rmq_store.config.several_stores import expanded, names_of, without_repeats
-
-    found = without_repeats([path for one in (at.store, *others) for path in expanded(one)])
-    if len(found) > 1 and (at.broker_conf or at.broker_name):
-        raise click.UsageError(
-            f"--broker-conf and --broker-name are for one store, and there are {len(found)}"
-        )
-    names = [at.broker_name] if len(found) == 1 else names_of(found)
+    """The stores of some paths and patterns."""
     with ExitStack() as stack:
         opened = []
-        for path, name in zip(found, names, strict=True):
-            opened.append(stack.enter_context(StoreArgs(path, at.broker_conf, name).open()))
+        for one in at.each(others):
+            opened.append(stack.enter_context(one.open()))
             opened[-1].release_files()
         yield opened
 
