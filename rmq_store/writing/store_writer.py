@@ -190,7 +190,8 @@ class StoreWriter:
         """Let a thread that follows the log write queue and index entries from now on.
 
         Appending then only writes the log. The thread retries failed entries `retries` times,
-        `retry_seconds` apart; after that the store accepts no more messages.
+        `retry_seconds` apart; after that the store accepts no more messages, `dispatch` raises, and `close`
+        leaves `abort`, so that whoever opens the store next lists the messages.
         """
         self._check_open()
         if self._reput is not None:
@@ -350,14 +351,14 @@ class StoreWriter:
     def dispatch(self) -> None:
         """Write queue and index entries of all appended records; `close` does it too.
 
-        Raises ReadOnlyStoreError if the thread of `follow_in_background` could not.
+        Raises ReadOnlyStoreError if the store is closed, or the thread of `follow_in_background` could not.
         """
         if self._reput is not None:
             self._reput.catch_up()
-            self._check_open()
-            return
-        with self._appending, self._failing():
-            self._dispatcher.write_taken()
+        self._check_open()
+        if self._reput is None:
+            with self._appending, self._failing():
+                self._dispatcher.write_taken()
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
