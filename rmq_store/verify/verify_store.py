@@ -26,9 +26,10 @@ from rmq_store.commitlog.walk import end_now, walk
 from rmq_store.config.dledger import DATA, dledger_folders, members_in
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.errors import AccessError, InvalidArgumentError, StoreError
+from rmq_store.format.array_types import Bytes
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR, RECORD_HEAD
 from rmq_store.format.queues import QueueId
-from rmq_store.format.record import Gap, Record, decode_record
+from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import list_index_files, open_index_files
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.as_broker_queues import refused_files
@@ -423,17 +424,20 @@ def _is_left_over(store: MessageStore, ghost: Extent) -> bool:
     raw = chain.read(ghost.start, ghost.stop)
     named = int(raw[: RECORD_HEAD.itemsize].view(RECORD_HEAD)[0]["physical_offset"])
     if 0 <= named < store.log_range()[0]:
-        record = decode_record(raw.tobytes(), 0, named)
-        return not (isinstance(record, Record) and _is_listed_at(store, record, ghost.start))
+        return not _is_listed(store, raw, ghost.start)
     return store.log.is_record(named, size) and np.array_equal(raw, chain.read(named, named + size))
 
 
-def _is_listed_at(store: MessageStore, record: Record, log_offset: int) -> bool:
-    queue = QueueId(record.topic.decode("utf-8", "replace"), record.queue_id)
-    state = store.snapshot().queues.get(queue)
-    if state is None or not state.min_offset <= record.queue_offset < state.max_offset:
-        return False
-    return store.log_offset_of(queue, record.queue_offset) == log_offset
+def _is_listed(store: MessageStore, record: Bytes, log_offset: int) -> bool:
+    """Whether a queue that lists this record has an entry that leads to `log_offset`."""
+    headers = Headers(record, np.zeros(1, dtype=np.int64), log_offset)
+    requests = store.view.requests_of(DecodedRecords.of(headers))
+    for queue, rows in requests.by_queue():
+        state, offset = store.snapshot().queues.get(queue), int(requests.offset[rows[0]])
+        is_there = state is not None and state.min_offset <= offset < state.max_offset
+        if is_there and store.log_offset_of(queue, offset) == log_offset:
+            return True
+    return False
 
 
 def _has_empty_file(store: MessageStore, extent: Extent) -> bool:
