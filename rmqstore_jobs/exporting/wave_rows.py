@@ -27,7 +27,7 @@ class ExportRead:
 
     plan: ReadPlan
     columns: tuple[str, ...]
-    verifies: bool | None
+    verifies: bool
 
     @classmethod
     def of(cls, plan: ReadPlan, pieces: Sequence[QueueSlice], *, is_first: bool) -> ExportRead:
@@ -38,7 +38,7 @@ class ExportRead:
         columns = (*names, *(name for name in needed if name not in names))
         asked = replace(plan.asked, split_by=BY_LOG)
         wave = replace(plan, ranges=tuple(pieces), asked=asked, is_wave=True)
-        return cls(wave, columns, None if is_first else False)
+        return cls(wave, columns, is_first and asked.verify_queue)
 
     @property
     def schema(self) -> pa.Schema:
