@@ -1,4 +1,4 @@
-"""Losses that no read meets: rows are right, `verify` counts them, and Spark tells them with verifyQueue."""
+"""A queue loses entries, and no read meets the loss: `verify` counts it, and verifyQueue reports it."""
 
 from __future__ import annotations
 
