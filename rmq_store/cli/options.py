@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import tzinfo
 from functools import partial, wraps
@@ -145,11 +146,25 @@ json_option = click.option(
 )
 
 
+@contextmanager
+def opened_stores(at: StoreArgs, others: Sequence[str] = ()) -> Iterator[list[MessageStore]]:
+    """The stores of `each`, open. Raises its errors, and those of `StoreArgs.open`."""
+    with ExitStack() as stack:
+        opened = []
+        for one in at.each(others):
+            opened.append(stack.enter_context(one.open()))
+            opened[-1].release_files()
+        yield opened
+
+
 def time_range(
-    store: MessageStore, begin: Time | None, end: Time | None
+    stores: Sequence[MessageStore], begin: Time | None, end: Time | None
 ) -> tuple[int | None, int | None]:
-    """The times of --since and --until in ms. Raises InvalidArgumentError as `fixed_range`."""
-    return fixed_range(begin, end, partial(_newest, store))
+    """The times of --since and --until in ms; the newest message of all stores fixes a relative one.
+
+    Raises InvalidArgumentError as `fixed_range`.
+    """
+    return fixed_range(begin, end, partial(_newest, stores))
 
 
 def warn_of(store: MessageStore) -> None:
@@ -215,13 +230,14 @@ def zone(text: str) -> tzinfo:
 
 def time_in(store: MessageStore, given: Time | None) -> int | None:
     """A time in ms; one relative to the newest message is fixed by the store's."""
-    return fixed_time(given, partial(_newest, store))
+    return fixed_time(given, partial(_newest, [store]))
 
 
-def _newest(store: MessageStore) -> int | None:
+def _newest(stores: Sequence[MessageStore]) -> int | None:
     from rmq_store.admin.info import newest_store_timestamp
 
-    return newest_store_timestamp(store.log)
+    stamps = (newest_store_timestamp(store.log) for store in stores)
+    return max((stamp for stamp in stamps if stamp is not None), default=None)
 
 
 time_options = with_options(

@@ -13,6 +13,7 @@ import pytest
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.format.sys_flag import SysFlag
+from rmq_store.text.times import shown_time
 from tests.support.expected import as_rows, expected
 from tests.support.golden import (
     GoldenStore,
@@ -54,10 +55,20 @@ def test_a_pattern_finds_in_several_stores(golden: Golden, tmp_path: Path) -> No
     words = ("find", pattern, "--topic", "orders")
     rows = objects(*words)
     assert [[row["brokerName"], row["keys"]] for row in rows if row["keys"]] == wanted
+    newest = max(one["storeTimestamp"] for store in stores.values() for one in store.truth)
+    late = [row for row in rows if row["storeTimestamp"] >= shown_time(newest - 3000)]
+    assert objects(*words, "--since", "-3s") == late
+    assert 0 < len(late) < len(rows)
     limit = len(rows) - 1
     assert objects(*words, "--limit", str(limit)) == rows[:limit]
     lines = run(*words, "--limit", "1").splitlines()
     assert [line.split("\t")[:2] for line in lines] == [["a", "orders"]]
+    assert {row["brokerName"] for row in objects("find", pattern, "--topic", "inner")} == {"a"}
+    both = objects(*words, "--topic", "inner")
+    assert {(row["brokerName"], row["topic"]) for row in both} == {
+        *(("a", "orders"), ("a", "inner"), ("b", "orders"))
+    }
+    assert "no topic 'none'" in call("find", pattern, "--topic", "none").stderr
     assert "in 2 stores" in call("find", pattern, "--key", "NO_SUCH_ORDER").stderr
 
 

@@ -78,7 +78,7 @@ def cat(
     read = column_names(names)
     damage = Damage(skip_damaged)
     with damage, at.open() as opened, Progress("cat") as progress:
-        times = time_range(opened, begin, end)
+        times = time_range([opened], begin, end)
         search = Search([topic], queue_ids or None, *times, compacted=not history)
         slices = selected_slices(opened, search, CLOCK_SLACK_MS)
         on_damage = damage if skip_damaged else None

@@ -25,6 +25,7 @@ from rmq_store.cli.option_names import KEYS, SYSTEM, OnceCommand
 from rmq_store.cli.options import (
     StoreArgs,
     WholeNumber,
+    opened_stores,
     queues_option,
     skip_damaged_option,
     store_command,
@@ -101,39 +102,44 @@ def find(
             "find needs something to search for, such as --topic, --key or --since, or --limit N; "
             "cat prints a whole topic"
         )
-    stores = at.each()
-    if len(stores) > 1 and form.columns is None and not form.as_json:
-        form = replace(form, columns=f"brokerName,{TEXT_COLUMNS}")
-    names, printer, damage = form.names(), MessagePrinter(form), Damage(skip_damaged)
+    damage = Damage(skip_damaged)
     words = [*keys, *([] if message_id is None else [message_id])]
     # What a look-up cannot read says nothing of what it finds.
     on_damage = damage if skip_damaged or words else None
     count, where = 0, ""
-    with damage, Progress("find") as progress:
-        for one in stores:
-            with one.open() as opened:
-                search = Search(
-                    list(topics) or None,
-                    queue_ids or None,
-                    *time_range(opened, begin, end),
-                    tags=tags,
-                    properties=dict(map(_name_and_value, properties)),
-                    text=None if text is None else _in_charset(text, form.charset),
-                    include_system_topics=system,
-                    keys=keys,
-                    unwrap_batches=not raw,
-                )
-                batches = (
-                    search_for(opened, search, names, on_damage, progress)
-                    if message_id is None
-                    else _by_id(opened, message_id, names, on_damage, raw)
-                )
-                count += printer.print(batches, None if limit is None else limit - count, progress)
-                if not count and len(stores) == 1:
-                    where = _id_leads_to(opened, message_id)
-                    where += "".join(where_it_was(opened, word, topics) for word in words)
+    with damage, opened_stores(at) as stores, Progress("find") as progress:
+        if len(stores) > 1 and form.columns is None and not form.as_json:
+            form = replace(form, columns=f"brokerName,{TEXT_COLUMNS}")
+        names, printer = form.names(), MessagePrinter(form)
+        search = Search(
+            list(topics) or None,
+            queue_ids or None,
+            *time_range(stores, begin, end),
+            tags=tags,
+            properties=dict(map(_name_and_value, properties)),
+            text=None if text is None else _in_charset(text, form.charset),
+            include_system_topics=system,
+            keys=keys,
+            unwrap_batches=not raw,
+        )
+        known = set[str]().union(*(store.view.topics.every for store in stores))
+        for store in stores:
+            # A topic of another store is searched there; the search refuses one that no store has.
+            others = known.difference(store.view.topics.every)
+            own = [topic for topic in topics if topic not in others]
+            if topics and not own:
+                continue
+            batches = (
+                search_for(store, replace(search, topics=own or None), names, on_damage, progress)
+                if message_id is None
+                else _by_id(store, message_id, names, on_damage, raw)
+            )
+            count += printer.print(batches, None if limit is None else limit - count, progress)
             if count == limit:
                 break
+        if not count and len(stores) == 1:
+            where = _id_leads_to(store, message_id)
+            where += "".join(where_it_was(store, word, topics) for word in words)
     if not count:
         several = f" in {len(stores)} stores" if len(stores) > 1 else ""
         say(f"rmqstore: no message found{several}{where}", err=True)

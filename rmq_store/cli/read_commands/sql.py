@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from rmq_store.cli.options import (
     StorePath,
     history_option,
     json_option,
+    opened_stores,
     skip_damaged_option,
     store_command,
     time_options,
@@ -108,7 +109,7 @@ def sql(
     damage = Damage(skip_damaged)
     with ExitStack() as stack:
         stack.enter_context(damage)
-        stores = stack.enter_context(_opened(at, others))
+        stores = stack.enter_context(opened_stores(at, others))
         if parquet is not None:
             check_file(parquet, [str(one.path) for one in stores])
         how: dict[str, Any] = {
@@ -139,17 +140,6 @@ def _given_sql(query: str | None, parquet: Path | None) -> str | None:
     return sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
 
 
-@contextmanager
-def _opened(at: StoreArgs, others: Sequence[str]) -> Iterator[list[MessageStore]]:
-    """The stores of some paths and patterns."""
-    with ExitStack() as stack:
-        opened = []
-        for one in at.each(others):
-            opened.append(stack.enter_context(one.open()))
-            opened[-1].release_files()
-        yield opened
-
-
 def _database(
     stores: Sequence[MessageStore],
     begin: Time | None,
@@ -161,10 +151,7 @@ def _database(
     from rmq_store.dataset.message_dataset import messages_of
     from rmq_store.sql.database import StoreDatabase
 
-    # The newest message of all stores fixes a relative time.
-    ranges = [time_range(store, begin, end) for store in stores]
-    since = max((low for low, _ in ranges if low is not None), default=None)
-    until = max((high for _, high in ranges if high is not None), default=None)
+    since, until = time_range(stores, begin, end)
     messages = messages_of(stores, since=since, until=until, **how)
     return StoreDatabase(messages, stores, files=files, zone=zone, on_damage=how["on_damage"])
 

@@ -119,7 +119,7 @@ def _asked_ranges(
     """The queue ranges to count; None for all. Raises InvalidArgumentError for an unknown topic."""
     from rmq_store.search.queue_selection import Search, selected_slices
 
-    first, stop = time_range(store, begin, end)
+    first, stop = time_range([store], begin, end)
     if not topics and first is None and stop is None:
         return None
     wanted = Search(topics or None, begin=first, end=stop, include_system_topics=True)
