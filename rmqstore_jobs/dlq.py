@@ -1,8 +1,8 @@
 """Report dead letters: messages, reasons, consumer groups. Optionally send them again to their
 origin topics.
 
-spark-submit jobs/dlq.py STORE --group billing
-spark-submit jobs/dlq.py STORE --group billing --to NEWSTORE
+rmqstore dlq STORE --group billing
+rmqstore dlq STORE --group billing --to NEWSTORE
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from rmq_store.cli import option_names
 from rmq_store.cli.options import WholeNumber
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.topics import DLQ_PREFIX
-from rmq_store.questions.answer_by_shares import ask
-from rmq_store.questions.dead_letters import DeadLettersQuestion
+from rmq_store.questions.dead_letters import dead_letters, dead_ranges
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 from rmqstore_jobs import replay
@@ -28,7 +27,6 @@ from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_fr
 from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import rare_option, source_options
-from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import plan_of
 from spark_source.options.secret import HidesSecrets
 from spark_source.planning.pinned_plan import ReadPlan
@@ -72,13 +70,16 @@ class DlqSpec(HidesSecrets):
 def run(
     spark: SparkSession | None, spec: DlqSpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Answer:
-    """Report dead letters, and send them again if requested. Raises StoreError, also for a group
-    without dead letters."""
+    """Report dead letters, and send them again if requested, on Spark if it is given.
+
+    Raises StoreError, also for a group without dead letters.
+    """
     began = time.monotonic()
     plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
-    question = DeadLettersQuestion(spec.groups, spec.origin_topics, spec.top, plan.ranges)
-    with Progress("dlq", unit="messages") as progress:
-        dead = ask(question, plan.store, engine_of(spark), progress=progress)
+    with plan.store.open() as store, Progress("dlq", unit="messages") as progress:
+        ranges = dead_ranges(store, spec.groups, plan.ranges)
+        progress.expect(sum(map(len, ranges)))
+        dead = dead_letters(store, ranges, spec.origin_topics, spec.top, progress)
     resent = (
         None if spec.resent_to is None else replay.run(spark, resend_spec(spec, plan), should_stop)
     )
@@ -88,8 +89,6 @@ def run(
     }
     if resent is not None:
         numbers |= {"sent again": sum(resent.written.values()), "to": spec.resent_to}
-    with plan.store.open() as store:
-        looked_in = question.dead_ranges(store)
     asked = {"groups": spec.groups, "originTopics": spec.origin_topics, "resend": spec.resent_to}
     return Answer(
         job="dlq",
@@ -97,7 +96,7 @@ def run(
         tables={"of whom": dead.groups, "the newest": dead.newest},
         numbers=numbers,
         source=provenance_of(
-            spark, plan, looked_in, {**spec.options, **asked}, checksums=spec.checksums
+            spark, plan, ranges, {**spec.options, **asked}, checksums=spec.checksums
         ),
         seconds=round(time.monotonic() - began, 3),
         problems=() if resent is None else resent.problems,
@@ -137,7 +136,7 @@ def look(spec: DlqSpec) -> None:
     """Raise StoreError for a store or group that is not there, and for a target that cannot be."""
     plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
     with plan.store.open() as store:
-        DeadLettersQuestion(spec.groups, spec.origin_topics, spec.top, plan.ranges).plan(store)
+        dead_ranges(store, spec.groups, plan.ranges)
     if spec.resent_to is not None:
         replay.look(resend_spec(spec, plan))
 
@@ -151,7 +150,7 @@ def _as_text(time: Time | None) -> str | None:
 _OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
 
 
-@job("dlq", run, look=look)
+@job("dlq", run, look=look, engines=False)
 @click.option("--group", "groups", metavar="GROUP", multiple=True, help=option_names.GROUPS)
 @click.option(
     "--topic",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     from rmq_store.questions.answer_by_shares import Engine, StoreSource
     from rmq_store.store import MessageStore
 
+    Supplied = tuple[StoreSource, Engine]
+
 OTHER_ENGINES = "rmqstore.engines"
 """The entry points of packages that supply engines: functions such as OtherEngine."""
 LOCAL, SPARK, AUTO = "local", "spark", "auto"
-
-
-def _nothing(_: MessageStore) -> None:
-    return
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,37 +32,14 @@ class EngineArgs:
     master: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a command line says of the store and the engine.
-
-    `look` raises StoreError for names that the store does not have: another engine takes ten seconds
-    to start.
-    """
-
-    command: str
-    at: StoreArgs
-    on: EngineArgs = EngineArgs()
-    look: Callable[[MessageStore], object] = _nothing
-
-
 class OtherEngine(Protocol):
     """Supplies an engine. It stands above this package, so it is found by its entry point."""
 
-    def __call__(self, wanted: Wanted) -> tuple[StoreSource, Engine] | None:
+    def __call__(self, command: str, at: StoreArgs, on: EngineArgs) -> Supplied | None:
         """The store as other processes open it, and the engine; None for work in this process.
 
         For AUTO it decides, and reports its choice on stderr. Raises StoreError if it cannot.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """An open store, the same store as an engine opens it, and the engine (None: this process)."""
-
-    store: MessageStore
-    source: StoreSource
-    engine: Engine | None = None
 
 
 engine_options = bundled(
@@ -84,20 +59,23 @@ engine_options = bundled(
 
 
 @contextmanager
-def asked_store(wanted: Wanted) -> Iterator[Asked]:
-    """Open the store, and start the engine. Raises what MessageStore.open and the engine raise."""
+def store_and_engine(
+    command: str, at: StoreArgs, on: EngineArgs
+) -> Iterator[tuple[MessageStore, StoreSource, Engine | None]]:
+    """Open the store, and start the engine: the store, the same store as the engine opens it, and the
+    engine (None: this process). Raises what MessageStore.open and the engine raise."""
     from rmq_store.questions.answer_by_shares import OpenedStore
 
-    other = _other(wanted)
+    other = _other(command, at, on)
     if other is None:
-        with wanted.at.open() as opened:
-            yield Asked(opened, OpenedStore(opened))
+        with at.open() as opened:
+            yield opened, OpenedStore(opened), None
         return
     source, engine = other
     # A connection of the engine that closes is an error; only the reader of our output may leave.
     with on_broken_pipe(signal.SIG_IGN), source.open() as opened:
         warn_of(opened)
-        yield Asked(opened, source, engine)
+        yield opened, source, engine
 
 
 @contextmanager
@@ -111,8 +89,8 @@ def on_broken_pipe(do: signal.Handlers) -> Iterator[None]:
             signal.signal(signal.SIGPIPE, before)
 
 
-def _other(wanted: Wanted) -> tuple[StoreSource, Engine] | None:
-    engine, master = wanted.on.engine, wanted.on.master
+def _other(command: str, at: StoreArgs, on: EngineArgs) -> Supplied | None:
+    engine, master = on.engine, on.master
     if engine == LOCAL and master is not None:
         raise click.UsageError("--master is for --engine spark")
     if engine == LOCAL or (engine is None and master is None):
@@ -121,7 +99,7 @@ def _other(wanted: Wanted) -> tuple[StoreSource, Engine] | None:
 
     for point in entry_points(group=OTHER_ENGINES, name=SPARK):
         supply: OtherEngine = point.load()
-        return supply(wanted)
+        return supply(command, at, on)
     raise InvalidArgumentError(
         reason="no installed package supplies the engine spark",
         advice="pip install 'rmqstore[spark]', or leave out --engine and --master",

@@ -1,6 +1,6 @@
-"""Questions about a store that a command and a Spark job answer in the same way.
+"""Answers about a store that commands, the report and jobs print.
 
-Each question is written once: a plan, the work on one share of the store, a merge.
-`answer_by_shares` runs it in this process; jobs have an engine that runs it on Spark. `cli` and
-`jobs` print the answers.
+Work that Spark or processes may share (verify, export, replay) is a question: a plan, the work on one
+share of the store, a merge. `answer_by_shares` runs it in this process or in several; jobs have an engine
+that runs it on Spark. The other answers are functions.
 """

@@ -178,12 +178,5 @@ def ask(
         return question.merge(store, list(parts))
 
 
-def ask_opened(
-    question: Question[Share, Part, Answer], store: MessageStore, progress: OnProgress | None = None
-) -> Answer:
-    """The answer to a question about an open store, computed in this process."""
-    return ask(question, OpenedStore(store), progress=progress)
-
-
 def ignore(count: int) -> None:
     """The progress of a question that nobody looks at."""

@@ -13,7 +13,7 @@ from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.retry_topics import FIRST_POP, origin_topic, times_given
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX
-from rmq_store.questions.answer_by_shares import OnProgress
+from rmq_store.questions.answer_by_shares import OnProgress, ignore
 from rmq_store.search.queue_selection import require_group, require_topic
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import all_ranges
@@ -57,14 +57,6 @@ _SHOWN = (
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLettersPart:
-    """Sums by group and origin topic, and the newest dead letters, for one share."""
-
-    groups: pa.Table
-    newest: pa.Table
-
-
-@dataclass(frozen=True, slots=True)
 class DeadLettersAnswer:
     """Sums by group and origin topic, largest first, and dead letters, newest first."""
 
@@ -72,67 +64,50 @@ class DeadLettersAnswer:
     newest: Sequence[dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLettersQuestion:
-    """Dead letters of `groups` and `origin_topics` (default: all), with the `top` newest ones.
+def dead_letters(
+    store: MessageStore,
+    ranges: Sequence[QueueSlice],
+    origin_topics: Collection[str] = (),
+    top: int = 100,
+    progress: OnProgress = ignore,
+) -> DeadLettersAnswer:
+    """Dead letters in ranges of dead-letter topics, of `origin_topics` (default: all), with the `top` newest.
 
-    `ranges`: the queue ranges to search (default: all); ranges of other topics are ignored.
+    `progress` counts dead letters. Raises UnknownQueueError for an origin topic that the store does not know
+    and no dead letter names, and the errors of `read_slices` for damage.
     """
-
-    groups: Collection[str] = ()
-    origin_topics: Collection[str] = ()
-    top: int = 100
-    ranges: tuple[QueueSlice, ...] | None = None
-
-    def dead_ranges(self, store: MessageStore) -> list[QueueSlice]:
-        """The ranges of dead-letter topics. Raises InvalidArgumentError for an unknown group."""
-        every = all_ranges(store) if self.ranges is None else self.ranges
-        dead = [part for part in every if part.queue.topic.startswith(DLQ_PREFIX)]
-        known = {part.queue.topic.removeprefix(DLQ_PREFIX) for part in dead}
-        for group in set(self.groups).difference(known):
-            require_group(store, group)
-        wanted = {DLQ_PREFIX + group for group in self.groups or known}
-        return [part for part in dead if part.queue.topic in wanted]
-
-    def plan(self, store: MessageStore) -> list[QueueSlice]:
-        """The ranges of dead-letter queues."""
-        return self.dead_ranges(store)
-
-    def work(self, store: MessageStore, share: QueueSlice, progress: OnProgress) -> DeadLettersPart:
-        """The dead letters of one queue. Raises the errors of `read_slices` for damage."""
-        groups, newest = [], _table([])
-        for batch in store.read_slices([share], columns=_COLUMNS):
-            rows = self._dead(batch)
-            groups.append(_sums(rows.append_column("messages", _ones(rows)), _FIRST_SUMS))
-            newest = self._newest([newest, rows])
-            progress(batch.num_rows)
-        return DeadLettersPart(_merged(groups), newest)
-
-    def weight(self, share: QueueSlice) -> int:
-        """The number of dead letters in the range."""
-        return len(share)
-
-    def merge(self, store: MessageStore, parts: Sequence[DeadLettersPart]) -> DeadLettersAnswer:
-        """The sums of all parts, and the newest of all. Raises UnknownQueueError for an origin topic
-        that the store does not know and no dead letter names."""
-        groups = _merged([part.groups for part in parts])
-        for topic in set(self.origin_topics).difference(groups["originTopic"].to_pylist()):
-            require_topic(store, topic)
-        order = [("messages", "descending"), *((name, "ascending") for name in _GROUP)]
-        newest = self._newest([_table([]), *(part.newest for part in parts)])
-        return DeadLettersAnswer(
-            groups.sort_by(order).to_pylist(), [_with_reason(row) for row in newest.to_pylist()]
-        )
-
-    def _dead(self, batch: pa.RecordBatch) -> pa.Table:
+    groups, newest = [], _table([])
+    for batch in store.read_slices(ranges, columns=_COLUMNS):
         rows = _table([batch])
-        if self.origin_topics:
-            wanted = pa.array(sorted(self.origin_topics), pa.string())
+        if origin_topics:
+            wanted = pa.array(sorted(origin_topics), pa.string())
             rows = rows.filter(pc.is_in(rows["originTopic"], wanted))
-        return rows
+        groups.append(_sums(rows.append_column("messages", _ones(rows)), _FIRST_SUMS))
+        newest = pa.concat_tables([newest, rows]).sort_by(_NEWEST_FIRST).slice(0, top)
+        progress(batch.num_rows)
+    sums = _merged(groups)
+    for topic in set(origin_topics).difference(sums["originTopic"].to_pylist()):
+        require_topic(store, topic)
+    order = [("messages", "descending"), *((name, "ascending") for name in _GROUP)]
+    return DeadLettersAnswer(
+        sums.sort_by(order).to_pylist(), [_with_reason(row) for row in newest.to_pylist()]
+    )
 
-    def _newest(self, tables: Sequence[pa.Table]) -> pa.Table:
-        return pa.concat_tables(tables).sort_by(_NEWEST_FIRST).slice(0, self.top)
+
+def dead_ranges(
+    store: MessageStore, groups: Collection[str] = (), ranges: Sequence[QueueSlice] | None = None
+) -> list[QueueSlice]:
+    """Of `ranges` (default: all), those of the dead-letter topics of `groups` (default: all).
+
+    Raises InvalidArgumentError for an unknown group.
+    """
+    every = all_ranges(store) if ranges is None else ranges
+    dead = [part for part in every if part.queue.topic.startswith(DLQ_PREFIX)]
+    known = {part.queue.topic.removeprefix(DLQ_PREFIX) for part in dead}
+    for group in set(groups).difference(known):
+        require_group(store, group)
+    wanted = {DLQ_PREFIX + group for group in groups or known}
+    return [part for part in dead if part.queue.topic in wanted]
 
 
 _FIRST_SUMS = [

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from operator import add
 from typing import Any
 
-from rmq_store.config.consumer_offsets import Committed, committed_offsets
+from rmq_store.config.consumer_offsets import committed_offsets
 from rmq_store.format.topics import is_group_of_broker
-from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.search.log_partitions import COUNTED
 from rmq_store.search.queue_selection import require_group, require_topic
 from rmq_store.store import MessageStore
@@ -23,11 +22,11 @@ from rmq_store.tables.compute_lag import (
     group_rows,
 )
 from rmq_store.tables.table import Row
+from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 
 LOST = "BELOW_MIN"
 _NO_QUEUE = "NO_SUCH_QUEUE"
-_OFFSETS_A_SHARE = 500
 _LOSSES = {
     LOST: "unconsumed messages expired in {}",
     LOST_ENTRIES: "the entries of messages that wait in {} are in no file of the queue, so no consumer gets "
@@ -97,13 +96,13 @@ class LagAnswer:
         """A sentence for each group and topic, a row of `by_group`, that lost messages."""
         yield from self._sentences(_LOSSES)
 
-    def without_offset(self, question: LagQuestion) -> Iterator[str]:
-        """A sentence for each asked group without an offset; where none was asked for, if all have none."""
+    def without_offset(self, groups: Collection[str], topics: Collection[str]) -> Iterator[str]:
+        """A sentence for each of `groups` without an offset; without groups, if no group has an offset."""
         known = {row["consumerGroup"] for row in self.rows}
-        lacking = [f"group {group} has no" for group in question.groups if group not in known]
-        if not question.groups and not known:
+        lacking = [f"group {group} has no" for group in groups if group not in known]
+        if not groups and not known:
             lacking = ["no group has an"]
-        of = f" of topic {', '.join(question.topics)}" if question.topics else ""
+        of = f" of topic {', '.join(topics)}" if topics else ""
         for who in lacking:
             yield f"{who} offset{of}, so that how far it is behind is not known"
 
@@ -129,56 +128,43 @@ class LagAnswer:
                 yield f"{_name(total)} is {behind} behind; at most {max_lag:,} are allowed"
 
 
-@dataclass(frozen=True, slots=True)
-class LagQuestion:
-    """The lag of `groups` in `topics` and in queues with these numbers; an empty list means all.
+def lag_of(
+    store: MessageStore,
+    groups: Collection[str] = (),
+    topics: Sequence[str] = (),
+    queue_ids: Collection[int] = (),
+    *,
+    read_whole: int = COUNTED,
+    progress: Progress | None = None,
+) -> LagAnswer:
+    """The lag of `groups` in `topics` and in queues with these numbers; empty means all.
 
-    `counted`: the bytes of more messages of a queue are estimated from samples.
+    Rows are in the order of the broker's files. `read_whole`: the bytes of more messages of a queue are
+    estimated from samples. `progress` counts offsets. Raises InvalidArgumentError for an unknown group,
+    UnknownQueueError for a topic or a queue.
     """
-
-    groups: Collection[str] = ()
-    topics: Sequence[str] = ()
-    queue_ids: Collection[int] = ()
-    counted: int = COUNTED
-
-    def plan(self, store: MessageStore) -> list[list[Committed]]:
-        """Committed offsets, a few hundred per share.
-
-        Raises InvalidArgumentError for an unknown group, UnknownQueueError for a topic or a queue.
-        """
-        every = list(committed_offsets(store.path))
-        for group in set(self.groups).difference(one.group for one in every):
-            require_group(store, group)
-        for topic in set(self.topics).difference(one.queue.topic for one in every):
-            require_topic(store, topic)
-        if len(self.topics) == 1:
-            store.view.require_queue_ids(self.topics[0], self.queue_ids)
-        wanted = [offset for offset in every if self._asks_for(offset)]
-        starts = range(0, len(wanted), _OFFSETS_A_SHARE)
-        return [wanted[start : start + _OFFSETS_A_SHARE] for start in starts]
-
-    def _asks_for(self, offset: Committed) -> bool:
-        return (
-            (not self.groups or offset.group in self.groups)
-            and (not self.topics or offset.queue.topic in self.topics)
-            and (not self.queue_ids or offset.queue.queue_id in self.queue_ids)
-        )
-
-    def work(
-        self, store: MessageStore, share: Sequence[Committed], progress: OnProgress
-    ) -> list[Row]:
-        """The rows of some committed offsets."""
-        rows = list(group_rows(store, share, self.counted))
-        progress(len(share))
-        return rows
-
-    def weight(self, share: Sequence[Committed]) -> int:
-        """The number of offsets in the share."""
-        return len(share)
-
-    def merge(self, store: MessageStore, parts: Sequence[Sequence[Row]]) -> LagAnswer:
-        """All rows, in the order of the broker's files."""
-        return LagAnswer([row for part in parts for row in part])
+    every = list(committed_offsets(store.path))
+    for group in set(groups).difference(offset.group for offset in every):
+        require_group(store, group)
+    for topic in set(topics).difference(offset.queue.topic for offset in every):
+        require_topic(store, topic)
+    if len(topics) == 1:
+        store.view.require_queue_ids(topics[0], queue_ids)
+    wanted = [
+        offset
+        for offset in every
+        if (not groups or offset.group in groups)
+        and (not topics or offset.queue.topic in topics)
+        and (not queue_ids or offset.queue.queue_id in queue_ids)
+    ]
+    if progress is not None:
+        progress.expect(len(wanted))
+    rows = []
+    for row in group_rows(store, wanted, read_whole):
+        rows.append(row)
+        if progress is not None:
+            progress(1)
+    return LagAnswer(rows)
 
 
 def _is_unknown(row: Row, name: str) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queue_entries import Entries
 from rmq_store.format.queues import QueueSlice
-from rmq_store.questions.answer_by_shares import OnProgress
+from rmq_store.questions.answer_by_shares import OnProgress, ignore
 from rmq_store.search.log_by_time import log_offsets_since, times_in_order
 from rmq_store.search.log_partitions import bytes_between, offset_steps
 from rmq_store.store import MessageStore
@@ -25,19 +25,10 @@ from rmq_store.tables.table import Row, all_ranges
 from rmq_store.tables.usage_damage import usage_row, usage_rows
 from rmq_store.text.times import DAY_MS
 
-_ENTRIES_A_SHARE = 4_000_000
 _ENTRIES_AT_ONCE = 1 << 16
 _GROWTH_DAYS = 7
 
 Ranges = tuple[QueueSlice, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class UsagePart:
-    """Rows of the table `usage` for a share, and its largest messages, largest first."""
-
-    rows: list[Row]
-    largest: list[Row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +98,17 @@ class UsageAnswer:
         return [(row["day"], row["bytes"]) for row in self.by("day") if row["day"] is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class UsageQuestion:
-    """The usage of `ranges` (default: all queues). `largest`: how many of the largest messages to
-    list.
+def usage_of(
+    store: MessageStore,
+    ranges: Ranges | None = None,
+    largest: int = 0,
+    *,
+    most_of_a_queue: int | None = None,
+    days_by_log: bool = False,
+    zone: tzinfo = timezone.utc,
+    progress: OnProgress = ignore,
+) -> UsageAnswer:
+    """The usage of `ranges` (default: all queues), with the `largest` messages.
 
     `most_of_a_queue`: to read at most about so many entries of a queue. Longer days are estimated from
     samples, and the largest messages are those of the newest of each queue.
@@ -118,71 +116,34 @@ class UsageQuestion:
     `days_by_log`: a day begins where the log reaches it, which is fast for many queues. That differs from
     the table `usage` only where the broker's clock jumped back over midnight.
 
-    `zone`: of the days; those by the log are in UTC.
+    `zone`: of the days; those by the log are in UTC. `progress` counts messages.
     """
-
-    ranges: Ranges | None = None
-    largest: int = 0
-    most_of_a_queue: int | None = None
-    days_by_log: bool = False
-    zone: tzinfo = timezone.utc
-
-    def plan(self, store: MessageStore) -> list[Ranges]:
-        """Queue ranges, about a million entries per share."""
-        shares: list[list[QueueSlice]] = [[]]
-        room = _ENTRIES_A_SHARE
-        for part in all_ranges(store) if self.ranges is None else self.ranges:
-            start = part.start
-            usual = offset_steps(store, start, part.stop, _ENTRIES_A_SHARE).step
-            while start < part.stop:
-                stop = min(part.stop, start + (room if usual == _ENTRIES_A_SHARE else usual))
-                shares[-1].append(QueueSlice(part.queue, start, stop))
-                room -= stop - start
-                start = stop
-                if room <= 0:
-                    shares.append([])
-                    room = _ENTRIES_A_SHARE
-        return [tuple(share) for share in shares if share]
-
-    def work(self, store: MessageStore, share: Ranges, progress: OnProgress) -> UsagePart:
-        """The rows and the largest messages of some ranges."""
-        days = days_of_log(store) if self.days_by_log else None
-        rows: list[Row] = []
-        large: list[Row] = []
-        for part in share:
-            most = self.most_of_a_queue
-            entries = None if days is None else small_queue(store, part, most)
-            if days is not None and entries is not None:
-                rows += rows_of_days(part, entries, days)
-                large += _largest_of(part, entries, self.largest)
+    days = days_of_log(store) if days_by_log else None
+    rows: list[Row] = []
+    large: list[Row] = []
+    for part in all_ranges(store) if ranges is None else ranges:
+        entries = None if days is None else small_queue(store, part, most_of_a_queue)
+        if days is not None and entries is not None:
+            rows += rows_of_days(part, entries, days)
+            large += _largest_of(part, entries, largest)
+        else:
+            if days is not None and most_of_a_queue is not None:
+                rows += estimated_days(store, part, days, most_of_a_queue)
             else:
-                if days is not None and most is not None:
-                    rows += estimated_days(store, part, days, most)
-                else:
-                    rows += usage_rows(store, [part], most, self.zone)
-                large += _large_messages(store, [self._newest(store, part)], self.largest)
-            large = heapq.nsmallest(self.largest, large, _size)
-        progress(self.weight(share))
-        return UsagePart(rows, large)
+                rows += usage_rows(store, [part], most_of_a_queue, zone)
+            large += _large_messages(store, _newest(store, part, most_of_a_queue), largest)
+        large = heapq.nsmallest(largest, large, _size)
+        progress(len(part))
+    start, end = store.log_range()
+    return UsageAnswer(rows, large, end - start)
 
-    def _newest(self, store: MessageStore, part: QueueSlice) -> QueueSlice:
-        """Of a range, what is searched for the largest messages."""
-        if self.most_of_a_queue is None:
-            return part
-        first = store.max_offset(*part.queue) - self.most_of_a_queue
-        return part.cut(min(max(part.start, first), part.stop), part.stop)
 
-    def weight(self, share: Ranges) -> int:
-        """The number of messages in the ranges."""
-        return sum(map(len, share))
-
-    def merge(self, store: MessageStore, parts: Sequence[UsagePart]) -> UsageAnswer:
-        """All rows, and the largest messages of all parts."""
-        start, end = store.log_range()
-        every = (message for part in parts for message in part.largest)
-        rows = [row for part in parts for row in part.rows]
-        largest = heapq.nsmallest(self.largest, every, _size)
-        return UsageAnswer(rows, largest, end - start)
+def _newest(store: MessageStore, part: QueueSlice, most: int | None) -> QueueSlice:
+    """Of a range, what is searched for the largest messages."""
+    if most is None:
+        return part
+    first = store.max_offset(*part.queue) - most
+    return part.cut(min(max(part.start, first), part.stop), part.stop)
 
 
 def _size(message: Row) -> tuple[int, int, str]:
@@ -190,17 +151,16 @@ def _size(message: Row) -> tuple[int, int, str]:
     return -message["storeSize"], message["commitLogOffset"], message["topic"]
 
 
-def _large_messages(store: MessageStore, share: Sequence[QueueSlice], count: int) -> Iterator[Row]:
-    """Candidates for the `count` largest messages. Reads only the queues, not the log."""
+def _large_messages(store: MessageStore, part: QueueSlice, count: int) -> Iterator[Row]:
+    """Candidates for the `count` largest messages of a range. Reads only the queue, not the log."""
     if not count:
         return
-    for part in share:
-        steps = offset_steps(store, part.start, part.stop, _ENTRIES_AT_ONCE)
-        for start in steps:
-            stop = min(start + steps.step, part.stop)
-            entries = store.entries(part.queue, start, stop)
-            entries = entries.take(entries.points_to_record & (entries.offset >= start))
-            yield from _largest_of(part, entries, count)
+    steps = offset_steps(store, part.start, part.stop, _ENTRIES_AT_ONCE)
+    for start in steps:
+        stop = min(start + steps.step, part.stop)
+        entries = store.entries(part.queue, start, stop)
+        entries = entries.take(entries.points_to_record & (entries.offset >= start))
+        yield from _largest_of(part, entries, count)
 
 
 def _largest_of(part: QueueSlice, entries: Entries, count: int) -> list[Row]:

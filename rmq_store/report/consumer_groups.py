@@ -14,8 +14,7 @@ from rmq_store.config.consumer_offsets import CONSUMER_FILES, committed_offsets
 from rmq_store.config.json_files import config_names
 from rmq_store.format.byte_layout import CONFIG_DIR
 from rmq_store.format.topics import is_group_of_broker
-from rmq_store.questions.answer_by_shares import ask_opened
-from rmq_store.questions.lag_summary import LagAnswer, LagQuestion
+from rmq_store.questions.lag_summary import LagAnswer, lag_of
 from rmq_store.report.plots import COLOURS, draw_bars, named
 from rmq_store.report.report_scope import Inquiry
 from rmq_store.report.section import (
@@ -65,7 +64,7 @@ def lag(inquiry: Inquiry) -> Section:
         missing = LeftOutSection(reason, inquiry.command("lag"), bounded=True)
         return replace(section, unseen=[reason], missing=missing)
     counted = min(COUNTED, max(_LEAST_COUNTED, inquiry.bounds.entries // offsets))
-    answer = ask_opened(LagQuestion(counted=counted), inquiry.store)
+    answer = lag_of(inquiry.store, read_whole=counted)
     rows = answer.by_group()
     behind = [row for row in rows if row["lag"] != 0]
     estimated = any((row.get("lag") or 0) > counted for row in answer.rows)

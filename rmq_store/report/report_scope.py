@@ -10,8 +10,8 @@ from functools import cached_property
 
 from rmq_store.escaping import printable
 from rmq_store.files.remote.uri_filesystem import absolute
-from rmq_store.questions.answer_by_shares import OnProgress, ask_opened
-from rmq_store.questions.usage import UsageAnswer, UsageQuestion
+from rmq_store.questions.answer_by_shares import OnProgress
+from rmq_store.questions.usage import UsageAnswer, usage_of
 from rmq_store.report.section import Command, LeftOutSection, Section
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import all_ranges
@@ -96,8 +96,8 @@ class Inquiry:
     @cached_property
     def usage(self) -> UsageAnswer:
         """Messages and bytes by topic and day, and the largest messages."""
-        return ask_opened(
-            UsageQuestion(None, LARGEST, self.most_of_a_queue, days_by_log=True), self.store
+        return usage_of(
+            self.store, None, LARGEST, most_of_a_queue=self.most_of_a_queue, days_by_log=True
         )
 
     @cached_property

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rmq_store.questions.answer_by_shares import ask_opened
-from rmq_store.questions.message_rate import MessageRateQuestion
+from rmq_store.questions.message_rate import message_rate
 from rmq_store.report.plots import (
     bytes_label,
     draw_bars,
@@ -184,7 +183,7 @@ def _legend(axes: Axes, narrow: bool) -> None:
 
 def rate(inquiry: Inquiry) -> Section:
     """Messages per second over the store's time."""
-    found = ask_opened(MessageRateQuestion(), inquiry.store)
+    found = message_rate(inquiry.store)
     title = "When messages were stored"
     if not found.edges and inquiry.messages:
         why = "The records of the log are not in the order of their store times, or have none."

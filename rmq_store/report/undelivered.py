@@ -19,8 +19,8 @@ from rmq_store.format.topics import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
 )
-from rmq_store.questions.answer_by_shares import ask_opened
-from rmq_store.questions.dead_letters import DeadLettersQuestion
+from rmq_store.questions.dead_letters import dead_letters as dead_letters_in
+from rmq_store.questions.dead_letters import dead_ranges
 from rmq_store.report.report_scope import Inquiry
 from rmq_store.report.section import (
     Cell,
@@ -161,14 +161,13 @@ def dead_letters(inquiry: Inquiry) -> Section:
     """Messages that consumer groups gave up: how many of which group, and the newest."""
     store = inquiry.store
     section = Section("dead-letters", "Dead letters", commands=[inquiry.command("dlq")])
-    names = [topic for topic in store.topics() if topic.startswith(DLQ_PREFIX)]
-    ranges = [part for part in store.view.ranges_of(names) if len(part)]
+    ranges = [part for part in dead_ranges(store) if len(part)]
     if not ranges:
         return replace(section, about="No group gave up a message.")
     most = max(1, inquiry.bounds.held // len(ranges))
     newest = tuple(part.cut(part.stop - most, part.stop) for part in ranges)
     every, read = sum(map(len, ranges)), sum(map(len, newest))
-    answer = ask_opened(DeadLettersQuestion(top=_LISTED, ranges=newest), store)
+    answer = dead_letters_in(store, newest, top=_LISTED)
     groups = [
         [
             text(row["consumerGroup"]),

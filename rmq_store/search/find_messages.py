@@ -34,19 +34,13 @@ _GAP_STEP = 256 << 20  # bytes of the log per share
 
 
 @dataclass(frozen=True, slots=True)
-class FindShare:
+class _Share:
     """A part of a search: ranges of queues, or a range of the log with what to read of it."""
 
     slices: tuple[QueueSlice, ...] = ()
     log: tuple[int, int] = (0, 0)
     limits: AnywhereLimits | None = None
     starts_gap: bool = False  # damage before the log range may reach into it
-    about: int = 0  # about how many bytes the records of `slices` have, where a progress asks
-
-    @property
-    def weight(self) -> int:
-        """About how many bytes of the log the search of this share reads."""
-        return self.about or self.log[1] - self.log[0]
 
 
 def find(
@@ -62,17 +56,15 @@ def find(
     log that the index does not cover, so it is found even if its queue lost its files. Without a key,
     the selected queues are read. Raises UnknownQueueError for an unknown topic.
     """
-    shares: Iterable[FindShare] = find_shares(store, search, on_damage)
+    shares: Iterable[_Share] = _shares(store, search, on_damage)
     if progress is not None and progress.active:
         shares = list(shares)
         progress.expect(sum(share.log[1] - share.log[0] for share in shares))
     for share in shares:
-        yield from find_in(store, search, share, columns, on_damage, progress)
+        yield from _find_in(store, search, share, columns, on_damage, progress)
 
 
-def find_shares(
-    store: MessageStore, search: Search, on_damage: OnDamage | None = None
-) -> Iterator[FindShare]:
+def _shares(store: MessageStore, search: Search, on_damage: OnDamage | None) -> Iterator[_Share]:
     """The places to search for `search`, without repeats.
 
     `on_damage` receives the errors of unreadable records that the index points to; without it they are
@@ -82,27 +74,27 @@ def find_shares(
     keys = search.keys
     plan = plan_keys(store, slices, keys) if keys else None
     if plan is None:  # there is no key, or nearly every message has it
-        yield FindShare(tuple(slices))
+        yield _Share(tuple(slices))
         return
     if plan.hits or plan.unindexed:
-        yield FindShare((*plan.hits, *plan.unindexed))
+        yield _Share((*plan.hits, *plan.unindexed))
     topics = _topics_anywhere(store, search)
     anywhere = AnywhereLimits(search, frozenset(topics), frozenset(p.queue for p in plan.unindexed))
     for offset in _unlisted_hits(store, search, keys, plan, on_damage):
-        yield FindShare(log=(offset, offset + 1), limits=anywhere)
+        yield _Share(log=(offset, offset + 1), limits=anywhere)
     for start, stop in _gaps(store, search, plan):
         for at in range(start, stop, _GAP_STEP):
             upto = min(at + _GAP_STEP, stop)
-            yield FindShare(log=(at, upto), limits=anywhere, starts_gap=at == start)
+            yield _Share(log=(at, upto), limits=anywhere, starts_gap=at == start)
 
 
-def find_in(
+def _find_in(
     store: MessageStore,
     search: Search,
-    share: FindShare,
-    columns: Sequence[str] | None = None,
-    on_damage: OnDamage | None = None,
-    progress: Progress | None = None,
+    share: _Share,
+    columns: Sequence[str] | None,
+    on_damage: OnDamage | None,
+    progress: Progress | None,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of one share that match `search`.
 

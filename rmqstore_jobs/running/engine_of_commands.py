@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from rmq_store.cli.engines import Wanted
+from rmq_store.cli.engines import EngineArgs
 from rmq_store.cli.exit_codes import EXIT_FAILED
+from rmq_store.cli.options import StoreArgs
 from rmq_store.questions.answer_by_shares import Engine, StoreSource
 from rmqstore_jobs.running.failures import is_from_spark, reason_of
 from rmqstore_jobs.running.spark_engine import SPARK, SparkEngine, runs_on_spark
@@ -26,26 +27,22 @@ class EngineFailedError(click.ClickException):
         print(f"rmqstore: {self.message}", file=sys.stderr)
 
 
-def spark(wanted: Wanted) -> tuple[StoreSource, Engine] | None:
+def spark(command: str, at: StoreArgs, on: EngineArgs) -> tuple[StoreSource, Engine] | None:
     """The pinned store and Spark; None if `auto` chooses this process.
 
     Raises StoreError for a store that cannot be opened, SparkUnavailableError without pyspark.
     """
-    at, on = wanted.at, wanted.on
     given = {"engine": on.engine or SPARK, "master": on.master}
     given |= {"store": at.store, "broker_conf": at.broker_conf}
-    if not runs_on_spark(wanted.command, given, needed=False):
+    if not runs_on_spark(command, given, needed=False):
         return None
     named = {"brokerName": at.broker_name, "brokerConf": at.broker_conf}
     options = {name: value for name, value in named.items() if value is not None}
-    # First, because a session takes some ten seconds.
-    pinned = pinned_store(at.store, options)
-    with pinned.open() as store:
-        wanted.look(store)
+    pinned = pinned_store(at.store, options)  # first, because a session takes some ten seconds
     from rmqstore_jobs.running.spark_session import builder_for
 
     try:
-        session = builder_for(wanted.command, on.master).getOrCreate()
+        session = builder_for(command, on.master).getOrCreate()
     except Exception as error:
         if not is_from_spark(error):
             raise

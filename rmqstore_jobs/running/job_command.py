@@ -63,6 +63,20 @@ if TYPE_CHECKING:
 else:
     _Choice = click.Choice  # generic from click 8.2 on
 
+_ENGINE_OPTIONS = (
+    rare_option(
+        "--engine",
+        type=click.Choice(ENGINES),
+        default=AUTO,
+        show_default=True,
+        help="Work in this process (local) or on Spark. auto: local up to a log of 4 GiB, "
+        "without --master and spark-submit.",
+    ),
+    rare_option(
+        "--master", metavar="URL", help="Spark's master (default: spark-submit's, else local)."
+    ),
+)
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 _Spec = TypeVar("_Spec")
 
@@ -146,7 +160,9 @@ class Job:
             with warnings_noted() as warnings:
                 self.look(spec)
                 # Start the session before our signal handlers, because it replaces the one for SIGINT.
-                on_spark = runs_on_spark(self._name, given, needed=self.needs_spark(spec))
+                on_spark = "engine" in given and runs_on_spark(
+                    self._name, given, needed=self.needs_spark(spec)
+                )
                 spark = self._session(given, spec) if on_spark else None
                 verdict = verdict_first(spark, given) if given["verify"] else None
                 with asked_to_stop() as should_stop:
@@ -195,28 +211,17 @@ def job(
     look: Look,
     prepare: Prepare | None = None,
     needs_spark: Callable[[Any], bool] = lambda spec: False,
+    engines: bool = True,
 ) -> Callable[[Callable[[Given], Any]], Job]:
     """A decorator that makes a job from `run` and the function that makes its spec.
 
-    The function's options are the job's. All jobs also have STORE, --json, --report,
-    --checksums, --verify, --engine and --master.
+    The function's options are the job's. All jobs also have STORE, --json, --report, --checksums and
+    --verify, and with `engines` --engine and --master.
     """
 
     def decorate(ask: Callable[[Given], Any]) -> Job:
         for add in (
-            rare_option(
-                "--engine",
-                type=click.Choice(ENGINES),
-                default=AUTO,
-                show_default=True,
-                help="Work in this process (local) or on Spark. auto: local up to a log of 4 GiB, "
-                "without --master and spark-submit.",
-            ),
-            rare_option(
-                "--master",
-                metavar="URL",
-                help="Spark's master (default: spark-submit's, else local).",
-            ),
+            *(_ENGINE_OPTIONS if engines else ()),
             rare_option(
                 "--checksums",
                 is_flag=True,

@@ -38,12 +38,12 @@ def test_the_new_store_is_named_by_to_or_as_an_argument(
 def test_json_is_a_flag_and_a_report_is_a_file(golden: Golden, tmp_path: Path) -> None:
     store, file = golden("clean-4.9.7").path, tmp_path / "report.json"
     for words in ([store, "--json"], ["--json", store]):
-        done = call("dlq", *words, "--engine", "local", "--report", str(file))
+        done = call("dlq", *words, "--report", str(file))
         (line,) = done.stdout.splitlines()
         assert json.loads(line)["job"] == "dlq"
         assert "dlq: of whom" in done.stderr
         assert json.loads(file.read_text()) == json.loads(line)
-    done = call("dlq", store, "--engine", "local")
+    done = call("dlq", store)
     assert "dlq: of whom" in done.stdout
     done = call("dlq", store, "--json", str(file))
     assert (done.returncode, f"--report {file}" in done.stderr) == (2, True)

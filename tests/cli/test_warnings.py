@@ -14,7 +14,7 @@ import pytest
 from rmq_store.admin.info import store_info
 from rmq_store.cli.read_commands import tail
 from rmq_store.errors import StoreError
-from rmq_store.questions.lag_summary import LagQuestion
+from rmq_store.questions.lag_summary import lag_of
 from rmq_store.text.times import shown_time
 from tests.support.golden import GoldenStore, log_files, unpack
 from tests.support.running.commands import Golden, call
@@ -177,10 +177,8 @@ def test_a_queue_is_not_said_to_be_missing_where_topics_json_is_unreadable(tmp_p
     (config / "topics.json").write_bytes(b"{cut")
     (config / "topics.json.bak").unlink(missing_ok=True)
     assert statuses() == {"0": "NOT_KNOWN", "7": "NOT_KNOWN"}
-    question = LagQuestion(groups=("g-fresh",))
     with golden.open() as store:
-        found = [question.work(store, one, lambda count: None) for one in question.plan(store)]
-        problems = list(question.merge(store, found).problems())
+        problems = list(lag_of(store, ("g-fresh",)).problems())
     assert [problem.split(": ", 1)[1] for problem in problems] == [
         "whether 2 queues may be read is not known: topics.json cannot be read"
     ]

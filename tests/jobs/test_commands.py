@@ -32,7 +32,7 @@ from tests.support.running.commands import call, sent_to
 
 Golden = Callable[[str], GoldenStore]
 JOBS = ("dlq", "export", "replay")
-SUBMITTED = ("lag", "rebuild", "trace", "usage", "verify")  # commands that spark-submit can run
+SCRIPTS = ("export", "rebuild", "replay", "verify")  # those that spark-submit can run
 
 
 def test_jobs_are_commands_of_rmqstore(golden: Golden, tmp_path: Path) -> None:
@@ -75,14 +75,14 @@ def test_they_need_no_spark(golden: Golden, tmp_path: Path) -> None:
     done = subprocess.run([*python, *orders], capture_output=True, text=True, check=False)
     assert done.returncode == EXIT_OK, done.stderr
     assert done.stderr.startswith("export: running in this process\n")
-    spark = [*python, "dlq", store, "--engine", "spark"]
+    spark = [*python, "verify", store, "--engine", "spark"]
     refused = subprocess.run(spark, capture_output=True, text=True, check=False)
     assert refused.returncode == EXIT_REFUSED
     assert "pip install 'rmqstore[spark]'" in refused.stderr
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("name", [*JOBS, *SUBMITTED])
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_help_from_another_folder(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(CHECKOUT / "jobs" / f"{name}.py"), "--help"],
@@ -101,10 +101,8 @@ def test_every_option_of_a_jobs_own_is_in_its_spec(
 ) -> None:
     """One by one, for some exclude each other: what is given must make another spec."""
     main: Job = import_module(f"rmqstore_jobs.{name}").main
-    for module in (
-        "rmqstore_jobs.replaying.options",
-        f"jobs.{name}",
-    ):  # options alone: no check of the whole
+    for module in ("rmqstore_jobs.replaying.options", main.run.__module__):
+        # Options alone: no check of the whole.
         monkeypatch.setattr(import_module(module), "check", lambda spec: None, raising=False)
     arguments = [p for p in main.command.params if isinstance(p, click.Argument)]
     words = ["STORE", *("KEY" for _ in arguments[1:])]
@@ -174,9 +172,10 @@ def test_a_job_looks_at_its_arguments_before_spark_starts(
 
     monkeypatch.setattr("rmqstore_jobs.running.spark_session.builder_for", started)
     store, out = golden("clean-5.5.0").path, str(tmp_path / "out")
-    main: Job = import_module(f"jobs.{words[0]}").main
+    main: Job = import_module(f"rmqstore_jobs.{words[0]}").main
     given = [word.replace("STORE", store).replace("OUT", out) for word in words[1:]]
-    assert main([*given, "--engine", "spark"]) == EXIT_REFUSED
+    on_spark = [] if words[0] == "dlq" else ["--engine", "spark"]
+    assert main([*given, *on_spark]) == EXIT_REFUSED
     assert said in capsys.readouterr().err
     assert not Path(out).exists()
 
@@ -184,12 +183,8 @@ def test_a_job_looks_at_its_arguments_before_spark_starts(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("lag", "STORE", "--group", "g-slo"), "Did you mean 'g-slow'?"),
-        (("lag", "STORE", "--topic", "ordres"), "Did you mean 'orders'?"),
         (("rebuild", "STORE", "--to", "STORE/x", "--verify"), "must be separate folders"),
-        (("trace", "STORE", "KEY", "--topic", "ordres"), "Did you mean 'orders'?"),
-        (("usage", "STORE", "--topic", "ordres"), "Did you mean 'orders'?"),
-        (("usage", "STORE", "--broker-conf", "/no/such.conf"), "does not exist"),
+        (("verify", "STORE", "--broker-conf", "/no/such.conf"), "does not exist"),
         (("verify", "/no/such/store"), "RMQSTORE_NOT_A_STORE"),
     ],
 )
@@ -206,11 +201,11 @@ def test_a_command_looks_at_its_arguments_before_spark_starts(
 
 
 def test_a_submitted_command_chooses_by_the_bytes_of_the_log(golden: Golden) -> None:
-    script, store = str(CHECKOUT / "jobs" / "lag.py"), golden("clean-5.5.0").path
+    script, store = str(CHECKOUT / "jobs" / "verify.py"), golden("clean-5.5.0").path
     python = [sys.executable, script, store, "--json"]
     done = subprocess.run(python, capture_output=True, text=True, check=False)
-    assert done.stderr.startswith("lag: running in this process")
-    here = call("lag", store, "--json")
+    assert done.stderr.startswith("verify: running in this process")
+    here = call("verify", store, "--json")
     assert done.stdout.count("\n") == here.stdout.count("\n") > 0
     assert done.returncode == here.returncode
 
@@ -251,7 +246,7 @@ def test_a_refusal_of_the_operating_system_has_no_traceback(
 
 def test_a_pipe_that_is_closed_ends_a_job_quietly(golden: Golden) -> None:
     with subprocess.Popen(
-        [sys.executable, str(CHECKOUT / "jobs" / "dlq.py"), golden("clean-5.5.0").path],
+        [sys.executable, "-m", "rmq_store", "dlq", golden("clean-5.5.0").path],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},

@@ -1,8 +1,7 @@
-"""verify, usage, lag and trace as commands: the same answers in this process and on Spark."""
+"""verify as a command: the same answer in this process and on Spark."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -12,42 +11,30 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from rmq_store.cli import engines
-from rmq_store.cli.engines import Wanted
-from rmq_store.cli.options import StoreArgs
 from rmqstore_jobs.running import spark_engine
 from rmqstore_jobs.running.spark_engine import SparkEngine
 from tests.conftest import GoldenStore
 from tests.support.golden import unpack
-from tests.support.running.commands import Done, call
+from tests.support.running.commands import call
 
 Golden = Callable[[str], GoldenStore]
-COMMANDS = (
-    ("verify",),
-    ("verify", "--json"),
-    ("usage", "--by", "topic,day"),
-    ("lag", "--json"),
-    ("trace", "KEY", "--json"),
-    ("trace", "nobody"),
-)
-_AGE = re.compile(r'"configAgeMs": ?\d+')
-
-
-def without_ages(done: Done) -> tuple[int, str, str]:
-    return done.returncode, _AGE.sub("", done.stdout), done.stderr
 
 
 @pytest.mark.campaign
+@pytest.mark.parametrize("words", [(), ("--json",)])
 @pytest.mark.parametrize("name", ["clean-5.5.0", "crash-5.5.0", "lmq-5.3.3"])
 def test_both_engines_give_the_same_answer(
-    spark: SparkSession, golden: Golden, tmp_path: Any, name: str
+    spark: SparkSession, golden: Golden, name: str, words: tuple[str, ...]
 ) -> None:
-    store = golden(name)
-    key = next(r["keys"].split()[0] for r in store.truth if r["keys"])
-    for command, *words in COMMANDS:
-        given = [command, store.path, *(word.replace("KEY", key) for word in words)]
-        here, there = call(*given), call(*given, "--engine", "spark")
-        assert without_ages(here) == without_ages(there), given
+    here, there = (
+        call("verify", golden(name).path, *words, "--engine", engine)
+        for engine in ("local", "spark")
+    )
+    assert (here.returncode, here.stdout, here.stderr) == (
+        there.returncode,
+        there.stdout,
+        there.stderr,
+    )
 
 
 def test_an_error_of_an_executor_is_one_of_the_command(
@@ -62,7 +49,7 @@ def test_an_error_of_an_executor_is_one_of_the_command(
         raise PySparkException("Traceback\n  x\n[RMQSTORE_CORRUPT_RECORD] log: is damaged\n")
 
     monkeypatch.setattr(SparkEngine, "run", failing)
-    done = call("usage", store.path, "--engine", "spark")
+    done = call("verify", store.path, "--engine", "spark")
     assert done.returncode == 2
     assert done.stderr.endswith("rmqstore: [RMQSTORE_CORRUPT_RECORD] log: is damaged\n")
 
@@ -75,13 +62,13 @@ def test_auto_goes_by_bytes_and_says_what_it_took(
 
     store = golden("clean-5.5.0").path
     monkeypatch.setattr("rmqstore_jobs.running.spark_session.builder_for", session)
-    small = call("usage", store, "--engine", "auto")
+    small = call("verify", store, "--engine", "auto")
     assert small.returncode == 0
-    assert "usage: running in this process; use --engine spark for a cluster" in small.stderr
+    assert "verify: running in this process; use --engine spark for a cluster" in small.stderr
     monkeypatch.setattr(spark_engine, "MOST_LOCAL_BYTES", 1000)
-    large = call("usage", store, "--engine", "auto")
+    large = call("verify", store, "--engine", "auto")
     assert (large.returncode, "Spark would start now" in large.stderr) == (2, True)
-    assert "usage: running on Spark, because the log has" in large.stderr
+    assert "verify: running on Spark, because the log has" in large.stderr
 
 
 def test_without_pyspark_the_error_says_what_to_install(
@@ -104,10 +91,8 @@ def test_without_pyspark_the_error_says_what_to_install(
 
 def test_a_master_means_spark(golden: Golden) -> None:
     store = golden("clean-5.5.0").path
-    done = call("lag", store, "--engine", "local", "--master", "local[1]")
+    done = call("verify", store, "--engine", "local", "--master", "local[1]")
     assert (done.returncode, "--master is for --engine spark" in done.stderr) == (2, True)
-    found = engines._other(Wanted("lag", StoreArgs(store)))
-    assert found is None
 
 
 def test_spark_that_does_not_start_is_an_error_of_the_command(
@@ -118,6 +103,6 @@ def test_spark_that_does_not_start_is_an_error_of_the_command(
             raise PySparkRuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited")
 
     monkeypatch.setattr("rmqstore_jobs.running.spark_session.builder_for", lambda *given: Builder())
-    done = call("usage", golden("clean-5.5.0").path, "--engine", "spark")
+    done = call("verify", golden("clean-5.5.0").path, "--engine", "spark")
     assert done.returncode == 2
     assert "Spark does not start: [JAVA_GATEWAY_EXITED]" in done.stderr

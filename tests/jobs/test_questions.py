@@ -1,5 +1,4 @@
-"""usage, lag, trace and dlq: what they answer about stores of real brokers is what the truth says, in
-this process and on Spark."""
+"""usage, lag, trace and dlq: what they answer about stores of real brokers is what the truth says."""
 
 from __future__ import annotations
 
@@ -39,12 +38,9 @@ def conf(store: GoldenStore) -> dict[str, str]:
     return {"brokerConf": store.conf, "brokerName": "broker-a"}
 
 
-def asked(engine: SparkSession | None, command: str, store: GoldenStore, *words: str) -> Done:
-    """What a command prints as JSON, with the broker's file, in this process or on Spark."""
-    where = "local" if engine is None else "spark"
-    return call(
-        command, store.path, *words, "--broker-conf", store.conf, "--engine", where, "--json"
-    )
+def asked(command: str, store: GoldenStore, *words: str) -> Done:
+    """What a command prints as JSON, with the broker's file."""
+    return call(command, store.path, *words, "--broker-conf", store.conf, "--json")
 
 
 def rows_of(done: Done) -> list[dict[str, Any]]:
@@ -55,7 +51,7 @@ def rows_of(done: Done) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["clean-5.5.0", "clean-4.3.2", "geometry-5.5.0"])
-def test_usage_adds_up_to_the_truth(engine: SparkSession | None, golden: Golden, name: str) -> None:
+def test_usage_adds_up_to_the_truth(golden: Golden, name: str) -> None:
     store = golden(name)
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
@@ -68,7 +64,7 @@ def test_usage_adds_up_to_the_truth(engine: SparkSession | None, golden: Golden,
         days[str(day)] += record["storeSize"]
         queues[QueueId(record["topic"], record["queueId"])] += record["storeSize"]
     by_topic, by_day, by_queue, largest = (
-        rows_of(asked(engine, "usage", store, "--by", by, *words))
+        rows_of(asked("usage", store, "--by", by, *words))
         for by, *words in (["topic"], ["day"], ["queue", "--top", "5"], ["message", "--top", "5"])
     )
     assert {row["topic"]: row["bytes"] for row in by_topic} == sizes
@@ -82,12 +78,12 @@ def test_usage_adds_up_to_the_truth(engine: SparkSession | None, golden: Golden,
     assert [row["storeSize"] for row in largest] == expected[:5]
 
 
-def test_usage_of_topics_and_times(engine: SparkSession | None, golden: Golden) -> None:
+def test_usage_of_topics_and_times(golden: Golden) -> None:
     store = golden("clean-5.5.0")
     mine = [r for r in store.truth if r["topic"] in ("orders", "payments") and in_a_queue(r)]
     since = sorted(r["storeTimestamp"] for r in mine)[len(mine) // 2]
     words = ("--topic", "orders", "--topic", "payments", "--since", str(since))
-    found = rows_of(asked(engine, "usage", store, *words))
+    found = rows_of(asked("usage", store, *words))
     later = Counter(r["topic"] for r in mine if r["storeTimestamp"] >= since)
     assert {row["topic"]: row["messages"] for row in found} == later
 
@@ -132,13 +128,11 @@ def set_offset(store: GoldenStore, group: str, topic: str, queue: int, offset: i
     path.write_text(json.dumps(content), "utf-8")
 
 
-def test_lag_is_what_the_truth_has_behind_the_offsets(
-    engine: SparkSession | None, tmp_path: Path
-) -> None:
+def test_lag_is_what_the_truth_has_behind_the_offsets(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     set_offset(store, "slow", "orders", 0, 10)
     set_offset(store, "slow", "orders", 1, 20)
-    rows = rows_of(asked(engine, "lag", store))
+    rows = rows_of(asked("lag", store))
     found = {(r["consumerGroup"], r["topic"], r["queueId"]): r for r in rows}
     assert {key: row["consumerOffset"] for key, row in found.items()} == offsets_of(store)
     for (_, topic, queue), row in found.items():
@@ -150,24 +144,22 @@ def test_lag_is_what_the_truth_has_behind_the_offsets(
         if topic == "orders":
             assert row["lag"] == len(behind)
             assert row["lagBytes"] == sum(r["storeSize"] for r in behind)
-    one = asked(engine, "lag", store, "--group", "slow", "--max-lag", "5", "--by", "group")
+    one = asked("lag", store, "--group", "slow", "--max-lag", "5", "--by", "group")
     assert one.returncode == 1
     assert one.stderr.count("messages behind; at most 5 are allowed") == 1
     assert rows_of(one)[0]["lag"] == sum(found["slow", "orders", queue]["lag"] for queue in (0, 1))
-    most = asked(engine, "lag", store, "--group", "slow", "--max-lag", str(10**6))
+    most = asked("lag", store, "--group", "slow", "--max-lag", str(10**6))
     assert most.returncode == 0
 
 
-def test_messages_that_expired_before_they_were_consumed_are_reported(
-    engine: SparkSession | None, tmp_path: Path
-) -> None:
+def test_messages_that_expired_before_they_were_consumed_are_reported(tmp_path: Path) -> None:
     store = unpack("expired-5.5.0", tmp_path)
     (Path(store.path) / "config").mkdir(exist_ok=True)
     (Path(store.path) / "config" / "consumerOffset.json").write_text('{"offsetTable": {}}')
     with MessageStore.open(store.path, broker_conf=store.conf) as opened:
         queue = next(q for q in opened.queues() if opened.min_offset(*q) > 0)
     set_offset(store, "late", queue.topic, queue.queue_id, 0)
-    done = asked(engine, "lag", store, "--by", "group")
+    done = asked("lag", store, "--by", "group")
     assert done.returncode == 1
     assert "unconsumed messages expired in 1 queue" in done.stderr
     assert rows_of(done)[0]["queuesWithLoss"] == 1
@@ -176,9 +168,7 @@ def test_messages_that_expired_before_they_were_consumed_are_reported(
 # --- trace ----------------------------------------------------------------------------------------
 
 
-def test_a_life_has_every_record_of_its_message(
-    engine: SparkSession | None, golden: Golden
-) -> None:
+def test_a_life_has_every_record_of_its_message(golden: Golden) -> None:
     store = golden(WITH_DEAD)
     wanted = {}
     for record in store.truth:  # one message of each kind
@@ -186,7 +176,7 @@ def test_a_life_has_every_record_of_its_message(
             wanted[record["topic"]] = record
     assert len(wanted) == 4
     for record in wanted.values():
-        steps = rows_of(asked(engine, "trace", store, record["uniqKey"]))
+        steps = rows_of(asked("trace", store, record["uniqKey"]))
         with MessageStore.open(store.path, broker_conf=store.conf) as opened:
             lives = trace_of(opened, record["uniqKey"])
         expected = [(s.step, s.topic, s.commitLogOffset, s.about) for x in lives for s in x.steps]
@@ -198,29 +188,27 @@ def test_a_life_has_every_record_of_its_message(
         assert {row["commitLogOffset"] for row in steps} >= {r["commitLogOffset"] for r in records}
 
 
-def test_a_key_an_offset_id_and_nothing(engine: SparkSession | None, golden: Golden) -> None:
+def test_a_key_an_offset_id_and_nothing(golden: Golden) -> None:
     store = golden("clean-5.5.0")
     record = next(r for r in store.truth if r["topic"] == "orders" and r["keys"])
     key = record["keys"].split(" ")[0]
-    by_key = rows_of(asked(engine, "trace", store, key, "--topic", "orders"))
+    by_key = rows_of(asked("trace", store, key, "--topic", "orders"))
     expected = {
         r["commitLogOffset"]
         for r in store.truth
         if r["topic"] == "orders" and key in (r["keys"] or "").split(" ")
     }
     assert {row["commitLogOffset"] for row in by_key} == expected
-    by_id = rows_of(asked(engine, "trace", store, record["offsetMsgId"]))
+    by_id = rows_of(asked("trace", store, record["offsetMsgId"]))
     assert record["commitLogOffset"] in {row["commitLogOffset"] for row in by_id}
-    nothing = asked(engine, "trace", store, "no-such-key")
+    nothing = asked("trace", store, "no-such-key")
     assert (nothing.returncode, nothing.stdout) == (1, "")
     assert "no-such-key" in nothing.stderr
-    elsewhere = asked(engine, "trace", store, key, "--topic", "payments")
+    elsewhere = asked("trace", store, key, "--topic", "payments")
     assert (elsewhere.returncode, key in elsewhere.stderr) == (1, True)
 
 
-def test_damage_among_the_records_of_a_message_is_reported(
-    engine: SparkSession | None, tmp_path: Path
-) -> None:
+def test_damage_among_the_records_of_a_message_is_reported(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     retry = next(r for r in store.truth if r["topic"].startswith("%RETRY%"))
     key, at = retry["keys"].split(" ")[0], retry["commitLogOffset"]
@@ -229,7 +217,7 @@ def test_damage_among_the_records_of_a_message_is_reported(
     raw[at - int(path.name) + 90] ^= 1
     path.write_bytes(raw)
     for name in (key, retry["uniqKey"]):
-        done = asked(engine, "trace", store, name)
+        done = asked("trace", store, name)
         assert done.returncode == 1
         assert f"at log offset {at}" in done.stderr
         steps = rows_of(done)
@@ -246,7 +234,7 @@ def test_damage_among_the_records_of_a_message_is_reported(
     start = lonely["commitLogOffset"] - int(path.name)
     raw[start + 90] ^= 1
     path.write_bytes(raw)
-    done = asked(engine, "trace", store, lonely["uniqKey"])
+    done = asked("trace", store, lonely["uniqKey"])
     assert (done.returncode, "RMQSTORE_CORRUPT_RECORD" in done.stderr) == (2, True)
 
 
@@ -257,11 +245,9 @@ def dead_of(store: GoldenStore) -> list[dict[str, Any]]:
     return [r for r in store.truth if r["topic"].startswith("%DLQ%")]
 
 
-def test_dead_letters_with_their_group_origin_and_attempts(
-    engine: SparkSession | None, golden: Golden
-) -> None:
+def test_dead_letters_with_their_group_origin_and_attempts(golden: Golden) -> None:
     store = golden(WITH_DEAD)
-    answer = dlq.run(engine, dlq.DlqSpec(store.path, conf(store)))
+    answer = dlq.run(None, dlq.DlqSpec(store.path, conf(store)))
     expected = dead_of(store)
     assert expected
     assert answer.numbers == {
@@ -277,15 +263,13 @@ def test_dead_letters_with_their_group_origin_and_attempts(
         assert row["originMsgId"] == properties["ORIGIN_MESSAGE_ID"]
         assert row["reconsumeTimes"] == record["reconsumeTimes"]
         assert str(record["reconsumeTimes"]) in row["why"]
-    nothing = dlq.run(engine, dlq.DlqSpec(golden("clean-5.5.0").path))
+    nothing = dlq.run(None, dlq.DlqSpec(golden("clean-5.5.0").path))
     assert nothing.numbers["dead letters"] == 0
 
 
-def test_wide_tables_are_readable_on_a_narrow_screen(
-    engine: SparkSession | None, golden: Golden
-) -> None:
+def test_wide_tables_are_readable_on_a_narrow_screen(golden: Golden) -> None:
     store = golden(WITH_DEAD)
-    answer = dlq.run(engine, dlq.DlqSpec(store.path, conf(store)))
+    answer = dlq.run(None, dlq.DlqSpec(store.path, conf(store)))
     reported = io.StringIO()
     answer.show(Console(file=reported, width=80, force_terminal=True))
     lines = reported.getvalue().splitlines()
@@ -367,7 +351,7 @@ def test_a_relative_time_is_the_same_for_the_report_and_for_what_is_sent_again(
 
 
 def test_reports_as_json_and_wrong_options(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = golden(WITH_DEAD)
     words = [store.path, "--broker-conf", store.conf]
@@ -384,16 +368,16 @@ def test_reports_as_json_and_wrong_options(
     assert dlq.main(["--help"]) == EXIT_OK
 
 
-def test_names_that_are_not_there(engine: SparkSession | None, golden: Golden) -> None:
+def test_names_that_are_not_there(golden: Golden) -> None:
     store = golden(WITH_DEAD)
     with pytest.raises(InvalidArgumentError, match="g-retry"):
-        dlq.run(engine, dlq.DlqSpec(store.path, groups=("g-retri",)))
+        dlq.run(None, dlq.DlqSpec(store.path, groups=("g-retri",)))
     for words, said in (
         (("lag", "--group", "nobody"), "no group"),
         (("lag", "--topic", "ordrs"), "RMQSTORE_UNKNOWN_QUEUE"),
         (("usage", "--topic", "ordrs"), "RMQSTORE_UNKNOWN_QUEUE"),
     ):
-        done = asked(engine, words[0], store, *words[1:])
+        done = asked(words[0], store, *words[1:])
         assert (done.returncode, said in done.stderr) == (2, True), done.both
 
 

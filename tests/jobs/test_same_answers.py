@@ -134,7 +134,7 @@ def test_dead_letters(asked: Asked) -> None:
     for store in asked.stores:
         command = asked.command("table deadLetters", store)
         report = asked.scratch / "dlq.json"
-        assert dlq.main([store, "--engine", "local", "--report", str(report)]) in (0, 1)
+        assert dlq.main([store, "--report", str(report)]) in (0, 1)
         job = json.loads(report.read_text("utf-8"))["tables"]["theNewest"]
         columns = ("consumerGroup", "originTopic", "uniqKey", "reconsumeTimes", "queueId")
         assert alike(command) == alike(tables[store])

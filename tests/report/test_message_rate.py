@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from rmq_store.questions import message_rate
-from rmq_store.questions.answer_by_shares import ask_opened
-from rmq_store.questions.message_rate import MessageRateQuestion
 from tests.support.golden import GoldenStore, messages_in
 
 
@@ -28,7 +26,7 @@ def test_the_counts_are_those_of_the_broker(
     monkeypatch.setattr(message_rate, "_COUNTED", counted)
     store = golden(name)
     with store.open() as opened:
-        found = ask_opened(MessageRateQuestion(periods=40), opened)
+        found = message_rate.message_rate(opened, periods=40)
     expected: dict[str, tuple[int, ...]] = {}
     for queue, records in store.by_queue.items():
         if queue.topic.startswith("%LMQ%"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -13,14 +12,13 @@ import pytest
 
 from rmq_store import MessageStore, QueueSlice
 from rmq_store.format.queue_entries import Entries
-from rmq_store.questions.answer_by_shares import ask_opened
-from rmq_store.questions.usage import DaysOfLog, UsageQuestion, rows_of_days
+from rmq_store.questions.usage import DaysOfLog, rows_of_days, usage_of
 from rmq_store.tables.table import Row
 from tests.support.golden import GoldenStore, in_a_queue, messages_in
 from tests.support.stores import SMALL, one_message
 
 DAY_MS = 86_400_000
-USUAL = UsageQuestion(largest=20)
+LARGEST = 20
 
 
 @pytest.mark.parametrize(
@@ -30,8 +28,8 @@ def test_the_answer_is_the_same_for_a_brokers_store(
     name: str, golden: Callable[[str], GoldenStore]
 ) -> None:
     with golden(name).open() as store:
-        usual = ask_opened(USUAL, store)
-        by_log = ask_opened(replace(USUAL, days_by_log=True), store)
+        usual = usage_of(store, largest=LARGEST)
+        by_log = usage_of(store, largest=LARGEST, days_by_log=True)
     assert by_log == usual
 
 
@@ -46,7 +44,7 @@ def test_the_answer_is_the_same_over_several_days(
         for number, time in enumerate(times):
             writer.append(one_message(number) | {"storeTimestamp": time})
     with MessageStore.open(tmp_path / "store") as store:
-        usual = ask_opened(USUAL, store)
+        usual = usage_of(store, largest=LARGEST)
         read: list[int] = []
 
         def noted(part: QueueSlice, entries: Entries, days: DaysOfLog) -> Iterator[Row]:
@@ -54,7 +52,7 @@ def test_the_answer_is_the_same_over_several_days(
             return rows_of_days(part, entries, days)
 
         monkeypatch.setattr("rmq_store.questions.usage.rows_of_days", noted)
-        assert ask_opened(replace(USUAL, days_by_log=True), store) == usual
+        assert usage_of(store, largest=LARGEST, days_by_log=True) == usual
     assert sum(read) == len(times)
     assert len({row["day"] for row in usual.rows}) == 5
 
@@ -67,7 +65,7 @@ def test_each_day_has_its_messages(
     """Several days, and one on which the clock goes back by minutes."""
     store = golden(name)
     with store.open() as opened:
-        rows = ask_opened(replace(USUAL, days_by_log=by_log), opened).rows
+        rows = usage_of(opened, largest=LARGEST, days_by_log=by_log).rows
     found = {(row["topic"], row["queueId"], row["day"]): row["messages"] for row in rows}
     wanted = Counter(
         (r["topic"], r["queueId"], date(1970, 1, 1) + timedelta(r["storeTimestamp"] // DAY_MS))
@@ -84,7 +82,7 @@ def test_days_are_those_of_a_zone(
 ) -> None:
     store = golden(name)
     with store.open() as opened:
-        rows = ask_opened(replace(USUAL, zone=ZoneInfo(zone)), opened).by("day")
+        rows = usage_of(opened, largest=LARGEST, zone=ZoneInfo(zone)).by("day")
     records = {r["commitLogOffset"]: r for r in store.truth if in_a_queue(r)}.values()
     wanted: Counter[date] = Counter()
     for record in records:
@@ -98,8 +96,8 @@ def test_estimates_have_the_same_messages_and_about_the_bytes(
     name: str, golden: Callable[[str], GoldenStore]
 ) -> None:
     with golden(name).open() as store:
-        usual = ask_opened(USUAL, store)
-        few = ask_opened(replace(USUAL, days_by_log=True, most_of_a_queue=10), store)
+        usual = usage_of(store, largest=LARGEST)
+        few = usage_of(store, largest=LARGEST, days_by_log=True, most_of_a_queue=10)
     assert few.messages == usual.messages
     assert [row["messages"] for row in few.rows] == [row["messages"] for row in usual.rows]
     assert few.listed_bytes != usual.listed_bytes

@@ -60,7 +60,7 @@ def asked(command: Any, *words: str) -> str:
     with CliRunner().isolation() as (out, *_):
         sys.stderr.isatty = lambda: True  # type: ignore[method-assign]
         if hasattr(command, "command"):
-            command([*words, "--engine", "local"])
+            command(list(words) if command is dlq.main else [*words, "--engine", "local"])
         else:
             with suppress(SystemExit):
                 command.main(list(words), standalone_mode=False)

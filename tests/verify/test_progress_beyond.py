@@ -10,8 +10,7 @@ import pytest
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.config.topics_json import read_topic_configs
-from rmq_store.questions.answer_by_shares import ask_opened
-from rmq_store.questions.lag_summary import LagQuestion
+from rmq_store.questions.lag_summary import lag_of
 from rmq_store.tables import TABLES
 from rmq_store.text.times import shown_time
 from rmq_store.verify import Finding, Severity, verify
@@ -67,7 +66,7 @@ def test_messages_in_queues_that_no_consumer_reads(
     assert finding.count == waiting_from(clean, topic, queues)
     assert f"topic {topic} has readQueueNums {queues}" in finding.meaning
     with clean.open() as store:
-        answer = ask_opened(LagQuestion(topics=[topic]), store)
+        answer = lag_of(store, topics=[topic])
     for row in answer.rows:
         expected = "NOT_READ" if row["queueId"] >= queues and row["lag"] else "OK"
         assert row["status"] == expected
@@ -310,7 +309,7 @@ def test_messages_of_a_topic_whose_perm_forbids_to_read(
         assert f"topic orders has perm {perm}, without 4 (read)" in finding.meaning
         assert f"Set perm to {perm | 4}" in finding.advice
     with clean.open() as store:
-        answer = ask_opened(LagQuestion(topics=["orders"]), store)
+        answer = lag_of(store, topics=["orders"])
     assert {row["status"] for row in answer.rows} == ({"OK"} if read else {"NOT_READ"})
 
 
@@ -409,7 +408,7 @@ def test_a_topic_that_topics_json_does_not_have(clean: GoldenStore) -> None:
         "topics", clean.path, expect=0
     )
     with clean.open() as store:
-        answer = ask_opened(LagQuestion(topics=["orders"]), store)
+        answer = lag_of(store, topics=["orders"])
     assert {row["status"] for row in answer.rows if row["lag"]} == {"NOT_READ"}
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.engines import EngineArgs, Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import Damage
 from rmq_store.cli.option_names import GROUPS, SYSTEM, OnceCommand
@@ -31,7 +30,6 @@ from rmq_store.errors import nearest
 from rmq_store.text.progress import Progress
 
 if TYPE_CHECKING:
-    from rmq_store.questions.lag_summary import LagQuestion
     from rmq_store.store import MessageStore
 
 
@@ -80,7 +78,6 @@ def queues(at: StoreArgs, as_json: bool, topic: str | None, system: bool) -> Non
     show_default=True,
     help="A row for each queue, or one for each group and topic.",
 )
-@engine_options
 def lag(
     at: StoreArgs,
     as_json: bool,
@@ -89,7 +86,6 @@ def lag(
     top: int | None,
     max_lag: int | None,
     by: str,
-    on: EngineArgs,
 ) -> None:
     """Show how far consumer groups are behind in each queue: messages, bytes, time.
 
@@ -98,11 +94,7 @@ def lag(
     group lost messages, does not get some, has an offset behind them, or is more than --max-lag behind,
     if the store lacks messages of any group, if the offsets are gone, and if --max-lag finds none.
     """
-    from rmq_store.questions.lag_summary import LagQuestion
-
-    question = LagQuestion(groups, topics)
-    wanted = Wanted("lag", at, on, question.plan)
-    print_lag(wanted, question, as_json, top=top, max_lag=max_lag, by_group=by == "group")
+    print_lag(at, as_json, groups, topics, top=top, max_lag=max_lag, by_group=by == "group")
 
 
 def _table_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
@@ -223,28 +215,30 @@ def _perm_text(perm: int | None) -> str | None:
 
 
 def print_lag(
-    wanted: Wanted,
-    question: LagQuestion,
+    at: StoreArgs,
     as_json: bool,
+    groups: Sequence[str],
+    topics: Sequence[str],
+    queue_ids: Sequence[int] = (),
     *,
     top: int | None = None,
     max_lag: int | None = None,
     by_group: bool = False,
 ) -> None:
-    """Print the lag that the question asks for, and what is wrong on stderr."""
+    """Print the lag of groups in topics and queues, and what is wrong on stderr."""
     import pyarrow as pa
 
-    from rmq_store.questions.answer_by_shares import ask
+    from rmq_store.questions.lag_summary import lag_of
     from rmq_store.tables import TABLES
 
-    with asked_store(wanted) as asked, Progress("lag", unit="offsets") as progress:
-        found = ask(question, asked.source, asked.engine, progress=progress)
-        lacks_some = asked.store.opening.has_losses
-        is_asked = bool(question.groups) or max_lag is not None
-        unknown = list(_unknown_lag(asked.store, is_asked=is_asked))
+    with at.open() as opened, Progress("lag", unit="offsets") as progress:
+        found = lag_of(opened, groups, topics, queue_ids, progress=progress)
+        lacks_some = opened.opening.has_losses
+        is_asked = bool(groups) or max_lag is not None
+        unknown = list(_unknown_lag(opened, is_asked=is_asked))
         if max_lag is not None and not unknown:
-            unknown += found.without_offset(question)
-        rows = TABLES["groups"].of_rows(asked.store.broker_name, found.furthest_behind()[:top])
+            unknown += found.without_offset(groups, topics)
+        rows = TABLES["groups"].of_rows(opened.broker_name, found.furthest_behind()[:top])
     if by_group:
         texts, numbers = (
             ("consumerGroup", "topic"),

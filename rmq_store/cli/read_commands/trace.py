@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.engines import EngineArgs, Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.messages import where_it_was
 from rmq_store.cli.option_names import OnceCommand
@@ -20,7 +19,6 @@ from rmq_store.text.times import shown_time
 
 if TYPE_CHECKING:
     from rmq_store.search.message_history import Life
-    from rmq_store.store import MessageStore
 
 _MOST_LISTED = 10  # unreadable places that are listed one by one
 
@@ -29,9 +27,8 @@ _MOST_LISTED = 10  # unreadable places that are listed one by one
 @store_command
 @click.argument("key", type=word)
 @topic_option("Only messages that were sent to this topic.")
-@engine_options
 @json_option
-def trace(at: StoreArgs, key: str, topic: str | None, on: EngineArgs, as_json: bool) -> None:
+def trace(at: StoreArgs, key: str, topic: str | None, as_json: bool) -> None:
     """Show the history of the messages with a KEY (a word of KEYS, a UNIQ_KEY or an offsetMsgId):
     stored, delayed, retried, dead, prepared, committed or rolled back. Exit code 1 if there are
     none, or if damaged records were left out."""
@@ -39,18 +36,11 @@ def trace(at: StoreArgs, key: str, topic: str | None, on: EngineArgs, as_json: b
     from rmq_store.search.message_history import once
     from rmq_store.search.queue_selection import require_topic
 
-    def look(opened: MessageStore) -> None:
+    with at.open() as opened:
         if topic is not None:
             require_topic(opened, topic)
-
-    wanted = Wanted("trace", at, on, look)
-    with asked_store(wanted) as asked:
-        opened = asked.store
-        look(opened)
         with Progress("trace") as progress:
-            lives = lives_of(
-                opened, key, topic, source=asked.source, engine=asked.engine, progress=progress
-            )
+            lives = lives_of(opened, key, topic, progress)
         gone = "" if lives else where_it_was(opened, key)
     for life in lives:
         _print_life(life, as_json)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.engines import EngineArgs, Wanted, asked_store, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
@@ -69,7 +68,6 @@ _BY = {
     show_default=True,
     help="Time zone of the days, such as Asia/Shanghai.",
 )
-@engine_options
 @json_option
 def usage(
     at: StoreArgs,
@@ -79,7 +77,6 @@ def usage(
     end: Time | None,
     top: int | None,
     zone_of_days: tzinfo,
-    on: EngineArgs,
     as_json: bool,
 ) -> None:
     """Show which topic, queue or day fills the disk: messages and bytes, largest first.
@@ -89,19 +86,15 @@ def usage(
     queues (LMQ): their records also count in other rows. Exit code 1 if messages are lost, as far as
     opening the store sees that.
     """
-    from rmq_store.questions.answer_by_shares import ask
-    from rmq_store.questions.usage import UsageQuestion
+    from rmq_store.questions.usage import usage_of
+    from rmq_store.tables.table import all_ranges
 
-    def ranges_in(opened: MessageStore) -> tuple[QueueSlice, ...] | None:
-        return _asked_ranges(opened, topics, begin, end)
-
-    wanted = Wanted("usage", at, on, ranges_in)
-    with asked_store(wanted) as asked, Progress("usage", unit="messages") as progress:
-        ranges = ranges_in(asked.store)
+    with at.open() as opened, Progress("usage", unit="messages") as progress:
+        ranges = _asked_ranges(opened, topics, begin, end)
+        progress.expect(sum(map(len, all_ranges(opened) if ranges is None else ranges)))
         most = (top or _LARGEST) if by == _MESSAGE else 0
-        question = UsageQuestion(ranges, most, zone=zone_of_days)
-        found = ask(question, asked.source, asked.engine, progress=progress)
-        lacks_some = asked.store.opening.has_losses
+        found = usage_of(opened, ranges, most, zone=zone_of_days, progress=progress)
+        lacks_some = opened.opening.has_losses
     if by == _MESSAGE:
         _print_largest(found, as_json)
     elif as_json:

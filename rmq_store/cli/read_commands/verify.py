@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.engines import EngineArgs, Wanted, asked_store, engine_options
+from rmq_store.cli.engines import EngineArgs, engine_options, store_and_engine
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import StoreArgs, WholeNumber, json_option, store_command
@@ -43,13 +43,18 @@ def verify(
     errors. 2: the store cannot be checked.
     --json prints one line per finding, then a summary line.
     """
-    wanted = Wanted("verify", at, on)
-    if not print_findings(wanted, as_json, workers=workers, verbose=verbose).nothing_wrong:
+    report = print_findings(at, on, as_json, workers=workers, verbose=verbose)
+    if not report.nothing_wrong:
         sys.exit(EXIT_FINDINGS)
 
 
 def print_findings(
-    wanted: Wanted, as_json: bool, *, workers: int | None = None, verbose: bool = False
+    at: StoreArgs,
+    on: EngineArgs,
+    as_json: bool,
+    *,
+    workers: int | None = None,
+    verbose: bool = False,
 ) -> VerifyReport:
     """Check a store and print what was found. Raises StoreError if it cannot be checked."""
     from rmq_store.markers.lock_file import lock_state
@@ -58,10 +63,11 @@ def print_findings(
     from rmq_store.text.json_keys import as_json_object
     from rmq_store.verify.verify_store import count_of_problems, severities
 
-    with asked_store(wanted) as asked, Progress("verify") as progress:
-        engine = asked.engine or processes_for(asked.store, workers)
-        report = ask(VerifyQuestion(), asked.source, engine, progress=progress)
-        lock = lock_state(asked.store.path)
+    opening = store_and_engine("verify", at, on)
+    with opening as (store, source, engine), Progress("verify") as progress:
+        engine = engine or processes_for(store, workers)
+        report = ask(VerifyQuestion(), source, engine, progress=progress)
+        lock = lock_state(store.path)
     if as_json:
         for finding in report.findings:
             print_json(as_json_object(finding))

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from rmq_store.cli.engines import Wanted
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
@@ -64,11 +63,8 @@ def offsets(
     if place is None and moment is None:
         if really:
             raise click.UsageError("--apply needs --reset-to or --reset-to-time")
-        from rmq_store.questions.lag_summary import LagQuestion
-
-        groups, topics = ([] if one is None else [one] for one in (group, topic))
-        question = LagQuestion(groups, topics, queue_ids)
-        print_lag(Wanted("offsets", at), question, as_json)
+        groups, topics = ([] if name is None else [name] for name in (group, topic))
+        print_lag(at, as_json, groups, topics, queue_ids)
         return
     if group is None:
         raise click.UsageError("--reset-to and --reset-to-time need --group")

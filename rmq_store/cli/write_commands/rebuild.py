@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from rmq_store.admin.rebuild import FILES, LOG_MODES, STORE_TYPES, RebuildReport, work_of
 from rmq_store.admin.rebuild import rebuild as make
-from rmq_store.cli.engines import EngineArgs, Wanted, engine_options
+from rmq_store.cli.engines import EngineArgs, engine_options
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import LOG, OnceCommand
 from rmq_store.cli.options import (
@@ -91,7 +91,7 @@ def rebuild(
             say(line)
     found = None
     if verify:
-        found = print_findings(Wanted("verify", StoreArgs(to), on), as_json)
+        found = print_findings(StoreArgs(to), on, as_json)
     if not report.all_well or not (found is None or found.nothing_wrong):
         sys.exit(EXIT_FINDINGS)
 
