@@ -36,7 +36,7 @@ from rmq_store.report.section import (
     span,
     text,
 )
-from rmq_store.system_topics.delayed_messages import HIDDEN, OVERDUE
+from rmq_store.system_topics.delayed_messages import OVERDUE
 from rmq_store.system_topics.expired_state import expired_before_delivery
 from rmq_store.system_topics.transactions import OPEN
 from rmq_store.tables import TABLES
@@ -90,18 +90,12 @@ def scheduled(inquiry: Inquiry) -> Section:
         f"{overdue:,} scheduled messages were due before the newest record and are not delivered",
         inquiry.command("scheduled", "--state", OVERDUE),
     )
-    hidden = Remark(
-        Severity.WARNING,
-        f"{states[HIDDEN]:,} scheduled messages are counted as delivered, and the log shows that they "
-        "are not: no broker delivers them",
-        inquiry.command("scheduled", "--state", HIDDEN),
-    )
     about = f"{_states(states)}. A message is overdue if it was due before the newest record of the log."
     return replace(
         section,
         about=_with_system(about, system),
         grids=[grid],
-        remarks=[*lost, *([remark] if overdue else []), *([hidden] if states[HIDDEN] else [])],
+        remarks=[*lost, *([remark] if overdue else [])],
     )
 
 

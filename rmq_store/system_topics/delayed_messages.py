@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import chain, islice
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
 
 from rmq_store.commitlog.walk import end_now
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_delay_offsets
-from rmq_store.consumequeue.bisection import bisect_first
 from rmq_store.errors import StoreError
 from rmq_store.escaping import LOG
 from rmq_store.format.byte_layout import ROCKSDB_STORE_DIR
@@ -44,21 +43,19 @@ from rmq_store.system_topics.system_topic_rows import (
     PLACE,
     Row,
     all_of,
-    is_whole,
     newest_time,
     rows_of,
 )
 
 LEVEL, TIMER = "level", "timer"
 WAITING, OVERDUE, DELIVERED = "waiting", "overdue", "delivered"
-CANCELLED, LOST, HIDDEN = "cancelled", "lost", "hidden"
+CANCELLED, LOST = "cancelled", "lost"
 
 DELETES, ROLL_TIMES = "TIMER_DEL_UNIQKEY", "TIMER_ROLL_TIMES"
 _TEXTS = {"topic": "REAL_TOPIC"}
 _NUMBERS = {"dueTimestamp": "TIMER_OUT_MS"}
 _SMALL = {"realQueueId": "REAL_QID", "rollTimes": ROLL_TIMES}
 _ORDER = {"deletes": DELETES}
-_BY_DEFAULT = "byDefault"  # of a row: its time is by the default delay levels
 _NEVER = 1 << 62
 _LOOKED_UP = 1 << 16  # messages whose later copies are looked for at a time
 
@@ -66,67 +63,65 @@ _LOOKED_UP = 1 << 16  # messages whose later copies are looked for at a time
 def delayed_messages(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[Row]:
     """Every message that the broker's files do not count as delivered: delay levels, then timers.
 
-    And the hidden ones, which the files count, and which the log shows not to be delivered: they are
-    due later than its newest record, or have no copy where a file counts more than its queue has.
     Columns as in the table `scheduled`, times in ms. A message is overdue when the newest record of
     the log is later. Warns in the log of times that the default delay levels make. Raises
     CorruptConfigError, and the errors of `read_slices` for damage.
     """
     newest = newest_time(store)
-    last = _last_time(store, newest)
-    levels = _levels(store, last, on_damage, warns=True)
-    rows = iter(_with_states((*levels, *_timers(store, last, on_damage)), newest))
+    timer = TimerFiles(read_timer_check(store.path), read_timer_units(store.path))
+    timers = (_timer_rows(store, part, timer, on_damage) for part in all_of(store, TIMER_TOPIC))
+    rows = iter(_with_states((*_levels(store, on_damage), *timers), newest))
     while some := list(islice(rows, _LOOKED_UP)):
-        yield from _with_copies(store, some, newest, on_damage)
+        yield from _with_copies(store, some, on_damage)
 
 
-def hidden_levels(store: MessageStore) -> set[int] | None:
-    """The delay levels with messages that a file counts as delivered, and the log shows not to be.
+def is_due_after_log(store: MessageStore, queue: QueueId, offset: int) -> bool:
+    """Whether a message of a delay level is due later than the newest record of a log that nobody writes.
 
-    None if damage is in the way: then a copy that is not found proves nothing, nor does a level that
-    is not among them. Raises CorruptConfigError for the file.
+    The time in its entry may be wrong (a rebuild without the broker's delays writes the default ones): a
+    copy shows that it was delivered.
     """
-    met: list[StoreError] = []
-    newest = newest_time(store)
-    parts = _levels(store, _last_time(store, newest), met.append)
-    found = {row["delayLevel"] for row in _hidden(store, parts, newest, met.append)}
-    return None if met else found
+    entries = store.entries(queue, offset, offset + 1)
+    if not len(entries) or int(entries.tags_code[0]) <= newest_time(store) or _is_written(store):
+        return False
+    met: list[StoreError] = []  # verify reports it
+    part = QueueSlice(queue, offset, offset + 1)
+    rows = rows_of(store, part, _TEXTS, {}, {}, ("uniqKey",), on_damage=met.append)
+    return not any(
+        True
+        for row in rows
+        if row["uniqKey"]
+        for _ in copies_with(store, {row["topic"]}, {row["uniqKey"]}, met.append)
+    )
 
 
-def hidden_timers(store: MessageStore) -> int:
+def timers_due_after_log(store: MessageStore) -> int:
     """How many timers config/timercheck counts as delivered that are due later than the log's newest record.
 
     Reads the timer topic only if the timer log has units for that time, or has none at all. Raises
     CorruptConfigError for the file.
     """
-    newest = newest_time(store)
-    last, check = _last_time(store, newest), read_timer_check(store.path)
-    if check is None or check.read_time <= last:
+    check, newest = read_timer_check(store.path), newest_time(store)
+    if check is None or check.read_time <= newest or _is_written(store):
         return 0
     units = read_timer_units(store.path)
-    if units is not None and units.leads_nowhere(last, check.read_time):
+    if units is not None and units.leads_nowhere(newest, check.read_time):
         return 0
     met: list[StoreError] = []  # verify reports it
-    rows = _hidden(store, _timers(store, last, met.append), newest, met.append)
-    return sum(1 for _ in rows)
+    # As the timer saw them when the newest record was stored.
+    timer = TimerFiles(replace(check, read_time=newest + 1), units)
+    return sum(
+        row["state"] == WAITING and row["dueTimestamp"] < check.read_time
+        for part in all_of(store, TIMER_TOPIC)
+        for row in _timer_rows(store, part, timer, met.append)
+        if row["heldQueueOffset"] < check.queue_offset and row["dueTimestamp"] is not None
+    )
 
 
-def _hidden(
-    store: MessageStore, parts: Iterable[Iterator[Row]], newest: int, on_damage: OnDamage
-) -> Iterator[Row]:
-    """The rows that files count as delivered, and the log shows not to be."""
-    hidden = (row for row in chain.from_iterable(parts) if row["state"] == HIDDEN)
-    while some := list(islice(hidden, _LOOKED_UP)):
-        yield from (
-            row for row in _with_copies(store, some, newest, on_damage) if row["state"] == HIDDEN
-        )
-
-
-def _last_time(store: MessageStore, newest: int) -> int:
-    """When the last record was stored (ms). A broker that writes on delivers what the log of this
-    moment does not show: never, then."""
+def _is_written(store: MessageStore) -> bool:
+    """Whether a broker writes on: it delivers what the log of this moment does not show."""
     end = store.log_range()[1]
-    return _NEVER if end_now(store.log, end) > end else newest
+    return end_now(store.log, end) > end
 
 
 def _with_states(parts: Iterable[Iterable[Row]], newest: int) -> Iterator[Row]:
@@ -137,17 +132,7 @@ def _with_states(parts: Iterable[Iterable[Row]], newest: int) -> Iterator[Row]:
         yield row
 
 
-def _is_proven(store: MessageStore, row: Row, newest: int) -> bool:
-    """Whether the absence of a copy shows that a message was not delivered."""
-    due = row["dueTimestamp"]
-    if due is not None and due > newest and not row.get(_BY_DEFAULT):
-        return True
-    return row["uniqKey"] is not None and is_whole(store, row["topic"] or "", row["queueId"])
-
-
-def _with_copies(
-    store: MessageStore, rows: list[Row], newest: int, on_damage: OnDamage | None
-) -> Iterator[Row]:
+def _with_copies(store: MessageStore, rows: list[Row], on_damage: OnDamage | None) -> Iterator[Row]:
     """The rows; one with a later copy under its own topic is delivered, whatever files and times say.
 
     The time in the entry of a delay level may be by other levels: a recovery without the broker's
@@ -162,8 +147,6 @@ def _with_copies(
         left = copies.get((row["topic"], row["uniqKey"], row["reconsumeTimes"]), [])
         after = (copy for copy in left if copy.log_offset > row["commitLogOffset"])
         found = next(after, None)
-        if row["state"] == HIDDEN and (found is not None or not _is_proven(store, row, newest)):
-            continue
         if found is not None:
             left.remove(found)  # a producer that tried twice stored two messages with one key
             row |= {
@@ -172,29 +155,21 @@ def _with_copies(
                 "deliveredTimestamp": found.stored,
                 "deliveredQueueOffset": found.queue_offset,
             }
-        row.pop(_BY_DEFAULT, None)
         yield row
 
 
 # --- delay levels ---------------------------------------------------------------------------------
 
 
-def _levels(
-    store: MessageStore, last: int, on_damage: OnDamage | None, *, warns: bool = False
-) -> Iterator[Iterator[Row]]:
-    """`last`: when the last record was stored (ms). `warns`: of times that are not known."""
+def _levels(store: MessageStore, on_damage: OnDamage | None) -> Iterator[Iterator[Row]]:
     delivered = read_delay_offsets(store.path).get(SCHEDULE_TOPIC, {})
     by_default = 0
     for part in all_of(store, SCHEDULE_TOPIC):
-        said = delivered.get(part.queue.queue_id, 0)
-        start = min(max(part.start, said), part.stop)
-        hidden = part.start if said > part.stop and last < _NEVER else _due_after(store, part, last)
-        if hidden < start:
-            yield _level(store, QueueSlice(part.queue, hidden, start), HIDDEN, on_damage)
-        yield _level(store, QueueSlice(part.queue, start, part.stop), WAITING, on_damage)
+        start = min(max(part.start, delivered.get(part.queue.queue_id, 0)), part.stop)
+        yield _level(store, QueueSlice(part.queue, start, part.stop), on_damage)
         by_default += max(0, part.stop - max(start, _by_default_from(store, part.queue)))
     # A configuration without messageDelayLevel says that the broker has the default levels.
-    if warns and by_default and store.config == StoreConfig():
+    if by_default and store.config == StoreConfig():
         LOG.warning("%s", line_of_default_delays(by_default, again=GIVE_THE_FILE))
 
 
@@ -209,40 +184,18 @@ def _by_default_from(store: MessageStore, queue: QueueId) -> int:
     return int(tail.offset[0])
 
 
-def _due_after(store: MessageStore, part: QueueSlice, last: int) -> int:
-    """The first queue offset of a delay level, in [start, stop], that is due after `last`.
-
-    The messages of a level are due in their order.
-    """
-
-    def is_later(offset: int) -> bool:
-        entries = store.entries(part.queue, offset, offset + 1)
-        return bool(len(entries)) and int(entries.tags_code[0]) > last
-
-    return bisect_first(part.start, part.stop, is_later)
-
-
-def _level(
-    store: MessageStore, part: QueueSlice, state: str, on_damage: OnDamage | None
-) -> Iterator[Row]:
-    level, by_default = part.queue.queue_id + 1, _by_default_from(store, part.queue)
+def _level(store: MessageStore, part: QueueSlice, on_damage: OnDamage | None) -> Iterator[Row]:
     columns = (*PLACE, *ORIGIN, "tagsCode")
     for row in rows_of(store, part, _TEXTS, {}, _SMALL, columns, on_damage=on_damage):
         # The entry has the time in place of a hash (docs/format-consumequeue.md).
         due = row.pop("tagsCode")
-        own: Row = {"dueTimestamp": due, "delayLevel": level, "state": state}
-        own[_BY_DEFAULT] = row["queueOffset"] >= by_default
-        yield _row(row, LEVEL, SCHEDULE_TOPIC) | own
+        yield _row(row, LEVEL, SCHEDULE_TOPIC) | {
+            "dueTimestamp": due,
+            "delayLevel": part.queue.queue_id + 1,
+        }
 
 
 # --- timers ---------------------------------------------------------------------------------------
-
-
-def _timers(store: MessageStore, last: int, on_damage: OnDamage | None) -> Iterator[Iterator[Row]]:
-    """`last`: when the last record was stored (ms)."""
-    timer = TimerFiles(read_timer_check(store.path), read_timer_units(store.path))
-    for part in all_of(store, TIMER_TOPIC):
-        yield _timer_rows(store, part, timer, last, on_damage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +234,7 @@ class TimerFiles:
 
 
 def _timer_rows(
-    store: MessageStore, part: QueueSlice, timer: TimerFiles, last: int, on_damage: OnDamage | None
+    store: MessageStore, part: QueueSlice, timer: TimerFiles, on_damage: OnDamage | None
 ) -> Iterator[Row]:
     """The timer messages of a queue that the timer has neither delivered nor put off."""
     later = None
@@ -289,9 +242,7 @@ def _timer_rows(
         later = _later_records(store, part, timer, on_damage)
     for row in rows_of(store, part, _TEXTS | _ORDER, _NUMBERS, _SMALL, on_damage=on_damage):
         state = timer.state_of(row)
-        if state is None and row["dueTimestamp"] is not None and row["dueTimestamp"] > last:
-            state = HIDDEN
-        if state in (LOST, HIDDEN) and later is None:  # or it was put off, and its unit has expired
+        if state == LOST and later is None:  # or it was put off, and its unit has expired
             later = _later_records(store, part, timer, on_damage)
         replaced = later is not None and later.took_its_place(row)
         if state is None or replaced or row.pop("deletes") is not None:

@@ -32,18 +32,11 @@ from rmq_store.format.topics import (
 )
 from rmq_store.markers.timer_files import DELETE, read_timer_check, read_timer_units
 from rmq_store.store import MessageStore
-from rmq_store.system_topics.delayed_messages import (
-    HIDDEN,
-    LEVEL,
-    LOST,
-    OVERDUE,
-    WAITING,
-    delayed_messages,
-)
+from rmq_store.system_topics.delayed_messages import LEVEL, LOST, OVERDUE, WAITING, delayed_messages
 from rmq_store.system_topics.transactions import OPEN, ended_half_messages, transactions
 from rmq_store.text.sizes import counted
 
-_UNDELIVERED = (WAITING, OVERDUE, LOST, HIDDEN)
+_UNDELIVERED = (WAITING, OVERDUE, LOST)
 TIMERS, TRANSACTIONS, POP = "timers", "open transactions", "check points of pop"
 
 

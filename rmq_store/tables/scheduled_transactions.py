@@ -17,7 +17,7 @@ SCHEDULED = Table(
             "waiting; overdue (due before the newest record of the log); delivered (its copy is there, and "
             "the broker's files do not say so yet: it may be delivered twice); cancelled (an order to delete "
             "it waits for the same time, and no copy is in the log); lost (the timer log does not lead to "
-            "it); hidden (the broker's files count it as delivered, and the log shows that it is not)",
+            "it)",
         ),
         ("topic", TEXT, "the topic that it is for (REAL_TOPIC)"),
         ("queueId", INT, "the queue that it is for (REAL_QID)"),

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
 from itertools import islice
 from typing import Any
 
-from rmq_store.commitlog.walk import end_now
 from rmq_store.config.consumer_offsets import (
     CONSUMER_FILES,
     DELAY_FILE,
@@ -41,7 +39,7 @@ from rmq_store.format.topics import (
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.timer_files import read_timer_check
 from rmq_store.store import MessageStore
-from rmq_store.system_topics.delayed_messages import hidden_levels, hidden_timers
+from rmq_store.system_topics.delayed_messages import is_due_after_log, timers_due_after_log
 from rmq_store.system_topics.expired_state import expired_before_delivery
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
@@ -320,7 +318,6 @@ def _delay_levels(store: MessageStore) -> Iterator[Finding]:
     found = read_delay_file(store.path)
     if found is None:
         return
-    hidden = cache(lambda: hidden_levels(store))
     for queue_id, offset in found.value.items():
         queue = QueueId(SCHEDULE_TOPIC, queue_id)
         state = store.snapshot().queues.get(queue)
@@ -329,31 +326,17 @@ def _delay_levels(store: MessageStore) -> Iterator[Finding]:
         if (
             state is not None
             and state.min_offset < offset <= high
-            and _is_due_later(store, queue, offset - 1)
+            and is_due_after_log(store, queue, offset - 1)
         ):
-            # The entry may be wrong (a rebuild with other delays): a copy shows that it was delivered.
-            levels = hidden()
-            if levels is None or queue_id + 1 in levels:
-                why = "whose message before is due later than the newest record of the log"
+            why = "whose message before is due later than the newest record of the log"
         if why:
             yield a_warning(
                 "delay-ahead",
                 str(found.path),
                 f"delay level {queue_id + 1} is delivered to offset {offset} of {SCHEDULE_TOPIC}/{queue_id}, "
                 f"{why}: the broker goes on there and does not deliver what it has not delivered before",
-                "rmqstore scheduled lists such messages as hidden. Before a broker starts, restore the "
-                "lost end of the log, or set the level back in this file",
+                "Before a broker starts, restore the lost end of the log, or set the level back in this file",
             )
-
-
-def _is_due_later(store: MessageStore, queue: QueueId, offset: int) -> bool:
-    """Whether a delayed message is due after the newest record of a log that nobody writes."""
-    last, end = store.snapshot().last_record, store.log_range()[1]
-    newest = None if last is None else store.log.store_time_at(last)
-    entries = store.entries(queue, offset, offset + 1)
-    if newest is None or not len(entries) or int(entries.tags_code[0]) <= newest:
-        return False
-    return end_now(store.log, end) == end
 
 
 def _timer(store: MessageStore) -> Iterator[Finding]:
@@ -373,17 +356,16 @@ def _timer(store: MessageStore) -> Iterator[Finding]:
             "Restore the lost end of the topic before a broker starts. Without the file the timer reads the "
             f"topic again, and the broker {effect_without(TIMER_CHECK)}",
         )
-    hidden = hidden_timers(store)
-    if check is not None and hidden:
+    undelivered = timers_due_after_log(store)
+    if check is not None and undelivered:
         yield a_warning(
             "timer-ahead",
             str(store.path / CONFIG_DIR / TIMER_CHECK),
-            f"the timer has delivered what is due before {shown_time(check.read_time)}, and {hidden} "
+            f"the timer has delivered what is due before {shown_time(check.read_time)}, and {undelivered} "
             "messages are due before that and after the newest record of the log: the broker does not "
             "deliver them",
-            "rmqstore scheduled lists such messages as hidden. Before a broker starts, restore the lost "
-            "end of the log, or set the time back in this file",
-            count=hidden,
+            "Before a broker starts, restore the lost end of the log, or set the time back in this file",
+            count=undelivered,
         )
 
 

@@ -30,7 +30,7 @@ from rmq_store.format.topics import RESERVED_PREFIX
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.expired_state import expired_before_delivery
 
-_DELAYED = ("waiting", "overdue", "delivered", "cancelled", "lost", "hidden")
+_DELAYED = ("waiting", "overdue", "delivered", "cancelled", "lost")
 _GROUPS, _TOPICS = ("consumerGroup", "groupName"), ("topic", "originTopic")
 _TRANSACTIONS = ("open", "committed", "rolledBack", "givenUp", "ended", "unknown")
 
