@@ -23,21 +23,7 @@ from rmq_store.format.byte_layout import CONFIG_DIR
 
 # A text without its end reaches to the end, so that no later quote is tried as a beginning.
 _STRING = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
-_TOKEN = re.compile(
-    _STRING + r"|([{,]\s*)(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(\s*:)", re.DOTALL | re.ASCII
-)
-_LENIENT = re.compile(
-    f"({_STRING})" + r"|('[^'\\]*(?:\\.[^'\\]*)*(?:'|\\?\Z))|(//[^\n]*|/\*.*?(?:\*/|\Z))|[\f\b]",
-    re.DOTALL,
-)
-# A number may have a plus, zeros before it, no digit after its point, and the letter of a type.
-_NUMBER = re.compile(
-    _STRING + r"|(?<![\w.+-])([+-]?)(\d+)(\.\d*)?(?:([eE][+-]?\d+)([FD])?|[LBSFD])?(?![\w.+-])",
-    re.DOTALL | re.ASCII,
-)
-_LAST_COMMA = re.compile(_STRING + r"|,(\s*[}\]])", re.DOTALL)
-_NO_COMMA = re.compile(_STRING + r"|(?<=[\d\"])\s+(\"?-?\d+\"?\s*:)", re.DOTALL | re.ASCII)
-_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.))|(\")", re.DOTALL)
+_TOKEN = re.compile(_STRING + r"|([{,]\s*)(-?\d+)(\s*:)", re.DOTALL | re.ASCII)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _DEEPEST = 100  # levels; the broker's own files have four
 _MARK = "\ufeff"
@@ -92,90 +78,33 @@ class ConfigFile(Generic[T]):
 
 
 def parse_fastjson(text: str) -> Any:
-    """JSON as the broker's reader takes it; see `_parsed`. Raises ValueError."""
-    return _parsed(text)[0]
+    """JSON as brokers write it: keys of Integer and Long maps have no quotes (fastjson).
 
-
-def _parsed(text: str) -> tuple[Any, bool]:
-    """JSON as fastjson 1 and 2 read it, and whether only some releases do (it has a comment).
-
-    Keys of Integer and Long maps have no quotes. All releases pass over a byte order mark and the zeros
-    around the value, and take a comma before a brace, single quotes, no comma between numbers of a map,
-    escapes such as \\x41, and numbers such as +1, 01, 5. and 5L. What only some of them take is an error,
-    but for comments. Raises ValueError if the text is not JSON in this form either: also for
-    NaN and Infinity, half a surrogate pair, and more than 100 levels.
+    A byte order mark, and zeros around the value, are passed over, as by every release. What else the
+    broker's reader takes (comments, commas before a brace, single quotes) no broker writes. Raises
+    ValueError for it, for NaN and Infinity, half a surrogate pair, and more than 100 levels.
     """
-    text, doubtful = text.removeprefix(_MARK).strip(_SPACE), False
+    text = text.removeprefix(_MARK).strip(_SPACE)
     try:
         # Most files are JSON as they are: to quote what has no quotes would take three times as long.
         try:
             value = _loaded(text)
         except json.JSONDecodeError:
-            text = _with_quotes(text)
-            try:
-                value = _loaded(text)
-            except json.JSONDecodeError:
-                text, doubtful = _strictly(text)
-                value = _loaded(text)
+            value = _loaded(_with_quotes(text))
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     _refuse_depth(value)
     if _SURROGATE.search(text):
         # Half a pair is no character; it has no UTF-8, which Arrow and files need.
         json.dumps(value, ensure_ascii=False).encode("utf-8")
-    return value, doubtful
+    return value
 
 
 def _with_quotes(text: str) -> str:
     def quote(match: re.Match[str]) -> str:
-        if match[2] is None:
-            return match[0]
-        # A fraction is cut off; a text in quotes is not a number then, but for some releases.
-        whole = match[2] if match[2].lstrip("-").isdigit() else str(_whole(match[2]))
-        return f'{match[1]}"{whole}"{match[3]}'
+        return match[0] if match[2] is None else f'{match[1]}"{match[2]}"{match[3]}'
 
     return _TOKEN.sub(quote, text)
-
-
-def _strictly(text: str) -> tuple[str, bool]:
-    """The text with the texts and numbers of JSON, without comments, single quotes and commas before a
-    bracket, and with a comma between the numbers of a map that lacks one; whether it had a comment."""
-    commented = False
-
-    def plain(match: re.Match[str]) -> str:
-        nonlocal commented
-        if match[1] is not None:
-            return _ESCAPE.sub(lambda one: one[0] if one[3] else _escaped(one), match[1])
-        if match[2] is not None:
-            return '"' + _ESCAPE.sub(_escaped, match[2][1:-1]) + '"'
-        commented = commented or match[3] is not None
-        return " "
-
-    bare = _LENIENT.sub(plain, text)
-    bare = _NUMBER.sub(_plain_number, bare)
-    bare = _LAST_COMMA.sub(lambda match: match[1] or match[0], bare)
-    bare = _NO_COMMA.sub(lambda match: f",{match[1]}" if match[1] else match[0], bare)
-    return _with_quotes(bare), commented
-
-
-def _escaped(match: re.Match[str]) -> str:
-    """An escape of Java's reader, or a quote inside single ones, as JSON has it."""
-    if match[1] is not None:
-        return f"\\u00{match[1]}"
-    if match[3] is not None:
-        return '\\"'
-    return _ESCAPES.get(match[2], match[0])
-
-
-_ESCAPES = {"'": "'", "v": "\\u000b", "F": "\\f", **{str(n): f"\\u000{n}" for n in range(8)}}
-
-
-def _plain_number(match: re.Match[str]) -> str:
-    if match[2] is None:
-        return match[0]
-    point = "" if match[3] in (None, ".") else match[3]
-    sign = "-" if match[1] == "-" else ""
-    return f"{sign}{match[2].lstrip('0') or '0'}{point}{match[4] or ''}"
 
 
 _TOO_DEEP = f"it has more than {_DEEPEST} levels"
@@ -402,10 +331,10 @@ def _read_one(path: Path, decode: Decode[T]) -> tuple[ConfigFile[T] | None, str 
     except CorruptConfigError as error:  # no regular file, or too large
         return None, error.reason
     try:
-        content, doubtful = _parsed(raw.decode("utf-8", "replace"))
-        doubt = _COMMENTED if doubtful else None
-        if content is None or (isinstance(content, dict) and content.get(_OFFSETS, 0) is None):
-            doubt = _NULL
+        content = parse_fastjson(raw.decode("utf-8", "replace"))
+        is_null = content is None or (
+            isinstance(content, dict) and content.get(_OFFSETS, 0) is None
+        )
         content = {} if content is None else content
         if not isinstance(content, dict):
             return None, "it is not a JSON object"
@@ -414,16 +343,10 @@ def _read_one(path: Path, decode: Decode[T]) -> tuple[ConfigFile[T] | None, str 
         return None, error.reason
     except ValueError as error:
         return None, _why_no_json(raw, error)
-    return ConfigFile(path, content, value, None, doubt), None
+    return ConfigFile(path, content, value, None, _NULL if is_null else None), None
 
 
 _OFFSETS = "offsetTable"
-_COMMENTED = Doubt(
-    "config-comment",
-    "it has a comment, and brokers of some releases do not read past it: they use the .bak, or start "
-    "as if the file was empty",
-    "Remove the comment",
-)
 _NULL = Doubt(
     "config-null",
     "it is null, or its table is: brokers read that as no table, and do not use the .bak",
@@ -441,7 +364,7 @@ def _why_no_json(raw: bytes, error: ValueError) -> str:
         return f"it holds {len(raw)} zero bytes and nothing else"
     if raw[:2] in _UTF_16 or raw[1:2] == b"\0" or raw[:1] == b"\0":
         return "it is in UTF-16, which no broker reads"
-    return str(error)
+    return f"it is no JSON as brokers write it: {error}"
 
 
 def refuse_other_spellings(path: Path, table: Mapping[str, Any], names: Collection[str]) -> None:

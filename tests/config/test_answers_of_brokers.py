@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +32,9 @@ BAK = {
 
 NUMBERS = {"readQueueNums": 16, "writeQueueNums": 16, "perm": 6}  # TopicConfig's own
 
-# All releases read these, and this project uses the .bak, which it says: nobody writes them.
+# JSON that all releases read, and this project uses the .bak, which it says: nobody writes it.
 REFUSED = (
-    '{"offsetTable":{"T@g":{true:5}}}',
-    '{"offsetTable":{"T@g":{0:+}}}',
-    '{"offsetTable":{"T@g":{0:\0005}}}',
     '{"offsetTable":{"T@g":{0:9223372036854775808.0}}}',
-    '{"offsetTable":{"T@g":{2147483648.0:5}}}',
-    '{"offsetTable":{"T\\x4@g":{0:5}}}',
-    '{"offsetTable":{"T@g":{0:5}},,}',
-    '{"offsetTable":{"T@g":{0:5},,}}',
-    '{"offsetTable":{"T@g":{0:5},,"U@g":{0:6}}}',
-    '{"offsetTable":{"T@g":{0:5}},,"x":1}',
     '{"topicConfigTable":{"a":{"topicName":"a","readQueueNums":1,"ReadQueueNums":3}}}',
     '{"table":{"T@g":{0:{"o":[5,true]}}}}',
     '{"table":{"T@g":{0:{"o":[null]}}}}',
@@ -57,13 +49,21 @@ READ = (
     '{"offset.table":{"T@g":{0:5}}}',
     '{"x":{1:{2:3}},"offsetTable":{"T@g":{0:5}}}',
     '{"x":{1:2},"offsetTable":{"T@g":{0:5}}}',
-    '{"x":{"a":1,},"offsetTable":{"T@g":{0:5}}}',
-    '{"x":[1,2,],"offsetTable":{"T@g":{0:5}}}',
     '{"@type":"java.util.HashMap","offsetTable":{"T@g":{0:5}}}',
     '{"topicConfigTable":{"a":{"topicName":"a","unknown":{1:2}}}}',
     '{"topicConfigTable":{"a":{"topicName":"a","perm":null}}}',
     '{"topicConfigTable":{"a":{"topicName":"a","readQueueNums":1,"readQueueNums":2}}}',
 )
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is JSON once its whole numbers before a colon have quotes, as brokers write it."""
+    text = text.strip(" \t\r\n\f\b\x1a\0").removeprefix("\ufeff").strip(" \t\r\n\f\b\x1a\0")
+    try:
+        json.loads(re.sub(r"([{,]\s*)(-?[0-9]+)(\s*:)", r'\1"\2"\3', text), strict=False)
+    except ValueError:
+        return False
+    return True
 
 
 def ours(store: Path, name: str) -> Any:
@@ -132,7 +132,7 @@ def test_what_all_releases_read_alike_is_read_so_and_else_the_bak(
     if case["text"] in READ:
         assert ours(tmp_path, case["file"]) in answers
         return
-    if alike is None or case["text"] in REFUSED:
+    if alike is None or case["text"] in REFUSED or not is_json(case["text"]):
         path.unlink()  # the .bak alone
         alike = ours(tmp_path, case["file"])
         path.write_text(case["text"], "utf-8")
