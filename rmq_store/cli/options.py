@@ -164,7 +164,9 @@ def time_range(
 
     Raises InvalidArgumentError as `fixed_range`.
     """
-    return fixed_range(begin, end, partial(_newest, stores))
+    from rmq_store.search.log_by_time import newest_time
+
+    return fixed_range(begin, end, partial(newest_time, stores))
 
 
 def warn_of(store: MessageStore) -> None:
@@ -230,14 +232,9 @@ def zone(text: str) -> tzinfo:
 
 def time_in(store: MessageStore, given: Time | None) -> int | None:
     """A time in ms; one relative to the newest message is fixed by the store's."""
-    return fixed_time(given, partial(_newest, [store]))
+    from rmq_store.search.log_by_time import newest_time
 
-
-def _newest(stores: Sequence[MessageStore]) -> int | None:
-    from rmq_store.admin.info import newest_store_timestamp
-
-    stamps = (newest_store_timestamp(store.log) for store in stores)
-    return max((stamp for stamp in stamps if stamp is not None), default=None)
+    return fixed_time(given, partial(newest_time, [store]))
 
 
 time_options = with_options(

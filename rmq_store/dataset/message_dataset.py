@@ -23,6 +23,7 @@ from rmq_store.format.topics import is_system_topic
 from rmq_store.index.items_of_messages import indexed_word
 from rmq_store.reading.damage_modes import PERMISSIVE, DamageMode, handler_of
 from rmq_store.reading.query import Query, ReadHow, number, several
+from rmq_store.search.log_by_time import newest_time
 from rmq_store.search.log_partitions import joined, plan_partitions
 from rmq_store.search.plan_key_search import KeyPlan, plan_keys
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS, DamageInTime, Search, selected_slices
@@ -261,7 +262,7 @@ def messages_of(
     """
     named, words = several("topics", topics), several("keys", how.get("keys"))
     times = _time("since", since), _time("until", until)
-    since, until = fixed_range(*times, partial(_newest, stores), names=("since", "until"))
+    since, until = fixed_range(*times, partial(newest_time, stores), names=("since", "until"))
     if words is not None:
         how["keys"] = words
     first: ReadManner = {"first_batch_rows": _FIRST_BATCH_ROWS, "log_order": False}
@@ -299,13 +300,6 @@ def _time(name: str, given: int | str | None) -> Time | None:
         return parse_time(given)
     except NotATimeError as error:
         raise InvalidArgumentError(reason=f"{name}={given!r} {error}") from None
-
-
-def _newest(stores: Sequence[MessageStore]) -> int | None:
-    """When the newest message of some stores was stored (ms)."""
-    lasts = ((store, store.snapshot().last_record) for store in stores)
-    times = (store.log.store_time_at(last) for store, last in lasts if last is not None)
-    return max((time for time in times if time is not None), default=None)
 
 
 def _has_rows_about_damage(how: ReadHow) -> bool:

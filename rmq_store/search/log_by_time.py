@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -14,12 +14,17 @@ _JUMP_MS = 60_000
 _LAST_MS = 253_402_300_799_999  # of the year 9999
 
 
+def newest_time(stores: Iterable[MessageStore]) -> int | None:
+    """The storeTimestamp (ms) of the last record of the log, of several stores the latest; None: none."""
+    lasts = ((store.log, store.snapshot().last_record) for store in stores)
+    times = (log.store_time_at(last) for log, last in lasts if last is not None)
+    return max((time for time in times if time is not None), default=None)
+
+
 def store_times(store: MessageStore) -> tuple[int, int] | None:
     """The storeTimestamp (ms) of the first and of the last record; None where none is readable."""
     start, end = store.log_range()
-    first = _time_from(store, start, end)
-    last_record = store.snapshot().last_record
-    last = None if last_record is None else store.log.store_time_at(last_record)
+    first, last = _time_from(store, start, end), newest_time([store])
     return None if first is None or last is None else (first, last)
 
 

@@ -36,16 +36,10 @@ from rmq_store.markers.timer_files import (
 )
 from rmq_store.reading.query import OnDamage
 from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
+from rmq_store.search.log_by_time import newest_time
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.copies_by_uniq_key import Copy, copies_with
-from rmq_store.system_topics.system_topic_rows import (
-    ORIGIN,
-    PLACE,
-    Row,
-    all_of,
-    newest_time,
-    rows_of,
-)
+from rmq_store.system_topics.system_topic_rows import ORIGIN, PLACE, Row, all_of, rows_of
 
 LEVEL, TIMER = "level", "timer"
 WAITING, OVERDUE, DELIVERED = "waiting", "overdue", "delivered"
@@ -67,7 +61,7 @@ def delayed_messages(store: MessageStore, on_damage: OnDamage | None = None) -> 
     the log is later. Warns in the log of times that the default delay levels make. Raises
     CorruptConfigError, and the errors of `read_slices` for damage.
     """
-    newest = newest_time(store)
+    newest = newest_time([store]) or 0
     timer = TimerFiles(read_timer_check(store.path), read_timer_units(store.path))
     timers = (_timer_rows(store, part, timer, on_damage) for part in all_of(store, TIMER_TOPIC))
     rows = iter(_with_states((*_levels(store, on_damage), *timers), newest))
@@ -82,7 +76,11 @@ def is_due_after_log(store: MessageStore, queue: QueueId, offset: int) -> bool:
     copy shows that it was delivered.
     """
     entries = store.entries(queue, offset, offset + 1)
-    if not len(entries) or int(entries.tags_code[0]) <= newest_time(store) or _is_written(store):
+    if (
+        not len(entries)
+        or int(entries.tags_code[0]) <= (newest_time([store]) or 0)
+        or _is_written(store)
+    ):
         return False
     met: list[StoreError] = []  # verify reports it
     part = QueueSlice(queue, offset, offset + 1)
@@ -101,7 +99,7 @@ def timers_due_after_log(store: MessageStore) -> int:
     Reads the timer topic only if the timer log has units for that time, or has none at all. Raises
     CorruptConfigError for the file.
     """
-    check, newest = read_timer_check(store.path), newest_time(store)
+    check, newest = read_timer_check(store.path), newest_time([store]) or 0
     if check is None or check.read_time <= newest or _is_written(store):
         return 0
     units = read_timer_units(store.path)

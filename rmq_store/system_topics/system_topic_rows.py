@@ -77,9 +77,3 @@ def is_whole(store: MessageStore, topic: str, queue_id: int | None) -> bool:
     without an id, of no queue of the topic."""
     chosen = [queue for queue in store.queues(topic) if queue_id in (None, queue.queue_id)]
     return bool(chosen) and not any(store.view.state(queue).has_hole for queue in chosen)
-
-
-def newest_time(store: MessageStore) -> int:
-    """The storeTimestamp (ms) of the last record of the log; 0 without one."""
-    last = store.snapshot().last_record
-    return 0 if last is None else store.log.store_time_at(last) or 0

@@ -20,13 +20,13 @@ from rmq_store.errors import StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.topics import GIVEN_UP_TOPIC, OP_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.reading.query import OnDamage
+from rmq_store.search.log_by_time import newest_time
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.copies_by_uniq_key import Copy, copies_with
 from rmq_store.system_topics.system_topic_rows import (
     Row,
     all_of,
     is_whole,
-    newest_time,
     property_of,
     rows_of,
     whole_numbers,
@@ -47,7 +47,7 @@ def transactions(store: MessageStore, on_damage: OnDamage | None = None) -> Iter
     Columns as in the table `transactions`, times in ms. Takes memory for those that were stored again.
     Raises the errors of `read_slices` for damage.
     """
-    newest = newest_time(store)
+    newest = newest_time([store]) or 0
     for half, op in OP_TOPICS.items():
         ended = _Ended.of(store, op, on_damage)
         rows = iter(_with_later_halves(store, half, ended, on_damage))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store import MessageStore
-from rmq_store.admin.info import newest_store_timestamp
 from rmq_store.arrow.encoding.checks import topic_fault
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
@@ -18,6 +17,7 @@ from rmq_store.files.journal import refuse_uri
 from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import dialect
+from rmq_store.search.log_by_time import newest_time
 from rmq_store.text.times import (
     NotATimeError,
     RelativeTime,
@@ -194,7 +194,7 @@ def with_fixed_times(spec: ReplaySpec) -> ReplaySpec:
     with MessageStore.open(
         spec.source, broker_name=spec.broker_name, broker_conf=spec.broker_conf
     ) as source:
-        times = fixed_range(since, until, lambda: newest_store_timestamp(source.log))
+        times = fixed_range(since, until, lambda: newest_time([source]))
     return replace(
         spec,
         since=str(times[0]) if isinstance(since, RelativeTime) else spec.since,

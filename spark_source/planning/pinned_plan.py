@@ -9,7 +9,6 @@ from typing import Any, overload
 from uuid import uuid4
 
 from rmq_store import MessageStore, StoreSnapshot
-from rmq_store.admin.info import newest_store_timestamp
 from rmq_store.arrow.column_definitions import column_names, needs_log
 from rmq_store.escaping import LOG
 from rmq_store.files.remote.remote_store import Listing
@@ -18,6 +17,7 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.index.items_of_messages import indexed_word
 from rmq_store.reading.log_reader import Limits
 from rmq_store.reading.query import warn_of_tags
+from rmq_store.search.log_by_time import newest_time
 from rmq_store.snapshot.snapshot import collector_paused
 from spark_source.options.definitions import COMMITLOG
 from spark_source.options.parse import SourceOptions
@@ -144,7 +144,7 @@ def pin_all(asked: SourceOptions) -> QueryPlan:
     warn_of_tags(asked.tags)
     opened, left_out = open_all(asked)
     try:
-        asked = asked.with_fixed_times(lambda: newest_of(store for _, store in _in_turn(opened)))
+        asked = asked.with_fixed_times(lambda: newest_time(store for _, store in _in_turn(opened)))
         check_brokers([store for _, store in opened], asked)
         if asked.source != COMMITLOG:
             for _, store in _in_turn(opened):
@@ -165,12 +165,6 @@ def _in_turn(
     for target, store in opened:
         yield target, store
         store.release_files()
-
-
-def newest_of(stores: Iterable[MessageStore]) -> int | None:
-    """The storeTimestamp (ms) of the newest message of all stores."""
-    stamps = (newest_store_timestamp(store.log) for store in stores)
-    return max((stamp for stamp in stamps if stamp is not None), default=None)
 
 
 def pin(asked: SourceOptions) -> ReadPlan:

@@ -24,9 +24,9 @@ from rmq_store.reading.growing_log import (
 )
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.query import warn_of_tags
+from rmq_store.search.log_by_time import newest_time
 from spark_source.options.parse import SourceOptions
 from spark_source.options.value_parsers import ByQueue
-from spark_source.planning.pinned_plan import newest_of
 from spark_source.planning.selection import LogLimits, WantedQueues, first_offsets
 from spark_source.planning.stores import Target, require_one_name_each, targets
 from spark_source.streaming.offsets import StorePlace, StreamOffset
@@ -154,7 +154,7 @@ class Follower:
                 with self.open(name, target) as store:
                     yield store
 
-        return newest_of(stores())
+        return newest_time(stores())
 
     def _initial(self, name: str, target: Target, asked: SourceOptions) -> StorePlace:
         with self.open(name, target, None) as store:

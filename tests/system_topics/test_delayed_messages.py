@@ -13,8 +13,8 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import CorruptConfigError
+from rmq_store.search.log_by_time import newest_time
 from rmq_store.system_topics.delayed_messages import delayed_messages
-from rmq_store.system_topics.system_topic_rows import newest_time
 from rmq_store.tables import TABLES
 from tests.support.counted_store import CountedStore
 from tests.support.counted_tables import scheduled
@@ -183,7 +183,7 @@ def test_a_waiting_order_to_delete_cancels_a_timer(tmp_path: Path) -> None:
     store = unpack_kind(TIMERS, tmp_path)
     target = next(row for row in rows_of(store) if row["kind"] == "timer")
     with MessageStore.open(store.path) as opened:
-        newest = newest_time(opened)
+        newest = newest_time([opened]) or 0
     late = target["dueTimestamp"] + 600_000
     orders = [(target["uniqKey"], late), (target["uniqKey"], target["dueTimestamp"])]
     for key, due in [*orders, (f"{target['topic']}+{target['uniqKey']}", target["dueTimestamp"])]:
