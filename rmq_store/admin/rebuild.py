@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.admin.carried_files import copy_config, copy_state, write_config
-from rmq_store.admin.info import last_record
 from rmq_store.admin.plain_log import write_plain_log
 from rmq_store.admin.topic_kinds import TopicKinds
 from rmq_store.commitlog.misnamed_files import refuse_misnamed
@@ -54,7 +53,7 @@ from rmq_store.markers.lock_file import StoreLock, remove_abort, write_abort
 from rmq_store.recovery.recover_store import recover_locked
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.snapshot.file_sizes import refuse_unknown_size
-from rmq_store.snapshot.snapshot import StoreSnapshot
+from rmq_store.snapshot.snapshot import StoreSnapshot, snapshot_without_queues
 from rmq_store.store import MessageStore
 from rmq_store.writing.open_for_writing import with_log_of_its_own
 
@@ -193,7 +192,7 @@ def rebuild(
         resumed, source_end = _begin(root, state), None
         with StoreLock(root), OsErrorsOf(root, "creating the target"):
             if store.log.has_entries:  # its offsets are others than those of the target
-                source_end = last_record(store.log).offset
+                source_end = snapshot_without_queues(store.path, store.log).log_end
                 newest = write_plain_log(store.log, root / COMMITLOG_DIR, progress)
                 flushed = max(flushed, newest)
                 sync_folder(root / COMMITLOG_DIR)

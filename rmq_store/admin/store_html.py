@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from rmq_store.admin.info import facts_of, info_of_root
+from rmq_store.admin.info import facts_of, info_of
 from rmq_store.errors import StoreError
 from rmq_store.escaping import printable
 from rmq_store.store import MessageStore
@@ -13,7 +13,7 @@ from rmq_store.store import MessageStore
 def html_of_store(store: MessageStore) -> str:
     """What `rmqstore info` says of a store now, as an HTML table; of one that cannot be read, its error."""
     try:
-        facts = facts_of(info_of_root(store.path, store.config, store.broker_name))
+        facts = facts_of(info_of(store))
     except StoreError as error:
         facts = [("store", repr(store)), ("error", str(error))]
     rows = (f"<tr><th>{_safe(name)}</th><td>{_safe(value)}</td></tr>" for name, value in facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from rmq_store.admin.info import StoreInfo, facts_of
+from rmq_store.admin.info import StoreInfo, facts_of, info_of
 from rmq_store.errors import StoreError, spoken
 from rmq_store.format.byte_layout import ABORT_BACKUP_FILE
 from rmq_store.markers.lock_file import was_closed
@@ -23,31 +23,20 @@ _ROWS = 100
 _FACTS = ("fact", "value")
 
 
-def facts(named: Named, info: StoreInfo, *, verified: bool) -> Section:
-    """What the store is and how it ended (the answer of `rmqstore info`).
+def facts(inquiry: Inquiry) -> Section:
+    """What the store is and how it ended (the answer of `rmqstore info`)."""
+    return facts_from(info_of(inquiry.store), inquiry.named)
 
-    `verified`: the section about damage has all of it.
-    """
-    damaged = () if verified else _damaged(named, info.damage)
+
+def facts_from(info: StoreInfo, named: Named) -> Section:
+    """The section `facts`, also of a store whose queues cannot be read."""
     rows = [[text(name), text(value)] for name, value in facts_of(info)]
     return Section(
         "facts",
         "The store",
         grids=[Grid("facts-of-store", "", _FACTS, rows)],
-        remarks=[*_ending(named, info), *damaged],
+        remarks=list(_ending(named, info)),
         commands=[named.command("info")],
-    )
-
-
-def facts_of_remote(named: Named) -> Section:
-    """What takes the place of the facts for a store in an object store, of which there is no summary."""
-    return Section(
-        "facts",
-        "The store",
-        f"The store is in an object store: {named.path}.",
-        unseen=[
-            "How the store was closed, its lock and its checkpoint: rmqstore info reads a store in a folder."
-        ],
     )
 
 
@@ -67,11 +56,6 @@ def _ending(named: Named, info: StoreInfo) -> Iterator[Remark]:
             "start recovers it",
             named.command("recover"),
         )
-
-
-def _damaged(named: Named, damage: Iterable[str]) -> Iterator[Remark]:
-    for what in damage:
-        yield Remark(Severity.ERROR, what, named.command("verify"))
 
 
 def files(inquiry: Inquiry) -> Section:
@@ -125,7 +109,11 @@ def damage(inquiry: Inquiry) -> Section:
         *progress_findings(inquiry.store),
         *_index_beyond(inquiry.store),
     ]
-    warnings = [*_losses(inquiry), *_notes(inquiry)]
+    losses = [
+        Remark(Severity.ERROR, spoken(what), inquiry.command("verify"))
+        for what in inquiry.store.opening.losses()
+    ]
+    warnings = [*losses, *_notes(inquiry)]
     nothing = "Nothing was found in what was looked at." if not found and not warnings else ""
     return replace(
         section,
@@ -157,12 +145,6 @@ def _index_beyond(store: MessageStore) -> Iterator[Finding]:
                 f"{beyond}: the end of the log is lost, or the header is damaged",
                 "rmqstore verify compares the file with the log",
             )
-
-
-def _losses(inquiry: Inquiry) -> Iterator[Remark]:
-    """The store's losses, but for those that `info` has given already."""
-    for what in inquiry.store.opening.losses(listed=False):
-        yield Remark(Severity.ERROR, spoken(what), inquiry.command("verify"))
 
 
 def _notes(inquiry: Inquiry) -> Iterator[Remark]:

@@ -8,10 +8,9 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import NamedTuple
 
-from rmq_store.admin.info import StoreInfo, store_info
+from rmq_store.admin.info import store_info
 from rmq_store.errors import StoreError
 from rmq_store.escaping import LOG
-from rmq_store.files.remote.uri_filesystem import is_uri
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.report import consumer_groups, facts_and_damage, space, undelivered
 from rmq_store.report.report_scope import NO_BOUNDS, Bounds, Inquiry, Named, SectionOf, missing
@@ -32,6 +31,7 @@ class _Asked(NamedTuple):
 
 
 _SECTIONS = (
+    _Asked("facts", "The store", facts_and_damage.facts, ("info",)),
     _Asked("files", "Files", facts_and_damage.files, ("info",)),
     _Asked("damage", "Damage", facts_and_damage.damage, ("verify",)),
     _Asked("space", "What fills the log", space.space, ("usage",)),
@@ -62,38 +62,24 @@ def store_report(
     `verify`: check the whole log, also if it is larger than `bounds` has it. `everything`: read all that
     `bounds` would leave out. `now_ms`: the moment of the report, by default that of the clock. `on_open`: is
     given the open store whose log is checked, and returns what is called with the bytes that were. Raises
-    StoreError if neither the summary nor the store can be read; damage in parts of the store becomes part of
-    the report.
+    StoreError if neither the store nor its log alone can be opened; damage in parts of the store becomes part
+    of the report.
     """
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     named = Named.of(path, broker_conf, broker_name)
     limits = NO_BOUNDS if everything else bounds or Bounds()
-    sections: list[Section] = []
-    summary: StoreError | None = None
-    info: StoreInfo | None = None
-    try:
-        if is_uri(named.path):
-            sections.append(facts_and_damage.facts_of_remote(named))
-        else:
-            info = store_info(path, broker_name=broker_name, broker_conf=broker_conf)
-    except StoreError as error:
-        summary = error
-        sections.append(missing("facts", "The store", error, named.command("verify")))
     try:
         with MessageStore.open(path, broker_conf=broker_conf, broker_name=broker_name) as store:
             checked = verify or is_quickly_verified(store, limits)
             progress = on_open(store) if checked else None
-            inquiry = Inquiry(store, named, limits, now, checked, progress)
-            sections += _made(inquiry)
+            sections = list(_made(Inquiry(store, named, limits, now, checked, progress)))
     except StoreError as error:
-        if summary is not None or is_uri(named.path):
-            raise
+        info = store_info(path, broker_name=broker_name, broker_conf=broker_conf)
+        sections = [facts_and_damage.facts_from(info, named)]
         sections += [
-            missing(one.anchor, one.title, error, named.command(*one.command)) for one in _SECTIONS
+            missing(one.anchor, one.title, error, named.command(*one.command))
+            for one in _SECTIONS[1:]
         ]
-    if info is not None:
-        verified = any(section.verdict is not None for section in sections)
-        sections.insert(0, facts_and_damage.facts(named, info, verified=verified))
     return Report(named.path, now, version("rmqstore"), sections)
 
 

@@ -241,10 +241,10 @@ class Opening:
                     entry=ListedAt(*queue, start, -1, 0, stop - start),
                 )
 
-    def losses(self, *, listed: bool = True) -> Iterator[str]:
+    def losses(self) -> Iterator[str]:
         """Messages that are lost or cannot be read: parts of the log and of queues without files, and the
-        log's lost end. `listed`: with the missing files, which `info` names too."""
-        for start, stop in self.log.chain.holes if listed else ():
+        log's lost end."""
+        for start, stop in self.log.chain.holes:
             if start > self.snapshot.log_end and not self.is_listed_beyond(start):
                 continue  # between files that were made ahead
             yield (
@@ -257,7 +257,7 @@ class Opening:
                 f"queues count behind it cannot be read. {self.lost_end.advice}; rmqstore verify shows what "
                 "is lost"
             )
-        for error in self.queue_holes() if listed else ():
+        for error in self.queue_holes():
             yield f"{error.reason}. {_LISTS_THEM}"
 
     @property

@@ -82,7 +82,7 @@ def test_info_does_not_call_empty_what_it_cannot_look_into(tmp_path: Path) -> No
     folder = Path(store.path, "consumequeue")
     shutil.rmtree(folder)
     folder.symlink_to(folder)  # a loop: also for root, whom no mode keeps out
-    assert str(folder) in run("info", store.path, expect=2)
+    assert f"not known: [RMQSTORE_ACCESS] {folder}" in run("info", store.path, expect=1)
 
 
 def test_a_declared_queue_without_a_message_is_no_unknown_queue(golden: Golden) -> None:
@@ -408,7 +408,6 @@ def test_what_info_needs_does_not_bring_arrow_or_spark() -> None:
     code = "import sys, rmq_store.cli.main, rmq_store.cli.read_commands.info; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert "rmq_store.admin.info" in loaded
     assert not {"pyarrow", "pyspark", "rich"} & loaded
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store import StoreError
+from rmq_store import MessageStore, StoreError
 from rmq_store.errors import AccessError, CorruptRecordError, InvalidArgumentError
 from rmq_store.tables import TABLES_OF_A_STORE
 from tests.support.damage import flip_body
@@ -85,10 +85,10 @@ def test_a_name_is_no_markup(golden: Golden) -> None:
 def test_a_store_that_cannot_be_read_shows_why(
     golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(root: Path, *_: object) -> None:
-        raise AccessError(root, reason="listing: <denied>")
+    def refuse(store: MessageStore) -> None:
+        raise AccessError(store.path, reason="listing: <denied>")
 
-    monkeypatch.setattr("rmq_store.admin.store_html.info_of_root", refuse)
+    monkeypatch.setattr("rmq_store.admin.store_html.info_of", refuse)
     with golden(NAME).open() as store:
         page = store._repr_html_()
     assert "RMQSTORE_ACCESS" in page

@@ -228,7 +228,7 @@ def test_an_unknown_storage_option_is_named_as_the_cause() -> None:
 
 
 def test_a_change_of_a_store_in_an_object_store_is_refused() -> None:
-    for words in (("recover",), ("recover", "--apply"), ("info",)):
+    for words in (("recover",), ("recover", "--apply")):
         done = call(words[0], "s3://bucket/store", *words[1:])
         assert done.returncode == 2
         assert "works on a folder" in done.stderr

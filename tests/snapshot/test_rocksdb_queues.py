@@ -128,8 +128,8 @@ def test_info_counts_the_queues_of_the_database(tmp_path: Path) -> None:
     users = {row[:2] for row in served(golden)}
     assert info.topics == len({topic for topic, _ in users})
     assert (info.queues or 0) > len(users)
-    assert (info.rocksdbQueues, info.rocksdbUnread) == (folder, None)
-    assert store_info(unpack_kind(CRASHED, tmp_path).path).queues == 0
+    assert (info.rocksdbQueues, info.queuesUnread) == (folder, None)
+    assert store_info(unpack_kind(CRASHED, tmp_path).path).queues == 12
 
 
 @pytest.mark.usefixtures("without_library")
@@ -142,8 +142,8 @@ def test_info_says_what_to_install(tmp_path: Path) -> None:
         MessageStore.open(golden.path, queues=False).log_range()[1],
     )
     facts = dict(facts_of(info))
-    assert "pip install 'rmqstore[rocksdb]'" in facts["RocksDB"]
-    assert (facts["queues"], "topics" in facts) == ("not known: see RocksDB", False)
+    assert "pip install 'rmqstore[rocksdb]'" in facts["queues"]
+    assert (facts["queues"].startswith("not known: "), "topics" in facts) == (True, False)
 
 
 def test_verify_compares_the_database_with_the_log(tmp_path: Path) -> None:

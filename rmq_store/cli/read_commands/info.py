@@ -7,7 +7,6 @@ from dataclasses import asdict
 
 import click
 
-from rmq_store.admin.info import facts_of, store_info
 from rmq_store.cli.exit_codes import EXIT_FINDINGS
 from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import StoreArgs, json_option, store_command
@@ -22,6 +21,8 @@ _NO_TIME = ("unknown", "never")
 @json_option
 def info(at: StoreArgs, as_json: bool) -> None:
     """Show the store's size, log range and whether it was closed cleanly."""
+    from rmq_store.admin.info import facts_of, store_info
+
     info = store_info(at.store, broker_name=at.broker_name, broker_conf=at.broker_conf)
     if as_json:
         fields = asdict(info)
@@ -30,6 +31,7 @@ def info(at: StoreArgs, as_json: bool) -> None:
     else:
         for name, value in facts_of(info):
             wrong = name == "damage" or (name == "closed" and not info.closed)
+            wrong = wrong or (name == "queues" and info.queuesUnread is not None)
             say(f"{name:<12} {value}", wrong=wrong)
-    if info.damage:
+    if info.damage or info.queuesUnread is not None:
         sys.exit(EXIT_FINDINGS)
