@@ -478,7 +478,7 @@ def test_processes_find_the_same(
 
 
 _KILLED = """
-import sys, threading
+import os, sys, threading
 from rmq_store import MessageStore
 from rmq_store.questions import answer_by_shares
 
@@ -487,7 +487,7 @@ class Waits:
     def weight(self, share): return 1
     def merge(self, store, parts): return parts
     def work(self, store, share, progress):
-        print("working", flush=True)
+        os.write(1, b"working\\n")  # whole, beside that of the other process
         threading.Event().wait()
 
 with MessageStore.open(sys.argv[1]) as store:
@@ -503,6 +503,7 @@ def test_processes_end_with_the_one_that_started_them(golden: Callable[[str], Go
     command = [sys.executable, "-c", _KILLED, golden("clean-5.5.0").path]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "working\n"
+        said = process.stdout.readline()
         process.kill()
         process.communicate(timeout=120)
+    assert said == "working\n"
