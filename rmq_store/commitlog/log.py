@@ -29,9 +29,7 @@ from rmq_store.format.byte_layout import (
     HEAD_SIZE,
     MAGIC_BLANK,
     MIN_RECORD_SIZE,
-    RECORD_HEAD,
     Property,
-    segment_name,
 )
 from rmq_store.format.dledger import ENTRY_HEAD_SIZE, EntryHead
 from rmq_store.format.properties import decode_utf8
@@ -110,7 +108,6 @@ class CommitLog:
             from_empty=from_empty,
         )
         self._file_size, self._entries, self.copied = file_size, entries, copied
-        self._other_bases: dict[int, int | None] = {}
         framed = {os.fspath(folder) for folder in entries}
         files = self.chain.segments if framed else ()
         bases = (file.base for file in files if os.path.dirname(file.path) in framed)
@@ -161,48 +158,15 @@ class CommitLog:
         Raises MissingFileError if no file holds the offset, CorruptRecordError if no record starts
         there.
         """
-        try:
-            decoded = self._decode(offset)
-            if isinstance(decoded, Record):
-                return decoded
-            raise CorruptRecordError(
-                self.path_at(offset),
-                offset=LogOffset(offset),
-                reason=f"no record starts here: {decoded.value}",
-                advice="rmqstore verify lists the gaps",
-            )
-        except CorruptRecordError as error:
-            segment = self.chain.segment_at(offset)
-            base = None if segment is None else self.other_base(segment)
-            if base is None:
-                raise
-            raise error.with_advice(
-                "The file has a wrong name: by the physicalOffset of its first record it is the file "
-                f"{segment_name(base)}. rmqstore verify says what to do first"
-            ) from None
-
-    def other_base(self, file: SegmentFile) -> int | None:
-        """The start of another file that the first record of a file names, if none of its own is in it.
-
-        None for copies of records, and for a file with entries.
-        """
-        if file.base not in self._other_bases:
-            skipped = self.copied or self.frame_at(file.base) or file.size < HEAD_SIZE
-            self._other_bases[file.base] = None if skipped else self._named_by_first(file)
-        return self._other_bases[file.base]
-
-    def _named_by_first(self, file: SegmentFile) -> int | None:
-        with self.window_of(file) as window:
-            window.fetch([0], [HEAD_SIZE])
-            head = window.bytes[:HEAD_SIZE].view(RECORD_HEAD)[0]
-            said, total = int(head["physical_offset"]), int(head["total_size"])
-            if said == file.base or said % self.chain.file_size or not 0 < total <= file.size:
-                return None
-            window.fetch([0], [total])
-            if not Headers(window.bytes, _FIRST, said).valid[0]:
-                return None
-        own = self.next_record(file, file.base + 1, self.chain.segment_end(file))
-        return None if own is not None else said
+        decoded = self._decode(offset)
+        if isinstance(decoded, Record):
+            return decoded
+        raise CorruptRecordError(
+            self.path_at(offset),
+            offset=LogOffset(offset),
+            reason=f"no record starts here: {decoded.value}",
+            advice="rmqstore verify lists the gaps",
+        )
 
     def intact_at(self, offset: int) -> Record | None:
         """The record at `offset`, fully checked; None without one."""

@@ -7,16 +7,13 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog, unreadable_files
-from rmq_store.errors import (
-    CorruptRecordError,
-    LogOffset,
-    UnrecoverableStoreError,
-    from_os_error,
-    shown_path,
-)
+from rmq_store.errors import LogOffset, UnrecoverableStoreError, from_os_error, shown_path
 from rmq_store.files.segments import SegmentFile
-from rmq_store.format.byte_layout import segment_name
+from rmq_store.format.byte_layout import HEAD_SIZE, RECORD_HEAD, segment_name
 
 _LOOKED_AT = 64  # files at either end of the log; each is a place of the disk
 _RENAME = "Give it that name before anything else: its messages are then read again"
@@ -39,24 +36,12 @@ class MisnamedFile:
     advice: str
     """What to do with the file, so that no other one is overwritten."""
 
-    @property
-    def error(self) -> CorruptRecordError:
-        """The error for a reader, who lacks the messages of the place that the file has."""
-        return CorruptRecordError(
-            self.file.path,
-            offset=LogOffset(self.file.base),
-            reason=f"the log file {segment_name(self.file.base)} {self._what}",
-            advice=self.advice,
-        )
-
     def __str__(self) -> str:
         """A sentence with both names."""
-        return f"{shown_path(self.file.path)} {self._what}"
-
-    @property
-    def _what(self) -> str:
-        named = segment_name(self.base)
-        return f"has a wrong name: by the physicalOffset of its first record it is the file {named}"
+        return (
+            f"{shown_path(self.file.path)} has a wrong name: by the physicalOffset of its first record it is "
+            f"the file {segment_name(self.base)}"
+        )
 
 
 def misnamed_files(
@@ -69,11 +54,31 @@ def misnamed_files(
             every if len(every) <= 2 * _LOOKED_AT else [*every[:_LOOKED_AT], *every[-_LOOKED_AT:]]
         )
     for file in files:
-        base = log.other_base(file)
+        base = _other_base(log, file)
         if base is not None:
             others = [other for other in log.chain.segments_from(base) if other.base == base]
-            taken = any(log.other_base(other) is None for other in others)
+            taken = any(_other_base(log, other) is None for other in others)
             yield MisnamedFile(file, base, _TAKEN if taken else _BOTH if others else _RENAME)
+
+
+def _other_base(log: CommitLog, file: SegmentFile) -> int | None:
+    """The start of another file that the first record of a file names, if none of its own is in it.
+
+    None for copies of records, and for a file with entries.
+    """
+    if log.copied or log.frame_at(file.base) or file.size < HEAD_SIZE:
+        return None
+    with log.window_of(file) as window:
+        window.fetch([0], [HEAD_SIZE])
+        head = window.bytes[:HEAD_SIZE].view(RECORD_HEAD)[0]
+        said, total = int(head["physical_offset"]), int(head["total_size"])
+        if said == file.base or said % log.chain.file_size or not 0 < total <= file.size:
+            return None
+        window.fetch([0], [total])
+        if not Headers(window.bytes, np.zeros(1, dtype=np.int64), said).valid[0]:
+            return None
+    own = log.next_record(file, file.base + 1, log.chain.segment_end(file))
+    return None if own is not None else said
 
 
 def refuse_unsure_files(log: CommitLog) -> None:
@@ -89,8 +94,10 @@ def refuse_unsure_files(log: CommitLog) -> None:
 
 def refuse_misnamed(log: CommitLog) -> None:
     """Raise UnrecoverableStoreError for a log file with a wrong name."""
-    for found in misnamed_files(log):
-        error = found.error
+    for misnamed in misnamed_files(log):
         raise UnrecoverableStoreError(
-            error.path, reason=error.reason, advice=f"{found.advice}. Nothing was changed"
+            misnamed.file.path,
+            offset=LogOffset(misnamed.file.base),
+            reason=str(misnamed),
+            advice=f"{misnamed.advice}. Nothing was changed",
         )

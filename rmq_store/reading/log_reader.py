@@ -16,14 +16,12 @@ import pyarrow as pa
 from rmq_store.arrow.column_values import numbered_topics
 from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.misnamed_files import MisnamedFile, misnamed_files
 from rmq_store.commitlog.next_intact_record import walk_to_record
 from rmq_store.commitlog.record_or_gap import Extent, SoundRun
 from rmq_store.commitlog.walk import walk
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, numbered_queues
 from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError, shown_path
 from rmq_store.escaping import LOG
-from rmq_store.files.segments import SegmentFile
 from rmq_store.format.enters_queue import enters_queue
 from rmq_store.format.queue_entries import Entries, ListedEntries
 from rmq_store.format.queues import QueueId
@@ -116,7 +114,6 @@ class LogReader:
         self.unwrap = rows_reader.query.unwrap_batches
         self.on_damage, self._concerns = rows_reader.query.on_damage, rows_reader.query.concerns
         self._known: dict[QueueId, QueueLimits | None] = {}
-        self._misnamed: dict[SegmentFile, list[MisnamedFile]] = {}  # of the file that was met last
 
     def read(self, start: int | None, stop: int | None) -> Iterator[pa.RecordBatch]:
         """Batches of the records that start at log offsets [start, stop). None means the log's
@@ -136,8 +133,7 @@ class LogReader:
             if isinstance(piece, SoundRun):
                 yield from self._wanted(piece.headers)
             elif piece.gap is Gap.GHOST:
-                if not self._is_misnamed(piece):
-                    ghosts.add(piece)
+                ghosts.add(piece)
             elif piece.gap is Gap.MISSING:
                 self._damaged(self._missing(piece.start, min(piece.stop, last)))
             elif piece.gap in (Gap.DAMAGED, Gap.TORN, Gap.STALE):
@@ -218,17 +214,6 @@ class LogReader:
             reason=f"{stop - start} bytes are not a record: {reason or 'left from something else'}",
             advice="These bytes are lost, the rest can be read",
         )
-
-    def _is_misnamed(self, ghosts: Extent) -> bool:
-        """Whether records of another place are in a file that has the wrong name. Its start reports it."""
-        file = next(self.log.chain.segments_from(ghosts.start), None)
-        if file is None:
-            return False
-        if file not in self._misnamed:
-            self._misnamed = {file: list(misnamed_files(self.log, [file]))}
-        for found in self._misnamed[file] if ghosts.start == file.base else ():
-            self._damaged(found.error)
-        return bool(self._misnamed[file])
 
     def _missing(self, start: int, stop: int) -> MissingFileError:
         return MissingFileError(

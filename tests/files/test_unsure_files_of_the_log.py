@@ -86,23 +86,6 @@ def test_nobody_is_advised_to_overwrite_a_file_that_belongs_there(tmp_path: Path
         assert "Give it that name" not in said
 
 
-@pytest.mark.parametrize(
-    "words",
-    [("cat", "--topic", "orders"), ("find", "--key", "CUSTOMER_11"), ("find", "--text", "x")],
-)
-def test_what_reads_messages_names_the_file_of_a_record_that_is_not_there(
-    words: tuple[str, ...], tmp_path: Path
-) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    names = exchange(golden)
-    done = call(words[0], golden.path, *words[1:])
-    right = names[min(names)]
-    assert (
-        f"The file has a wrong name: by the physicalOffset of its first record it is the file {right}"
-        in (done.stderr)
-    )
-
-
 @pytest.mark.parametrize("name", STORES)
 def test_no_file_of_a_real_broker_is_called_misnamed(name: str, tmp_path: Path) -> None:
     with unpack(name, tmp_path).open() as store:
