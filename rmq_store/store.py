@@ -50,7 +50,6 @@ from rmq_store.snapshot.compacted_view import ServedQueues
 from rmq_store.snapshot.file_sizes import geometry_found
 from rmq_store.snapshot.opening import Opening
 from rmq_store.snapshot.queue_view import QueueView
-from rmq_store.snapshot.queues_beside_rocksdb import refuse_late_files
 from rmq_store.snapshot.snapshot import StoreSnapshot, snapshot_without_queues, take_snapshot
 
 if TYPE_CHECKING:
@@ -92,7 +91,6 @@ class MessageStore:
         self._log = open_log(root, config)
         self._folders = QueueFolders(root, config, self._log)
         self._compaction = CompactionFolders(root)
-        looked = snapshot is None and queues
         if snapshot is None:
             snapshot = (
                 take_snapshot(self._log, self._folders, past_damage=True)
@@ -111,8 +109,6 @@ class MessageStore:
         self._shadow: Shadow | None = None
         self._storage_options: Mapping[str, str] | None = None
         self.own_topic = topic_of_broker(broker_name, str(root.absolute()))
-        if looked:
-            refuse_late_files(self.view)
 
     @classmethod
     def open(

@@ -1,5 +1,5 @@
 """Queue files beside a RocksDB database: each queue is read from where it is complete. Without the database,
-the files are read where they are complete, and refused where they begin late."""
+the files are read, and opening says so."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def test_complete_files_are_read_and_the_database_is_named(tmp_path: Path) -> No
     assert len(listed) == 100
     with MessageStore.open(root) as store:
         assert read(store) == listed
-        assert [*store.opening.losses(), *store.opening.notes()] == []
+        (note,) = (*store.opening.losses(), *store.opening.notes())
+        assert str(root / "consumequeue") in note
         (finding,) = (one for one in verify(store).findings if one.code != "index-absent")
     assert (finding.code, finding.path) == ("queues-in-rocksdb", str(root / "consumequeue"))
     assert "rmqstore[rocksdb]" in finding.meaning
@@ -153,9 +154,10 @@ def test_files_that_end_early_are_continued_from_the_log_and_that_is_said(tmp_pa
     listed = cut_after_60(root)
     with MessageStore.open(root) as store:
         assert read(store) == listed
-        (warning,) = store.opening.notes()
-    assert warning.startswith("40 records are in the log and in no queue file")
-    assert str(root / "consumequeue") in warning
+        (note,) = store.opening.notes()
+        assert (store.opening.behind or "").startswith("40 messages at the end of the log")
+    assert note.startswith("a RocksDB database has queues too and was not read")
+    assert str(root / "consumequeue") in note
 
 
 def test_what_is_in_neither_is_continued_from_the_log(tmp_path: Path) -> None:
@@ -168,32 +170,24 @@ def test_what_is_in_neither_is_continued_from_the_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("library", [True, False])
 @pytest.mark.parametrize("head", [FILLER, bytes(ENTRY.size)])
-def test_files_that_begin_late_are_refused_if_nothing_else_has_the_entries(
+def test_verify_names_the_records_that_files_which_begin_late_do_not_list(
     tmp_path: Path, head: bytes, library: bool, request: pytest.FixtureRequest
 ) -> None:
     if not library:
         request.getfixturevalue("without_library")
     root = unpack_field(DOUBLE, tmp_path)
     begin_after_30(root, head)
-    with pytest.raises(UnsupportedStoreError, match="do not list the first records") as caught:
-        MessageStore.open(root)
-    assert (caught.value.offset, caught.value.path) == (0, str(root / "consumequeue"))
-    assert ("rmqstore[rocksdb]" in str(caught.value)) is not library
-    with MessageStore.open(root, queues=False) as store:
+    with MessageStore.open(root) as store:
+        assert any("RocksDB database" in note for note in store.opening.notes()) is not library
+        assert (
+            sum(
+                finding.count
+                for finding in verify(store).findings
+                if finding.code == "queue-misses-record"
+            )
+            == 30
+        )
         assert sum(map(len, store.read_log(columns=["topic"]))) == 100
-
-
-def test_a_declared_topic_without_files_is_in_the_database_alone(tmp_path: Path) -> None:
-    """A topic that was deleted has none either, but is not declared any more."""
-    golden = unpack("clean-5.5.0", tmp_path)
-    add_database(golden, "consumequeue_rocksdb")
-    first = golden.truth[0]["topic"]
-    (Path(golden.path, "consumequeue") / first).rename(tmp_path / "aside")
-    with pytest.raises(UnsupportedStoreError, match="do not list the first records"):
-        golden.open()
-    topics = Path(golden.path, "config", "topics.json")
-    topics.write_text(topics.read_text("utf-8").replace(f'"{first}"', '"other"'), "utf-8")
-    golden.open().close()
 
 
 WRITERS: dict[str, Callable[[Path], Any]] = {
