@@ -156,8 +156,10 @@ def verdict_of(
     ranges = list(damage)
     if wrong.keys() & {*_LOST_END}:
         ranges.append((end, end))
-        for queue, count in store.opening.after_log.items():
-            lost[queue] = lost.get(queue, 0) + count
+        for queue, units in store.opening.after_log.items():
+            first = store.view.state(queue).file_stop
+            entries = store.view.files(queue).entries(first, first + units)
+            lost[queue] = lost.get(queue, 0) + int(entries.count.sum())
     start = _start(store)
     refusals = () if start is None else start.refusals
     state = DAMAGED if ranges or lost else FLAWED if wrong or refusals else SOUND

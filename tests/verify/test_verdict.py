@@ -88,6 +88,7 @@ def lost_of(store: GoldenStore, start: int, stop: int) -> tuple[int, int]:
         ("log middle cut to 100k", 362_144, 524_288),
         ("log middle missing", 262_144, 524_288),
         ("log middle empty+abort", 262_144, 524_288),
+        ("log last missing+abort", 786_432, LOG_END),
     ],
 )
 def test_what_is_lost_is_what_the_range_had(
