@@ -34,6 +34,12 @@ OF_NEWEST_FILES = (
 )
 
 
+LEAVES_EMPTY = (
+    "one that refuses writes an empty file in its place, and starts with that the next time"
+)
+"""What a broker of 5.5.0 does with a file of which neither it nor the .bak can be read."""
+
+
 def effect_without(path: str | os.PathLike[str]) -> str:
     """What a broker does without a file, by its name or by that of its .bak: the end of a sentence."""
     name = os.path.basename(os.fspath(path)).removesuffix(".bak")
@@ -43,7 +49,7 @@ def effect_without(path: str | os.PathLike[str]) -> str:
 def advice_on_broken(path: str | os.PathLike[str], *, with_backup: bool = False) -> str:
     """What to do about a file that cannot be read. `with_backup`: nor can its .bak, which
     is not empty."""
-    refuses = "No broker starts while neither can be read. " if with_backup else ""
+    refuses = f"No broker starts while neither can be read; {LEAVES_EMPTY}. " if with_backup else ""
     return (
         f"{refuses}Restore it from a copy or a replica: a broker that starts without it "
         f"{effect_without(path)}"

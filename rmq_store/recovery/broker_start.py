@@ -26,6 +26,7 @@ from rmq_store.config.json_files import Decode, as_it_is, read_config, why_broke
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.rocksdb_config import GROUPS_FILE, names_in_databases
 from rmq_store.config.topics_json import TOPICS_FILE, batch_topics, decode_topics
+from rmq_store.config.without_file import LEAVES_EMPTY
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptConfigError, InvalidArgumentError, StoreError
 from rmq_store.format.byte_layout import CONFIG_DIR, TIMER_WHEEL, TIMER_WHEEL_SIZE
@@ -90,7 +91,7 @@ def _config(path: Path) -> Iterator[Refusal]:
         why = why_broker_refuses(path, name, _LOADED[name])
         if why is not None:
             backup = str(path / CONFIG_DIR / f"{name}.bak")
-            remedy = "restore one of them from a copy; without the .bak it starts as if the file was empty"
+            remedy = f"restore one of them from a copy before a broker is started: {LEAVES_EMPTY}"
             yield Refusal(OTHER, backup, why, remedy)
 
 
