@@ -115,7 +115,6 @@ def test_offsets_of_a_member_are_not_written(tmp_path: Path) -> None:
 
 USES: dict[str, Callable[[Path, Path], Any]] = {
     "open": lambda root, _: MessageStore.open(root),
-    "info": lambda root, _: store_info(root),
     "recover": lambda root, _: recover(root),
     "append_to": lambda root, _: MessageStore.append_to(root),
 }
@@ -135,10 +134,11 @@ def test_a_log_that_is_not_here_is_named_with_the_one_before_it(tmp_path: Path, 
     assert f"log offset 0 to {DIVIDED}" in said
     assert "source=commitlog" in said
     assert "rmqstore salvage" in said
+    assert store_info(root).queuesUnread == said
     assert state_of(root) == before
 
 
-@pytest.mark.parametrize("use", [*USES, "salvage", "read_log", "rebuild"])
+@pytest.mark.parametrize("use", [*USES, "info", "salvage", "read_log", "rebuild"])
 @pytest.mark.parametrize("gone", [False, True])
 def test_nothing_can_be_read_without_both_logs(tmp_path: Path, use: str, gone: bool) -> None:
     root = unpack_field(EXPIRED, tmp_path)
@@ -147,6 +147,7 @@ def test_nothing_can_be_read_without_both_logs(tmp_path: Path, use: str, gone: b
         (root / "commitlog").rmdir()
     uses: dict[str, Callable[[Path, Path], Any]] = {
         **USES,
+        "info": lambda root, _: store_info(root),
         "salvage": lambda root, new: salvage(root, new),
         "read_log": lambda root, _: MessageStore.open(root, queues=False),
         "rebuild": lambda root, new: rebuild(root, new),

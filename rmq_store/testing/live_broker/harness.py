@@ -190,17 +190,21 @@ class Broker:
         printed = [line for line in _lines(self._output) if "|-INFO" not in line]
         return "\n".join([*printed[-30:], *lines[-30:]])
 
-    def start(self) -> Broker:
+    def start(self, tries: int = 2) -> Broker:
         """Start, and return once a client can find every topic.
 
-        Tried twice, because a port that was free may be taken by the time it is opened. Warns if the
-        disk is so full that the broker refuses messages.
+        Tried twice, because a port that was free may be taken by the time it is opened. But a broker that
+        does not start with its files may change them as it ends. Warns if the disk is so full that the
+        broker refuses messages.
         """
         self._warn_of_full_disk()
-        try:
-            self._start_once()
-        except BrokerFailed:
-            self._start_once()
+        for left in reversed(range(tries)):
+            try:
+                self._start_once()
+                break
+            except BrokerFailed:
+                if not left:
+                    raise
         return self
 
     def start_again(self) -> Broker:

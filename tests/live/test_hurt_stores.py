@@ -1,0 +1,111 @@
+"""Stores as operators meet them: a real broker does what the verdict says, and all fronts repeat it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from rmq_store import MessageStore, QueueId
+from rmq_store.admin.info import info_of
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.errors import StoreError
+from rmq_store.recovery import plan_recovery
+from rmq_store.recovery.broker_start import broker_start
+from rmq_store.report.store_report import store_report
+from rmq_store.testing.live_broker.harness import BrokerFailed, boot_copy, read_all
+from rmq_store.testing.live_broker.needs import need_jars
+from rmq_store.verify import verify
+from rmq_store.verify.verdict import SOUND
+from tests.admin.test_rebuild import settings_of
+from tests.support.golden import GoldenStore, unpack
+from tests.support.injured_stores import INJURIES
+
+pytestmark = pytest.mark.live
+
+RELEASE = "5.5.0"
+TOPICS = ("orders", "payments", "documents")
+COLUMNS = ("topic", "queueId", "queueOffset")
+HURT = (
+    "baseline",
+    "abort",
+    "log last cut to 100k",
+    "log last empty",
+    "log middle cut to 100k+abort",
+    "log middle missing",
+    "log first missing",
+    "log last missing",
+    "log last missing+abort",
+    "log junk file name foo",
+    "queue last cut",
+    "queue middle missing",
+    "queue last missing",
+    "queue last missing+abort",
+    "consumequeue missing",
+    "index last cut",
+    "index missing+abort",
+    "checkpoint missing",
+    "delayOffset bad, bak bad",
+    "consumerOffset bad, bak bad",
+)
+
+
+def expected_of(store: GoldenStore) -> Counter[tuple[str, int]]:
+    """Messages of each queue of the users' topics that a broker serves, by the ranges of its plan."""
+    plan = broker_start(Path(store.path), StoreConfig.of(store.conf)).plan
+    served: Counter[tuple[str, int]] = Counter()
+    if plan is None:
+        return served
+    with MessageStore.open(store.path, broker_conf=store.conf) as opened:
+        topics = [topic for topic in TOPICS if topic in opened.topics()]
+        batches = opened.read_batches(topics, columns=COLUMNS, on_damage=lambda error: None)
+        rows = [row for batch in batches for row in batch.to_pylist()]
+    for row in rows:
+        low, high = plan.queues.get(QueueId(row["topic"], row["queueId"]), (0, 0))
+        served[row["topic"], row["queueId"]] += low <= row["queueOffset"] < high
+    return +served
+
+
+@pytest.mark.parametrize("case", HURT)
+def test_a_broker_does_what_the_verdict_says(case: str, tmp_path: Path) -> None:
+    need_jars(RELEASE)
+    store = unpack(f"clean-{RELEASE}", tmp_path)
+    INJURIES[case](Path(store.path))
+    with MessageStore.open(store.path, broker_conf=store.conf) as opened:
+        verdict, losses = verify(opened).verdict, list(opened.opening.losses())
+        assert list(info_of(opened).damage) == losses
+    assert not losses or verdict.lacks_messages
+    page = store_report(store.path, broker_conf=store.conf, verify=True)
+    assert page.verdict == list(verdict.lines())
+    try:
+        assert not plan_recovery(store.path, store.conf).intact_cut or verdict.lacks_messages
+    except StoreError:
+        assert verdict.state != SOUND
+    expected = expected_of(store)
+    broker = boot_copy(Path(store.path), tmp_path / "run", RELEASE, settings_of(store))
+    if not verdict.starts:
+        with pytest.raises(BrokerFailed):
+            broker.start(tries=1)
+        return
+    with broker:
+        rows = read_all(broker, TOPICS)
+    # Behind the truth may stand what the broker delivers when it starts.
+    ends = {queue: len(records) for queue, records in store.by_queue.items()}
+    served = [(row["topic"], row["queueId"], row["queueOffset"]) for row in rows]
+    assert Counter(row[:2] for row in served if row[2] < ends[QueueId(*row[:2])]) == expected
+
+
+@pytest.mark.parametrize("name", ["delayOffset.json", "consumerOffset.json"])
+def test_a_broker_that_refuses_a_file_leaves_an_empty_one(name: str, tmp_path: Path) -> None:
+    """As `LEAVES_EMPTY` says; so a second start succeeds."""
+    need_jars(RELEASE)
+    store = unpack(f"clean-{RELEASE}", tmp_path)
+    INJURIES[f"{name.removesuffix('.json')} bad, bak bad"](Path(store.path))
+    broker = boot_copy(Path(store.path), tmp_path / "run", RELEASE, settings_of(store))
+    with pytest.raises(BrokerFailed):
+        broker.start(tries=1)
+    assert json.loads((broker.store / "config" / name).read_text())["offsetTable"] == {}
+    with broker:
+        assert broker.running
