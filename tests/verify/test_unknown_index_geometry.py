@@ -87,7 +87,48 @@ def test_a_geometry_that_is_unknown_is_said_to_be(tmp_path: Path, name: str) -> 
     assert any(code.startswith("index-") for code in with_settings)
 
 
-def test_settings_that_a_file_was_not_made_with_are_blamed_and_not_the_file(tmp_path: Path) -> None:
-    golden = unpack("geometry-5.5.0", tmp_path)
-    said = findings(Path(golden.path), {"maxHashSlotNum": 8, "maxIndexNum": 13})
+@pytest.mark.parametrize(
+    ("name", "slots", "items"),
+    [
+        ("geometry-5.5.0", 8, 13),
+        (
+            ONE_MESSAGE,
+            9_995,
+            10_001,
+        ),  # its first places would be zeros, as the first item nearly is
+    ],
+)
+def test_settings_that_a_file_was_not_made_with_are_blamed_and_not_the_file(
+    tmp_path: Path, name: str, slots: int, items: int
+) -> None:
+    is_field = name == ONE_MESSAGE
+    root = unpack_field(name, tmp_path) if is_field else Path(unpack(name, tmp_path).path)
+    said = findings(root, {"maxHashSlotNum": slots, "maxIndexNum": items})
     assert "with the given maxHashSlotNum and maxIndexNum" in said["index-unreadable"]
+
+
+def test_a_file_is_known_while_its_slots_are_ahead_of_its_header(tmp_path: Path) -> None:
+    """In a copy of a running store the slots may be of a later moment."""
+    golden = unpack("hours-clean-5.5.0", tmp_path)
+    file, *others = sorted(Path(golden.path, "index").iterdir())
+    for other in others:
+        other.unlink()
+    raw, ahead = bytearray(file.read_bytes()), 9
+    (count,) = struct.unpack_from(">i", raw, 36)
+    last = HEAD + SLOT * 200 + ITEM * (count - ahead - 1)
+    struct.pack_into(">q", raw, 24, *struct.unpack_from(">q", raw, last + 4))
+    struct.pack_into(">i", raw, 36, count - ahead)
+    file.write_bytes(raw)
+    with MessageStore.open(golden.path) as store:
+        assert store.geometry().maxHashSlotNum == 200
+        assert verify(store).index[0].items == count - ahead - 1
+
+
+def test_a_file_is_known_before_its_newest_item_is_linked(tmp_path: Path) -> None:
+    root = unpack_field(ONE_MESSAGE, tmp_path)
+    raw = bytearray(make_index(97, 4001, [f"FooBar#K{n}" for n in range(5)]))
+    heads = struct.unpack_from(">97i", raw, HEAD)
+    struct.pack_into(">i", raw, HEAD + SLOT * heads.index(5), 0)
+    raw[:32] = struct.pack(">qqqq", 1000, 1000, 0, 1)  # another record is counted already
+    index_file(root).write_bytes(raw)
+    assert "unknown" not in findings(root).get("index-unreadable", "")
