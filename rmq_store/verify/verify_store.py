@@ -442,10 +442,7 @@ def _is_listed(store: MessageStore, record: Bytes, log_offset: int) -> bool:
 
 def _has_empty_file(store: MessageStore, extent: Extent) -> bool:
     """Whether a file without a byte has the name of one that is missing in a range of the log."""
-    chain = store.log.chain
-    return chain.cost.grows and any(
-        extent.start <= int(path.name) < extent.stop for path in empty_files(store.log)
-    )
+    return any(extent.start <= int(path.name) < extent.stop for path in empty_files(store.log))
 
 
 def _about_end(

@@ -71,7 +71,7 @@ def _of_store(
 def time_before(log: CommitLog, offset: int) -> int | None:
     """When the record that ends at a log offset was stored (ms); None if it has expired."""
     segment = log.chain.segment_at(offset - 1)
-    if segment is None or offset <= log.start:
+    if segment is None:
         return None
     _, start = next_start(log, segment, offset - 1)
     return None if start is None else log.store_time_at(start)

@@ -224,15 +224,19 @@ def test_why_the_oldest_file_is_still_there(aged: GoldenStore) -> None:
     """Each setting keeps it alone; and then the plan of that moment deletes it."""
     later = RetentionPolicy(deleteWhen=str((hour_of(NOW) + 2) % 24))
     young = RetentionPolicy(fileReservedTime=101, deleteWhen=ALWAYS.deleteWhen)
+    unforced = replace(young, cleanFileForciblyEnable=False)
     first = str(log_files(aged.path)[0])
     with aged.open() as store:
         for policy, used, kept_by in (
             (ALWAYS, 10, None),
             (later, 10, "deleteWhen"),
             (young, 10, "fileReservedTime"),
-            (later, 80, None),
+            (later, 76, None),
             (young, 80, "fileReservedTime"),
+            (young, 85, "fileReservedTime"),
             (young, 90, None),
+            (unforced, 90, "fileReservedTime"),
+            (later, 75, "deleteWhen"),
             (RetentionPolicy(deleteWhen=""), 10, "deleteWhen"),
         ):
             found = why_kept(store, policy, now_ms=NOW, disk_used_percent=used)
