@@ -173,7 +173,7 @@ class QueueFiles:
         at = start
         for first, last in self.chain.held(start, stop, self.dtype.itemsize):
             if at < first:
-                parts.append(hole_at(at))
+                parts.append(hole_at(at, first - at))
             parts.append(self._entries_held(first, last))
             at = last
         if at < stop:

@@ -106,7 +106,7 @@ def no_entries() -> Entries:
     return Entries(*(np.zeros(0, dtype=np.int64) for _ in range(5)))
 
 
-def hole_at(at: int, count: int = 1) -> Entries:
+def hole_at(at: int, count: int) -> Entries:
     """The entry that stands for the missing units from `at` on, which no file holds."""
     nothing = np.zeros(1, dtype=np.int64)
     return Entries(nothing + at, nothing, nothing, nothing, nothing + count)

@@ -140,7 +140,7 @@ class LogFollower:
         """`end`: of the last record. A new one counts as a change of the file, whose time may stay the
         same while a broker writes into its mapping."""
         now, change = time.monotonic(), (*_change_of(log), end)
-        if None in change or change != self._change:
+        if change != self._change:
             self._change, self._changed_at = change, now
         # A broker dispatches a record a moment after it wrote it.
         quiet = self._looked_at - self._changed_at >= _QUEUES_EVERY

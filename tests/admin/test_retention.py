@@ -21,7 +21,7 @@ from rmq_store.admin.retention import (
     why_kept,
 )
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.errors import InvalidArgumentError, StoreLockedError
+from rmq_store.errors import InvalidArgumentError, StoreError, StoreLockedError
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, offsets, unpack
@@ -164,6 +164,14 @@ def test_nothing_is_deleted_while_the_store_is_locked_or_changed(aged: GoldenSto
     finally:
         lock.release()
     assert all(os.path.exists(one.path) for one in plan.log)
+    first, size = Path(plan.log[0].path), plan.log[0].size
+    os.truncate(first, size - 1)
+    with pytest.raises(StoreError, match=f"changed since the plan.*{size} bytes.*{size - 1} bytes"):
+        apply_retention(plan)
+    first.unlink()
+    with pytest.raises(StoreError, match="deleting") as gone:
+        apply_retention(plan)
+    assert gone.value.path == str(first)
 
 
 def test_files_of_any_age_go_only_where_the_broker_may_force_it(aged: GoldenStore) -> None:

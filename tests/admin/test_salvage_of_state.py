@@ -15,7 +15,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.admin.salvage import salvage
-from tests.support.golden import GoldenStore, unpack, unpack_kind, unpack_state
+from tests.support.golden import GoldenStore, unpack, unpack_field, unpack_kind, unpack_state
 from tests.support.log_records import Fields, fields, records, rename
 from tests.support.running.commands import run
 
@@ -198,6 +198,26 @@ def test_each_group_goes_on_with_the_message_that_was_its_next(tmp_path: Path, n
             assert list(map(identity, found)) == [one for one in left if one not in lost]
             compared += 1
     assert compared >= 4
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_a_group_of_a_topic_that_was_made_again_goes_on_in_its_last_life(
+    tmp_path: Path, lost: int
+) -> None:
+    """Also where the message that is its next is lost."""
+    unpack_field("deleted-topic-5.5.0", tmp_path)
+    store, root = GoldenStore(tmp_path), tmp_path / "store"
+    (tmp_path / "deleted-topic" / "c2-created-again").rename(root)
+    given = {"offsetTable": {"again@g": {"0": 0}}}
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config/consumerOffset.json").write_text(json.dumps(given), "utf-8")
+    last_life = [record for record in of(fields(store.path), "again") if record.body[:3] == b"new"]
+    lose(store, *(record.log_offset for record in last_life[:lost]))
+    salvage(store.path, tmp_path / "new")
+    start = offsets_in(tmp_path / "new")["again@g"][0]
+    assert [record.body for record in of(fields(tmp_path / "new"), "again")[start:]] == [
+        record.body for record in last_life[lost:]
+    ]
 
 
 def test_the_topics_keep_their_settings_and_compaction_topics_become_plain(tmp_path: Path) -> None:

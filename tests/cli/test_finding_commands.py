@@ -20,6 +20,7 @@ from tests.support.golden import (
     Truth,
     bodies_of,
     in_a_queue,
+    keys_of,
     log_files,
     messages_in,
     unpack,
@@ -381,6 +382,13 @@ def test_the_lost_end_of_another_queue_does_not_hide_what_is_found(tmp_path: Pat
     assert (
         f"no message with the key '{lost}' is in what can be read, and the index lists it" in said
     )
+    places = defaultdict(list)
+    for one in store.truth:
+        for key in keys_of(one):
+            places[key].append(one["commitLogOffset"])
+    key = next(key for key, at in places.items() if at[0] >= int(last.name) and len(at) > 1)
+    said = complaint("trace", store.path, key, expect=2)
+    assert f"the index lists it at {places[key][0]}, after the log's end" in said
     assert run("find", store.path, "--key", there, "--topic", "orders", "--columns", "keys")
 
 
