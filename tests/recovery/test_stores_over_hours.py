@@ -15,7 +15,7 @@ from tests.support.golden import GoldenStore, Truth, log_files, offsets, unpack,
 from tests.support.hurt_stores import no_checkpoint, nothing
 from tests.support.listed import index_items, queue_entries, wanted_entries, wanted_items
 
-NAMES = ("hours-crash-5.5.0", "hours-crash-4.9.7", "back-crash-5.5.0")
+NAMES = ("hours-crash-5.5.0", "hours-crash-4.9.7", "back-crash-5.5.0", "days-crash-5.5.0")
 QUEUE = QueueId("orders", 1)
 PHYSIC, LOGICS, INDEX, DISPATCHED = (
     0,
@@ -124,12 +124,22 @@ def test_a_recovery_lists_every_record(
     report = recover(golden.path, release=release_of(golden))
     assert (report.damage, report.intact_cut) == ([], 0)
     assert int(log_files(golden)[-1].name) < report.log_end  # the one that was made ahead is gone
-    assert report.queues == {queue: (0, len(listed)) for queue, listed in golden.by_queue.items()}
+    first = golden.truth[0]["commitLogOffset"]  # what is before it has expired
+    listed_ranges = {queue: ends for queue, ends in report.queues.items() if ends[0] < ends[1]}
+    assert listed_ranges == {
+        queue: (listed[0]["queueOffset"], listed[-1]["queueOffset"] + 1)
+        for queue, listed in golden.by_queue.items()
+    }
     index = sorted(Path(golden.path, "index").iterdir())
     ends = [struct.unpack_from(">q", file.read_bytes(), 8)[0] for file in index]
     stored = struct.unpack_from(">q", Path(golden.path, "checkpoint").read_bytes(), INDEX)[0]
     assert ends[-2] <= stored <= ends[-1]  # a broker drops the files that end later than it says
-    entries, items = queue_entries(golden.path), index_items(golden.path)
+    entries = {
+        queue: kept
+        for queue, listed in queue_entries(golden.path).items()
+        if (kept := [entry for entry in listed if entry[0] >= first])
+    }
+    items = {item: count for item, count in index_items(golden.path).items() if item[1] >= first}
     assert (entries, items) == (
         wanted_entries(golden.truth),
         wanted_items(golden.truth, of_tags=name.endswith("5.5.0")),

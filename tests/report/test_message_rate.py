@@ -16,7 +16,7 @@ from tests.support.golden import GoldenStore, messages_in
     "name",
     [
         *("clean-5.3.3", "crash-5.5.0", "expired-5.5.0", "lmq-5.3.3", "multipath-5.5.0"),
-        "hours-crash-5.5.0",
+        *("hours-crash-5.5.0", "days-crash-5.5.0"),
     ],
 )
 def test_the_counts_are_those_of_the_broker(

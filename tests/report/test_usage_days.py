@@ -22,7 +22,15 @@ LARGEST = 20
 
 
 @pytest.mark.parametrize(
-    "name", ["clean-5.3.3", "expired-5.5.0", "lmq-5.3.3", "ext-5.5.0", "hours-crash-4.9.7"]
+    "name",
+    [
+        "clean-5.3.3",
+        "expired-5.5.0",
+        "lmq-5.3.3",
+        "ext-5.5.0",
+        "hours-crash-4.9.7",
+        "days-crash-5.5.0",
+    ],
 )
 def test_the_answer_is_the_same_for_a_brokers_store(
     name: str, golden: Callable[[str], GoldenStore]
@@ -58,7 +66,9 @@ def test_the_answer_is_the_same_over_several_days(
 
 
 @pytest.mark.parametrize("by_log", [False, True])
-@pytest.mark.parametrize("name", ["hours-crash-4.9.7", "back-crash-5.5.0", "hours-crash-5.5.0"])
+@pytest.mark.parametrize(
+    "name", ["hours-crash-4.9.7", "back-crash-5.5.0", "hours-crash-5.5.0", "days-crash-5.5.0"]
+)
 def test_each_day_has_its_messages(
     name: str, by_log: bool, golden: Callable[[str], GoldenStore]
 ) -> None:
@@ -76,7 +86,7 @@ def test_each_day_has_its_messages(
 
 
 @pytest.mark.parametrize("zone", ["Asia/Shanghai", "Pacific/Honolulu", "America/St_Johns"])
-@pytest.mark.parametrize("name", ["hours-crash-4.9.7", "clean-5.5.0"])
+@pytest.mark.parametrize("name", ["hours-crash-4.9.7", "clean-5.5.0", "days-crash-5.5.0"])
 def test_days_are_those_of_a_zone(
     name: str, zone: str, golden: Callable[[str], GoldenStore]
 ) -> None:
