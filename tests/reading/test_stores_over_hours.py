@@ -51,8 +51,10 @@ def test_find_gives_what_was_stored_in_some_hours(golden: Golden, name: str) -> 
     """Where the clock went back by minutes, messages of these minutes are on both sides of the step."""
     store = golden(name)
     stamps = [record["storeTimestamp"] for record in store.truth]
-    step = next((at for at, (a, b) in enumerate(pairwise(stamps)) if b < a), len(stamps) // 2)
-    near = [(stamps[at] - 2000, stamps[at]) for at in range(step - 20, step + 20)]
+    step = next((at for at, (a, b) in enumerate(pairwise(stamps)) if b < a), None)
+    eighth = len(stamps) // 8
+    places = range(eighth, len(stamps), eighth) if step is None else range(step - 20, step + 20)
+    near = [(stamps[at] - 2000, stamps[at]) for at in places]
     for low, high in ((stamps[0], stamps[len(stamps) // 3]), (stamps[-200], stamps[-1]), *near):
         search = Search(begin=low, end=high)
         with store.open() as opened:
