@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections import Counter, defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -39,6 +40,40 @@ def test_find_by_key_gives_what_the_truth_has(store: GoldenStore) -> None:
         rows = objects("find", store.path, "--key", key)
         assert sorted(row["commitLogOffset"] for row in rows) == by_key[key], key
     objects("find", store.path, "--key", "no such key", expect=1)
+
+
+@pytest.mark.parametrize("name", ["hours-clean-5.5.0", "hours-crash-4.9.7", "days-crash-5.5.0"])
+def test_a_key_is_found_between_times(golden: Golden, name: str) -> None:
+    """Times as they are, an hour or days before the newest message, or on its day; also in what no index
+    file lists, and where the clock went back."""
+    store = golden(name)
+    sent = [record for record in store.truth if user_topic(record)]
+    newest = max(record["storeTimestamp"] for record in store.truth)
+    midnight = newest - newest % 86_400_000
+    relative = {f"-{hours}h": newest - hours * 3_600_000 for hours in (1, 3, 50)}
+    relative |= {f"{hour:02}:00": midnight + hour * 3_600_000 for hour in (0, 14, 19)}
+    some = [record["storeTimestamp"] for record in sent if "GROUP_7" in keys_of(record)]
+    exact = {str(time): time for time in (some[0], some[-1])}
+    exact |= {shown_time(time + 1): time + 1 for time in (some[0], some[len(some) // 2])}
+    times = sorted((exact | relative).items(), key=lambda named: named[1])
+    windows = [*pairwise(times), (times[2], times[-3])]
+    several = False
+    for key, asked in (
+        ("GROUP_7", windows),
+        (sent[0]["uniqKey"], windows[:2]),
+        (sent[-1]["uniqKey"], windows[-3:]),
+    ):
+        for (since, low), (until, high) in asked:
+            places = [
+                record["commitLogOffset"]
+                for record in sent
+                if key in keys_of(record) and low <= record["storeTimestamp"] < high
+            ]
+            between = ("--since", since, "--until", until)
+            rows = objects("find", store.path, "--key", key, *between, expect=int(not places))
+            assert sorted(row["commitLogOffset"] for row in rows) == places, (key, *between)
+            several |= len(places) > 1
+    assert several
 
 
 def test_a_pattern_finds_in_several_stores(golden: Golden, tmp_path: Path) -> None:
