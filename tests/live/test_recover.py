@@ -47,6 +47,7 @@ STORES = [
     "hours-crash-5.5.0",
     "hours-crash-4.9.7",
     "back-crash-5.5.0",
+    "days-crash-5.5.0",
 ]
 PASSED_ON = (
     "mappedFileSizeCommitLog",

@@ -13,7 +13,7 @@ import pytest
 
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.recovery import plan_recovery
-from tests.support.golden import GOLDEN, unpack
+from tests.support.golden import GOLDEN, messages_in, unpack
 from tests.support.hurt_stores import HURTS, RELEASE, STORES, Hurt
 
 ANSWERS: dict[tuple[str, str], dict[str, Any]] = {
@@ -38,3 +38,17 @@ def test_log_and_queues_end_where_the_broker_found_them(
     assert (plan.log_start, plan.log_end) == (answer["start"], answer["end"])
     queues = {f"{queue.topic}@{queue.queue_id}": list(ends) for queue, ends in plan.queues.items()}
     assert queues == answer["queues"]
+
+
+def test_a_batch_queue_ends_before_the_file_that_was_made_ahead(tmp_path: Path) -> None:
+    """The classes of 5.5.0 find the same ends in this store."""
+    golden = unpack("batches-5.5.0", tmp_path)
+    Path(golden.path, "abort").touch()
+    last = sorted(Path(golden.path, "batchconsumequeue/inner/0").iterdir())[-1]
+    size = last.stat().st_size
+    (last.parent / f"{int(last.name) + size:020}").write_bytes(bytes(size))
+    plan = plan_recovery(golden.path, golden.conf, mode="broker", release=RELEASE)
+    assert plan.queues == {
+        queue: (0, listed[-1]["queueOffset"] + messages_in(listed[-1]))
+        for queue, listed in golden.by_queue.items()
+    }

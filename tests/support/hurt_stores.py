@@ -11,7 +11,7 @@ from tests.support.golden import GoldenStore, log_files
 
 Hurt = Callable[[GoldenStore], None]
 RELEASE = "5.5.0"  # of the classes that recovered them
-STORES = ("hours-crash-5.5.0", "hours-crash-4.9.7", "back-crash-5.5.0")
+STORES = ("hours-crash-5.5.0", "hours-crash-4.9.7", "back-crash-5.5.0", "days-crash-5.5.0")
 
 
 def queue_files(golden: GoldenStore) -> list[Path]:
