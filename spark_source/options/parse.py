@@ -74,7 +74,7 @@ class SourceOptions:
     @property
     def path(self) -> str:
         """The first path, for error messages."""
-        return self.paths[0] if self.paths else ""
+        return self.paths[0]
 
     @property
     def sees_compacted(self) -> bool:

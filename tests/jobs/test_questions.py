@@ -289,6 +289,7 @@ def test_the_verdict_comes_first_and_a_pipe_gets_every_row(golden: Golden) -> No
     many.show(Console(file=printed, width=20))
     first, blank, title, header, *lines = printed.getvalue().splitlines()
     assert first.startswith("no problems, in ")
+    assert "warning" not in first
     assert (blank, title, header) == ("", "dlq: of many", "n\tof")
     assert [line.split("\t") for line in lines[:99]] == [
         [str(n * 1000), "a\\tb"] for n in range(99)

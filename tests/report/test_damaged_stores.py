@@ -19,7 +19,7 @@ from rmq_store.report.store_report import _SECTIONS, store_report
 from rmq_store.verify import Severity
 from tests.config.test_lock_state import another_process_holding
 from tests.report.conftest import MakePage
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import GoldenStore, log_files, unpack
 from tests.support.running.commands import call, complaint
 
 Golden = Callable[[str], GoldenStore]
@@ -117,6 +117,7 @@ def test_an_empty_store_and_one_without_config(
     assert page.done.returncode == 0, page.done.both
     assert "No queue has a message." in page.text("rate")
     assert "No queue has a message." in page.text("largest")
+    assert page.text("transactions").startswith("Transactions No half message is left.")
     assert "config/consumerOffset.json" in page.text("lag")
     without = report(golden("direct-5.5.0").path)
     assert "No group has committed an offset" in without.text("lag")
@@ -191,26 +192,32 @@ def test_where_a_report_may_be_written(tmp_path: Path, golden: Golden) -> None:
 
 
 @pytest.mark.usefixtures("_no_plots")
-def with_first_time(store: GoldenStore, time: int) -> None:
-    first = min(Path(store.path, "commitlog").iterdir())
-    with first.open("r+b") as file:
-        file.seek(56)  # storeTimestamp
-        file.write((time % (1 << 64)).to_bytes(8, "big"))
+def with_time(store: GoldenStore, time: int, places: range) -> None:
+    """Of the records that begin in a range of the log."""
+    for record in store.truth:
+        at = record["commitLogOffset"]
+        if at in places:
+            file = max(path for path in log_files(store) if int(path.name) <= at)
+            with file.open("r+b") as log:
+                log.seek(at - int(file.name) + 56)  # storeTimestamp
+                log.write((time % (1 << 64)).to_bytes(8, "big"))
 
 
 @pytest.mark.parametrize("time", [253_402_300_800_000, 2**62, 2**63 - 1, -(2**62), 0])
 def test_a_damaged_time_costs_no_report(tmp_path: Path, report: MakePage, time: int) -> None:
     store = unpack("clean-5.5.0", tmp_path)
-    with_first_time(store, time)
+    with_time(store, time, range(1))
     page = report(store.path)
     assert page.done.returncode in (0, 1)
     assert page.rows("by-topic")
 
 
-def test_a_clock_that_jumped_makes_no_rate(tmp_path: Path, report: MakePage) -> None:
+@pytest.mark.parametrize("places", [range(1), range(300_000, 340_000)])
+@pytest.mark.usefixtures("_no_plots")
+def test_a_clock_that_jumped_makes_no_rate(tmp_path: Path, report: MakePage, places: range) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     last = store.truth[-1]["storeTimestamp"]
-    with_first_time(store, last + 3 * 86_400_000)
+    with_time(store, last + 3 * 86_400_000, places)
     page = report(store.path)
     assert "not in the order of their store times" in page.text("rate")
     assert "Messages by time" in page.text("unseen")

@@ -101,6 +101,23 @@ def test_an_empty_folder_becomes_a_store_and_no_rows_a_store_without_messages(
     assert (tmp_path / "store" / "checkpoint").stat().st_mtime_ns == before
 
 
+def test_both_folders_of_a_move_are_flushed_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a loss of power may show the new store where it was built, from where it is deleted."""
+    target, sync, flushed = tmp_path / "store", os.fsync, set()
+
+    def noted(fd: int) -> None:
+        sync(fd)
+        if target.exists():
+            flushed.add(Path(os.readlink(f"/proc/self/fd/{fd}")))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    write_rows(target, 0, 5)
+    assert tmp_path in flushed
+    assert [folder for folder in flushed if not folder.is_relative_to(target)] != [tmp_path]
+
+
 @pytest.mark.parametrize("exchanges", [True, False])
 def test_overwrite_replaces_the_store(
     exchanges: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
