@@ -287,17 +287,21 @@ def test_why_is_a_table_of_settings(aged: GoldenStore) -> None:
     assert (refused.returncode, "--why only shows" in refused.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("kept_hours", [1, 4])
+@pytest.mark.parametrize(
+    ("name", "kept_hours"),
+    [("hours-clean-5.5.0", 1), ("hours-clean-5.5.0", 4), ("days-crash-5.5.0", 30)],
+)
 def test_files_of_hours_ago_go_and_the_messages_of_the_others_stay(
-    kept_hours: int, tmp_path: Path
+    name: str, kept_hours: int, tmp_path: Path
 ) -> None:
     """Log files have the time of their last message; queues and index follow the log."""
-    golden = unpack("hours-clean-5.5.0", tmp_path)
+    golden = unpack(name, tmp_path)
     files = log_files(golden.path)
+    first, size = int(files[0].name), files[0].stat().st_size
     now: int = golden.truth[-1]["storeTimestamp"]
     written: dict[int, int] = {}
     for record in golden.truth:
-        written[record["commitLogOffset"] // files[0].stat().st_size] = record["storeTimestamp"]
+        written[(record["commitLogOffset"] - first) // size] = record["storeTimestamp"]
     for number, path in enumerate(files):
         os.utime(path, ns=(written.get(number, now) * 1_000_000,) * 2)
     old = sum(time <= now - kept_hours * HOUR for time in written.values())
