@@ -15,7 +15,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.cli.main import COMMANDS
-from tests.support.golden import GoldenStore, in_a_queue, unpack, user_topic
+from tests.support.golden import GoldenStore, in_a_queue, log_files, unpack, user_topic
 from tests.support.running.commands import (
     COMMAND,
     Golden,
@@ -46,7 +46,10 @@ def test_info_shows_range_and_times(store: GoldenStore) -> None:
     assert info["closed"] is True
     with store.open() as opened:
         assert info["queues"] == len(opened.queues())
-    assert "closed       cleanly" in run("info", store.path)
+    said = run("info", store.path)
+    assert "closed       cleanly" in said
+    files = log_files(store)
+    assert f": {info['logEnd'] / 1024:.1f} KiB, {len(files)} files of 256.0 KiB\n" in said
 
 
 @pytest.mark.parametrize("name", ["crash-5.3.3", "expired-5.5.0", "nommap-5.5.0", "clean-4.3.2"])

@@ -136,6 +136,21 @@ def test_a_committed_message_that_its_queue_lost_was_not_rolled_back(
     assert Counter(found.values())["committed"] > 5
 
 
+def test_a_number_of_an_op_message_may_be_anything(tmp_path: Path) -> None:
+    """No offset is as long as the first; what stands beside it counts."""
+    store = unpack("clean-4.9.7", tmp_path)
+    left = [row["uniqKey"] for row in rows_of(store) if row["state"] == "open"]
+    (at,) = (
+        record["queueOffset"]
+        for record in store.truth
+        if record["topic"] == "RMQ_SYS_TRANS_HALF_TOPIC" and record["uniqKey"] == left[0]
+    )
+    op = {"topic": "RMQ_SYS_TRANS_OP_HALF_TOPIC", "queueId": 0, "tags": "d"}
+    with MessageStore.append_to(store.path) as writer:
+        writer.append(op | {"body": f"9999999999999999999,{at}".encode()})
+    assert [row["uniqKey"] for row in rows_of(store) if row["state"] == "open"] == left[1:]
+
+
 def test_without_an_index_the_queues_are_read(tmp_path: Path) -> None:
     store = unpack("clean-4.9.7", tmp_path)
     expected = expected_of(store)
