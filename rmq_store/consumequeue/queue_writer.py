@@ -31,10 +31,6 @@ class QueueWriter:
         self._streams: dict[tuple[QueueId, bool], SegmentWriter] = {}
         self._last_log_offsets: dict[QueueId, int] = {}
 
-    def end_of(self, queue: QueueId) -> int:
-        """The queueOffset after the last unit of a ConsumeQueue; 0 for a BatchConsumeQueue."""
-        return 0 if queue in self._batches else self._ends.get(queue, 0)
-
     def set_end(self, queue: QueueId, units: int | None, *, batch: bool) -> None:
         """Set the number of units that the caller found in the queue.
 

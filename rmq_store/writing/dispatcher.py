@@ -116,10 +116,7 @@ class Dispatcher:
     def _ends_of(self, requests: DispatchRequests) -> dict[QueueId, int]:
         """The queueOffset after the last message of each queue that received one."""
         stops = requests.offset + requests.count
-        return {
-            queue: max(int(stops[rows[-1]]), self._queues.end_of(queue))
-            for queue, rows in requests.by_queue()
-        }
+        return {queue: int(stops[rows[-1]]) for queue, rows in requests.by_queue()}
 
     # --- the index ----------------------------------------------------------------------------------
 

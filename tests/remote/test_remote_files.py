@@ -123,8 +123,12 @@ def test_a_file_that_became_shorter_is_an_error(
     away = far(store.path)
     for path in (Path(store.path) / "commitlog").iterdir():
         path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(MissingFileError, match="shorter than when it was listed"):
+    with pytest.raises(MissingFileError, match="shorter than when it was listed") as short:
         list(away.read_batches())
+    assert f"far://{store.path}/commitlog/00000000000000000000" in str(short.value)
+    with pytest.raises(StoreError) as none:  # beside it, a path of this host is that path
+        MessageStore.open(tmp_path / "none")
+    assert f" {tmp_path / 'none'}" in str(none.value)
 
 
 class Pattern:

@@ -8,6 +8,7 @@ messages by then, so that some queues and the log were longer than before.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -159,9 +160,15 @@ def test_the_first_lines_of_verify_are_the_verdict(tmp_path: Path) -> None:
     assert [line.split()[0] for line in said[:3]] == ["verdict", "broker", "do"]
     assert "307 messages of 6 queues lost" in said[0]
     assert "does not start" in said[1]
+    assert "more file" not in said[1]
     *_, summary = objects("verify", store.path, "--broker-conf", store.conf, expect=1)
     assert summary["verdict"]["lostMessages"] == 307
     assert summary["verdict"]["brokerStarts"] is False
+    files = list(Path(store.path, "consumequeue/orders/0").iterdir())
+    for path in files:
+        os.truncate(path, 10)
+    said = run("verify", store.path, "--broker-conf", store.conf, expect=1).splitlines()
+    assert f"(and {len(files)} more files)" in said[1]
 
 
 def test_a_store_that_a_process_has_open_has_no_verdict_on_its_start(tmp_path: Path) -> None:
