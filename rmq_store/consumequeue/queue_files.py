@@ -454,22 +454,21 @@ class QueueExt:
     def __init__(self, folder: str) -> None:
         self.chain = SegmentChain([folder])
 
-    def _tags_code(self, address: int) -> int | None:
-        """The tagsCode of the unit at an address; None if it is missing, as in the broker."""
+    def _unit(self, address: int) -> np.void | None:
+        """The head of the unit at an address; None if it is missing, as in the broker."""
         at = address - EXT_ADDRESS_BASE
         segment = self.chain.segment_at(at)
         if segment is None or at + EXT_HEAD.itemsize > self.chain.segment_end(segment):
             return None
-        head = self.chain.read(at, at + EXT_HEAD.itemsize).view(EXT_HEAD)[0]
+        head: np.void = self.chain.read(at, at + EXT_HEAD.itemsize).view(EXT_HEAD)[0]
         size, bitmap = int(head["size"]), int(head["bitmap_length"])
-        behind = at + EXT_HEAD.itemsize + bitmap
         if (
             size != EXT_HEAD.itemsize + bitmap
             or bitmap < 0
-            or behind > self.chain.segment_end(segment)
+            or at + size > self.chain.segment_end(segment)
         ):
             return None
-        return int(head["tags_code"])
+        return head
 
     def tags_codes(self, codes: Ints) -> Ints:
         """`codes` with each address replaced by the tagsCode of its unit, if that exists."""
@@ -478,7 +477,15 @@ class QueueExt:
             return codes
         found: Ints = codes.copy()
         for row in rows.tolist():
-            code = self._tags_code(int(codes[row]))
-            if code is not None:
-                found[row] = code
+            unit = self._unit(int(codes[row]))
+            if unit is not None:
+                found[row] = unit["tags_code"]
         return found
+
+    def end_of(self, codes: Ints) -> int:
+        """The byte of the stream after the unit of the last address that has one; 0 if none has."""
+        for address in codes[codes <= EXT_MAX_ADDRESS][::-1].tolist():
+            unit = self._unit(address)
+            if unit is not None:
+                return int(address) - EXT_ADDRESS_BASE + int(unit["size"])
+        return 0

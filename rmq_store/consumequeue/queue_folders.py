@@ -18,9 +18,14 @@ from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.errors import CorruptQueueError, StoreError, UnsupportedStoreError
 from rmq_store.escaping import is_utf8, printable, warn_once
 from rmq_store.files.safe_paths import path_inside
+from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import entries_of
 from rmq_store.files.source import ReadCounts, Sources
-from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
+from rmq_store.format.byte_layout import (
+    BATCH_CONSUMEQUEUE_DIR,
+    CONSUMEQUEUE_DIR,
+    CONSUMEQUEUE_EXT_DIR,
+)
 from rmq_store.format.queue_entries import FILLER_SIZE
 from rmq_store.format.queues import QueueId
 
@@ -144,6 +149,13 @@ class QueueFolders:
             file_size=size,
             sources=self._sources,
         )
+
+    def extensions(self) -> list[SegmentChain]:
+        """The files of each queue's extension, as large as the largest that their names or sizes show."""
+        queues = queue_folders_in(self.root / CONSUMEQUEUE_EXT_DIR)
+        folders = [queue_folder(self.root, CONSUMEQUEUE_EXT_DIR, queue) for queue in queues]
+        size = max((SegmentChain([folder]).file_size for folder in folders), default=0)
+        return [SegmentChain([folder], file_size=size) for folder in folders]
 
     def _of_database(self, queue: QueueId) -> QueueFiles:
         """The queue in the database, or its files if they list as much, or both if neither does.

@@ -17,10 +17,11 @@ from rmq_store.consumequeue.queue_lives import LastLives
 from rmq_store.consumequeue.queue_writer import QueueWriter
 from rmq_store.files.changes import cut
 from rmq_store.files.safe_paths import is_plain_name
+from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import CONSUMEQUEUE_EXT_DIR
 from rmq_store.format.properties import decode_utf8
-from rmq_store.format.queue_entries import EXT_MAX_ADDRESS, Entries
+from rmq_store.format.queue_entries import Entries
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.recovery.change_list import ChangeList
@@ -48,6 +49,7 @@ class _Queue:
     first: int | None = None  # the queueOffset of the first entry that was added
     kept: int = 0  # the unit after those that were there before
     loose: bool = False  # bytes that are no entry follow the last one
+    ext: QueueExt | None = None
 
     @property
     def compared(self) -> bool:
@@ -83,11 +85,13 @@ class QueueRecovery:
         self._changes = changes
         self._writer = QueueWriter(folders.root, config, changes, {})
         for queue, batch in folders.listed().items():
-            self._queues[queue] = self._open(folders.files(queue, batch=batch), batch)
+            folder = queue_folder(folders.root, CONSUMEQUEUE_EXT_DIR, queue)
+            ext = QueueExt(folder) if Path(folder).is_dir() else None
+            self._queues[queue] = self._open(folders.files(queue, batch=batch), batch, ext)
 
     # --- existing entries ------------------------------------------------------------------------------
 
-    def _open(self, files: QueueFiles, batch: bool) -> _Queue:
+    def _open(self, files: QueueFiles, batch: bool, ext: QueueExt | None) -> _Queue:
         """Accept units before the scan as right, except a hole among the last of them."""
         stop, first = files.find_stop(), files.first_unit
         at = files.find_unit_at_log(self._start, first, stop)
@@ -96,7 +100,7 @@ class QueueRecovery:
             last = files.entries(max(first, at - files.units_per_file), at)
             if not last.points_to_record.any():
                 at = first  # only filler remains: a broker would never add to such a queue
-        state = _Queue(files, batch, at, stop, loose=files.has_bytes_after(stop))
+        state = _Queue(files, batch, at, stop, loose=files.has_bytes_after(stop), ext=ext)
         self._note_end(state)
         here = files.unit_or_none(at) if at < stop else None  # none in a missing file
         if here is not None and sum(here) > self._log_end:
@@ -122,17 +126,23 @@ class QueueRecovery:
         self._drop_loose(state)
 
     def _drop_loose(self, state: _Queue) -> None:
-        """Remove what follows the last unit of a queue that was compared."""
+        """Remove what follows the last unit of a queue that was compared, and its units of the extension."""
         if not (state.loose and state.compared):
             return
         state.loose = False
-        cut_at = state.at * state.files.dtype.itemsize
         empty = state.at <= state.files.first_unit
-        for segment in state.files.chain.segments:
-            if segment.base >= cut_at or empty:
+        self._cut_chain(state.files.chain, 0 if empty else state.at * state.files.dtype.itemsize)
+        if state.ext is not None:
+            self._cut_chain(state.ext.chain, _end_of_ext(state, state.ext))
+            state.ext.chain.close()
+
+    def _cut_chain(self, chain: SegmentChain, end: int) -> None:
+        """Zeros from byte `end` of the stream on, and no later files."""
+        for segment in chain.segments:
+            if segment.base >= end:
                 self._changes.remove(segment.path, segment.size)
-            elif segment.base + state.files.chain.file_size > cut_at:
-                for change in cut(segment.path, cut_at - segment.base):
+            elif segment.base + chain.file_size > end:
+                for change in cut(segment.path, end - segment.base):
                     self._changes.add(change)
 
     def ends_before(self) -> dict[QueueId, int]:
@@ -281,11 +291,9 @@ class QueueRecovery:
         place = np.searchsorted(requests.log_offset, units.log_offset)
         place = place.clip(max=len(requests.log_offset) - 1)
         codes = units.tags_code
-        folder = queue_folder(self._folders.root, CONSUMEQUEUE_EXT_DIR, queue)
-        if codes.min() <= EXT_MAX_ADDRESS and Path(folder).is_dir():
-            ext = QueueExt(folder)
-            codes = ext.tags_codes(codes)
-            ext.chain.close()
+        if state.ext is not None:
+            codes = state.ext.tags_codes(codes)
+            state.ext.chain.close()
         wrong = codes != requests.tags_code[place]
         wrong &= requests.log_offset[place] == units.log_offset  # others lead into damage
         rows = np.flatnonzero(wrong)
@@ -371,6 +379,17 @@ class QueueRecovery:
         if unit < kept:
             first = int(files.entries(unit, unit + 1).offset[0]) if state.batch else unit
         return min(first, state.end), max(first, state.end)
+
+
+def _end_of_ext(state: _Queue, ext: QueueExt) -> int:
+    """Where the extension ends with the last unit that an entry before `at` leads to; 0 without any."""
+    first = state.files.first_unit
+    for stop in range(state.at, first, -_UNITS_AT_A_TIME):
+        units = state.files.entries(max(first, stop - _UNITS_AT_A_TIME), stop)
+        end = ext.end_of(units.tags_code)
+        if end:
+            return end
+    return 0
 
 
 def _first_hole(files: QueueFiles, stop: int) -> int:

@@ -134,7 +134,10 @@ class StrictRecovery:
                 )
 
     def _chains(self, log: CommitLog) -> list[SegmentChain]:
-        """The files of the log and of each queue. Raises InvalidArgumentError for an impossible size."""
+        """The files of the log, of each queue and of its extension.
+
+        Raises InvalidArgumentError for an impossible size.
+        """
         kinds: dict[bool, list[SegmentChain]] = {False: [], True: []}
         for queue, batch in self._folders.listed().items():
             kinds[batch].append(self._folders.files(queue, batch=batch).chain)
@@ -142,7 +145,7 @@ class StrictRecovery:
         of_log = [] if is_cut_short(log) else [[log.chain]]
         for chains in (*of_log, *kinds.values()):
             refuse_smaller(chains)
-        return [log.chain, *kinds[False], *kinds[True]]
+        return [log.chain, *kinds[False], *kinds[True], *self._folders.extensions()]
 
     def _extend_files(self, log: CommitLog, chains: list[SegmentChain]) -> None:
         """Restore the full size of truncated files with zeros: a broker loads no others.
