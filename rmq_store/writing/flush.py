@@ -81,9 +81,9 @@ class GroupCommit:
 class Flusher:
     """Flushes log, queues and index in the background, and maintains the checkpoint.
 
-    Each interval it flushes files with the minimum number of unflushed pages. At longer intervals
-    it flushes everything (thoroughly); then the checkpoint records the progress at the start of
-    that flush.
+    Each interval it flushes files with the minimum number of unflushed pages; queues get the entries that
+    wait first. At longer intervals it flushes everything (thoroughly); then the checkpoint records the
+    progress at the start of that flush.
     """
 
     def __init__(
@@ -92,6 +92,7 @@ class Flusher:
         log: OpenFiles,
         queues: OpenFiles,
         progress: Callable[[], WrittenSoFar],
+        write_entries: Callable[[], None],
         flush_index: Callable[[], None],
         write_checkpoint: Callable[[Checkpoint], None],
         failed: Callable[[BaseException], None],
@@ -101,6 +102,7 @@ class Flusher:
         self._log = log
         self._queues = queues
         self._progress = progress
+        self._write_entries = write_entries
         self._flush_index = flush_index
         self._write_checkpoint = write_checkpoint
         self._report_failure = failed
@@ -136,6 +138,9 @@ class Flusher:
     def flush_due(self, now: float) -> None:
         """Flush what is due at `now` (seconds of the monotonic clock)."""
         config = self._config
+        queues_due = now - self._queues_at >= config.flush_interval_queues
+        if queues_due:
+            self._write_entries()
         before = self._progress()
         if now - self._log_at >= config.flush_interval_log:
             self._log_at = now
@@ -144,7 +149,7 @@ class Flusher:
             if thorough:
                 self._log_thorough_at = now
                 self.note(physic=before.last_timestamp)
-        if now - self._queues_at >= config.flush_interval_queues:
+        if queues_due:
             self._queues_at = now
             last = self._queues_thorough_at
             if last is None or now - last >= config.flush_thorough_queues:

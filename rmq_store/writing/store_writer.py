@@ -53,10 +53,10 @@ class StoreWriter:
     """A store open for writing; from `MessageStore.create` or `MessageStore.append_to`.
 
     When `append` returns, the messages are in the log. Queues and index receive them in larger
-    pieces, at the latest on `dispatch`, `flush` or `close`; readers find waiting messages in the
-    log. `close` leaves the same files as a clean stop of a broker. The broker's `lock` file allows
-    one writer at a time. As a context manager it closes cleanly, even after an exception. If
-    writing itself failed, `abort` remains, so that the next broker recovers the store.
+    pieces, at the latest after flushIntervalConsumeQueue (1 s) or on `dispatch`, `flush` or `close`; readers
+    find waiting messages in the log. `close` leaves the same files as a clean stop of a broker. The
+    broker's `lock` file allows one writer at a time. As a context manager it closes cleanly, even after
+    an exception. If writing itself failed, `abort` remains, so that the next broker recovers the store.
     """
 
     def __init__(self, store: WritableStore) -> None:
@@ -69,6 +69,7 @@ class StoreWriter:
         self.recovered: RecoveryReport | None = store.recovered
         self._lock = store.lock
         self._failed = False
+        self._failure: BaseException | None = None  # the first, which a thread may have met
         self._closed = False
         self._log_start = snapshot.log_start
         ends = {queue: state.max_offset for queue, state in snapshot.queues.items()}
@@ -166,6 +167,7 @@ class StoreWriter:
             self._log_files,
             self._queue_files,
             self._progress,
+            self._write_entries,
             self._dispatcher.flush_index,
             write,
             self._fail,
@@ -184,7 +186,7 @@ class StoreWriter:
 
     def _fail(self, error: BaseException) -> None:
         """Stop all further writing, because the content of the disk is no longer known."""
-        self._failed = True
+        self._failed, self._failure = True, self._failure or error
 
     def follow_in_background(self, *, retries: int = RETRIES, retry_seconds: float = 1.0) -> None:
         """Let a thread that follows the log write queue and index entries from now on.
@@ -344,7 +346,8 @@ class StoreWriter:
         if self._closed or self._failed:
             reason, advice = "the store was closed", "Open it again with append_to"
             if self._failed:
-                reason = "an earlier write failed; the store needs a recovery"
+                why = f": {self._failure}" if self._failure else ""
+                reason = f"an earlier write failed{why}; the store needs a recovery"
                 advice = "Close it and open it again with append_to, which recovers it"
             raise ReadOnlyStoreError(self.path, reason=reason, advice=advice)
 
@@ -356,8 +359,12 @@ class StoreWriter:
         if self._reput is not None:
             self._reput.catch_up()
         self._check_open()
-        if self._reput is None:
-            with self._appending, self._failing():
+        self._write_entries()
+
+    def _write_entries(self) -> None:
+        """Write the entries that wait; none do if a thread follows the log."""
+        with self._appending, self._failing():
+            if not self._failed:
                 self._dispatcher.write_taken()
 
     @contextmanager

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +150,7 @@ def make_flusher(config: dict[str, Any]) -> tuple[Flusher, Recorder, Recorder, l
         queues,  # type: ignore[arg-type]
         lambda: WrittenSoFar(1000, 50, 40, 900, 30),
         lambda: None,
+        lambda: None,
         written.append,
         lambda error: None,
         Checkpoint(),
@@ -156,8 +159,6 @@ def make_flusher(config: dict[str, Any]) -> tuple[Flusher, Recorder, Recorder, l
 
 
 def test_the_background_flush_keeps_the_broker_s_intervals_and_pages() -> None:
-    import time
-
     flusher, log, queues, written = make_flusher({})
     begun = time.monotonic()
     for tick in range(1, 25):  # every half second for twelve
@@ -170,8 +171,6 @@ def test_the_background_flush_keeps_the_broker_s_intervals_and_pages() -> None:
 
 
 def test_the_checkpoint_advances_only_with_thorough_flushes() -> None:
-    import time
-
     flusher, _, _, written = make_flusher(
         {"flushCommitLogThoroughInterval": 1000, "flushConsumeQueueThoroughInterval": 5000}
     )
@@ -202,6 +201,22 @@ def test_the_running_writer_keeps_its_checkpoint(tmp_path: Path) -> None:
             deadline.wait(0.01)
         assert found.logics_physical_offset == last.commit_log_offset
         assert found.physic_msg_timestamp == found.logics_msg_timestamp == last.store_timestamp
+
+
+def test_entries_that_wait_are_written_at_the_interval(tmp_path: Path) -> None:
+    """A writer that appended little and then dies has listed it, and the checkpoint says so."""
+    with MessageStore.create(tmp_path / "s", SMALL) as store:
+        store._flusher.stop()  # the test is its clock
+        done = [store.append(one_message(number)) for number in (0, 6, 12)]  # orders/0
+        begun = time.monotonic()
+        store._flusher.flush_due(begun)  # before the interval
+        queue = tmp_path / "s/consumequeue/orders/0" / "0".zfill(20)
+        assert not queue.exists()
+        store._flusher.flush_due(begun + 1)
+        first, last, *_ = struct.unpack_from(">qi8xqi8xqi8x", queue.read_bytes())[::4]
+        assert (first, last) == (done[0].commit_log_offset, done[2].commit_log_offset)
+        times = struct.unpack_from(">8xq24xq", (tmp_path / "s/checkpoint").read_bytes())
+        assert times == (done[2].store_timestamp, done[2].commit_log_offset)
 
 
 def test_pages_are_warmed_before_they_are_written(tmp_path: Path) -> None:
