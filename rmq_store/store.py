@@ -30,7 +30,7 @@ from rmq_store.escaping import is_utf8, printable
 from rmq_store.files.remote.remote_store import Listing, Shadow, open_shadow
 from rmq_store.files.remote.uri_filesystem import is_uri, local_path
 from rmq_store.files.segments import again_if_expired
-from rmq_store.files.source import StoreReads
+from rmq_store.files.source import ReadCounts, StoreReads
 from rmq_store.format.byte_layout import ABORT_BACKUP_FILE
 from rmq_store.format.message import Message
 from rmq_store.format.queue_entries import Entries
@@ -325,7 +325,8 @@ class MessageStore:
         """Files opened, bytes read and requests made so far."""
         shadow = self._shadow
         fetched = (0, 0) if shadow is None else (shadow.requests, shadow.fetched)
-        return StoreReads(self._log.chain.counts, self._folders.counts, *fetched)
+        index = ReadCounts() if self._key_index is None else self._key_index.counts
+        return StoreReads(self._log.chain.counts, self._folders.counts, index, *fetched)
 
     def topics(self, include_system: bool = True) -> list[str]:
         """Names of all topics that have a queue, sorted; optionally without system topics."""

@@ -328,10 +328,14 @@ def _shrunk(segment: SegmentFile, actual: int) -> DataLossError:
 
 @dataclass(slots=True)
 class ReadCounts:
-    """What was read: files, each once, and requested bytes. Short looks do not count."""
+    """What was read: files, each once, and requested bytes. Short looks do not count.
+
+    `checked`: records of the log held against their entries, or items of the index on the way to others.
+    """
 
     files: dict[str, None] = field(default_factory=dict)
     bytes: int = 0
+    checked: int = 0
 
 
 class StoreReads(NamedTuple):
@@ -339,6 +343,7 @@ class StoreReads(NamedTuple):
 
     log: ReadCounts
     queues: ReadCounts
+    key_index: ReadCounts
     requests: int = 0  # to an object store
     fetched: int = 0  # bytes that the requests returned
 

@@ -394,7 +394,8 @@ class IndexFile:
         as zeros.
         """
         count, slots = self.header.index_count, self.geometry.slots
-        slot = key_hash % slots
+        slot, counts = key_hash % slots, self._sources.counts
+        counts.files[self.path] = None
         with self._window() as window:
             at = INDEX_HEADER.itemsize + slot * INDEX_SLOT.itemsize
             yield at, at + _SLOT.size
@@ -404,6 +405,7 @@ class IndexFile:
                 if number >= self.geometry.items:
                     raise self._never_written(number)
                 yield at, at + _ITEM.size
+                counts.checked += 1
                 item = _unpacked(_ITEM, window, at)
                 # The first item of a log may be zeros except its hash. Only a lost item is all zeros.
                 if not any(item):

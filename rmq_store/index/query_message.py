@@ -26,11 +26,11 @@ from rmq_store.commitlog.walk import end_now, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import CorruptRecordError, IndexGeometryError, MissingFileError, StoreError
 from rmq_store.files.segments import SegmentFile
-from rmq_store.files.source import Sources
+from rmq_store.files.source import ReadCounts, Sources
 from rmq_store.format.byte_layout import INDEX_DIR, INDEX_HEADER, index_item_at
 from rmq_store.format.record import Gap
 from rmq_store.format.tag_key_hashes import index_key, index_key_hash
-from rmq_store.index.index_file_reader import REMOTE_BLOCK, IndexFile, list_index_files
+from rmq_store.index.index_file_reader import REMOTE_BLOCK, Hit, IndexFile, list_index_files
 from rmq_store.index.items_of_messages import key_items
 from rmq_store.index.many_lookups import fetch, walk_chains
 
@@ -82,6 +82,12 @@ class KeyIndex:
         self._inside: dict[str, list[tuple[int, int]]] = {}
         self._uncovered: list[_Uncovered] | None = None
         self._damage: list[StoreError] = []
+        self._hits: dict[int, list[Hit]] = {}  # of the last look-up, by hash
+
+    @property
+    def counts(self) -> ReadCounts:
+        """The files that look-ups opened, and the items that they walked."""
+        return self._sources.counts
 
     def _fronts_fetched(self, segments: list[SegmentFile]) -> Iterator[SegmentFile]:
         """The files; for remote files, fetches the bytes that show the geometry in parallel."""
@@ -118,7 +124,12 @@ class KeyIndex:
         for topic, key in wanted:
             found.setdefault(topic, set())
             hashes.setdefault(index_key_hash(index_key(topic, key)), set()).add(topic)
-        hits, broken = walk_chains(self.files, list(hashes))
+        new = [key_hash for key_hash in hashes if key_hash not in self._hits]
+        walked, broken = walk_chains(self.files, new)
+        # A search asks for the same keys when it plans, and again for what no queue lists.
+        self._hits = hits = {
+            one: walked[one] if one in walked else self._hits[one] for one in hashes
+        }
         for key_hash, items in hits.items():
             for topic in hashes[key_hash]:
                 found[topic].update(hit.log_offset for hit in items)

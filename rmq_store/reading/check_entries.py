@@ -62,9 +62,11 @@ class EntryCheck:
             self.explain(rows, np.flatnonzero(found == OTHER_RECORD))
             whole = np.flatnonzero(found != OTHER_RECORD)
             rows, headers, found = rows.take(whole), headers.take(whole), found[whole]
-        self._log.chain.counts.bytes += int(headers.total.sum())
+        counts = self._log.chain.counts
+        counts.checked += len(headers)
+        counts.bytes += int(headers.total.sum())
         if not self._reads_bodies:
-            self._log.chain.counts.bytes -= int(headers.body_length.sum())
+            counts.bytes -= int(headers.body_length.sum())
         wrong = self._disproved(rows, headers, found) if found.any() else found != SAME
         stored = None
         if self._check_crc and len(rows):

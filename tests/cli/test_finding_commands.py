@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmq_store import MessageStore, QueueId
+from rmq_store.config.broker_conf import read_properties
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.text.times import shown_time
 from tests.support.expected import as_rows, expected
@@ -74,6 +76,50 @@ def test_a_key_is_found_between_times(golden: Golden, name: str) -> None:
             assert sorted(row["commitLogOffset"] for row in rows) == places, (key, *between)
             several |= len(places) > 1
     assert several
+
+
+def java_hash(text: str) -> int:
+    """String#hashCode of ASCII text."""
+    value = 0
+    for char in text.encode("ascii"):
+        value = (31 * value + char) & 0xFFFFFFFF
+    return value - (value >> 31 << 32)
+
+
+def items_in_slot(file: Path, slots: int, key_hash: int) -> int:
+    raw = file.read_bytes()
+    (following,) = struct.unpack_from(">i", raw, 36)  # the number of the next item
+    items = range(40 + 4 * slots + 20, 40 + 4 * slots + 20 * following, 20)
+    hashes = (struct.unpack_from(">i", raw, at)[0] for at in items)
+    return sum(one % slots == key_hash % slots for one in hashes)
+
+
+def test_explain_says_what_a_look_up_reads(golden: Golden) -> None:
+    store = golden("clean-5.5.0")
+    (record,) = (
+        one
+        for one in store.truth
+        if one["topic"] == "payments"
+        and "ORDER_1650" in one["properties"].get("KEYS", "").split(" ")
+    )
+    files = sorted(Path(store.path, "index").iterdir())
+    slots = int(read_properties(store.conf)["maxHashSlotNum"])
+    key_hash = abs(java_hash("payments#ORDER_1650"))
+    words = ("find", store.path, "--topic", "payments", "--key", "ORDER_1650", "--explain")
+    (row,) = objects(*words)
+    assert row.pop("logFiles") <= len(log_files(store))
+    assert row == {
+        "brokerName": row["brokerName"],
+        "indexFiles": len(files),
+        "items": sum(items_in_slot(file, slots, key_hash) for file in files),
+        "records": 1,
+        "logBytes": record["storeSize"],
+        "messages": 1,
+    }
+    header, line = run(*words).splitlines()
+    assert dict(zip(header.split("\t"), line.split("\t"), strict=True))["items"] == str(
+        row["items"]
+    )
 
 
 def test_a_pattern_finds_in_several_stores(golden: Golden, tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,7 +35,7 @@ from rmq_store.cli.options import (
     topics_option,
     word,
 )
-from rmq_store.cli.printing import say
+from rmq_store.cli.printing import cell, print_json, print_rows, say
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 @click.option("--text", type=word, metavar="TEXT", help="Only messages with this text in the body.")
 @click.option("--system", is_flag=True, help=SYSTEM)
 @click.option("--limit", type=WholeNumber(min=1), metavar="N", help="Print at most N messages.")
+@click.option("--explain", is_flag=True, help="Show what the search reads, not the messages.")
 @skip_damaged_option
 @raw_option
 @message_options
@@ -83,6 +84,7 @@ def find(
     text: str | None,
     system: bool,
     limit: int | None,
+    explain: bool,
     skip_damaged: bool,
     raw: bool,
     form: MessageForm,
@@ -106,7 +108,7 @@ def find(
     words = [*keys, *([] if message_id is None else [message_id])]
     # What a look-up cannot read says nothing of what it finds.
     on_damage = damage if skip_damaged or words else None
-    count, where = 0, ""
+    count, where, rows = 0, "", list[dict[str, Any]]()
     with damage, opened_stores(at) as stores, Progress("find") as progress:
         if len(stores) > 1 and form.columns is None and not form.as_json:
             form = replace(form, columns=f"brokerName,{TEXT_COLUMNS}")
@@ -134,18 +136,54 @@ def find(
                 if message_id is None
                 else _by_id(store, message_id, names, on_damage, raw)
             )
-            count += printer.print(batches, None if limit is None else limit - count, progress)
+            left = None if limit is None else limit - count
+            if explain:
+                rows.append(_explained(store, batches, left))
+                count += rows[-1]["messages"]
+            else:
+                count += printer.print(batches, left, progress)
             if count == limit:
                 break
         if not count and len(stores) == 1:
             where = _id_leads_to(store, message_id)
             where += "".join(where_it_was(store, word, topics) for word in words)
+    _print_explained(rows, form.as_json)
     if not count:
         several = f" in {len(stores)} stores" if len(stores) > 1 else ""
         say(f"rmqstore: no message found{several}{where}", err=True)
     damage.conclude(EXIT_FINDINGS if skip_damaged or count else EXIT_FAILED)
     if not count:
         sys.exit(EXIT_FINDINGS)
+
+
+def _explained(
+    store: MessageStore, batches: Iterable[pa.RecordBatch], limit: int | None
+) -> dict[str, Any]:
+    """What a search reads of a store until it has `limit` messages."""
+    messages = 0
+    for batch in batches:
+        messages += batch.num_rows
+        if limit is not None and messages >= limit:
+            messages = limit
+            break
+    reads = store.reads()
+    return {
+        "brokerName": store.broker_name,
+        "indexFiles": len(reads.key_index.files),
+        "items": reads.key_index.checked,
+        "records": reads.log.checked,
+        "logFiles": len(reads.log.files),
+        "logBytes": reads.log.bytes,
+        "messages": messages,
+    }
+
+
+def _print_explained(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        for row in rows:
+            print_json(row)
+    elif rows:
+        print_rows(list(rows[0]), (list(map(cell, row.values())) for row in rows))
 
 
 def _in_charset(text: str, charset: str | None) -> bytes:

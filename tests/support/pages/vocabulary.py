@@ -60,6 +60,7 @@ MEANINGS = {
     ),
     "--verify": Meaning("check the whole log, or the new store"),
     "--verify-queue": Meaning("check every queue entry against its record", "verifyQueue"),
+    "--explain": Meaning("show what is read, not the rows"),
     "--json": Meaning("JSON instead of tables: one object a line"),
     "--to": Meaning("the new store, folder or file that is written", "path"),
     "--to-broker": Meaning("the proxy of a running broker that gets the messages"),
