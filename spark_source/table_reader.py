@@ -112,7 +112,11 @@ class TableReader(DataSourceReader):
                     rows = differences(store, other)
                     yield from self._batches(table.pieces_of_rows(store.broker_name, rows))
                 return
-            yield from self._batches(_of_store(table, plan, partition.share, store))
+            yield from self._batches(
+                table.pieces(store, wanted=self.names)
+                if partition.share is None
+                else _of_share(table, plan, partition.share, store)
+            )
 
     def _batches(self, pieces: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
         for piece in pieces:
@@ -120,11 +124,9 @@ class TableReader(DataSourceReader):
                 yield _to_spark(batch)
 
 
-def _of_store(
-    table: Table, plan: ReadPlan, share: Share | None, store: MessageStore
+def _of_share(
+    table: Table, plan: ReadPlan, share: Share, store: MessageStore
 ) -> Iterator[pa.Table]:
-    if share is None:
-        return table.pieces(store)
     if share.reports:
         errors = map(damage_row, reported_errors(plan, share, store))
         return table.pieces_of_rows(store.broker_name, errors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from rmq_store.tables.table import DOUBLE, INT, LONG, TEXT, TIMESTAMP, Row, Tabl
 
 _QUEUE_PARTS = (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_EXT_DIR)
 _ITEMS_AT_ONCE = 1 << 20
+_MOST_A_SLOT = 16  # items on average; a full file of a broker has 4
+_LONG_CHAIN = 10_000
 
 
 def _files(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
@@ -111,15 +114,16 @@ def _index(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator
 
 def _index_row(file: IndexFile) -> Row:
     header, geometry = file.header, file.geometry
-    used, longest = _chains(file)
+    chains = cache(lambda: _chains(file))
     return {
         "path": file.path,
         "slots": geometry.slots,
         "maxItems": geometry.items,
         "items": header.items,
-        "usedSlots": used,
+        "usedSlots": lambda: chains()[0],
         "load": header.items / max(1, geometry.items - 1),
-        "longestChain": longest,
+        "longestChain": lambda: chains()[1],
+        "note": lambda: _note(file, chains()[1]),
         "beginTimestamp": header.begin_timestamp if header.items else None,
         "endTimestamp": header.end_timestamp if header.items else None,
         "beginLogOffset": header.begin_log_offset if header.items else None,
@@ -136,6 +140,16 @@ def _chains(file: IndexFile) -> tuple[int, int]:
     return int(np.count_nonzero(counts)), int(counts.max(initial=0))
 
 
+def _note(file: IndexFile, longest: int) -> str | None:
+    """Why the chains of a file are long; None if they are not."""
+    items, slots = file.header.items, file.geometry.slots
+    if items > _MOST_A_SLOT * slots:
+        return f"{slots} slots are too few for {items} items: each look-up reads {items // slots} items"
+    if longest > _LONG_CHAIN:  # slots that are enough bring no such number together
+        return f"{longest} items share a slot: they are of a key or a tag that many messages have"
+    return None
+
+
 INDEX = Table(
     "index",
     "the index files, how full they are, and the ranges of the log that no file covers",
@@ -147,6 +161,7 @@ INDEX = Table(
         ("usedSlots", INT, "slots that have an item"),
         ("load", DOUBLE, "items divided by those that fit, maxItems - 1"),
         ("longestChain", INT, "items in the fullest slot, which the slowest look-up reads"),
+        ("note", TEXT, "why chains are long: too few slots, or a key that very many messages have"),
         ("beginTimestamp", TIMESTAMP, "store time of the first message indexed"),
         ("endTimestamp", TIMESTAMP, "store time of the last message indexed"),
         ("beginLogOffset", LONG, "log offset of the first message; for a gap, its start"),

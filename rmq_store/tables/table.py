@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -25,6 +25,7 @@ PATHS = ("path", "file", "configFile")
 SENTENCES = ("meaning", "reason", "why")
 """Columns of any table that are sentences."""
 Row = Mapping[str, Any]
+"""Values by column; what takes long to find is a function, called if its column is wanted."""
 RowsOf = Callable[[MessageStore, Sequence[QueueSlice] | None], Iterable[Row]]
 RowsPastDamage = Callable[[MessageStore, OnDamage | None], Iterable[Row]]
 
@@ -70,35 +71,46 @@ class Table:
         return self.of_rows(store.broker_name, self.rows_of(store, ranges))
 
     def pieces(
-        self, store: MessageStore, ranges: Sequence[QueueSlice] | None = None
+        self,
+        store: MessageStore,
+        ranges: Sequence[QueueSlice] | None = None,
+        wanted: Collection[str] | None = None,
     ) -> Iterator[pa.Table]:
         """The table of a store, in pieces of some thousand rows; at least one."""
         assert self.rows_of is not None
-        yield from self.pieces_of_rows(store.broker_name, self.rows_of(store, ranges))
+        yield from self.pieces_of_rows(store.broker_name, self.rows_of(store, ranges), wanted)
 
-    def pieces_of_rows(self, broker_name: str, rows: Iterable[Row]) -> Iterator[pa.Table]:
+    def pieces_of_rows(
+        self, broker_name: str, rows: Iterable[Row], wanted: Collection[str] | None = None
+    ) -> Iterator[pa.Table]:
         """As `of_rows`, in pieces of some thousand rows; at least one."""
         left = iter(rows)
         some = list(islice(left, _PIECE_ROWS))
-        yield self.of_rows(broker_name, some)
+        yield self.of_rows(broker_name, some, wanted)
         while some := list(islice(left, _PIECE_ROWS)):
-            yield self.of_rows(broker_name, some)
+            yield self.of_rows(broker_name, some, wanted)
 
-    def of_rows(self, broker_name: str, rows: Iterable[Row]) -> pa.Table:
-        """The table with these rows (column -> value, null if missing)."""
+    def of_rows(
+        self, broker_name: str, rows: Iterable[Row], wanted: Collection[str] | None = None
+    ) -> pa.Table:
+        """The table with these rows (column -> value, null if missing). `wanted`: the columns that the
+        caller uses, by default all; others may be null."""
         widths = {c.name: c.type.bit_width for c in self.columns if pa.types.is_integer(c.type)}
-        found = [{"brokerName": broker_name, **_shown(row, widths)} for row in rows]
+        names = self.schema.names if wanted is None else wanted
+        found = [{"brokerName": broker_name, **_shown(row, widths, names)} for row in rows]
         return pa.Table.from_pylist(found, schema=self.schema)
 
 
-def _shown(row: Row, widths: Mapping[str, int]) -> Row:
+def _shown(row: Row, widths: Mapping[str, int], names: Collection[str]) -> Row:
     """The row with paths as users know them, such as `s3://`, and names of files as UTF-8.
 
     A number beyond the type of its column (`widths`: bits) becomes the last one in it: sums of numbers
     that stand in foreign files have no limit.
     """
-    shown = dict(row)
-    for name, value in row.items():
+    shown = {
+        name: value() if callable(value) else value for name, value in row.items() if name in names
+    }
+    for name, value in shown.items():
         if isinstance(value, str):
             shown[name] = _text(value, path=name in PATHS)
         elif name in widths and value is not None:

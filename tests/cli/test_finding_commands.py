@@ -122,6 +122,49 @@ def test_explain_says_what_a_look_up_reads(golden: Golden) -> None:
     )
 
 
+def index_file(slots: int, hashes: list[int], places: list[int]) -> bytes:
+    """A full index file whose items lead to log offsets, as a broker writes it."""
+    heads, items = [0] * slots, [bytes(20)]
+    for number, (key_hash, place) in enumerate(zip(hashes, places, strict=True), 1):
+        items.append(struct.pack(">iqii", key_hash, place, 0, heads[key_hash % slots]))
+        heads[key_hash % slots] = number
+    used, count = sum(map(bool, heads)), len(items)
+    head = struct.pack(">qqqqii", 1, 1, places[0], places[-1], used, count)
+    return head + struct.pack(f">{slots}i", *heads) + b"".join(items) + bytes(20)
+
+
+def test_a_table_notes_why_chains_are_long(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    places = sorted(one["commitLogOffset"] for one in store.truth if one["commitLogOffset"])
+    folder = Path(store.path, "index")
+    for file in folder.iterdir():
+        file.unlink()
+    files = {
+        "20261121092340000": index_file(10, list(range(7, 167)), places[:160]),  # 16 a slot
+        "20261121092341000": index_file(10, list(range(7, 168)), places[160:321]),
+        "20261121092342000": index_file(5003, [7] * 10_001, sorted(places[321:332] * 910)[:10_001]),
+        "20261121092343000": index_file(5003, [7] * 10_000, sorted(places[332:342] * 1000)),
+    }
+    for name, raw in files.items():
+        (folder / name).write_bytes(raw)
+    rows = objects("table", "index", store.path)
+    notes = {
+        Path(row["path"]).name: (row["longestChain"], row["note"]) for row in rows if row["path"]
+    }
+    assert notes == {
+        "20261121092340000": (16, None),
+        "20261121092341000": (
+            17,
+            "10 slots are too few for 161 items: each look-up reads 16 items",
+        ),
+        "20261121092342000": (
+            10_001,
+            "10001 items share a slot: they are of a key or a tag that many messages have",
+        ),
+        "20261121092343000": (10_000, None),
+    }
+
+
 def test_a_pattern_finds_in_several_stores(golden: Golden, tmp_path: Path) -> None:
     stores = {"a": golden("clean-5.5.0"), "b": golden("clean-4.9.7")}
     for name, store in stores.items():

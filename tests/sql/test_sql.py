@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmq_store import MessageStore, StoreError
+from rmq_store.index.index_file_reader import IndexFile
 from rmq_store.sql.database import StoreDatabase
 from rmq_store.sql.libraries import SqlError
 from rmq_store.tables import TABLES_OF_A_STORE, Table
@@ -102,9 +103,9 @@ def test_a_view_has_the_rows_of_its_table(golden: Golden, table: str) -> None:
 def test_only_what_a_query_names_is_made(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
-    def pieces(table: Table, store: MessageStore) -> Iterator[pa.Table]:
+    def pieces(table: Table, store: MessageStore, **how: Any) -> Iterator[pa.Table]:
         made.append(table.name)
-        yield from real(table, store)
+        yield from real(table, store, **how)
 
     real = Table.pieces
     monkeypatch.setattr(Table, "pieces", pieces)
@@ -113,6 +114,18 @@ def test_only_what_a_query_names_is_made(golden: Golden, monkeypatch: pytest.Mon
         assert made == []
         asked(store, "SELECT count(*) FROM topics")
     assert made == ["topics"]
+
+
+def test_the_items_of_an_index_are_read_for_the_columns_about_chains_alone(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full index file has 400 MB of them."""
+    with golden(NAME).open() as store:
+        monkeypatch.delattr(IndexFile, "key_hashes")
+        rows = asked(store, "SELECT path, items, load FROM index WHERE items > 0")
+        assert len(rows) == len(list(Path(store.path, "index").iterdir()))
+        with pytest.raises(SqlError, match="key_hashes"):
+            asked(store, "SELECT longestChain FROM index")
 
 
 def test_days_are_those_of_a_time_zone(golden: Golden) -> None:

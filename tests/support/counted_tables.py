@@ -100,6 +100,7 @@ def index(store: CountedStore) -> Iterator[Row]:
             "usedSlots": file.used_slots,
             "load": len(file.items) / (file.most - 1),
             "longestChain": max(file.chains),
+            "note": None,
             "beginTimestamp": file.begin_ms,
             "endTimestamp": file.end_ms,
             "beginLogOffset": file.begin,
