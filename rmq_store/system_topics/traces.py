@@ -38,22 +38,35 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
 _SHORT_PUB = (*_PUB, "success")  # releases before 4.5
 _NUMBERS = frozenset(("timestamp", "bodyLength", "costMs", "retryTimes", "contextCode"))
 _FLAGS = frozenset(("success", "fromTransactionCheck"))
+_Begun = dict[tuple[object, object], object]  # request and message -> group, until it is consumed
 _CONSUMED = ("SUCCESS", "TIME_OUT", "EXCEPTION", "RETURNNULL", "FAILED")  # ConsumeReturnType
 
 
 def traces(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[Row]:
     """Every report, in the order in which the broker stored them. Columns as in the table `traces`.
 
-    What is no report has only its text, in `unreadable`. Raises the errors of `read_slices` for damage.
+    A SubAfter without a group gets that of its SubBefore, which clients send first. What is no report has
+    only its text, in `unreadable`. Raises the errors of `read_slices` for damage.
     """
     parts = list(all_of(store, TRACE_TOPIC))
     if not parts:
         return
+    begun: _Begun = {}
     for batch in store.read_slices(parts, columns=_COLUMNS, on_damage=on_damage):
         for queue, offset, stored, body in values_in(batch, _COLUMNS):
             place = {"queueId": queue, "queueOffset": offset, "storeTimestamp": stored}
             for report in reports_in(body.decode("utf-8", "replace")):
-                yield report | place
+                yield _with_group(report, begun) | place
+
+
+def _with_group(report: Row, begun: _Begun) -> Row:
+    """The report; a SubAfter has the group of its SubBefore, of which clients up to 4.8 send no other."""
+    consumed, group = (report.get("requestId"), report.get("msgId")), report.get("groupName")
+    if report.get("traceType") == "SubBefore":
+        begun[consumed] = group
+    elif report.get("traceType") == "SubAfter":
+        return {**report, "groupName": begun.pop(consumed, None) if group is None else group}
+    return report
 
 
 def reports_in(text: str) -> Iterator[Row]:

@@ -63,7 +63,11 @@ TRACES = Table(
     columns(
         ("traceType", TEXT, "Pub (sent), SubBefore, SubAfter (consumed) or EndTransaction"),
         ("timestamp", TIMESTAMP, "when, by the client's clock"),
-        ("groupName", TEXT, "the producer's or consumer's group"),
+        (
+            "groupName",
+            TEXT,
+            "the producer's or consumer's group; of a SubAfter without one, that of its SubBefore",
+        ),
         ("topic", TEXT, "the topic; null in SubBefore and SubAfter"),
         ("msgId", TEXT, "the message: UNIQ_KEY"),
         ("offsetMsgId", TEXT, "offsetMsgId of the stored message"),

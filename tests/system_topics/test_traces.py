@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from rmq_store import MessageStore
 from rmq_store.system_topics.traces import reports_in
 from rmq_store.tables import TABLES
 from tests.support.client_traces import assert_as_the_client_decodes
 from tests.support.golden import GoldenStore
+from tests.support.running.commands import objects
+from tests.support.stores import SMALL
 
 HERE = Path(__file__).parent
 
@@ -54,3 +57,32 @@ def test_the_table_has_the_place_of_each_report(golden: Callable[[str], GoldenSt
     assert all(row["unreadable"] for row in rows)
     places = {(r["queueId"], r["queueOffset"]) for r in records}
     assert {(row["queueId"], row["queueOffset"]) for row in rows} <= places
+
+
+def test_a_group_has_its_reports_of_clients_that_do_not_repeat_it(tmp_path: Path) -> None:
+    """Up to 4.8, and over a cloud channel, SubAfter ends with the context code."""
+    before = "SubBefore\x011795000000000\x01r\x01{0}\x01{1}\x01id{2}\x010\x01k\x02"
+    after = "SubAfter\x01{1}\x01id{2}\x015\x01true\x01k\x010\x02"
+    sent = "Pub\x011\x01r\x01p\x01t\x01id1\x01\x01k\x01h\x0112\x017\x010\x01off\x01true\x02"
+    bodies = (
+        before.format("g1", "a", 1) + before.format("g1", "a", 2) + before.format("g2", "b", 1),
+        after.format("", "a", 1) + sent + after.format("", "b", 1),
+        after.format("", "a", 2) + after.format("", "c", 1),
+    )
+    with MessageStore.create(tmp_path / "s", SMALL) as store:
+        for body in bodies:
+            store.append({"topic": "RMQ_SYS_TRACE_TOPIC", "queueId": 0, "body": body.encode()})
+    found = [
+        [(row["traceType"], row["requestId"], row["msgId"]) for row in rows]
+        for rows in (
+            objects("traces", str(tmp_path / "s"), "--group", group) for group in ("g1", "g2", "p")
+        )
+    ]
+    assert found == [
+        [
+            *(("SubBefore", "a", "id1"), ("SubBefore", "a", "id2")),
+            *(("SubAfter", "a", "id1"), ("SubAfter", "a", "id2")),
+        ],
+        [("SubBefore", "b", "id1"), ("SubAfter", "b", "id1")],
+        [("Pub", None, "id1")],
+    ]
