@@ -14,6 +14,7 @@ DEFAULT_MAX_BODY_BYTES = 256 << 20
 
 _ZSTD_STEP = 1024
 _GZIP, _GZIP_WINDOW, _ZLIB_WINDOW = b"\x1f\x8b", 31, 15
+_MAGICS = {"LZ4": b"\x04\x22\x4d\x18", "zstd": b"\x28\xb5\x2f\xfd"}
 _ZLIB_ERROR: type[Exception] = zlib_ng.error  # type: ignore[assignment]  # typed as an object
 
 _NAMES = {
@@ -62,6 +63,17 @@ def decompress(
             advice="Raise max_body_bytes if you trust the producer, or read rawBody",
         )
     return body
+
+
+def begins_compressed(front: bytes, sys_flag: int) -> bool:
+    """Whether the first bytes of a body, 4 or all that it has, are of the compression that sysFlag names."""
+    name = _NAMES.get(sys_flag & SysFlag.COMPRESSION_MASK)
+    if name == "zlib":  # RFC 1950: deflate, and a check of both bytes
+        is_zlib = (
+            len(front) > 1 and front[0] & 15 == 8 and int.from_bytes(front[:2], "big") % 31 == 0
+        )
+        return is_zlib or front.startswith(_GZIP)
+    return name is not None and front == _MAGICS[name]
 
 
 def _place(log_offset: int | None) -> LogOffset | None:

@@ -12,7 +12,10 @@ from rmq_store.verify.verify_store import LogPart, VerifyReport, check_log, conc
 
 @dataclass(frozen=True, slots=True)
 class VerifyQuestion:
-    """Checks a whole store. A share is one log file. Progress counts bytes of the log."""
+    """Checks a whole store. A share is one log file. Progress counts bytes of the log. `bodies`: as in
+    `verify`."""
+
+    bodies: bool = False
 
     def plan(self, store: MessageStore) -> list[tuple[int, int]]:
         """The log ranges to check, as log offsets."""
@@ -20,7 +23,7 @@ class VerifyQuestion:
 
     def work(self, store: MessageStore, share: tuple[int, int], progress: OnProgress) -> LogPart:
         """Check one range of the log, and the queue entries and index items of its records."""
-        return check_log(store, *share, progress)
+        return check_log(store, *share, progress, bodies=self.bodies)
 
     def weight(self, share: tuple[int, int]) -> int:
         """Bytes of the range."""

@@ -61,6 +61,7 @@ from rmq_store.verify.findings import (
     an_error,
 )
 from rmq_store.verify.index_against_log import IndexHealth, IndexPart, check_files
+from rmq_store.verify.marked_bodies import unopened_bodies
 from rmq_store.verify.queues_against_log import (
     ListedCheck,
     QueueTally,
@@ -204,14 +205,16 @@ class VerifyReport:
 _PLAIN = ("path", "broker_name", "log_start", "log_end", "records", "record_bytes", "queues", "lag")
 
 
-def verify(store: MessageStore, progress: Progress | None = None) -> VerifyReport:
-    """Check a whole store.
+def verify(
+    store: MessageStore, progress: Progress | None = None, *, bodies: bool = False
+) -> VerifyReport:
+    """Check a whole store. `bodies`: open all compressed bodies; their first bytes are checked anyway.
 
     Damage becomes findings. Raises StoreError only if the store cannot be checked.
     """
     whole = LogPart()
     for start, stop in log_parts(store):
-        whole.add(check_log(store, start, stop, progress))
+        whole.add(check_log(store, start, stop, progress, bodies=bodies))
     return conclude(store, whole)
 
 
@@ -223,10 +226,15 @@ def log_parts(store: MessageStore) -> list[tuple[int, int]]:
 
 
 def check_log(
-    store: MessageStore, start: int, stop: int, progress: Progress | None = None
+    store: MessageStore,
+    start: int,
+    stop: int,
+    progress: Progress | None = None,
+    *,
+    bodies: bool = False,
 ) -> LogPart:
     """Check one part of `log_parts`, and the queue entries and index items of its records."""
-    check = _PartCheck(store, start, stop)
+    check = _PartCheck(store, start, stop, bodies)
     at = start
     # The end is where the log ended when the store was opened. A broker may have written on: a run
     # of records that crosses the end is cut there, for the queues were looked at before.
@@ -245,8 +253,10 @@ _DAMAGED = (Gap.DAMAGED, Gap.TORN, Gap.STALE, Gap.MISSING)
 class _PartCheck:
     """The checks of one part of the log."""
 
-    def __init__(self, store: MessageStore, start: int, stop: int) -> None:
+    def __init__(self, store: MessageStore, start: int, stop: int, bodies: bool) -> None:
         self.store, self.start, self.part = store, start, LogPart()
+        self.opens_bodies = bodies
+        self.unopened: list[int] = []  # log offsets
         self.index = IndexPart(store, start, stop)
         self.listed = ListedCheck(store, self.part.tally, self.part.findings)
         self.log_end = store.log_range()[1]
@@ -274,16 +284,32 @@ class _PartCheck:
         self.listed.finish()
         self.part.unindexed += self.index.conclude(self.part.findings)
         self.part.findings.add_all(map(_misnamed, self.misnamed))
+        if self.unopened:
+            self.part.findings.add(_unopened(self.store, self.unopened))
         return self.part
 
     def _check(self, headers: Headers) -> None:
         records = DecodedRecords.of(headers)
         self.listed.add(self.store.view.requests_of(records))
         self.index.check(records)
+        unopened = unopened_bodies(headers, whole=self.opens_bodies)
+        self.unopened += (headers.at[unopened] + headers.base).tolist()
         part, stored_at = self.part, headers.store_timestamp
         part.records += len(headers)
         part.record_bytes += int(headers.total.sum())
         part.last_timestamp = max(part.last_timestamp, int(stored_at.max()))
+
+
+def _unopened(store: MessageStore, places: list[int]) -> Finding:
+    return a_warning(
+        "body-not-compressed",
+        store.log.path_at(places[0]) or "",
+        f"{counted(len(places), 'body')} marked as compressed that no client opens, whole as stored; the "
+        f"first: log offset {places[0]}. A consumer stops there",
+        "Column rawBody has the bytes. Let the group pass the message by: rmqstore offsets, or the broker's "
+        "own tools",
+        count=len(places),
+    )
 
 
 def _misnamed(file: MisnamedFile) -> Finding:

@@ -31,10 +31,13 @@ _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
     metavar="N",
     help="Processes that work on files of the log, with --engine local (default: the cores of this host).",
 )
+@click.option(
+    "--bodies", is_flag=True, help="Open all compressed bodies, not only their first bytes."
+)
 @click.option("--verbose", "-v", is_flag=True, help="Print every finding, and what to do about it.")
 @json_option
 def verify(
-    at: StoreArgs, on: EngineArgs, workers: int | None, verbose: bool, as_json: bool
+    at: StoreArgs, on: EngineArgs, workers: int | None, bodies: bool, verbose: bool, as_json: bool
 ) -> None:
     """Check that log, queues, index, checkpoint and configuration agree. Changes nothing.
 
@@ -43,7 +46,7 @@ def verify(
     errors. 2: the store cannot be checked.
     --json prints one line per finding, then a summary line.
     """
-    report = print_findings(at, on, as_json, workers=workers, verbose=verbose)
+    report = print_findings(at, on, as_json, workers=workers, bodies=bodies, verbose=verbose)
     if not report.nothing_wrong:
         sys.exit(EXIT_FINDINGS)
 
@@ -54,6 +57,7 @@ def print_findings(
     as_json: bool,
     *,
     workers: int | None = None,
+    bodies: bool = False,
     verbose: bool = False,
 ) -> VerifyReport:
     """Check a store and print what was found. Raises StoreError if it cannot be checked."""
@@ -66,7 +70,7 @@ def print_findings(
     opening = store_and_engine("verify", at, on)
     with opening as (store, source, engine), Progress("verify") as progress:
         engine = engine or processes_for(store, workers)
-        report = ask(VerifyQuestion(), source, engine, progress=progress)
+        report = ask(VerifyQuestion(bodies), source, engine, progress=progress)
         lock = lock_state(store.path)
     if as_json:
         for finding in report.findings:

@@ -1,0 +1,58 @@
+"""Bodies with the mark of a compression that no client opens, written over those of a real broker."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.golden import GoldenStore, Truth, log_files, unpack
+from tests.support.running.commands import objects, run
+
+COMPRESSED, KIND = 1, 0x700
+LENGTH_AT, BODY_AT, CRC_AT = 84, 88, 8  # in a record with IPv4 hosts
+CODE = "body-not-compressed"
+
+
+def write_over(store: GoldenStore, record: Truth, change: Callable[[bytes], bytes]) -> None:
+    """Change the stored body of a record, and its CRC with it."""
+    place = record["commitLogOffset"]
+    file = max((file for file in log_files(store) if int(file.name) <= place), key=lambda f: f.name)
+    raw, at = bytearray(file.read_bytes()), place - int(file.name)
+    (length,) = struct.unpack_from(">i", raw, at + LENGTH_AT)
+    body = change(bytes(raw[at + BODY_AT : at + BODY_AT + length]))
+    assert len(body) == length
+    raw[at + BODY_AT : at + BODY_AT + length] = body
+    struct.pack_into(">i", raw, at + CRC_AT, zlib.crc32(body) & 0x7FFFFFFF)
+    file.write_bytes(raw)
+
+
+def marked(store: GoldenStore, kind: int) -> list[Truth]:
+    return [r for r in store.truth if r["sysFlag"] & COMPRESSED and r["sysFlag"] & KIND == kind]
+
+
+def found(store: GoldenStore, *words: str) -> list[tuple[str, int]]:
+    """Code and count of each finding; of a report with findings, verify ends with 1."""
+    rows = objects("verify", store.path, *words, expect=1)
+    return [(row["code"], row["count"]) for row in rows if "code" in row]
+
+
+@pytest.mark.parametrize("kind", [0x100, 0x200, 0x300])
+def test_marked_bodies_that_are_raw_are_counted(kind: int, tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    for record in marked(store, kind)[:2]:
+        write_over(store, record, lambda stored: (b'{"order": 1}' * 999)[: len(stored)])
+    assert sum(count for _, count in found(store)) == 2
+    assert {code for code, _ in found(store)} == {CODE}
+
+
+def test_with_bodies_those_that_end_early_are_counted_too(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    record = marked(store, 0x300)[0]
+    write_over(store, record, lambda stored: stored[:-40] + bytes(40))
+    assert "no problems found" in run("verify", store.path)
+    assert found(store, "--bodies") == [(CODE, 1)]
+    assert found(store, "--bodies", "--workers", "2") == [(CODE, 1)]
