@@ -50,7 +50,7 @@ class _EntriesOfFiles:
         """Offsets between others are those of messages that were compacted away."""
         return "it was compacted away"
 
-    def offsets_without_file(self, queue: QueueId) -> Sequence[tuple[int, int]]:
+    def offsets_without_file(self, queue: QueueId) -> Sequence[tuple[int, int, bool]]:
         """None are known: a compaction leaves out offsets."""
         return ()
 

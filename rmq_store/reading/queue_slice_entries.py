@@ -60,8 +60,8 @@ class EntriesOfQueues(Protocol):
     def why_missing(self, queue: QueueId) -> str:
         """Why a queue offset between others may have no entry."""
 
-    def offsets_without_file(self, queue: QueueId) -> Sequence[tuple[int, int]]:
-        """Ranges of queue offsets between others that no file holds and that are reported as one."""
+    def offsets_without_file(self, queue: QueueId) -> Sequence[tuple[int, int, bool]]:
+        """Ranges of queue offsets between others that no file holds, and whether each is one error."""
 
     def was_deleted(self, queue: QueueId) -> bool:
         """Whether the topic of a queue was deleted after the snapshot."""
@@ -180,21 +180,23 @@ class WantedEntries:
         return entries.take(~large) if large.any() else entries
 
     def _report_missing_files(self, part: QueueSlice, entries: Entries) -> Entries:
-        """The entries without the places of missing files, of which each range is reported once.
+        """The entries without the places of missing files, which are reported: those of one file one by one.
 
-        A file that was renamed to a distant number leaves millions of such places.
+        A file that was renamed to a distant number leaves millions of such places, reported as one.
         """
         if len(entries) and self._view.was_deleted(part.queue):
             entry = entries.listed_at(part.queue, 0)._replace(messages=int(entries.count.sum()))
             self._damaged(of_deleted_topic(self._view.folder(part.queue), entry), entry)
             return entries.take(slice(0))
-        for start, stop in self._view.offsets_without_file(part.queue) if len(entries) else ():
+        for start, stop, as_one in (
+            self._view.offsets_without_file(part.queue) if len(entries) else ()
+        ):
             first, behind = max(start, part.start), min(stop, part.stop)
             inside = (entries.offset >= first) & (entries.offset < behind)
-            if (entries.offset[inside] == first).any():
-                folder = self._view.folder(part.queue)
-                entry = ListedAt(*part.queue, first, 0, 0, behind - first)
-                self._damaged(without_file(folder, entry), entry)
+            count = behind - first if as_one else 1
+            for offset in entries.offset[inside & ((entries.offset - first) % count == 0)].tolist():
+                entry = ListedAt(*part.queue, offset, 0, 0, count)
+                self._damaged(without_file(self._view.folder(part.queue), entry), entry)
             entries = entries.take(~inside)
         return entries
 
@@ -250,11 +252,12 @@ def too_many(folder: str, entry: ListedAt) -> CorruptQueueError:
 def without_file(folder: str, entry: ListedAt) -> CorruptQueueError:
     """The error of a range of queue offsets that no file of a queue holds."""
     last = entry.queue_offset + entry.messages - 1
+    offsets = f"s {entry.queue_offset} to {last}" if entry.messages > 1 else f" {last}"
     return CorruptQueueError(
         folder,
         offset=QueueOffset(entry.queue_offset),
-        reason=f"queue {entry.name} has no file for its queue offsets {entry.queue_offset} "
-        f"to {last}: a file is gone, or the next one has a wrong name",
+        reason=f"queue {entry.name} has no file for its queue offset{offsets}: a file is gone, empty or cut, "
+        "or the next one has a wrong name",
         advice="Look for the file in a copy, or rebuild the queues: rmqstore rebuild STORE --to NEW. Read "
         "with on_damage to skip it",
     )

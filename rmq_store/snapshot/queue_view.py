@@ -200,15 +200,15 @@ class QueueView:
         """Why a queue offset between others may have no entry."""
         return "it is lost, or its entry is out of order"
 
-    def offsets_without_file(self, queue: QueueId) -> Sequence[tuple[int, int]]:
-        """Ranges of queue offsets between others that more than one missing file would hold.
+    def offsets_without_file(self, queue: QueueId) -> Sequence[tuple[int, int, bool]]:
+        """Ranges of queue offsets between others that no file holds, and whether more than one would.
 
-        None of a BatchConsumeQueue. The messages of a single file are accounted for one by one.
+        None of a BatchConsumeQueue.
         """
         files = self.files(queue)
         width, size = files.dtype.itemsize, files.chain.file_size
         holes = () if files.batch or not files.has_holes else files.chain.holes
-        return [(start // width, stop // width) for start, stop in holes if stop - start > size]
+        return [(-(-start // width), stop // width, stop - start > size) for start, stop in holes]
 
     def was_deleted(self, queue: QueueId) -> bool:
         """Whether the topic of a queue was deleted after the snapshot, as topics.json says now."""

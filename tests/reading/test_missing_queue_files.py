@@ -55,3 +55,7 @@ def test_the_messages_of_one_file_that_is_gone_are_accounted_for_one_by_one(tmp_
     rows, met = read(golden, QueueSlice(QUEUE, 0, 249), check_ends=False)
     assert rows == 149
     assert [error.entry and error.entry.queue_offset for error in met] == list(range(100, 200))
+    gone = "has no file for its queue offset 100: a file is gone"
+    assert gone in met[0].reason
+    assert gone in call("cat", golden.path, "--topic", "orders", "--queue", "0").stderr
+    assert gone in call("verify", golden.path).stdout
