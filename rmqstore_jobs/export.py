@@ -27,6 +27,8 @@ from rmq_store.files.journal import JournalError, refuse_uri
 from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.snapshot.log_slices import LogSlice
+from rmq_store.text.binary_values import UTF8
+from rmq_store.text.bodies import TEXT
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.exporting.export_files import FolderTarget
 from rmqstore_jobs.exporting.file_writers import TEXT_FORMATS
@@ -90,11 +92,12 @@ class ExportSpec(HidesSecrets):
     wave_bytes: int = DEFAULT_WAVE_BYTES
     checksums: bool = False
     charset: str | None = None
+    body: str | None = None
 
     def asked(self) -> dict[str, str]:
         """The options that determine rows and columns, except those that select queue ranges."""
-        own = {} if self.charset is None else {"charset": self.charset}
-        return own | {
+        own = {"charset": self.charset, "body": self.body}
+        return {name: value for name, value in own.items() if value is not None} | {
             name: value
             for name, value in without_secrets(self.options).items()
             if name not in RANGES
@@ -122,10 +125,15 @@ def check(spec: ExportSpec) -> None:
         raise InvalidArgumentError(
             reason=f"unknown format {spec.format!r}", advice=nearest(spec.format, FORMATS)
         )
-    if spec.charset is not None and spec.format not in TEXT_FORMATS:
+    if spec.body is not None and spec.format != PARQUET:
+        raise InvalidArgumentError(
+            reason=f"--body {spec.body} is for --format {PARQUET}",
+            advice=f"Leave it out: {' and '.join(TEXT_FORMATS)} have text, in CSV with --charset",
+        )
+    if spec.charset is not None and spec.format not in TEXT_FORMATS and spec.body is None:
         raise InvalidArgumentError(
             reason=f"format {spec.format} has the bytes of bodies, whatever their charset",
-            advice=f"Leave --charset out, or give --format {' or '.join(TEXT_FORMATS)}",
+            advice=f"Leave --charset out, or give --format {' or '.join(TEXT_FORMATS)}, or --body text",
         )
     refuse_uri(spec.target)
     source, target = Path(spec.store).resolve(), Path(spec.target).resolve()
@@ -397,7 +405,7 @@ def _target(
     spark: SparkSession | None, spec: ExportSpec, manifest: Manifest
 ) -> FolderTarget | DeltaTarget:
     if spec.format != DELTA:
-        return FolderTarget(spark, manifest, spec.charset)
+        return FolderTarget(spark, manifest, spec.charset or (UTF8 if spec.body else None))
     from rmqstore_jobs.exporting.delta import DeltaTarget
 
     assert spark is not None
@@ -441,6 +449,11 @@ def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.B
     help="A folder of Parquet, CSV or JSON lines files, or a Delta table.",
 )
 @rare_option("--wave-bytes", type=size, default="8g", show_default=True, help="Bytes per wave.")
+@click.option(
+    "--body",
+    type=click.Choice([TEXT]),
+    help="Bodies of Parquet as text; others are null, and base64 in column bodyBase64.",
+)
 @charset_option
 @with_options(*queue_options)
 @source_options(SELECTION)

@@ -106,6 +106,11 @@ class MessageDataset(LazyDataset):
         damage = self._how.get("on_damage")
         return Query.of(False, columns=["queueId"], on_damage=damage).schema.field(0)
 
+    def with_columns(self, columns: Sequence[str]) -> MessageDataset:
+        """The same messages with other columns. Raises InvalidArgumentError for an unknown one."""
+        schema = arrow_schema(columns)
+        return MessageDataset(self._parts, schema, self._how, self._search, self._filter)
+
     def filter(self, expression: Any) -> MessageDataset:
         """The dataset with only the rows that match; see the class for what is read."""
         return self._with(self._wanted(expression))

@@ -85,7 +85,7 @@ def _error(path: str | None, log_offset: int | None, reason: str) -> BodyError:
         path,
         offset=_place(log_offset),
         reason=reason,
-        advice="Read column rawBody to get the bytes as stored",
+        advice="Read column rawBody (SQL: of view rawMessages) to get the bytes as stored",
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmq_store.arrow.column_definitions import DICTIONARY, ENCODED
+from rmq_store.arrow.column_definitions import COLUMNS, DICTIONARY, ENCODED
 from rmq_store.dataset.lazy_dataset import LazyDataset
 from rmq_store.dataset.message_dataset import MessageDataset, StorePart
 from rmq_store.errors import StoreError
@@ -26,7 +26,8 @@ from rmq_store.tables import TABLES_OF_A_STORE
 from rmq_store.tables.table_dataset import TableDataset
 from rmq_store.text.binary_values import decoded
 
-MESSAGES = "messages"
+MESSAGES, RAW_MESSAGES = "messages", "rawMessages"
+_RAW_COLUMNS = [column.name for column in COLUMNS if column.name != "corruptRecord"]
 _BATCH_ROWS = 8192
 _AGAIN = 0.1  # seconds from one interrupt of a query to the next
 _COUNTS = (["Count"], ["Success"])  # of statements that change something
@@ -88,7 +89,8 @@ class Answer:
 
 
 class StoreDatabase:
-    """Runs SQL about stores in DuckDB. Views: `messages`, and each table of `rmqstore table`.
+    """Runs SQL about stores in DuckDB. Views: `messages`, `rawMessages` with the columns on request too, and
+    each table of `rmqstore table`.
 
     A view is read when a query names it. Stores are never changed; a query reaches no file and no
     network, unless `files`, and cannot allow itself to. A context manager.
@@ -124,7 +126,10 @@ class StoreDatabase:
         self._explained: Explained | None = None
         self._database = duckdb.connect(":memory:", config=dict(_NO_DOWNLOADS))
         self._add_functions()
-        self._unregistered: dict[str, LazyDataset] = {MESSAGES: messages}
+        self._unregistered: dict[str, LazyDataset] = {
+            MESSAGES: messages,
+            RAW_MESSAGES: messages.with_columns(_RAW_COLUMNS),
+        }
         self._unregistered |= {
             name: TableDataset(table, stores, on_damage)
             for name, table in TABLES_OF_A_STORE.items()

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from rmq_store.text.binary_values import UTF8
+from rmq_store.text.binary_values import UTF8, as_text
 from rmq_store.text.bodies import marked
-from rmq_store.text.lines import BODY, json_lines, text_columns
+from rmq_store.text.lines import BASE64_SUFFIX, BODY, json_lines, text_columns
 from rmqstore_jobs.exporting.manifest import CSV, JSONL, PARQUET
 
 
@@ -55,6 +55,29 @@ class _CsvFile:
         self._writer.close()
 
 
+class _TextParquetFile:
+    """Parquet whose bodies are text of a charset; others are null, and base64 in a column of their own."""
+
+    def __init__(self, path: Path, schema: pa.Schema, charset: str) -> None:
+        self._charset = charset
+        self._writer = pq.ParquetWriter(path, self._columns(schema.empty_table()).schema)
+
+    def _columns(self, table: pa.Table) -> pa.Table:
+        at = table.schema.get_field_index(BODY)
+        if at < 0:
+            return table
+        body = table.column(at).combine_chunks()
+        text, encoded = as_text(body, self._charset)
+        encoded = pa.nulls(len(body), pa.string()) if encoded is None else encoded
+        return table.set_column(at, BODY, text).add_column(at + 1, BODY + BASE64_SUFFIX, encoded)
+
+    def write_table(self, table: pa.Table) -> None:
+        self._writer.write_table(self._columns(table))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
 class _JsonLinesFile:
     """A line of JSON for each message, as `rmqstore cat --json` prints it."""
 
@@ -74,7 +97,7 @@ TEXT_FORMATS = (CSV, JSONL)
 
 
 def writer_of(format: str, charset: str | None) -> OpenWriter:
-    """What opens a file of a format. A file's name ends in its format. `charset`: see TEXT_FORMATS."""
+    """What opens a file of a format. A file's name ends in its format. `charset`: of bodies as text."""
     if format == PARQUET:
-        return pq.ParquetWriter  # type: ignore[no-any-return]
+        return partial(_TextParquetFile, charset=charset) if charset else pq.ParquetWriter
     return partial(_CsvFile if format == CSV else _JsonLinesFile, charset=charset)

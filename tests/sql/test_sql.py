@@ -10,8 +10,10 @@ import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
@@ -29,7 +31,7 @@ from rmq_store.sql.database import StoreDatabase
 from rmq_store.sql.libraries import SqlError
 from rmq_store.tables import TABLES_OF_A_STORE, Table
 from tests.support.damage import flip_body
-from tests.support.golden import STORES, GoldenStore, messages_in, unpack, user_topic
+from tests.support.golden import STORES, GoldenStore, log_files, messages_in, unpack, user_topic
 from tests.support.running.commands import COMMAND, call, objects, run
 
 Golden = Callable[[str], GoldenStore]
@@ -68,7 +70,7 @@ def test_sums_by_topic_are_those_of_the_broker_in_every_store(untouched: Golden,
 
 def test_views_are_there_whatever_names_or_lists_them(golden: Golden) -> None:
     """A view is made when a statement has its name; no statement may notice that."""
-    every = sorted(["messages", *TABLES_OF_A_STORE])
+    every = sorted(["messages", "rawMessages", *TABLES_OF_A_STORE])
     with golden(NAME).open() as store:
 
         def rows(*statements: str) -> list[dict[str, Any]]:
@@ -126,6 +128,25 @@ def test_the_items_of_an_index_are_read_for_the_columns_about_chains_alone(
         assert len(rows) == len(list(Path(store.path, "index").iterdir()))
         with pytest.raises(SqlError, match="key_hashes"):
             asked(store, "SELECT longestChain FROM index")
+
+
+def test_a_body_that_does_not_open_is_there_as_stored(tmp_path: Path) -> None:
+    store = unpack(NAME, tmp_path)
+    record = next(r for r in store.truth if r["sysFlag"] & 1 and not r["sysFlag"] & 0x80)
+    place = record["commitLogOffset"]
+    file = max((f for f in log_files(store) if int(f.name) <= place), key=lambda f: int(f.name))
+    raw, at = bytearray(file.read_bytes()), place - int(file.name)
+    (length,) = struct.unpack_from(">i", raw, at + 84)
+    body = b"x" * length
+    raw[at + 88 : at + 88 + length] = body
+    struct.pack_into(">i", raw, at + 8, zlib.crc32(body) & 0x7FFFFFFF)
+    file.write_bytes(raw)
+    where = f"WHERE commitLogOffset = {place}"
+    assert (
+        "view rawMessages" in call("sql", store.path, f"SELECT body FROM messages {where}").stderr
+    )
+    rows = objects("sql", store.path, f"SELECT text(rawBody) AS stored FROM rawMessages {where}")
+    assert rows == [{"stored": body.decode()}]
 
 
 def test_days_are_those_of_a_time_zone(golden: Golden) -> None:

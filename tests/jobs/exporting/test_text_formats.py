@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 from collections.abc import Callable
@@ -9,11 +10,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import COLUMNS
+from rmq_store.errors import InvalidArgumentError
 from rmqstore_jobs.export import ExportSpec, run
 from rmqstore_jobs.exporting.manifest import CSV, JSONL, PARQUET
 from tests.conftest import GoldenStore, unpack
@@ -127,3 +131,33 @@ def test_spark_reads_what_was_exported(spark: SparkSession, tmp_path: Path) -> N
         "topic", "coalesce(unbase64(bodyBase64), cast(body AS binary)) AS body"
     ).collect()
     assert sorted((r.topic, bytes(r.body)) for r in found) == expected_bodies
+
+
+def text_or_base64(raw: bytes, charset: str) -> tuple[str | None, str | None]:
+    try:
+        return raw.decode(charset), None
+    except UnicodeError:
+        return None, base64.b64encode(raw).decode()
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "gbk"])
+def test_parquet_has_bodies_as_text_where_they_are_text(charset: str, tmp_path: Path) -> None:
+    bodies = [b"", b"\xff\x00\xfe", "ü€𐍈".encode(), "订单".encode("gbk"), b'{"order": 1}']
+    store = unpack("clean-5.5.0", tmp_path)
+    with MessageStore.append_to(store.path, store.conf) as writer:
+        for body in bodies:
+            writer.append({"topic": "odd", "queueId": 0, "body": body})
+    words = ["--body", "text", *([] if charset == "utf-8" else ["--charset", charset])]
+    out = tmp_path / "out"
+    command = [*COMMAND, "export", store.path, "--to", str(out), "--topic", "odd", *words]
+    subprocess.run(command, check=True, capture_output=True)
+    (file,) = out.rglob("*.parquet")
+    table = pq.read_table(file, partitioning=None).sort_by("queueOffset")
+    assert table.schema.field("body").type == table.schema.field("bodyBase64").type == pa.string()
+    found = list(zip(table["body"].to_pylist(), table["bodyBase64"].to_pylist(), strict=True))
+    assert found == [text_or_base64(body, charset) for body in bodies]
+
+
+def test_bodies_as_text_are_for_parquet(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="--body text is for --format parquet"):
+        run(None, ExportSpec("store", str(tmp_path / "out"), format=CSV, body="text"))
