@@ -106,6 +106,7 @@ def usage_of(
     most_of_a_queue: int | None = None,
     days_by_log: bool = False,
     zone: tzinfo = timezone.utc,
+    hours: bool = False,
     progress: OnProgress = ignore,
 ) -> UsageAnswer:
     """The usage of `ranges` (default: all queues), with the `largest` messages.
@@ -116,7 +117,8 @@ def usage_of(
     `days_by_log`: a day begins where the log reaches it, which is fast for many queues. That differs from
     the table `usage` only where the broker's clock jumped back over midnight.
 
-    `zone`: of the days; those by the log are in UTC. `progress` counts messages.
+    `zone`: of the days; those by the log are in UTC. `hours`: rows of hours, not by the log. `progress`
+    counts messages.
     """
     days = days_of_log(store) if days_by_log else None
     rows: list[Row] = []
@@ -130,7 +132,7 @@ def usage_of(
             if days is not None and most_of_a_queue is not None:
                 rows += estimated_days(store, part, days, most_of_a_queue)
             else:
-                rows += usage_rows(store, [part], most_of_a_queue, zone)
+                rows += usage_rows(store, [part], most_of_a_queue, zone, hours=hours)
             large += _large_messages(store, _newest(store, part, most_of_a_queue), largest)
         large = heapq.nsmallest(largest, large, _size)
         progress(len(part))

@@ -12,7 +12,7 @@ from rmq_store.reading.damage_modes import record_size
 from rmq_store.search.log_partitions import bytes_between
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import DAY, FLAG, INT, LONG, TEXT, Row, Table, all_ranges, columns
-from rmq_store.text.times import day_of, start_of_day
+from rmq_store.text.times import HOUR_MS, day_of, start_of_day, start_of_hour
 from rmq_store.verify.errors_of_part import errors_of_part
 from rmq_store.verify.verify_store import log_parts
 
@@ -24,8 +24,11 @@ def usage_rows(
     ranges: Iterable[QueueSlice],
     counted: int | None = None,
     zone: tzinfo = timezone.utc,
+    *,
+    hours: bool = False,
 ) -> Iterator[Row]:
-    """Rows of the table `usage`: one for each range and day of store time, in `zone`.
+    """Rows of the table `usage`: one for each range and day of store time, in `zone`. With `hours` one for
+    each hour, which `hour` has as its start (ms); None if that is not known.
 
     `counted`: the bytes of a row with more messages are estimated from samples; by default of none.
     """
@@ -35,12 +38,16 @@ def usage_rows(
             stored = store.view.store_time(part.queue, at)
             day = None if stored is None else day_of(stored, zone)
             upto = part.stop
-            if day is not None:
-                behind = store.first_since(part.queue, start_of_day(day + 1, zone))
+            hour = None
+            if stored is not None and day is not None:
+                hour = start_of_hour(stored, zone)
+                end = hour + HOUR_MS if hours else start_of_day(day + 1, zone)
+                behind = store.first_since(part.queue, end)
                 upto = min(part.stop, behind) if behind > at else part.stop
             exact = upto - at if counted is None else counted
             size = bytes_between(store, part.queue, at, upto, exact)
-            yield usage_row(part.cut(at, upto), day, size)
+            row = usage_row(part.cut(at, upto), day, size)
+            yield {**row, "hour": hour} if hours else row
             at = upto
 
 

@@ -21,8 +21,8 @@ LATEST_MS = 61_851_600_000_000
 """The last time that is a datetime in every zone, and as long before 1970 (year 10): ms."""
 LEAST_MS = 10**11  # March 1973: before any broker, and as seconds after any
 MOST_MS = 10**14  # the year 5138; microseconds of today are more
-DAY_MS = 86_400_000
-_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": DAY_MS}
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": HOUR_MS, "d": DAY_MS}
 
 
 class NotATimeError(ValueError):
@@ -189,6 +189,15 @@ def day_of(ms: int, zone: tzinfo) -> int:
         return ms // DAY_MS
 
 
+def start_of_hour(ms: int, zone: tzinfo) -> int:
+    """The time (ms) at which the hour of a time begins; in UTC for a time that no datetime has."""
+    try:
+        shift = (_EPOCH + timedelta(milliseconds=ms)).astimezone(zone).utcoffset() or timedelta()
+    except OverflowError:
+        shift = timedelta()
+    return ms - (ms + shift // timedelta(milliseconds=1)) % HOUR_MS
+
+
 def start_of_day(day: int, zone: tzinfo) -> int:
     """The time (ms) at which a day since 1970 begins; in UTC for a day that no datetime has."""
     try:
@@ -204,6 +213,14 @@ def iso_time(ms: int | None) -> str:
     if ms <= 0:
         return "never"
     return shown_time(ms)
+
+
+def shown_minute(ms: int, zone: tzinfo) -> str:
+    """A time in a zone, to the minute; the number with its unit beyond the year 9999."""
+    try:
+        return f"{(_EPOCH + timedelta(milliseconds=ms)).astimezone(zone):%Y-%m-%d %H:%M}"
+    except OverflowError:
+        return f"{ms} ms"
 
 
 def shown_time(ms: int) -> str:

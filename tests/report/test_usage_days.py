@@ -15,6 +15,7 @@ from rmq_store.format.queue_entries import Entries
 from rmq_store.questions.usage import DaysOfLog, rows_of_days, usage_of
 from rmq_store.tables.table import Row
 from tests.support.golden import GoldenStore, in_a_queue, messages_in
+from tests.support.running.commands import in_ms, objects, run
 from tests.support.stores import SMALL, one_message
 
 DAY_MS = 86_400_000
@@ -99,6 +100,29 @@ def test_days_are_those_of_a_zone(
         stored = datetime.fromtimestamp(record["storeTimestamp"] / 1000, ZoneInfo(zone))
         wanted[stored.date()] += messages_in(record)
     assert {row["day"]: row["messages"] for row in rows} == wanted
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/St_Johns"])
+@pytest.mark.parametrize("name", ["hours-crash-4.9.7", "hours-clean-5.5.0"])
+def test_hours_are_those_of_a_zone(
+    name: str, zone: str, golden: Callable[[str], GoldenStore]
+) -> None:
+    store, of_zone = golden(name), ZoneInfo(zone)
+    records = {r["commitLogOffset"]: r for r in store.truth if in_a_queue(r)}.values()
+    wanted: Counter[datetime] = Counter()
+    for record in records:
+        stored = datetime.fromtimestamp(record["storeTimestamp"] / 1000, of_zone)
+        wanted[stored.replace(minute=0, second=0, microsecond=0)] += messages_in(record)
+    assert len(wanted) > 3
+    words = ("usage", store.path, "--by", "hour", "--zone", zone)
+    rows = objects(*words, "--broker-conf", store.conf)
+    assert [(in_ms(row["hour"]), row["messages"]) for row in rows] == [
+        (int(hour.timestamp() * 1000), count) for hour, count in sorted(wanted.items())
+    ]
+    said = run(*words, "--broker-conf", store.conf).splitlines()[1:]
+    assert [line.split("\t")[0] for line in said if line.startswith("2")] == [
+        f"{hour:%Y-%m-%d %H:%M}" for hour in sorted(wanted)
+    ]
 
 
 @pytest.mark.parametrize("name", ["clean-5.3.3", "expired-5.5.0"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import date, tzinfo
+from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +24,7 @@ from rmq_store.cli.options import (
 from rmq_store.cli.printing import print_json, print_rows, say
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import size
+from rmq_store.text.times import shown_minute, shown_time
 
 if TYPE_CHECKING:
     from rmq_store.format.queues import QueueSlice
@@ -33,11 +34,12 @@ if TYPE_CHECKING:
 
 _SHARED = " (shared)"
 _LARGEST = 20  # messages that are listed without --top
-_DAY, _MESSAGE = "day", "message"
+_DAY, _HOUR, _MESSAGE = "day", "hour", "message"
 _BY = {
     "topic": ("topic",),
     "queue": ("topic", "queueId"),
     _DAY: ("day",),
+    _HOUR: ("hour",),
     "topic,day": ("topic", "day"),
 }
 
@@ -66,7 +68,7 @@ _BY = {
     metavar="ZONE",
     default="UTC",
     show_default=True,
-    help="Time zone of the days, such as Asia/Shanghai.",
+    help="Time zone of the days and hours, such as Asia/Shanghai.",
 )
 @json_option
 def usage(
@@ -79,12 +81,12 @@ def usage(
     zone_of_days: tzinfo,
     as_json: bool,
 ) -> None:
-    """Show which topic, queue or day fills the disk: messages and bytes, largest first.
+    """Show which topic, queue, day or hour fills the disk: messages and bytes, largest first.
 
-    Days are in their order, each with the change from the day before. The last row counts bytes that
-    no queue lists: prepared messages, filler, preallocated space. Rows marked as shared are light
-    queues (LMQ): their records also count in other rows. Exit code 1 if messages are lost, as far as
-    opening the store sees that.
+    Days and hours are in their order, each day with the change from the one before. The last row counts
+    bytes that no queue lists: prepared messages, filler, preallocated space. Rows marked as shared are
+    light queues (LMQ): their records also count in other rows. Exit code 1 if messages are lost, as far
+    as opening the store sees that.
     """
     from rmq_store.questions.usage import usage_of
     from rmq_store.tables.table import all_ranges
@@ -93,15 +95,17 @@ def usage(
         ranges = _asked_ranges(opened, topics, begin, end)
         progress.expect(sum(map(len, all_ranges(opened) if ranges is None else ranges)))
         most = (top or _LARGEST) if by == _MESSAGE else 0
-        found = usage_of(opened, ranges, most, zone=zone_of_days, progress=progress)
+        found = usage_of(
+            opened, ranges, most, zone=zone_of_days, hours=by == _HOUR, progress=progress
+        )
         lacks_some = opened.opening.has_losses
     if by == _MESSAGE:
         _print_largest(found, as_json)
     elif as_json:
         for group in _groups(found, by, top):
-            print_json(group)
+            print_json({**group, _HOUR: shown_time(group[_HOUR])} if group.get(_HOUR) else group)
     else:
-        _print_groups(found, by, top, whole=top is None and ranges is None)
+        _print_groups(found, by, top, zone_of_days, whole=top is None and ranges is None)
     if lacks_some:
         sys.exit(EXIT_FINDINGS)
 
@@ -120,11 +124,11 @@ def _asked_ranges(
 
 
 def _groups(found: UsageAnswer, by: str, top: int | None) -> list[dict[str, Any]]:
-    """The rows of --json; days in their order, with the change in bytes from the day before."""
+    """The rows of --json; days and hours in their order, days with the change in bytes from the last."""
     names, changes = _BY[by], found.changes() if by == _DAY else {}
     groups = found.by(*names)[:top]
-    if by == _DAY:
-        groups.sort(key=lambda group: group["day"] or date.min)
+    if by in (_DAY, _HOUR):
+        groups.sort(key=lambda group: (group[by] is not None, group[by]))
     return [
         {
             **{name: group[name] for name in names},
@@ -148,7 +152,9 @@ def _print_largest(found: UsageAnswer, as_json: bool) -> None:
     print_rows(names, rows, texts=["topic"], kept=("topic", "queueId", "queueOffset", "storeSize"))
 
 
-def _print_groups(found: UsageAnswer, by: str, top: int | None, *, whole: bool) -> None:
+def _print_groups(
+    found: UsageAnswer, by: str, top: int | None, zone: tzinfo, *, whole: bool
+) -> None:
     """The groups as a table; with `whole`, the bytes that no queue lists as its last row."""
 
     def share(count: int) -> str:
@@ -158,6 +164,8 @@ def _print_groups(found: UsageAnswer, by: str, top: int | None, *, whole: bool) 
     lines = []
     for group in _groups(found, by, top):
         line = ["(not known)" if group[name] is None else str(group[name]) for name in names]
+        if group.get(_HOUR) is not None:
+            line = [shown_minute(group[_HOUR], zone)]
         line += [str(group["messages"]), size(group["bytes"])]
         line.append(share(group["bytes"]) + (_SHARED if group["shared"] else ""))
         if by == _DAY:
