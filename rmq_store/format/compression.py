@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import lz4.frame
+import numpy as np
 import zstandard
 from zlib_ng import zlib_ng
 
 from rmq_store.errors import BodyError, LogOffset
+from rmq_store.format.array_types import Bytes, Mask, Numbers
 from rmq_store.format.sys_flag import SysFlag
 
 DEFAULT_MAX_BODY_BYTES = 256 << 20
@@ -14,6 +16,7 @@ DEFAULT_MAX_BODY_BYTES = 256 << 20
 
 _ZSTD_STEP = 1024
 _GZIP, _GZIP_WINDOW, _ZLIB_WINDOW = b"\x1f\x8b", 31, 15
+_GZIP_PAIR = int.from_bytes(_GZIP, "big")
 _MAGICS = {"LZ4": b"\x04\x22\x4d\x18", "zstd": b"\x28\xb5\x2f\xfd"}
 _ZLIB_ERROR: type[Exception] = zlib_ng.error  # type: ignore[assignment]  # typed as an object
 
@@ -65,15 +68,17 @@ def decompress(
     return body
 
 
-def begins_compressed(front: bytes, sys_flag: int) -> bool:
-    """Whether the first bytes of a body, 4 or all that it has, are of the compression that sysFlag names."""
-    name = _NAMES.get(sys_flag & SysFlag.COMPRESSION_MASK)
-    if name == "zlib":  # RFC 1950: deflate, and a check of both bytes
-        is_zlib = (
-            len(front) > 1 and front[0] & 15 == 8 and int.from_bytes(front[:2], "big") % 31 == 0
-        )
-        return is_zlib or front.startswith(_GZIP)
-    return name is not None and front == _MAGICS[name]
+def begin_compressed(fronts: Bytes, sys_flags: Numbers) -> Mask:
+    """Whether the first 4 bytes of n bodies, (n, 4), are of the compression that their sysFlag names."""
+    first, pair = fronts[:, 0], fronts[:, 0].astype(np.int64) * 256 + fronts[:, 1]
+    # RFC 1950: deflate, and a check of both bytes.
+    of_kind = {"zlib": ((first & 15 == 8) & (pair % 31 == 0)) | (pair == _GZIP_PAIR)}
+    for name, magic in _MAGICS.items():
+        of_kind[name] = (fronts == np.frombuffer(magic, np.uint8)).all(axis=1)
+    begins = np.zeros(len(fronts), dtype=np.bool_)
+    for kind, name in _NAMES.items():
+        begins |= (sys_flags & SysFlag.COMPRESSION_MASK == kind) & of_kind[name]
+    return begins
 
 
 def _place(log_offset: int | None) -> LogOffset | None:
