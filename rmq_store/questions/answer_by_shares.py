@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -139,6 +140,9 @@ _opened: MessageStore | None = None  # there too, from the first share on
 def _start(opener: Callable[[], MessageStore]) -> None:
     global _opener
     _opener = opener
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # a worker that raises for Ctrl-C takes the next share
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

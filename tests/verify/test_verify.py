@@ -7,9 +7,11 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -491,12 +493,14 @@ def test_processes_find_the_same(
 
 
 _KILLED = """
-import os, sys, threading
+import os, signal, sys, threading
 from rmq_store import MessageStore
 from rmq_store.questions import answer_by_shares
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what starts the tests may ignore it
+
 class Waits:
-    def plan(self, store): return [1, 2]
+    def plan(self, store): return [1, 2, 3, 4, 5, 6]
     def weight(self, share): return 1
     def merge(self, store, parts): return parts
     def work(self, store, share, progress):
@@ -508,6 +512,26 @@ with MessageStore.open(sys.argv[1]) as store:
         Waits(), answer_by_shares.OpenedStore(store), answer_by_shares.Processes(2)
     )
 """
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+def test_ctrl_c_ends_all_processes(golden: Callable[[str], GoldenStore]) -> None:
+    """A terminal sends it to each of them."""
+    command = [sys.executable, "-c", _KILLED, golden("clean-5.5.0").path]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        said = [process.stdout.readline(), process.stdout.readline()]
+        os.killpg(process.pid, signal.SIGINT)
+        try:
+            process.communicate(timeout=120)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert said == ["working\n"] * 2
+    assert process.returncode == -signal.SIGINT
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
