@@ -14,7 +14,6 @@ _SHELL = {
     "Read with source=commitlog, which numbers messages as their records say": "rmqstore verify compares "
     "all entries with their records",
     "Read them with source=commitlog, or copy": "Copy",
-    "Read the log itself (Spark: source=commitlog), or let": "Let",
     ", or read the log itself with source=commitlog": "",
     ", or read the log itself (source=commitlog in Spark, queues=False in Python)": "",
     "the log can be read (source=commitlog in Spark, queues=False in Python), and ": "",

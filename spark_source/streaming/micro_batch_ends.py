@@ -151,7 +151,7 @@ class Follower:
 
         def stores() -> Iterator[MessageStore]:
             for name, target in found.items():
-                with self.open(name, target) as store:
+                with self.open(name, target, None) as store:
                     yield store
 
         return newest_time(stores())
