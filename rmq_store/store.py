@@ -527,7 +527,7 @@ class MessageStore:
         in ms since the epoch (UTC) or as texts like those of `rmqstore cat --since`, found by bisection.
         `columns`: those of its schema, by default all but rawBody and the like. `keys`: only messages with
         one of these words in KEYS or as UNIQ_KEY, by the index. The other keywords as in `read_slices`, but
-        `log_order` is false.
+        `log_order` is false, and `unwrap_batches` true: each message of an inner batch is a row.
 
         Raises UnknownQueueError for an unknown topic, InvalidArgumentError for an unknown column.
         """

@@ -265,6 +265,7 @@ def messages_of(
 
     The arguments are those of `MessageStore.messages`.
     """
+    how.setdefault("unwrap_batches", True)
     named, words = several("topics", topics), several("keys", how.get("keys"))
     times = _time("since", since), _time("until", until)
     since, until = fixed_range(*times, partial(newest_time, stores), names=("since", "until"))

@@ -37,7 +37,8 @@ class ReadManner(TypedDict, total=False):
       read): the most of a batch; `first_batch_rows`: of the first one.
     - `check_crc` (true): bodies are held against their CRC.
     - `max_body_bytes` (256 MiB): a body that grows over this is damage.
-    - `unwrap_batches` (false): a row for each message of an inner batch, not one for its record.
+    - `unwrap_batches` (false; true for `messages`, as in SQL and Spark): a row for each message of an inner
+      batch, not one for its record.
     - `check_ends` (true): a read that reaches the end of a queue ends with the errors of what opening the
       store saw to be missing there.
     - `log_order` (true): rows come in the order of the log. Without it, a read of columns that all

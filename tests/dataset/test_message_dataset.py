@@ -6,6 +6,7 @@ import gc
 import pickle
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -141,7 +142,7 @@ def test_a_filter_has_the_rows_that_match_it_in_every_store(untouched: Golden, n
     store = untouched(name)
     rows = listed(store)
     with store.open() as opened:
-        dataset = opened.messages()
+        dataset = opened.messages(unwrap_batches=False)
     assert dataset.count_rows() == len(rows)
     assert places(dataset.to_table(columns=_PLACE)) == sorted((*q, o) for q, o, _ in rows)
     for what, (wanted, matches) in questions(rows).items():
@@ -152,6 +153,19 @@ def test_a_filter_has_the_rows_that_match_it_in_every_store(untouched: Golden, n
             f.to_table(columns=_PLACE, filter=wanted) for f in dataset.get_fragments(wanted)
         ]
         assert sorted(row for part in by_parts for row in places(part)) == expected, what
+
+
+def test_each_message_of_an_inner_batch_is_a_row(golden: Golden) -> None:
+    store = golden("clean-5.5.0")
+    with store.open() as opened:
+        rows = opened.messages().to_table(columns=["topic", "storeTimestamp"])
+        assert opened.messages().count_rows() == len(rows)
+    counts: Counter[str] = Counter()
+    for record in store.truth:
+        if user_topic(record):
+            counts[record["topic"]] += messages_in(record)
+    assert Counter(rows["topic"].to_pylist()) == counts
+    assert counts["inner"] > sum(record["topic"] == "inner" for record in store.truth)
 
 
 def selected(dataset: Any, wanted: Any) -> int:
@@ -219,7 +233,7 @@ def test_columns_of_the_queues_leave_the_log_closed(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     expected = len(listed(store))
     with store.open() as opened:
-        dataset = opened.messages(check_ends=False)
+        dataset = opened.messages(unwrap_batches=False, check_ends=False)
     blank_log(store)
     assert dataset.count_rows() == expected
     assert dataset.to_table(columns=_PLACE).num_rows == expected
@@ -234,7 +248,7 @@ def test_damage_is_our_error_and_never_fewer_rows(tmp_path: Path) -> None:
     record = flip_body(store, "orders")
     at = f"offset {record['commitLogOffset']}"
     with store.open() as opened:
-        dataset = opened.messages()
+        dataset = opened.messages(unwrap_batches=False)
         calls: list[Callable[[], Any]] = [
             lambda: dataset.to_table(),
             lambda: list(dataset.to_batches()),
@@ -254,10 +268,10 @@ def test_damage_is_our_error_and_never_fewer_rows(tmp_path: Path) -> None:
         with pytest.raises(Exception, match=f"RMQSTORE_CORRUPT_RECORD.*{at}"):
             context.sql("SELECT body FROM m").collect()
         seen: list[StoreError] = []
-        passed = opened.messages(on_damage=seen.append)
+        passed = opened.messages(unwrap_batches=False, on_damage=seen.append)
         assert passed.to_table(columns=["body"]).num_rows == len(rows) - 1
         assert [error.code for error in seen] == ["RMQSTORE_CORRUPT_RECORD"]
-        said = opened.messages(on_damage="permissive")
+        said = opened.messages(unwrap_batches=False, on_damage="permissive")
         assert said.to_table().num_rows == len(rows)
         (row,) = said.to_table(filter=F("corruptRecord").is_valid()).to_pylist()
         assert (row["topic"], row["queueOffset"]) == ("orders", record["queueOffset"])
@@ -278,7 +292,7 @@ def test_a_key_is_found_whatever_the_index_lost(tmp_path: Path, harm: str) -> No
             path.write_bytes(bytes(byte ^ 0x5A for byte in path.read_bytes()))
     rows = [row for row in listed(store) if row[2]["keys"] and row[0].topic != "inner"]
     with store.open() as opened:
-        dataset = opened.messages()
+        dataset = opened.messages(unwrap_batches=False)
         for _, _, record in rows[::97]:
             for name in ("keys", "uniqKey"):
                 expected = sorted((*q, o) for q, o, r in rows if r[name] == record[name])
@@ -296,7 +310,7 @@ def test_engines_have_the_same_rows(golden: Golden) -> None:
     same_key = sorted((*q, o) for q, o, r in rows if r["keys"] == keyed["keys"])
     moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=since)
     with store.open() as opened:
-        dataset = opened.messages()
+        dataset = opened.messages(unwrap_batches=False)
     database = duckdb.connect()
     database.register("m", dataset)
     columns = "topic, queueId, queueOffset"
@@ -330,7 +344,7 @@ def test_fragments_are_scanned_side_by_side(
     store = golden(name)
     expected = sorted((*q, o) for q, o, _ in listed(store))
     with store.open() as opened:
-        dataset = opened.messages()
+        dataset = opened.messages(unwrap_batches=False)
     assert len(list(dataset.get_fragments())) > 4
     context = datafusion.SessionContext()
     context.register_dataset("m", dataset)
@@ -362,7 +376,7 @@ def test_a_dataset_is_read_by_several_threads_and_outlives_its_store(golden: Gol
 def test_several_stores_are_one_dataset_by_broker(golden: Golden) -> None:
     one, other = golden("clean-5.3.3"), golden("clean-4.9.7")
     with one.open(broker_name="a") as first, other.open(broker_name="b") as second:
-        dataset = messages_of([first, second])
+        dataset = messages_of([first, second], unwrap_batches=False)
     assert dataset.count_rows(F("brokerName") == "a") == len(listed(one))
     assert dataset.count_rows() == len(listed(one)) + len(listed(other))
     unread, read = dataset.plan(F("brokerName") == "b")
@@ -377,8 +391,10 @@ def test_words_of_keys_narrow_the_dataset_itself(golden: Golden) -> None:
     expected = sorted((*q, o) for q, o, r in rows if word in (r["keys"] or "").split(" "))
     assert len(expected) > 10
     with store.open() as opened:
-        dataset = opened.messages(keys=[word], columns=["topic", "queueId", "queueOffset", "tags"])
-        permissive = opened.messages(keys=[word], on_damage="permissive")
+        dataset = opened.messages(
+            unwrap_batches=False, keys=[word], columns=["topic", "queueId", "queueOffset", "tags"]
+        )
+        permissive = opened.messages(unwrap_batches=False, keys=[word], on_damage="permissive")
     assert places(dataset.to_table()) == expected
     assert places(permissive.to_table()) == expected
     some = sorted(place for place in expected if place[1] == 1)
@@ -427,8 +443,10 @@ def test_a_query_without_the_body_reads_none_unless_it_is_to_be_checked(tmp_path
     store = unpack("clean-5.5.0", tmp_path)
     record = flip_body(store, "orders")
     with store.open() as opened:
-        rows = opened.messages().to_table(columns=["commitLogOffset", "storeTimestamp", "keys"])
-        checked = opened.messages(check_crc=True)
+        rows = opened.messages(unwrap_batches=False).to_table(
+            columns=["commitLogOffset", "storeTimestamp", "keys"]
+        )
+        checked = opened.messages(unwrap_batches=False, check_crc=True)
         with pytest.raises(CorruptRecordError, match=f"offset {record['commitLogOffset']}"):
             checked.to_table(columns=["storeTimestamp"])
     stored = dict(
@@ -448,7 +466,7 @@ def test_a_row_about_damage_is_there_whatever_the_columns_and_the_filter(tmp_pat
 
 def test_a_scanner_is_read_once(golden: Golden) -> None:
     with golden("clean-5.5.0").open() as store:
-        scanner = store.messages().scanner(columns=["topic"])
+        scanner = store.messages(unwrap_batches=False).scanner(columns=["topic"])
     assert scanner.to_table().num_rows == len(listed(golden("clean-5.5.0")))
     with pytest.raises(InvalidArgumentError, match="read already"):
         scanner.to_reader()
@@ -564,7 +582,7 @@ def test_a_time_needs_no_column_of_it(golden: Golden) -> None:
     since = sorted(record["storeTimestamp"] for _, _, record in rows)[len(rows) // 2]
     expected = sorted(r["storeSize"] for _, _, r in rows if r["storeTimestamp"] >= since)
     with store.open() as opened:
-        dataset = opened.messages(columns=["storeSize"], since=since)
+        dataset = opened.messages(unwrap_batches=False, columns=["storeSize"], since=since)
         assert dataset.schema.names == ["storeSize"]
         assert sorted(dataset.to_table().column("storeSize").to_pylist()) == expected
         assert dataset.count_rows() == len(expected)
@@ -605,7 +623,7 @@ def test_a_log_that_vanished_is_an_error_and_no_warning(tmp_path: Path) -> None:
 def test_encoded_names_are_those_of_the_broker(untouched: Golden, name: str) -> None:
     store = untouched(name)
     with store.open() as opened:
-        dataset = opened.messages()
+        dataset = opened.messages(unwrap_batches=False)
         assert dataset.may_be_encoded
         batches = list(
             dataset.encoded_batches(["topic", "queueId", "queueOffset", "brokerName"], None)

@@ -250,8 +250,10 @@ def test_a_dataset_of_a_remote_store_has_its_rows_and_outlives_it(
     keyed = next(r for r in users[len(users) // 2 :] if r["keys"])
     since = sorted(r["storeTimestamp"] for r in users)[len(users) // 2]
     remote_store = far(store.path)
-    dataset = remote_store.messages(columns=["topic", "keys", "storeTimestamp"])
-    narrow = remote_store.messages(since=since)
+    dataset = remote_store.messages(
+        unwrap_batches=False, columns=["topic", "keys", "storeTimestamp"]
+    )
+    narrow = remote_store.messages(unwrap_batches=False, since=since)
     remote_store.close()
     stored = pc.field("storeTimestamp") >= pa.scalar(since, pa.int64()).cast(TIMESTAMP)
     assert dataset.count_rows() == len(users)

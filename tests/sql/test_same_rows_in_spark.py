@@ -111,7 +111,10 @@ def test_every_question_has_the_same_rows(
     store = golden(name)
     options = options_of(store, tmp_path)
     spark.read.format("rmqstore").options(**options).load().createOrReplaceTempView("messages")
-    with store.open() as opened, StoreDatabase(opened.messages(), [opened]) as database:
+    with (
+        store.open() as opened,
+        StoreDatabase(opened.messages(unwrap_batches=False), [opened]) as database,
+    ):
         asked = Asked(opened)
         for what, (question, expected) in QUESTIONS.items():
             sql, rows = question(asked), expected(asked)

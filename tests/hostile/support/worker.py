@@ -87,7 +87,9 @@ def scan(store: Path) -> None:
     """All rows of a dataset, and those of filters that narrow what is read."""
     with MessageStore.open(store, broker_name="broker-a") as opened:
         met: list[StoreError] = []
-        dataset = opened.messages(include_system_topics=True, on_damage=met.append)
+        dataset = opened.messages(
+            include_system_topics=True, unwrap_batches=False, on_damage=met.append
+        )
         rows = dataset.to_table(columns=["topic", "queueId", "queueOffset", "storeTimestamp"])
         topics = rows.column("topic").to_pylist()
         if topics:
