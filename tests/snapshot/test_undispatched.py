@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rmq_store import QueueId, StoreError
@@ -110,3 +111,23 @@ def test_inner_batches_of_a_queue_without_files_count_all_their_messages(tmp_pat
         assert store.messages("inner", unwrap_batches=True).count_rows() == len(of_records)
     assert of_entries["queueOffset"].to_pylist() == of_records["queueOffset"].to_pylist()
     assert len(of_entries) == 36
+
+
+def test_light_queues_have_what_was_not_dispatched(tmp_path: Path) -> None:
+    golden = unpack("lmq-5.3.3", tmp_path)
+    Path(golden.path, "abort").touch()
+    listed = golden.truth[len(golden.truth) // 2]["commitLogOffset"]
+    for path in Path(golden.path, "consumequeue").glob("*/*/*"):
+        entries = np.fromfile(path, QUEUE_ENTRY)
+        entries[entries["log_offset"] >= listed] = 0
+        entries.tofile(path)
+    light = {
+        queue: [record["commitLogOffset"] for record in records]
+        for queue, records in golden.by_queue.items()
+        if queue.topic.startswith("%LMQ%")
+    }
+    assert max(map(max, light.values())) >= listed
+    with golden.open() as store:
+        for queue, places in light.items():
+            rows = store.read_batches(queue.topic, columns=["commitLogOffset"]).read_all()
+            assert rows["commitLogOffset"].to_pylist() == places

@@ -327,7 +327,12 @@ def test_the_table_of_offsets_has_what_was_sent_and_given(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "table", ["5", '{"T@g":null}', '{"T@g":{"0":{"o":5}}}', '{"T@g":{"0":null}}']
+    "table",
+    [
+        *("5", '{"T@g":null}', '{"T@g":{"0":{"o":5}}}', '{"T@g":{"0":null}}'),
+        *('{"T@g":{"0":{"o":[5],"oc":{"5":"x"}}}}', '{"T@g":{"0":{"o":[5],"ot":{"x":5}}}}'),
+        '{"T@g":{"0":{"o":[5],"popTime":"x"}}}',
+    ],
 )
 def test_a_file_of_what_was_given_that_no_broker_reads_is_named(
     clean: GoldenStore, table: str
