@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmq_store.arrow.column_definitions import COLUMNS, DICTIONARY, ENCODED
+from rmq_store.arrow.column_definitions import COLUMNS, DEFAULT_NAMES, DICTIONARY, ENCODED
 from rmq_store.dataset.lazy_dataset import LazyDataset
 from rmq_store.dataset.message_dataset import MessageDataset, StorePart
 from rmq_store.errors import StoreError
@@ -443,4 +443,7 @@ def _advice(text: str) -> str:
         return "--files lets a query read and write other files"
     if re.search(r"\bTimeZone\b", text):
         return "--zone is the time zone of days and hours in a query"
+    column = re.search(r'Referenced column "(\w+)"', text)
+    if column is not None and column[1] in _RAW_COLUMNS and column[1] not in DEFAULT_NAMES:
+        return f"{column[1]} is in the view {RAW_MESSAGES}"
     return "Views: messages, and the tables of rmqstore table" if hint is None else hint[1]

@@ -144,6 +144,8 @@ def test_a_body_that_does_not_open_is_there_as_stored(tmp_path: Path) -> None:
     assert (
         "view rawMessages" in call("sql", store.path, f"SELECT body FROM messages {where}").stderr
     )
+    refused = call("sql", store.path, f"SELECT rawBody FROM messages {where}").stderr
+    assert "rawBody is in the view rawMessages" in refused
     rows = objects("sql", store.path, f"SELECT text(rawBody) AS stored FROM rawMessages {where}")
     assert rows == [{"stored": body.decode()}]
 
