@@ -513,19 +513,21 @@ def queueless_findings(store: MessageStore, tally: QueueTally) -> Iterator[Findi
     queue yet: not since a time of which another queue of the topic lists messages.
     """
     for queue, parts in sorted(tally.queueless.items()):
-        declared = store.view.topics.most_queues(queue.topic) > 0
+        most = store.view.topics.most_queues(queue.topic)
+        kept = most > 0 and _begins_before(store, queue.topic, max(part.last for part in parts))
         count, last = sum(part.records for part in parts), _of_last_life(parts)
         back = "brings them back"
         if last < count:
             back = (
                 f"brings back the last {last:,}, from when the topic was created for the last time"
             )
-        if not declared:
-            severity, state = Severity.NOTE, "is gone with its topic"
-            advice = f"Normal after a topic was deleted; a rebuild {back}"
-        elif _begins_before(store, queue.topic, max(part.last for part in parts)):
+        if kept:
             severity, state = Severity.ERROR, "has no files, though its topic is there"
             advice = _REBUILD
+        elif queue.queue_id >= most:
+            fewer = ", which has fewer queues now" if most else ""
+            severity, state = Severity.NOTE, f"is gone with its topic{fewer}"
+            advice = f"Normal after a topic was deleted; a rebuild {back}"
         else:
             severity = Severity.WARNING
             state = (
@@ -535,7 +537,7 @@ def queueless_findings(store: MessageStore, tally: QueueTally) -> Iterator[Findi
             advice = f"Normal if the topic was created again; if not, a rebuild {back}: {_TO_NEW}"
         yield Finding(
             severity,
-            "queue-missing" if declared else "queue-deleted",
+            "queue-missing" if kept or queue.queue_id < most else "queue-deleted",
             queue_folder(store, queue),
             f"{counted(count, 'record')} of queue {queue.name} in the log, but the queue {state}",
             advice,
