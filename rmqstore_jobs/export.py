@@ -161,6 +161,8 @@ class _Export:
         done = manifest.finished(self.plan.store.broker_name)
         with self.plan.store.open() as store:
             self._refuse_another_store(store, done)
+            if not done:
+                self._refuse_another_name(store)
         finished = [part.slice for parts in done.values() for part in parts]
         self.left = replace(self.plan, ranges=tuple(without(self.plan.ranges, finished)))
         self._note_gaps(done)
@@ -214,6 +216,21 @@ class _Export:
                     actual="no such offset" if at is None else f"log offset {at}",
                     advice="If this is another broker's store, give its --broker-name; if this one "
                     "was created again or cut by a recovery, export into a new folder",
+                )
+
+    def _refuse_another_name(self, store: MessageStore) -> None:
+        """Check that the target does not have this store's messages under another name of its broker."""
+        own = set(store.queues())
+        for name in self.manifest.exported.ranges:
+            lasts = [parts[-1] for parts in self.manifest.finished(name).values()]
+            known = [last for last in lasts if last.slice.queue in own]
+            if known and all(_is_last(store, last) for last in known):
+                raise JournalError(
+                    store.path,
+                    reason=f"the target has messages of this store as those of broker {name!r}",
+                    actual=f"broker {self.plan.store.broker_name!r}",
+                    advice=f"If the broker was renamed, go on with --broker-name {name}; if this is a copy "
+                    "of its store, export into a new folder",
                 )
 
     def _note_gaps(self, done: Mapping[Any, Sequence[ExportedRange]]) -> None:
@@ -388,6 +405,17 @@ class _Export:
             resumed=exported.number > len(self.written),
             stopped_by=self.stopped_by,
         )
+
+
+def _is_last(store: MessageStore, last: ExportedRange) -> bool:
+    """Whether the last message of an exported range is at the same place in a store."""
+    low, high = (
+        store.min_offset(last.topic, last.queue_id),
+        store.max_offset(last.topic, last.queue_id),
+    )
+    if not low < last.stop <= high:
+        return False
+    return store.log_offset_of(last.slice.queue, last.stop - 1) == last.last_log_offset
 
 
 def _require_delta(spark: SparkSession | None) -> None:

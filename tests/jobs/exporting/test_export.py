@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore, QueueId, QueueSlice, StoreError
 from rmq_store.errors import InvalidArgumentError, TargetExistsError
+from rmq_store.files.journal import JournalError
 from rmqstore_jobs import replay
 from rmqstore_jobs.export import ExportSpec, main, run
 from rmqstore_jobs.exporting.delta import DeltaUnavailableError
@@ -572,3 +573,27 @@ def test_a_damaged_inner_batch_is_left_out_with_all_of_its_messages(tmp_path: Pa
     assert not run(None, asked).ok
     (problem,) = run(None, asked).problems
     assert "because of damage: 4 of inner/0" in problem
+
+
+def test_a_renamed_broker_s_messages_are_not_exported_twice(tmp_path: Path) -> None:
+    store, target = unpack("clean-5.5.0", tmp_path), tmp_path / "out"
+    options = {"brokerConf": store.conf, "subscribe": "payments"}
+    first = run(None, ExportSpec(store.path, str(target), options))
+    conf = Path(store.conf)
+    assert "brokerName=broker-a\n" in conf.read_text()
+    conf.write_text(conf.read_text().replace("brokerName=broker-a\n", "brokerName=renamed\n"))
+    with pytest.raises(JournalError, match="of broker 'broker-a'") as refused:
+        run(None, ExportSpec(store.path, str(target), options))
+    assert "--broker-name broker-a" in (refused.value.advice or "")
+    again = run(None, ExportSpec(store.path, str(target), {**options, "brokerName": "broker-a"}))
+    assert (first.numbers["messages added"], again.numbers["messages added"]) == (418, 0)
+
+
+def test_another_broker_s_messages_are_added(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    for name, count in (("clean-5.5.0", 971), ("clean-5.4.0", None)):
+        store = unpack(name, tmp_path / name)
+        options = {"brokerConf": store.conf, "brokerName": name, "subscribe": "orders"}
+        added = run(None, ExportSpec(store.path, str(target), options)).numbers["messages added"]
+        queues = {(r["queueId"], r["queueOffset"]) for r in store.truth if r["topic"] == "orders"}
+        assert added == len(queues) == (count or len(queues))
