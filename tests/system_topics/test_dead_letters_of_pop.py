@@ -12,7 +12,7 @@ from rmqstore_jobs.dlq import DlqSpec
 from rmqstore_jobs.dlq import run as resend
 from tests.support.golden import GoldenStore, unpack_state
 from tests.support.log_records import fields
-from tests.support.running.commands import objects, run
+from tests.support.running.commands import complaint, objects, run
 
 
 @pytest.fixture
@@ -47,3 +47,20 @@ def test_they_are_sent_again_to_the_topic_that_they_came_from(
     assert resend(None, DlqSpec(store.path, groups=("gp",), resend=str(target))).ok
     assert {record.topic for record in fields(target)} == {"popt"}
     assert {record.keys for record in fields(target)} == dead_and_given(store).keys()
+
+
+def test_their_origin_topic_selects_them_and_is_refused_where_they_are_sent_again(
+    store: GoldenStore, tmp_path: Path
+) -> None:
+    """Not the retry topic from which the client got them last: `%RETRY%gp_popt`."""
+    expected = dead_and_given(store)
+    (report,) = objects("dlq", store.path, "--topic", "popt", "--top", "100")
+    assert {row["keys"] for row in report["tables"]["theNewest"]} == expected.keys()
+    (none,) = objects("dlq", store.path, "--topic", "%RETRY%gp_popt")
+    assert not any(none["tables"].values())
+    target = str(tmp_path / "again")
+    said = complaint("dlq", store.path, "--topic", "popt", "--to", target, expect=2)
+    assert "by group, not by origin topic" in said
+    assert not Path(target).exists()
+    said = complaint("dlq", store.path, "--origin-topic", "popt", expect=2)
+    assert "unknown option --origin-topic" in said
