@@ -22,6 +22,7 @@ from rmq_store.testing.live_broker.harness import boot_copy, read_all
 from rmq_store.testing.live_broker.java import JVM_OPENS, class_path, jdk_tool
 from rmq_store.testing.live_broker.needs import need_jars
 from tests.recovery.test_crash import kill_rounds
+from tests.recovery.test_queue_extension import cut_log, extensions
 from tests.support import hurt_stores
 from tests.support.golden import GOLDEN, unpack
 from tests.support.stores import QUEUES, SMALL, TOPICS
@@ -316,3 +317,21 @@ def test_a_whole_broker_serves_what_killed_writers_acknowledged(tmp_path: Path) 
         assert len(set(numbers)) == len(numbers)
         assert set(acknowledged) <= set(numbers)
         shutil.rmtree(work)
+
+
+def test_the_classes_take_a_recovered_extension_as_it_is(tmp_path: Path) -> None:
+    need_jars(RELEASE)
+    golden = unpack("ext-5.5.0", tmp_path)
+    settings, root = read_properties(golden.conf), Path(golden.path)
+    assert settings["enableConsumeQueueExt"] == "true"
+    shutil.rmtree(root / "rocksdbstore", ignore_errors=True)
+    short = root / "consumequeue_ext/orders/1/00000000000000000000"
+    short.write_bytes(short.read_bytes()[:980])
+    log_end = cut_log(root, file=1, records=40)
+    (refused,) = java([root], settings)
+    assert not refused["loaded"]
+    recover(root, golden.conf)
+    kept = extensions(root)
+    (answer,) = java([root], settings)
+    assert (answer["loaded"], answer["end"]) == (True, log_end)
+    assert extensions(root) == kept
