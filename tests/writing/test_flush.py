@@ -208,7 +208,7 @@ def test_entries_that_wait_are_written_at_the_interval(tmp_path: Path) -> None:
     with MessageStore.create(tmp_path / "s", SMALL) as store:
         store._flusher.stop()  # the test is its clock
         done = [store.append(one_message(number)) for number in (0, 6, 12)]  # orders/0
-        begun = time.monotonic()
+        begun = store._flusher._queues_at
         store._flusher.flush_due(begun)  # before the interval
         queue = tmp_path / "s/consumequeue/orders/0" / "0".zfill(20)
         assert not queue.exists()
