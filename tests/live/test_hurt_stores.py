@@ -10,8 +10,10 @@ import pytest
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.admin.info import info_of
+from rmq_store.admin.retention import apply_retention, plan_retention
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.errors import StoreError
+from rmq_store.errors import InvalidArgumentError, StoreError
+from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.recovery import plan_recovery
 from rmq_store.recovery.broker_start import broker_start
 from rmq_store.report.store_report import store_report
@@ -20,7 +22,7 @@ from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify import verify
 from rmq_store.verify.verdict import SOUND
 from tests.admin.test_rebuild import settings_of
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import GoldenStore, in_a_queue, log_files, unpack
 from tests.support.injured_stores import INJURIES
 
 pytestmark = pytest.mark.live
@@ -109,3 +111,32 @@ def test_a_broker_that_refuses_a_file_leaves_an_empty_one(name: str, tmp_path: P
     assert json.loads((broker.store / "config" / name).read_text())["offsetTable"] == {}
     with broker:
         assert broker.running
+
+
+def test_a_broker_goes_on_with_what_retention_keeps(tmp_path: Path) -> None:
+    """It serves each message of the files that are left, and delivers none that it has delivered."""
+    need_jars(RELEASE)
+    store = unpack(f"clean-{RELEASE}", tmp_path)
+    first = log_files(store)[2]
+    kept = [r for r in store.truth if r["commitLogOffset"] >= int(first.name) and in_a_queue(r)]
+    with MessageStore.open(store.path, broker_conf=store.conf) as opened:
+        plan = plan_retention(opened, keep_from=kept[0]["storeTimestamp"] + 1)
+    with pytest.raises(InvalidArgumentError, match="has not read"):
+        apply_retention(plan)
+    apply_retention(plan, lose_unread=True)
+    assert log_files(store)[0] == first
+    with boot_copy(Path(store.path), tmp_path / "run", RELEASE, settings_of(store)) as broker:
+        rows = read_all(broker, TOPICS)
+    ends = {queue: len(records) for queue, records in store.by_queue.items()}
+    served = [
+        row for row in rows if row["queueOffset"] < ends[QueueId(row["topic"], row["queueId"])]
+    ]
+    assert {(row["topic"], row["queueId"], row["queueOffset"]) for row in served} == {
+        (record["topic"], record["queueId"], record["queueOffset"])
+        for record in kept
+        if record["topic"] in TOPICS
+    }
+    late = Counter(row["properties"]["UNIQ_KEY"] for row in rows if row not in served)
+    waiting = [r["uniqKey"] for r in kept if r["topic"] == SCHEDULE_TOPIC and r["queueId"] == 17]
+    assert late.keys() <= set(waiting)
+    assert set(late.values()) <= {1}
