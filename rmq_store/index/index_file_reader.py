@@ -300,7 +300,7 @@ class IndexFile:
         ends = np.r_[1 : min(count, looked_at) + 1, max(1, count - looked_at) : count]
         hashes = self._items(ends, geometry)["key_hash"].astype(np.int64)
         heads = self._heads(hashes % geometry.slots).astype(np.int64)
-        return bool(((heads >= ends) | (ends == count)).all())
+        return bool(((heads >= ends) | (ends == count)).all() and (heads <= count + 1).all())
 
     def _heads(self, slots: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return self._gather(INDEX_SLOT, INDEX_HEADER.itemsize, slots)
