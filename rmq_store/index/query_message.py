@@ -128,7 +128,8 @@ class KeyIndex:
         walked, broken = walk_chains(self.files, new)
         # A search asks for the same keys when it plans, and again for what no queue lists.
         self._hits = hits = {
-            one: walked[one] if one in walked else self._hits[one] for one in hashes
+            key_hash: walked[key_hash] if key_hash in walked else self._hits[key_hash]
+            for key_hash in hashes
         }
         for key_hash, items in hits.items():
             for topic in hashes[key_hash]:
