@@ -12,7 +12,7 @@ import os
 import time
 import zlib
 from collections.abc import Iterator
-from functools import cached_property
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,37 +104,18 @@ class CompactionFolders:
         """The files of a queue, looked at again while a running broker exchanges them.
 
         It does so after a compaction, first those of the log (CompactionLog#replaceFiles). An exchange that
-        was interrupted, and damage, stay; so this ends, and waits for such queues of a store together.
+        was interrupted, and damage, stay: all queues of a store together are waited for once.
         """
-        same, last = 0, None
-        for _ in range(_LOOKS if self._may_grow() else 0):
-            before, failed = files_in(*self._folders_of(queue)), None
-            try:
+        while self._may_grow() and self._waits < _LOOKS:
+            before = files_in(*self._folders_of(queue))
+            with suppress(CorruptQueueError, CorruptRecordError, MissingFileError):
                 found = again_if_expired(lambda: self._opened(queue, seen))
-            except (CorruptQueueError, CorruptRecordError, MissingFileError) as error:
-                failed = error
-            quiet = not before.in_exchange and files_in(*self._folders_of(queue)) == before
-            if quiet and failed is None:
-                return found
-            same = same + 1 if quiet and before == last else 0
-            if failed is not None and same >= _SAME_LOOKS:
-                raise failed
-            if self._has_stayed(queue, before):
-                break
-            last = before
+                if not before.in_exchange and files_in(*self._folders_of(queue)) == before:
+                    return found
             self._sources.clear()
             self._waits += 1
             time.sleep(_PAUSE_S)
         return again_if_expired(lambda: self._opened(queue, seen))
-
-    @cached_property
-    def _at_first(self) -> dict[QueueId, FilesThere]:
-        """The files of all queues when one first had to be waited for."""
-        return {queue: files_in(*self._folders_of(queue)) for queue in self.queues()}
-
-    def _has_stayed(self, queue: QueueId, files: FilesThere) -> bool:
-        """Whether a queue has had these files for as long as one is waited for."""
-        return self._at_first.get(queue) == files and self._waits >= _LOOKS
 
     def _may_grow(self) -> bool:
         """Whether a broker writes the store now, or was killed when it did."""
