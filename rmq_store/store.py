@@ -554,8 +554,8 @@ class MessageStore:
         return make(self, name, on_damage=on_damage)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The messages of all user topics, for what takes Arrow streams (the PyCapsule protocol)."""
-        return self.read_batches().__arrow_c_stream__(requested_schema)
+        """The rows of `messages` of all user topics, for what takes Arrow streams (PyCapsule)."""
+        return self.read_batches(unwrap_batches=True).__arrow_c_stream__(requested_schema)
 
     def get_message(
         self,
