@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, appended_rows, units_of
-from rmq_store.errors import UnrecoverableStoreError
+from rmq_store.errors import DataLossError, UnrecoverableStoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import segment_name
 from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY
@@ -97,6 +97,20 @@ class BrokerQueue:
     def _units(self, number: int) -> npt.NDArray[Any]:
         count = self.size // self.dtype.itemsize
         return self._changes.read(self.files[number][1], self.dtype, count)
+
+    def _units_before(self, number: int, stop: int) -> npt.NDArray[Any]:
+        """The units of a file before byte `stop`. Raises DataLossError if it became shorter meanwhile."""
+        units = self._units(number)
+        if units.nbytes < stop - stop % self.dtype.itemsize:
+            raise DataLossError(
+                self.files[number][1],
+                offset=units.nbytes,
+                reason="the file became shorter while it was being read",
+                expected=f"{stop} bytes or more",
+                actual=f"{units.nbytes} bytes",
+                advice="Somebody else changes the store: try again when nobody does",
+            )
+        return units[: stop // self.dtype.itemsize]
 
     @staticmethod
     def _sound(units: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -225,7 +239,7 @@ class BrokerQueue:
             return
         unit = self.dtype.itemsize
         if self.position >= unit:
-            last = self._units(len(self.files) - 1)[self.position // unit - 1]
+            last = self._units_before(len(self.files) - 1, self.position)[-1]
             if int(last["log_offset"]) < log_start:
                 self.min_logic_offset = self.stop
                 return
@@ -235,7 +249,7 @@ class BrokerQueue:
         intact, start = start >= 0, max(0, start)
         if start >= readable:
             return
-        where = self._units(0)["log_offset"][start // unit : readable // unit].astype(np.int64)
+        where = self._units_before(0, readable)["log_offset"][start // unit :].astype(np.int64)
         if intact and int(where[0]) >= log_start:
             return
         found = _search(where, log_start)
