@@ -64,7 +64,7 @@ def test_the_driver_sends_absolute_paths(
     assert answers["table usage"] >= len(records)
     assert (answers["table damage"], answers["diff"]) == (0, 0)
     assert (answers["stream"], answers["write"], answers["written"]) == (orders, None, orders)
-    jobs = ("export", "replay", "replay to Parquet", "dlq", "verify", "rebuild")
+    jobs = ("export", "replay", "replay to Parquet", "verify", "rebuild")
     assert {name: answers[name] for name in jobs} == dict.fromkeys(jobs, 0)
     with MessageStore.open(folder / "replayed") as store:
         assert sum(map(len, store.view.ranges_of(["orders"]))) == orders

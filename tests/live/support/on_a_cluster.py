@@ -22,7 +22,6 @@ JOBS = {
     "export": ("export", "store", "--to", "exported", "--topic", "orders"),
     "replay": ("replay", "store", "--to", "replayed", "--topic", "orders"),
     "replay to Parquet": ("replay", "store", "--to-parquet", "deep/parquet", "--topic", "orders"),
-    "dlq": ("dlq", "store"),
 }
 COMMANDS = {
     "verify": ("verify", "store"),
