@@ -37,7 +37,7 @@ OF_NEWEST_FILES = (
 LEAVES_EMPTY = (
     "one that refuses writes an empty file in its place, and starts with that the next time"
 )
-"""What a broker of 5.5.0 does with a file of which neither it nor the .bak can be read."""
+"""What a broker of 5.5.0 does with each file that it loads, if neither it nor its .bak can be read."""
 
 
 def effect_without(path: str | os.PathLike[str]) -> str:

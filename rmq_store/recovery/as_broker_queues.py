@@ -99,7 +99,7 @@ class BrokerQueue:
         return self._changes.read(self.files[number][1], self.dtype, count)
 
     def _units_before(self, number: int, stop: int) -> npt.NDArray[Any]:
-        """The units of a file before byte `stop`. Raises DataLossError if it became shorter meanwhile."""
+        """The units of a file before byte `stop`. Raises DataLossError if somebody cuts it meanwhile."""
         units = self._units(number)
         if units.nbytes < stop - stop % self.dtype.itemsize:
             raise DataLossError(

@@ -137,7 +137,7 @@ class QueueRecovery:
             state.ext.chain.close()
 
     def _cut_chain(self, chain: SegmentChain, end: int) -> None:
-        """Zeros from byte `end` of the stream on, and no later files."""
+        """Write zeros from byte `end` of the stream on, and remove the files after it."""
         for segment in chain.segments:
             if segment.base >= end:
                 self._changes.remove(segment.path, segment.size)

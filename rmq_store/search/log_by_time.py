@@ -15,7 +15,7 @@ _LAST_MS = 253_402_300_799_999  # of the year 9999
 
 
 def newest_time(stores: Iterable[MessageStore]) -> int | None:
-    """The storeTimestamp (ms) of the last record of the log, of several stores the latest; None: none."""
+    """When the last record of the log was stored (ms), of several stores the latest; None without one."""
     lasts = ((store.log, store.snapshot().last_record) for store in stores)
     times = (log.store_time_at(last) for log, last in lasts if last is not None)
     return max((time for time in times if time is not None), default=None)

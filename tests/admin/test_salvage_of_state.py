@@ -204,7 +204,7 @@ def test_each_group_goes_on_with_the_message_that_was_its_next(tmp_path: Path, n
 def test_a_group_of_a_topic_that_was_made_again_goes_on_in_its_last_life(
     tmp_path: Path, lost: int
 ) -> None:
-    """Also where the message that is its next is lost."""
+    """The store may have lost the first messages of that life, which the group reads next."""
     unpack_field("deleted-topic-5.5.0", tmp_path)
     store, root = GoldenStore(tmp_path), tmp_path / "store"
     (tmp_path / "deleted-topic" / "c2-created-again").rename(root)

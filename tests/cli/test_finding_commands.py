@@ -46,8 +46,8 @@ def test_find_by_key_gives_what_the_truth_has(store: GoldenStore) -> None:
 
 @pytest.mark.parametrize("name", ["hours-clean-5.5.0", "hours-crash-4.9.7", "days-crash-5.5.0"])
 def test_a_key_is_found_between_times(golden: Golden, name: str) -> None:
-    """Times as they are, an hour or days before the newest message, or on its day; also in what no index
-    file lists, and where the clock went back."""
+    """A time is exact, relative to the newest message, or on its day. Some records are in no index file, and
+    the clock of a store goes back."""
     store = golden(name)
     sent = [record for record in store.truth if user_topic(record)]
     newest = max(record["storeTimestamp"] for record in store.truth)

@@ -1,4 +1,4 @@
-"""A broker that got another brokerName: the store is the same, and only column brokerName tells."""
+"""An operator renames a broker: its store stays the same, and reads show the new name as brokerName."""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ def test_offsets_of_groups_outside_their_queue_are_reported(clean: GoldenStore) 
 
 
 def test_files_missing_in_the_middle_are_errors_of_their_bytes(tmp_path: Path) -> None:
-    """Of an empty one the remains are there, with which no broker starts."""
+    """An empty file is still there, and no broker starts with it; a missing file stops none."""
     store = unpack("hours-clean-5.5.0", tmp_path)
     files = log_files(store)
     gone, empty, size = files[3], files[8], files[8].stat().st_size

@@ -104,7 +104,7 @@ def test_an_empty_folder_becomes_a_store_and_no_rows_a_store_without_messages(
 def test_both_folders_of_a_move_are_flushed_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a loss of power may show the new store where it was built, from where it is deleted."""
+    """Without it a loss of power may move the new store back to where it was built, and delete it there."""
     target, sync, flushed = tmp_path / "store", os.fsync, set()
 
     def noted(fd: int) -> None:
