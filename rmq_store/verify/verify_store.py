@@ -256,7 +256,7 @@ class _PartCheck:
     def __init__(self, store: MessageStore, start: int, stop: int, bodies: bool) -> None:
         self.store, self.start, self.part = store, start, LogPart()
         self.opens_bodies = bodies
-        self.unopened: list[int] = []  # log offsets
+        self.unopened, self.first_unopened = 0, -1  # bodies, and a log offset
         self.index = IndexPart(store, start, stop)
         self.listed = ListedCheck(store, self.part.tally, self.part.findings)
         self.log_end = store.log_range()[1]
@@ -285,7 +285,7 @@ class _PartCheck:
         self.part.unindexed += self.index.conclude(self.part.findings)
         self.part.findings.add_all(map(_misnamed, self.misnamed))
         if self.unopened:
-            self.part.findings.add(_unopened(self.store, self.unopened))
+            self.part.findings.add(_unopened(self.store, self.unopened, self.first_unopened))
         return self.part
 
     def _check(self, headers: Headers) -> None:
@@ -293,22 +293,24 @@ class _PartCheck:
         self.listed.add(self.store.view.requests_of(records))
         self.index.check(records)
         unopened = unopened_bodies(headers, whole=self.opens_bodies)
-        self.unopened += (headers.at[unopened] + headers.base).tolist()
+        if len(unopened) and not self.unopened:
+            self.first_unopened = int(headers.at[unopened[0]]) + headers.base
+        self.unopened += len(unopened)
         part, stored_at = self.part, headers.store_timestamp
         part.records += len(headers)
         part.record_bytes += int(headers.total.sum())
         part.last_timestamp = max(part.last_timestamp, int(stored_at.max()))
 
 
-def _unopened(store: MessageStore, places: list[int]) -> Finding:
+def _unopened(store: MessageStore, count: int, first: int) -> Finding:
     return a_warning(
         "body-not-compressed",
-        store.log.path_at(places[0]) or "",
-        f"{counted(len(places), 'body')} marked as compressed that no client opens, whole as stored; the "
-        f"first: log offset {places[0]}. A consumer stops there",
+        store.log.path_at(first),
+        f"{counted(count, 'body')} marked as compressed that no client opens, whole as stored; the first: "
+        f"log offset {first}. A consumer stops there",
         "Column rawBody has the bytes. Let the group pass the message by: rmqstore offsets, or the broker's "
         "own tools",
-        count=len(places),
+        count=count,
     )
 
 
