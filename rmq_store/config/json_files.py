@@ -364,7 +364,7 @@ def _why_no_json(raw: bytes, error: ValueError) -> str:
         return f"it holds {len(raw)} zero bytes and nothing else"
     if raw[:2] in _UTF_16 or raw[1:2] == b"\0" or raw[:1] == b"\0":
         return "it is in UTF-16, which no broker reads"
-    return f"it is no JSON as brokers write it: {error}"
+    return f"it is no JSON as brokers write it (what a hand wrote, such as comments, they may read): {error}"
 
 
 def refuse_other_spellings(path: Path, table: Mapping[str, Any], names: Collection[str]) -> None:
