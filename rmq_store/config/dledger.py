@@ -78,7 +78,7 @@ def _head_at(entries: SegmentChain, place: int) -> EntryHead | None:
 
 def dledger_folders(root: Path) -> list[Path]:
     """The folders that brokers in DLedger mode made in a store, with a file or not."""
-    found = (child for child in root.iterdir() if child.name.startswith(_PREFIX))
+    found = (root / name for name in os.listdir(root) if name.startswith(_PREFIX))
     return sorted(folder for folder in found if folder.is_dir())
 
 
