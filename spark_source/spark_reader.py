@@ -1,4 +1,4 @@
-"""Plans the shares of a query on the driver, and reads one of them in each task."""
+"""Plans the shares of a query on the driver, and reads some of them in each task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmq_store.escaping import LOG
 from spark_source.hidden_traceback import plain_errors
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.partition_reader import read_share
-from spark_source.planning.partitions import Share, reporting_shares, shares_of
+from spark_source.planning.partitions import Share, in_tasks, reporting_shares, shares_of
 from spark_source.planning.pinned_plan import QueryPlan
 from spark_source.planning.pushed_filters import PushFilters, narrowed
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
@@ -31,15 +31,15 @@ _FILTER_TEXT = 300  # characters: a filter may list thousands of values
 
 
 class LogPartition(InputPartition):
-    """A share of a query as a Spark partition."""
+    """Shares of a query as a Spark partition."""
 
-    def __init__(self, share: Share) -> None:
-        super().__init__(share)
-        self.share = share
+    def __init__(self, shares: tuple[Share, ...]) -> None:
+        super().__init__(shares)
+        self.shares = shares
 
 
 class RmqStoreReader(DataSourceReader):
-    """Plans the shares on the driver and reads one of them in each task."""
+    """Plans the shares on the driver and reads some of them in each task."""
 
     def __init__(self, plan: QueryPlan, schema: StructType) -> None:
         permissive = any(store.asked.mode == PERMISSIVE for store in plan.stores)
@@ -61,16 +61,19 @@ class RmqStoreReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Partitions with about equal numbers of selected bytes."""
         shares = [*shares_of(self.plan, self.columns), *reporting_shares(self.plan)]
-        return [LogPartition(share) for share in shares]
+        return [LogPartition(task) for task in in_tasks(self.plan, shares)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The batches of one share, in log order or queue after queue."""
+        """The batches of one share after the other, in log order or queue after queue."""
         # If the plan has no partition, Spark creates an empty one.
         if not isinstance(partition, LogPartition):
             return
         settle_reading_worker()
-        share, schema = partition.share, arrow_schema_for(self.spark_schema)
-        plan = self.plan.stores[share.store]
+        for share in partition.shares:
+            yield from self._read(share)
+
+    def _read(self, share: Share) -> Iterator[pa.RecordBatch]:
+        plan, schema = self.plan.stores[share.store], arrow_schema_for(self.spark_schema)
         with plain_errors(), plan.store.open() as store:
             damage = DamageHandler(store, plan.asked)
             batches = read_share(plan, share, store, self.columns, damage, log_order=False)

@@ -21,7 +21,13 @@ from rmq_store.tables.usage_damage import damage_row
 from spark_source.hidden_traceback import plain_errors
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.partition_reader import pieces_of_share, read_messages
-from spark_source.planning.partitions import Share, reported_errors, reporting_shares, shares_of
+from spark_source.planning.partitions import (
+    Share,
+    in_tasks,
+    reported_errors,
+    reporting_shares,
+    shares_of,
+)
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan, replaced
 from spark_source.spark_types import SPARK_TYPES, microseconds
 from spark_source.streaming.progress_rows import progress_rows
@@ -46,15 +52,11 @@ def table_schema(name: str) -> StructType:
 
 
 class TablePartition(InputPartition):
-    """A partition of a table: all rows of one store, those of a share of its messages, or given
-    rows."""
+    """A partition of a table: the rows of some stores, or of shares of their messages, or given rows."""
 
-    def __init__(
-        self, store: int, share: Share | None = None, rows: list[Row] | None = None
-    ) -> None:
-        super().__init__(store)
-        self.store = store
-        self.share = share
+    def __init__(self, shares: tuple[Share, ...] = (), rows: list[Row] | None = None) -> None:
+        super().__init__(shares)
+        self.shares = shares
         self.rows = rows
 
 
@@ -75,12 +77,12 @@ class TableReader(DataSourceReader):
 
     @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
-        """One partition per store; for `usage` and `damage`, which read messages, one per share."""
+        """Partitions of whole stores; for `usage` and `damage`, which read messages, of shares."""
         if self.table == PLAN:
-            return [TablePartition(0, rows=list(plan_rows(self.plan)))]
+            return [TablePartition(rows=list(plan_rows(self.plan)))]
         if self.table == STREAM:
             rows = [row for one in self.plan.stores[:1] for row in progress_rows(one.asked)]
-            return [TablePartition(0, rows=rows)]
+            return [TablePartition(rows=rows)]
         if self.table == DIFF:
             if len(self.plan.stores) != 2:
                 raise InvalidArgumentError(
@@ -88,14 +90,14 @@ class TableReader(DataSourceReader):
                     actual=f"{len(self.plan.stores)} stores",
                     advice='Give both: option("stores", \'{"master": "/data/a", "slave": "/data/b"}\')',
                 )
-            return [TablePartition(0)]
+            return [TablePartition((Share(0),))]
         if self.table == DAMAGE:
             shares = [*shares_of(self.plan, ("body",)), *reporting_shares(self.plan, verify=True)]
-            return [TablePartition(share.store, share) for share in shares]
-        if self.table == USAGE:
-            whole = replaced(self.plan, split_by=BY_QUEUE)
-            return [TablePartition(share.store, share) for share in shares_of(whole)]
-        return [TablePartition(number) for number in range(len(self.plan.stores))]
+        elif self.table == USAGE:
+            shares = shares_of(replaced(self.plan, split_by=BY_QUEUE))
+        else:
+            shares = [Share(number) for number in range(len(self.plan.stores))]
+        return [TablePartition(task) for task in in_tasks(self.plan, shares)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""
@@ -105,18 +107,21 @@ class TableReader(DataSourceReader):
         if partition.rows is not None:
             yield from self._batches(table.pieces_of_rows("", partition.rows))
             return
-        plan = self.plan.stores[partition.store]
-        with plain_errors(), plan.store.open() as store:
-            if self.table == DIFF:
-                with self.plan.stores[1].store.open() as other:
-                    rows = differences(store, other)
-                    yield from self._batches(table.pieces_of_rows(store.broker_name, rows))
-                return
-            yield from self._batches(
-                table.pieces(store, wanted=self.names)
-                if partition.share is None
-                else _of_share(table, plan, partition.share, store)
-            )
+        for share in partition.shares:
+            plan = self.plan.stores[share.store]
+            with plain_errors(), plan.store.open() as store:
+                yield from self._batches(self._pieces(table, plan, share, store))
+
+    def _pieces(
+        self, table: Table, plan: ReadPlan, share: Share, store: MessageStore
+    ) -> Iterator[pa.Table]:
+        if self.table == DIFF:
+            with self.plan.stores[1].store.open() as other:
+                yield from table.pieces_of_rows(store.broker_name, differences(store, other))
+        elif self.table in (USAGE, DAMAGE):
+            yield from _of_share(table, plan, share, store)
+        else:
+            yield from table.pieces(store, wanted=self.names)
 
     def _batches(self, pieces: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
         for piece in pieces:
@@ -163,7 +168,8 @@ def _to_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def plan_rows(plan: QueryPlan) -> Iterator[Row]:
     """The rows of the table `plan`."""
-    for number, share in enumerate(shares_of(plan)):
+    tasks = enumerate(in_tasks(plan, shares_of(plan)))
+    for number, share in ((number, share) for number, task in tasks for share in task):
         one = plan.stores[share.store]
         row = {
             "brokerName": one.store.broker_name,

@@ -34,14 +34,22 @@ HITS_PER_SHARE = 2_000
 BYTES_AN_ENTRY = 160
 """The weight in bytes of a message whose record is not read: its entry, and about its row."""
 
+OPENING_BYTES = 4 << 20
+"""The weight in bytes of opening a store, as spark.sql.files.openCostInBytes is that of a file."""
+PARALLEL_TASKS = 64
+"""Stores share tasks as long as about this number of tasks is left, which a cluster runs at a time; but"""
+_SMALL_STORES_A_TASK = 8
+"""of so many small stores, which are opened in the time that the start of a task takes, they always do."""
+_BYTES_A_RECORD = 1 << 10
+
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one task reads from store number `store`: a slice of the log, or some queue ranges.
+    """A part of what a query reads from store number `store`: a slice of the log, or some queue ranges.
 
     `in_turn`: read queue after queue, each in order; else all of them in log order. Or it has no
     message, and reports what is missing: what is `lost` already, or what `verify` finds in the part of the
-    log that it `verifies`.
+    log that it `verifies`. Without any of them it stands for all of the store, of which a table has rows.
     """
 
     store: int
@@ -55,6 +63,39 @@ class Share:
     def reports(self) -> bool:
         """Whether it reports what is missing, instead of messages."""
         return bool(self.lost) or self.verifies is not None
+
+    @property
+    def weight(self) -> int:
+        """About the bytes that it reads."""
+        if self.verifies is not None:
+            return self.verifies[1] - self.verifies[0]
+        if self.slice is not None:
+            return self.slice.selected_bytes
+        return sum(map(len, self.ranges or ())) * _BYTES_A_RECORD
+
+
+def in_tasks(plan: QueryPlan, shares: Sequence[Share]) -> list[tuple[Share, ...]]:
+    """The shares in their order, some together in one task: those of small stores, of which each takes less
+    time than the start of a task. Two shares of one store are in different tasks."""
+    asked = plan.stores[0].asked if plan.stores else None
+    if asked is None or asked.max_records_per_partition is not None:
+        return [(share,) for share in shares]
+    weights = [share.weight + OPENING_BYTES for share in shares]
+    most = min(
+        max(sum(weights) // PARALLEL_TASKS, _SMALL_STORES_A_TASK * OPENING_BYTES),
+        sum(weights) // asked.min_partitions,
+        asked.max_bytes_per_partition,
+    )
+    tasks: list[list[Share]] = []
+    filled = 0
+    for share, weight in zip(shares, weights, strict=True):
+        if tasks and tasks[-1][-1].store != share.store and filled + weight <= most:
+            tasks[-1].append(share)
+            filled += weight
+        else:
+            tasks.append([share])
+            filled = weight
+    return [tuple(task) for task in tasks]
 
 
 def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Share]:
@@ -86,12 +127,12 @@ def reporting_shares(plan: QueryPlan, *, verify: bool | None = None) -> list[Sha
     """
     shares: list[Share] = []
     for number, of_store in enumerate(plan.stores):
-        if of_store.limits is not None or of_store.nothing or not of_store.ranges:
+        verifies = of_store.asked.verify_queue if verify is None else verify
+        if of_store.nothing or not of_store.ranges or not (of_store.has_errors or verifies):
             continue
         with of_store.store.open() as store:
             opening = store.opening
             lost = tuple(opening.errors(opening.ends_in(of_store.ranges)))
-            verifies = of_store.asked.verify_queue if verify is None else verify
             parts = log_parts(store) if verifies else []
         shares += [Share(number, lost=lost)] if lost else []
         shares += [Share(number, verifies=part) for part in parts]

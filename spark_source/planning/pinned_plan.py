@@ -69,6 +69,7 @@ class ReadPlan:
     limits: Limits | None = None
     words: frozenset[str] | None = None
     nothing: bool = False  # the filters exclude everything
+    has_errors: bool = False  # opening the store saw something to be missing at the ends of queues
     is_wave: bool = False  # a job reads the rest of the selection by other plans
 
     @property
@@ -192,7 +193,8 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
         asked.storage_options,
         store.listing(),
     )
-    return ReadPlan(pinned, ranges, asked, limits)
+    has_errors = limits is None and store.opening.has_errors
+    return ReadPlan(pinned, ranges, asked, limits, has_errors=has_errors)
 
 
 def replaced(plan: QueryPlan, **changed: Any) -> QueryPlan:

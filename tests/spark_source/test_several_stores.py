@@ -16,7 +16,7 @@ import pytest
 from rmq_store.config.several_stores import names_of
 from rmq_store.errors import InvalidArgumentError, NotAStoreError, UnknownQueueError
 from spark_source.options.parse import parse_options
-from spark_source.planning.partitions import reporting_shares, shares_of
+from spark_source.planning.partitions import Share, in_tasks, reporting_shares, shares_of
 from spark_source.planning.pinned_plan import PinnedStore, pin, pin_all
 from tests.conftest import unpack, user_topic
 from tests.support.spark.reads import rows_of
@@ -192,6 +192,33 @@ def test_a_query_has_the_files_of_one_store_open_at_a_time(golden: Golden, tmp_p
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert {share.store for share in shares} == set(range(20))
+
+
+def tasks_of(many: Path, **options: str) -> list[list[int]]:
+    """The stores of the shares of each task."""
+    plan = pin_all(parse_options({"path": str(many / "broker-*"), **options}))
+    return [[share.store for share in task] for task in in_tasks(plan, shares_of(plan))]
+
+
+def test_small_stores_share_a_task(golden: Golden, tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"broker-{number:02}").symlink_to(golden(NAME).path)
+    every = list(range(20))
+    tasks = tasks_of(tmp_path)
+    assert len(tasks) < 10
+    assert [store for task in tasks for store in task] == every
+    assert len(tasks_of(tmp_path, minpartitions="15")) >= 15
+    alone = tasks_of(tmp_path, maxrecordsperpartition="100000")
+    assert alone == [[store] for store in every]
+    cut = tasks_of(tmp_path, maxbytesperpartition="100k")
+    assert all(len(set(task)) == len(task) for task in cut)
+    assert sorted({store for task in cut for store in task}) == every
+
+
+def test_shares_of_one_store_are_in_different_tasks(two: dict[str, str]) -> None:
+    plan = pin_all(parse_options({"stores": json.dumps(two)}))
+    shares = [Share(store, verifies=(at, at + 10)) for store in (0, 1) for at in (0, 10)]
+    assert [len(task) for task in in_tasks(plan, shares)] == [1, 2, 1]
 
 
 def test_a_task_unpickles_the_plan_of_its_store_alone(two: dict[str, str]) -> None:

@@ -271,7 +271,7 @@ def test_the_first_batch_of_a_partition_is_small(golden: Golden) -> None:
     reader = RmqStoreReader(
         pin_all(parse_options({"path": golden("clean-5.5.0").path})), spark_schema()
     )
-    first = next(iter(reader.read(LogPartition(Share(0, LogSlice(None, None, 0))))))
+    first = next(iter(reader.read(LogPartition((Share(0, LogSlice(None, None, 0)),)))))
     assert 0 < first.num_rows <= 256
 
 
