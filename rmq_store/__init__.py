@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rmq_store.errors import StoreError
-    from rmq_store.format.message import Message
     from rmq_store.format.queues import QueueId, QueueSlice
-    from rmq_store.format.record import Gap, Record
+    from rmq_store.format.record import Gap, Message, Record
     from rmq_store.format.topics import is_system_topic
     from rmq_store.reading.get_message import GetMessageResult, GetMessageStatus
     from rmq_store.snapshot.snapshot import StoreSnapshot
@@ -36,7 +35,7 @@ _HOME = {
     "Gap": "format.record",
     "GetMessageResult": "reading.get_message",
     "GetMessageStatus": "reading.get_message",
-    "Message": "format.message",
+    "Message": "format.record",
     "MessageStore": "store",
     "QueueId": "format.queues",
     "QueueSlice": "format.queues",

@@ -28,7 +28,7 @@ from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import rare_option, source_options
 from rmqstore_jobs.running.store_selection import plan_of
-from spark_source.options.secret import HidesSecrets
+from spark_source.options.parse import HidesSecrets
 from spark_source.planning.pinned_plan import ReadPlan
 
 if TYPE_CHECKING:

@@ -26,12 +26,11 @@ from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.files.journal import JournalError, refuse_uri
 from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.snapshot.log_slices import LogSlice
+from rmq_store.snapshot.ranges import LogSlice
 from rmq_store.text.binary_values import UTF8
 from rmq_store.text.bodies import TEXT
 from rmq_store.text.progress import Progress
-from rmqstore_jobs.exporting.export_files import FolderTarget
-from rmqstore_jobs.exporting.file_writers import TEXT_FORMATS
+from rmqstore_jobs.exporting.export_files import TEXT_FORMATS, ExportRead, FolderTarget
 from rmqstore_jobs.exporting.manifest import (
     DELTA,
     FORMATS,
@@ -42,7 +41,6 @@ from rmqstore_jobs.exporting.manifest import (
     Wave,
     without,
 )
-from rmqstore_jobs.exporting.wave_rows import ExportRead
 from rmqstore_jobs.running.failures import is_damage, mended, reason_of
 from rmqstore_jobs.running.job_command import (
     RANGES,
@@ -59,7 +57,7 @@ from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import rare_option, source_options
 from rmqstore_jobs.running.store_selection import pieces_in, plan_of
 from spark_source.options.definitions import DROPMALFORMED, PERMISSIVE
-from spark_source.options.secret import HidesSecrets, without_secrets
+from spark_source.options.parse import HidesSecrets, without_secrets
 from spark_source.options.value_parsers import LATEST
 from spark_source.planning.partitions import cut_into_slices
 

@@ -13,8 +13,8 @@ from rmq_store import MessageStore
 from rmq_store.errors import LogOffset, MissingFileError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import OnDamage, ReadHow
-from rmq_store.search.prefetch import offset_at_log
-from rmq_store.snapshot.log_slices import pieces_of
+from rmq_store.search.log_partitions import offset_at_log
+from rmq_store.snapshot.ranges import pieces_of
 from spark_source.planning.partitions import Share, reported_errors
 from spark_source.planning.pinned_plan import ReadPlan
 from spark_source.task_damage import DamageHandler

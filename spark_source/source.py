@@ -16,15 +16,15 @@ from pyspark.sql.types import StructType
 
 from rmq_store import StoreError
 from rmq_store.errors import DataLossError
-from spark_source.hidden_traceback import plain_errors, without_traceback
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import SourceOptions, parse_options
 from spark_source.planning.pinned_plan import QueryPlan, pin_all
 from spark_source.planning.selection import TopicWithoutQueueError
 from spark_source.spark_reader import RmqStoreReader
 from spark_source.spark_types import spark_schema
-from spark_source.streaming.failing_stream import FailingStream
+from spark_source.spark_words import plain_errors, without_traceback
 from spark_source.streaming.stream_options import as_batch, parse_stream_options
+from spark_source.streaming.stream_reader import FailingStream
 from spark_source.table_reader import TableReader, table_schema
 
 
@@ -99,7 +99,7 @@ class RmqStoreSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of rows into the store of `path`. Raises StoreError for what is wrong."""
         # Every Python process of Spark imports this module, and few of them write.
-        from spark_source.writing.batch_writer import RmqStoreWriter
+        from spark_source.writing.writers import RmqStoreWriter
 
         with plain_errors():
             return RmqStoreWriter(self.options, schema, overwrite)
@@ -122,7 +122,7 @@ class RmqStoreSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """A writer of the micro-batches of a query, each of them once."""
-        from spark_source.writing.stream_writer import RmqStoreStreamWriter
+        from spark_source.writing.writers import RmqStoreStreamWriter
 
         with plain_errors():
             return RmqStoreStreamWriter(self.options, schema, overwrite)

@@ -10,14 +10,13 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from rmq_store.escaping import LOG
-from spark_source.hidden_traceback import plain_errors
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import Share, in_tasks, reporting_shares, shares_of
 from spark_source.planning.pinned_plan import QueryPlan
 from spark_source.planning.pushed_filters import PushFilters, narrowed
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
-from spark_source.spark_words import settle_reading_worker
+from spark_source.spark_words import plain_errors, settle_reading_worker
 from spark_source.task_damage import DamageHandler
 
 _WARNED: deque[str] = deque(maxlen=1000)  # the last loads that were warned of

@@ -12,13 +12,12 @@ from pyspark.sql.types import StructField, StructType
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, StoreError
-from rmq_store.snapshot.log_slices import LogSlice
+from rmq_store.snapshot.ranges import LogSlice
 from rmq_store.tables import TABLES
 from rmq_store.tables.diff import differences
 from rmq_store.tables.plan import files_opened, log_files_between
+from rmq_store.tables.queues import damage_row
 from rmq_store.tables.table import TIMESTAMP, Row, Table
-from rmq_store.tables.usage_damage import damage_row
-from spark_source.hidden_traceback import plain_errors
 from spark_source.options.definitions import BY_QUEUE
 from spark_source.partition_reader import pieces_of_share, read_messages
 from spark_source.planning.partitions import (
@@ -30,6 +29,7 @@ from spark_source.planning.partitions import (
 )
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan, replaced
 from spark_source.spark_types import SPARK_TYPES, microseconds
+from spark_source.spark_words import plain_errors
 from spark_source.streaming.progress_rows import progress_rows
 
 USAGE, DAMAGE, DIFF, PLAN, STREAM = "usage", "damage", "diff", "plan", "stream"

@@ -10,7 +10,7 @@ from rmq_store import MessageStore
 from rmq_store.commitlog.other_store_at_path import IF_OTHER_STORE
 from rmq_store.errors import DataLossError, MissingFileError, StoreError
 from rmq_store.format.queues import QueueId
-from rmq_store.reading.damage_modes import DamageTaker
+from rmq_store.reading.query import DamageTaker
 from spark_source.options.definitions import FAILFAST
 from spark_source.options.parse import SourceOptions
 

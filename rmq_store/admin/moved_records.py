@@ -30,8 +30,7 @@ from rmq_store.system_topics.open_state import (
     kind_of,
     numbers_of_op,
 )
-from rmq_store.writing.accepted_rows import AcceptedRows, append_accepted
-from rmq_store.writing.store_writer import StoreWriter
+from rmq_store.writing.store_writer import AcceptedRows, StoreWriter, append_accepted
 
 NAMES_NOTHING = "namesNothing"
 

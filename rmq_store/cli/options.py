@@ -73,7 +73,7 @@ class StoreArgs:
         Raises InvalidArgumentError for a pattern that matches none, click.UsageError for an option that
         is for one store.
         """
-        from rmq_store.config.several_stores import expanded, names_of, without_repeats
+        from rmq_store.config.locate import expanded, names_of, without_repeats
 
         found = without_repeats([path for one in (self.store, *others) for path in expanded(one)])
         if len(found) == 1:

@@ -19,12 +19,13 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import entries_folders, refuse_entries
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError
-from rmq_store.files.checked_window import Window
 from rmq_store.files.segment_chain import SegmentChain
+from rmq_store.files.segment_writer import OpenFiles, SegmentWriter
 from rmq_store.files.segments import SegmentFile, list_segments
-from rmq_store.files.source import Sources
+from rmq_store.files.source import Sources, Window
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.byte_layout import (
+    BLANK_HEAD,
     BLANK_SIZE,
     HEAD_SIZE,
     MAGIC_BLANK,
@@ -411,3 +412,51 @@ def empty_files(log: CommitLog) -> list[Path]:
     last = max((segment.base for segment in log.chain.segments), default=-1)
     paths = (path for folder in log.chain.folders for path in Path(folder).glob("[0-9]" * 20))
     return sorted(path for path in paths if int(path.name) < last and not path.stat().st_size)
+
+
+_BYTES_AT_A_TIME = 4 << 20
+_ROWS_LOOKED_AT = 1 << 20
+
+
+class LogAppender:
+    """Appends whole records at `end`, the log offset after the last one."""
+
+    def __init__(self, files: OpenFiles, folders: Sequence[Path], file_size: int, end: int) -> None:
+        """New files alternate between `folders`, as with several paths of a commitlog."""
+        self._files = files
+        self._stream = SegmentWriter(
+            files, lambda base: folders[base // file_size % len(folders)], file_size
+        )
+        self._file_size = file_size
+        self.end = end
+
+    @property
+    def room(self) -> int:
+        """Bytes from the end of the log to the end of its current file."""
+        return self._file_size - self.end % self._file_size
+
+    def fitting(self, sizes: Ints, *, together: bool = False) -> int:
+        """How many of the next records fit into the current file, limited to a few megabytes.
+
+        A record fits if space for a blank record remains after it
+        (DefaultAppendMessageCallback#doAppend). `together`: all or none.
+        """
+        ends = np.cumsum(sizes[:_ROWS_LOOKED_AT])
+        fit = int(np.searchsorted(ends, self.room - BLANK_SIZE, side="right"))
+        if together:
+            return fit if fit == len(sizes) else 0
+        return min(fit, max(1, int(np.searchsorted(ends, _BYTES_AT_A_TIME, side="right"))))
+
+    def write(self, data: Bytes) -> None:
+        """Write whole records; the caller has checked that they fit."""
+        self._stream.write(self.end, data)
+        self.end += len(data)
+
+    def end_file(self) -> None:
+        """Write a blank record up to the end of the file; the log continues in the next file."""
+        left = self.room
+        blank = np.array([(left, MAGIC_BLANK)], dtype=BLANK_HEAD)
+        self._stream.write(self.end, blank.view(np.uint8))
+        self.end += left
+        # After this sync a crash can tear only the last file, and recovery cuts nowhere else.
+        self._files.sync()

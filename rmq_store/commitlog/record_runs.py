@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rmq_store import loops
-from rmq_store.files.checked_window import Window
+from rmq_store.files.source import Window
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.byte_layout import MAGIC_V1, MIN_RECORD_SIZE
 from rmq_store.loops import record_fields

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from rmq_store.commitlog.check_crcs import wrong_crc_rows
+from rmq_store.commitlog.headers import wrong_crc_rows
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders

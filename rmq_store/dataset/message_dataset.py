@@ -13,21 +13,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import TIMESTAMP, arrow_schema
-from rmq_store.dataset.excluded_by_filter import implied_values, named_columns, named_texts
-from rmq_store.dataset.lazy_dataset import Fragment, LazyDataset
+from rmq_store.dataset.lazy_dataset import (
+    Fragment,
+    LazyDataset,
+    implied_values,
+    named_columns,
+    named_texts,
+)
 from rmq_store.dataset.planned_slices import ProvenLimits, SlicePlanner
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.escaping import LOG
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import is_system_topic
-from rmq_store.index.items_of_messages import indexed_word
-from rmq_store.reading.damage_modes import PERMISSIVE, DamageMode, handler_of
-from rmq_store.reading.query import Query, ReadHow, number, several
+from rmq_store.index.index_writer import indexed_word
+from rmq_store.reading.query import (
+    PERMISSIVE,
+    DamageMode,
+    Query,
+    ReadHow,
+    handler_of,
+    number,
+    several,
+)
 from rmq_store.search.log_by_time import newest_time
 from rmq_store.search.log_partitions import joined, plan_partitions
 from rmq_store.search.plan_key_search import KeyPlan, plan_keys
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS, DamageInTime, Search, selected_slices
-from rmq_store.snapshot.log_slices import pieces_of
+from rmq_store.snapshot.ranges import pieces_of
 from rmq_store.store import MessageStore
 from rmq_store.text.times import NotATimeError, Time, fixed_range, parse_time
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import TIMESTAMP
-from rmq_store.dataset.excluded_by_filter import possible
+from rmq_store.dataset.lazy_dataset import possible
 from rmq_store.errors import StoreError
 from rmq_store.escaping import is_utf8
 from rmq_store.format.array_types import Ints

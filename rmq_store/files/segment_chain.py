@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from rmq_store.errors import FileOffset, MissingFileError, Place
-from rmq_store.files.checked_window import Window
 from rmq_store.files.cost import LOCAL, REMOTE
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.segments import (
@@ -23,7 +22,7 @@ from rmq_store.files.segments import (
     refuse_sizes,
     without_overlaps,
 )
-from rmq_store.files.source import Ranges, Source, Sources, fetch_all
+from rmq_store.files.source import Ranges, Source, Sources, Window, fetch_all
 from rmq_store.format.array_types import Bytes
 
 # Open files that a chain without a shared cache keeps: one pass along the log needs two.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 
 class SysFlag:
@@ -22,3 +22,13 @@ class SysFlag:
     COMPRESSION_LZ4: Final = 0x100
     COMPRESSION_ZSTD: Final = 0x200
     COMPRESSION_ZLIB: Final = 0x300
+
+
+def enters_queue(sys_flag: Any) -> Any:
+    """Whether a record, by its sysFlag, is neither prepared nor rolled back; or which of many are."""
+    return sys_flag & SysFlag.TRANSACTION_PREPARED == 0
+
+
+def enters_index(sys_flag: Any) -> Any:
+    """Whether a record is not rolled back, by its sysFlag; or which of many are (IndexService#buildIndex)."""
+    return sys_flag & SysFlag.TRANSACTION_MASK != SysFlag.TRANSACTION_ROLLBACK

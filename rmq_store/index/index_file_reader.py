@@ -20,9 +20,8 @@ import numpy.typing as npt
 
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import CorruptIndexError, IndexGeometryError
-from rmq_store.files.checked_window import Window
 from rmq_store.files.segments import LARGEST_FILE, SegmentFile, entries_of, size_of_file
-from rmq_store.files.source import Ranges, Sources
+from rmq_store.files.source import Ranges, Sources, Window
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.byte_layout import (
     DEFAULT_MAX_HASH_SLOTS,

@@ -13,7 +13,7 @@ from rmq_store.format.topics import is_group_of_broker
 from rmq_store.search.log_partitions import COUNTED
 from rmq_store.search.queue_selection import require_group, require_topic
 from rmq_store.store import MessageStore
-from rmq_store.tables.compute_lag import (
+from rmq_store.tables.groups import (
     ABOVE_MAX,
     LOST_ENTRIES,
     LOST_RECORDS,

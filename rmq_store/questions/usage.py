@@ -21,8 +21,8 @@ from rmq_store.questions.answer_by_shares import OnProgress, ignore
 from rmq_store.search.log_by_time import log_offsets_since, times_in_order
 from rmq_store.search.log_partitions import bytes_between, offset_steps
 from rmq_store.store import MessageStore
+from rmq_store.tables.queues import usage_row, usage_rows
 from rmq_store.tables.table import Row, all_ranges
-from rmq_store.tables.usage_damage import usage_row, usage_rows
 from rmq_store.text.times import DAY_MS
 
 _ENTRIES_AT_ONCE = 1 << 16

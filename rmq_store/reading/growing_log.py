@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.next_intact_record import next_start
 from rmq_store.commitlog.other_store_at_path import IF_OTHER_STORE, MARK_BYTES, Mark, refuse_other
-from rmq_store.commitlog.walk import last_from
+from rmq_store.commitlog.walk import last_from, next_start
 from rmq_store.errors import DataLossError, LogCutError, LogOffset, StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.queues import QueueId

@@ -15,8 +15,8 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.misnamed_files import refuse_unsure_files
-from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.commitlog.record_runs import follow
+from rmq_store.commitlog.walk import intact_records_behind
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import batch_topics, declared_topics
@@ -24,7 +24,7 @@ from rmq_store.consumequeue.entries_after_log import entries_after
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_write
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.files.changes import Change
-from rmq_store.files.checked_window import Window
+from rmq_store.files.source import Window
 from rmq_store.format.array_types import Bytes, Mask
 from rmq_store.format.byte_layout import (
     BATCH_CONSUMEQUEUE_DIR,
@@ -36,7 +36,7 @@ from rmq_store.format.byte_layout import (
     INDEX_DIR,
     MAGIC_BLANK,
 )
-from rmq_store.format.crc import crc32
+from rmq_store.format.hashes import crc32
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import SCHEDULE_TOPIC
@@ -45,10 +45,8 @@ from rmq_store.loops.record_fields import FAULTS
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.lock_file import was_closed
 from rmq_store.recovery.as_broker_queues import BrokerBatchQueue, BrokerQueue, load_files
-from rmq_store.recovery.change_list import ChangeList
-from rmq_store.recovery.report import RecoveryReport, note_left_out
-from rmq_store.recovery.strict_index import index_geometry, last_index_writer
-from rmq_store.recovery.strict_log_end import TIMESTAMP_SLACK_MS
+from rmq_store.recovery.report import ChangeList, RecoveryReport, note_left_out
+from rmq_store.recovery.strict_log_end import TIMESTAMP_SLACK_MS, index_geometry, last_index_writer
 from rmq_store.snapshot.file_sizes import queue_sizes, refuse_unknown_size
 
 _MOST_FILES = 10  # commitLogRecoverMaxNum, from 5.4.0 on

@@ -18,7 +18,7 @@ from rmq_store.errors import DataLossError, UnrecoverableStoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import segment_name
 from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY
-from rmq_store.recovery.change_list import ChangeList
+from rmq_store.recovery.report import ChangeList
 
 _FILES_SCANNED = 3  # ConsumeQueue#recover
 _LARGEST_OFFSET = 2**55  # a larger queueOffset is damage and has no valid file name

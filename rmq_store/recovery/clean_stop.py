@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.next_intact_record import page_rest
+from rmq_store.commitlog.walk import page_rest
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptIndexError, IndexGeometryError, LogOffset, UncleanStoreError

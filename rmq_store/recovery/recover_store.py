@@ -19,8 +19,7 @@ from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.markers.lock_file import StoreLock, refuse_locked, remove_abort
 from rmq_store.recovery.as_broker import BrokerRecovery
-from rmq_store.recovery.change_list import ChangeList
-from rmq_store.recovery.report import RecoveryReport
+from rmq_store.recovery.report import ChangeList, RecoveryReport
 from rmq_store.recovery.strict_recovery import StrictRecovery
 
 MODES = ("strict", "broker")

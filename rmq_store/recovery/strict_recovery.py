@@ -10,14 +10,13 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog, empty_files
 from rmq_store.commitlog.misnamed_files import refuse_unsure_files
-from rmq_store.commitlog.next_intact_record import intact_records_behind
+from rmq_store.commitlog.walk import intact_records_behind
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.consumequeue.entries_after_log import entries_after, entries_inside, line_of_lost_end
-from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_write
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, LastLives, entries_to_write
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.consumequeue.queue_lives import LastLives
 from rmq_store.errors import InvalidArgumentError, LogOffset, UnrecoverableStoreError, spoken
 from rmq_store.files.changes import Change, cut
 from rmq_store.files.safe_paths import is_plain_name
@@ -29,13 +28,15 @@ from rmq_store.format.topics import is_system_topic
 from rmq_store.index.index_writer import IndexWriter
 from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.markers.lock_file import was_closed, write_abort
-from rmq_store.recovery.change_list import ChangeList
 from rmq_store.recovery.clean_stop import why_unclean
-from rmq_store.recovery.database_queues import DatabaseQueues
-from rmq_store.recovery.report import RecoveryReport
-from rmq_store.recovery.strict_index import IndexRecovery, last_index_writer
-from rmq_store.recovery.strict_log_end import LogWalk, careful_start
-from rmq_store.recovery.strict_queues import LookFurther, QueueRecovery
+from rmq_store.recovery.report import ChangeList, RecoveryReport
+from rmq_store.recovery.strict_log_end import (
+    IndexRecovery,
+    LogWalk,
+    careful_start,
+    last_index_writer,
+)
+from rmq_store.recovery.strict_queues import DatabaseQueues, LookFurther, QueueRecovery
 from rmq_store.snapshot.file_sizes import (
     is_cut_short,
     queue_sizes,

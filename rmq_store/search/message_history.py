@@ -14,25 +14,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.errors import StoreError
-from rmq_store.format.message import Message
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.format.retry_topics import (
+from rmq_store.format.record import Message
+from rmq_store.format.sys_flag import SysFlag
+from rmq_store.format.topics import (
     DLQ_ORIGIN_TOPIC,
+    DLQ_PREFIX,
     FIRST_POP,
+    GIVEN_UP_TOPIC,
+    OP_TOPICS,
     REAL_TOPIC,
+    RETRY_PREFIX,
     RETRY_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
     dead_letter_of,
     retry_of,
     times_given,
-)
-from rmq_store.format.sys_flag import SysFlag
-from rmq_store.format.topics import (
-    DLQ_PREFIX,
-    GIVEN_UP_TOPIC,
-    OP_TOPICS,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
 )
 from rmq_store.store import MessageStore
 from rmq_store.text.json_keys import camel_case

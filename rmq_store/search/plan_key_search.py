@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.index.items_of_messages import indexed_word
+from rmq_store.index.index_writer import indexed_word
 from rmq_store.search.log_partitions import joined
-from rmq_store.snapshot.log_slices import LogSlice, pieces_of
+from rmq_store.snapshot.ranges import LogSlice, pieces_of
 from rmq_store.store import MessageStore
 
 MOST_HITS = 100_000

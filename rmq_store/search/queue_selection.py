@@ -14,13 +14,13 @@ from rmq_store.config.json_files import read_config
 from rmq_store.errors import InvalidArgumentError, StoreError, UnknownQueueError, nearest
 from rmq_store.format.array_types import Mask
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.format.retry_topics import retry_of
 from rmq_store.format.topics import (
     DLQ_PREFIX,
     LMQ_PREFIX,
     RETRY_PREFIX,
     is_group_of_broker,
     is_system_topic,
+    retry_of,
 )
 from rmq_store.store import MessageStore
 

@@ -18,8 +18,14 @@ from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
 from rmq_store.escaping import LOG
 from rmq_store.format.queues import QueueId
-from rmq_store.format.retry_topics import KnownNames
-from rmq_store.format.topics import DLQ_PREFIX, LMQ_PREFIX, OP_TOPICS, RETRY_PREFIX, is_system_topic
+from rmq_store.format.topics import (
+    DLQ_PREFIX,
+    LMQ_PREFIX,
+    OP_TOPICS,
+    RETRY_PREFIX,
+    KnownNames,
+    is_system_topic,
+)
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
 _ANY_NUMBER = 1 << 31  # of queues

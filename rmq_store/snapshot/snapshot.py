@@ -17,9 +17,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.next_intact_record import intact_records_behind
 from rmq_store.commitlog.other_store_at_path import Mark
-from rmq_store.commitlog.walk import last_from
+from rmq_store.commitlog.walk import intact_records_behind, last_from
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
@@ -27,7 +26,7 @@ from rmq_store.files.parallel import side_by_side
 from rmq_store.format.queue_entries import FILLER_SIZE, Entries, concat_entries
 from rmq_store.format.queues import QueueId
 from rmq_store.markers.lock_file import was_closed
-from rmq_store.snapshot.queue_range import EMPTY_QUEUE, ListedQueue, QueueState
+from rmq_store.snapshot.ranges import EMPTY_QUEUE, ListedQueue, QueueState
 from rmq_store.snapshot.undispatched_records import end_offset, find_undispatched
 
 _T = TypeVar("_T")

@@ -27,7 +27,7 @@ from rmq_store.format.byte_layout import MIN_RECORD_SIZE
 from rmq_store.format.queue_entries import Entries, concat_entries
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
-from rmq_store.snapshot.queue_range import ListedQueue
+from rmq_store.snapshot.ranges import ListedQueue
 
 MOST_UNDISPATCHED = 30_000_000
 """Maximum number of undispatched records in memory, at about 40 bytes each."""

@@ -23,7 +23,7 @@ from rmq_store.reading.query import OnDamage
 from rmq_store.sql.libraries import SqlError, require_duckdb
 from rmq_store.store import MessageStore
 from rmq_store.tables import TABLES_OF_A_STORE
-from rmq_store.tables.table_dataset import TableDataset
+from rmq_store.tables.table import TableDataset
 from rmq_store.text.binary_values import decoded
 
 MESSAGES, RAW_MESSAGES = "messages", "rawMessages"

@@ -38,8 +38,15 @@ from rmq_store.reading.query import OnDamage
 from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
 from rmq_store.search.log_by_time import newest_time
 from rmq_store.store import MessageStore
-from rmq_store.system_topics.copies_by_uniq_key import Copy, copies_with
-from rmq_store.system_topics.system_topic_rows import ORIGIN, PLACE, Row, all_of, rows_of
+from rmq_store.system_topics.system_topic_rows import (
+    ORIGIN,
+    PLACE,
+    Copy,
+    Row,
+    all_of,
+    copies_with,
+    rows_of,
+)
 
 LEVEL, TIMER = "level", "timer"
 WAITING, OVERDUE, DELIVERED = "waiting", "overdue", "delivered"

@@ -20,8 +20,8 @@ from rmq_store.config.consumer_offsets import (
 )
 from rmq_store.errors import StoreError
 from rmq_store.format.byte_layout import TIMER_CHECK
+from rmq_store.format.hashes import java_string_hash
 from rmq_store.format.queues import QueueId
-from rmq_store.format.tag_key_hashes import java_string_hash
 from rmq_store.format.topics import (
     HALF_TOPIC,
     OP_TOPIC,

@@ -24,8 +24,8 @@ from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.commitlog.walk import walk
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_offsets
 from rmq_store.errors import CorruptConfigError
-from rmq_store.format.enters_queue import enters_queue
 from rmq_store.format.queues import QueueId
+from rmq_store.format.sys_flag import enters_queue
 from rmq_store.format.topics import (
     OP_TOPICS,
     REVIVE_GROUP,

@@ -22,10 +22,11 @@ from rmq_store.format.topics import GIVEN_UP_TOPIC, OP_TOPICS, SCHEDULE_TOPIC, T
 from rmq_store.reading.query import OnDamage
 from rmq_store.search.log_by_time import newest_time
 from rmq_store.store import MessageStore
-from rmq_store.system_topics.copies_by_uniq_key import Copy, copies_with
 from rmq_store.system_topics.system_topic_rows import (
+    Copy,
     Row,
     all_of,
+    copies_with,
     is_whole,
     property_of,
     rows_of,

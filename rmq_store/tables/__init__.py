@@ -9,16 +9,13 @@ import pyarrow as pa
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore
-from rmq_store.tables.checkpoint_config import CHECKPOINT_TABLE, CONFIG
 from rmq_store.tables.diff import DIFF
-from rmq_store.tables.files_index import FILES, INDEX
-from rmq_store.tables.groups_offsets import GROUPS, OFFSETS
+from rmq_store.tables.files import CHECKPOINT_TABLE, CONFIG, FILES, INDEX
+from rmq_store.tables.groups import GROUPS, OFFSETS
 from rmq_store.tables.plan import PLAN, STREAM
-from rmq_store.tables.retries_traces import DEAD_LETTERS, RETRIES, TRACES
-from rmq_store.tables.scheduled_transactions import SCHEDULED, TRANSACTIONS
+from rmq_store.tables.queues import DAMAGE, QUEUES, TOPICS, USAGE
+from rmq_store.tables.system_topics import DEAD_LETTERS, RETRIES, SCHEDULED, TRACES, TRANSACTIONS
 from rmq_store.tables.table import Table as Table
-from rmq_store.tables.topics_queues import QUEUES, TOPICS
-from rmq_store.tables.usage_damage import DAMAGE, USAGE
 
 TABLES: Mapping[str, Table] = {
     table.name: table

@@ -16,8 +16,8 @@ from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.search.log_partitions import offset_steps
 from rmq_store.store import MessageStore
-from rmq_store.tables.checkpoint_config import config_rows
-from rmq_store.tables.groups_offsets import OFFSETS
+from rmq_store.tables.files import config_rows
+from rmq_store.tables.groups import OFFSETS
 from rmq_store.tables.table import LONG, TEXT, Row, Table, columns
 from rmq_store.text.sizes import counted, size
 

@@ -12,8 +12,7 @@ import pytest
 
 if TYPE_CHECKING:
     from rmq_store.testing.live_broker.harness import Broker
-    from rmq_store.testing.store_checks import StoreChecks
-    from rmq_store.testing.store_factory import StoreFactory
+    from rmq_store.testing.store_checks import StoreChecks, StoreFactory
 
 NEWEST = "5.5.0"
 
@@ -37,7 +36,7 @@ class LiveBroker(Protocol):
 @pytest.fixture
 def rmq_store_factory(tmp_path: Path) -> StoreFactory:
     """Make stores of messages that are given as dicts: `rmq_store_factory([{"topic": ...}])`."""
-    from rmq_store.testing.store_factory import StoreFactory
+    from rmq_store.testing.store_checks import StoreFactory
 
     return StoreFactory(tmp_path)
 

@@ -16,7 +16,6 @@ from rmq_store.files.source import Sources
 from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR, INDEX_HEADER, INDEX_ITEM
 from rmq_store.format.releases import dialect
-from rmq_store.index.check_item_chains import CheckedItems, check_file
 from rmq_store.index.index_file_reader import (
     FILES_MAPPED,
     Geometry,
@@ -26,7 +25,7 @@ from rmq_store.index.index_file_reader import (
     open_index_file,
     open_index_files,
 )
-from rmq_store.index.items_of_messages import index_items, tag_items
+from rmq_store.index.index_writer import index_items, tag_items
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.lock_file import was_closed
 from rmq_store.store import MessageStore
@@ -35,8 +34,10 @@ from rmq_store.text.times import shown_time
 from rmq_store.verify.findings import Finding, Findings, Severity, a_note, a_warning
 from rmq_store.verify.index_structure import (
     FALSE_ITEM,
+    CheckedItems,
     Wrong,
     being_written,
+    check_file,
     damage_of,
     header_damage,
     header_finding,

@@ -19,9 +19,9 @@ from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
-from rmq_store.reading.check_entries import NOT_OF_QUEUE, OTHER_OFFSET
-from rmq_store.snapshot.queue_range import QueueState
+from rmq_store.reading.slice_entries import NOT_OF_QUEUE, OTHER_OFFSET
 from rmq_store.snapshot.queue_view import QueueView
+from rmq_store.snapshot.ranges import QueueState
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
 from rmq_store.verify.compare_records import RecordComparison

@@ -20,16 +20,17 @@ from rmq_store.arrow.decoded_records import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import empty_files
 from rmq_store.commitlog.misnamed_files import MisnamedFile, misnamed_files
-from rmq_store.commitlog.next_intact_record import page_rest
 from rmq_store.commitlog.record_or_gap import Extent, SoundRun
-from rmq_store.commitlog.walk import end_now, walk
+from rmq_store.commitlog.walk import end_now, page_rest, walk
 from rmq_store.config.dledger import DATA, dledger_folders, members_in
 from rmq_store.config.rocksdb import rocksdb_queues
-from rmq_store.errors import AccessError, InvalidArgumentError, StoreError
-from rmq_store.format.array_types import Bytes
+from rmq_store.errors import AccessError, BodyError, InvalidArgumentError, StoreError
+from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR, RECORD_HEAD
+from rmq_store.format.compression import begin_compressed, decompress
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
+from rmq_store.format.sys_flag import SysFlag
 from rmq_store.index.index_file_reader import list_index_files, open_index_files
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.as_broker_queues import refused_files
@@ -61,7 +62,6 @@ from rmq_store.verify.findings import (
     an_error,
 )
 from rmq_store.verify.index_against_log import IndexHealth, IndexPart, check_files
-from rmq_store.verify.marked_bodies import unopened_bodies
 from rmq_store.verify.queues_against_log import (
     ListedCheck,
     QueueTally,
@@ -675,3 +675,33 @@ def count_of_problems(report: VerifyReport) -> str:
         counted(counts[severity.value], severity.value) for severity in reversed(list(Severity))
     )
     return f"{found} found ({each})"
+
+
+# Bodies that are marked as compressed and that no client opens: its consumer stops there.
+#
+# A broker that puts a half message back, after it asked the producer, leaves the mark on an opened body.
+
+
+_FRONT = 4  # bytes that show a compression
+
+
+def unopened_bodies(headers: Headers, *, whole: bool) -> Ints:
+    """The rows of marked bodies that do not begin as their compression, or that do not open if `whole`."""
+    rows: Ints = np.flatnonzero((headers.sys_flag & SysFlag.COMPRESSED) != 0)
+    if whole:
+        return np.array([row for row in rows.tolist() if not _opens(headers, row)], np.int64)
+    # After the body is the topic, so that a short body has bytes behind it.
+    at = headers.body_at[rows, np.newaxis] + np.arange(_FRONT)
+    fronts = headers.window[np.minimum(at, len(headers.window) - 1)]
+    begins = begin_compressed(fronts, headers.sys_flag[rows]) & (headers.body_length[rows] > 1)
+    unopened: Ints = rows[~begins]
+    return unopened
+
+
+def _opens(headers: Headers, row: int) -> bool:
+    at, length = int(headers.body_at[row]), int(headers.body_length[row])
+    try:
+        decompress(headers.window[at : at + length].tobytes(), int(headers.sys_flag[row]))
+    except BodyError:
+        return False
+    return True

@@ -27,12 +27,11 @@ from rmq_store.format.byte_layout import (
     V6_EXTRA,
     Property,
 )
-from rmq_store.format.enters_queue import enters_queue
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
-from rmq_store.format.sys_flag import SysFlag
+from rmq_store.format.sys_flag import SysFlag, enters_queue
 from rmq_store.format.topics import SCHEDULE_TOPIC
-from rmq_store.index.items_of_messages import items_of
+from rmq_store.index.index_writer import items_of
 
 _NAMES_OF_QUEUES = (Property.INNER_MULTI_DISPATCH, Property.INNER_MULTI_QUEUE_OFFSET)
 

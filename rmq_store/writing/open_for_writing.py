@@ -9,7 +9,7 @@ from typing import Any
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.misnamed_files import refuse_unsure_files
-from rmq_store.commitlog.next_intact_record import page_rest
+from rmq_store.commitlog.walk import page_rest
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig, paths_in
 from rmq_store.config.locate import (
     commitlog_folders,

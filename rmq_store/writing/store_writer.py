@@ -6,14 +6,15 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import fields
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
+from rmq_store.arrow.encoding.batch_to_records import batch_of, is_copied, store_host_of
 from rmq_store.arrow.encoding.checks import of_one_message
-from rmq_store.arrow.encoding.message_to_batch import batch_of, is_copied, store_host_of
-from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.log_writer import LogAppender
+from rmq_store.commitlog.log import CommitLog, LogAppender
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import update_topics
 from rmq_store.consumequeue.queue_folders import QueueFolders
@@ -27,10 +28,8 @@ from rmq_store.escaping import LOG
 from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import CHECKPOINT_FILE
-from rmq_store.format.message import Message
-from rmq_store.format.message_id import message_id
 from rmq_store.format.queues import QueueId
-from rmq_store.format.record import Record
+from rmq_store.format.record import Message, Record, message_id
 from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.markers.lock_file import remove_abort, write_abort
 from rmq_store.recovery.report import RecoveryReport
@@ -39,14 +38,13 @@ from rmq_store.writing.append_messages import (
     AppendResult,
     QueueCounters,
     RecordAppender,
+    TimesBack,
     nothing_appended,
 )
-from rmq_store.writing.dispatcher import Dispatcher
+from rmq_store.writing.dispatcher import RETRIES, Dispatcher, Reput
 from rmq_store.writing.encoded_records import EncodedRecords
 from rmq_store.writing.flush import Flusher, GroupCommit, WrittenSoFar
 from rmq_store.writing.open_for_writing import WritableStore, make_store, open_store
-from rmq_store.writing.reput import RETRIES, Reput
-from rmq_store.writing.times_back import TimesBack
 
 
 class StoreWriter:
@@ -478,3 +476,47 @@ class StoreWriter:
 
     def __repr__(self) -> str:
         return f"StoreWriter({str(self.path)!r}, release={str(self.dialect)!r})"
+
+
+Refusal = InvalidArgumentError | InvalidMessageError
+
+
+class AcceptedRows(NamedTuple):
+    """The numbers of the rows that were appended, their places, and each refused row with the reason."""
+
+    rows: Ints
+    places: AppendResult
+    refused: list[tuple[int, Refusal]]
+
+
+def append_accepted(store: StoreWriter, batch: pa.RecordBatch) -> AcceptedRows:
+    """Append the rows of a store that `store` accepts, in order."""
+    parts = [nothing_appended()]
+    refused = list(
+        refused_rows(batch, lambda part: parts.append(store.append_batch(part, copied=True)))
+    )
+    rows = np.setdiff1d(np.arange(batch.num_rows), [row for row, _ in refused])
+    columns = ([getattr(part, name.name) for part in parts] for name in fields(AppendResult))
+    return AcceptedRows(rows, AppendResult(*map(np.concatenate, columns)), refused)
+
+
+def refused_rows(
+    batch: pa.RecordBatch, take: Callable[[pa.RecordBatch], Any]
+) -> Iterator[tuple[int, Refusal]]:
+    """Pass all rows to `take`, in order. Yields each refused row with the reason.
+
+    `take` refuses a whole batch if one message is invalid, before it writes a byte. So the batch is
+    halved until the message is alone.
+    """
+    if batch.num_rows == 0:
+        return
+    try:
+        take(batch)
+    except (InvalidArgumentError, InvalidMessageError) as error:
+        if batch.num_rows == 1:
+            yield 0, error
+            return
+        middle = batch.num_rows // 2
+        yield from refused_rows(batch.slice(0, middle), take)
+        for row, why in refused_rows(batch.slice(middle), take):
+            yield middle + row, why

@@ -4,33 +4,181 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 
 from rmq_store import MessageStore
+from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
 from rmq_store.errors import StoreError
 from rmq_store.files.durable_files import sync_file
-from rmq_store.format.queues import QueueId
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.questions.answer_by_shares import OnProgress, ask
 from rmq_store.reading.slice_reader import ranges_of_slices
-from rmqstore_jobs.exporting.file_writers import FileWriter, OpenWriter, writer_of
-from rmqstore_jobs.exporting.manifest import ExportedFile, LeftOut, Manifest, Wave
-from rmqstore_jobs.exporting.wave_rows import DAY, TOPIC, ExportRead
+from rmq_store.text.binary_values import UTF8, as_text
+from rmq_store.text.bodies import marked
+from rmq_store.text.lines import BASE64_SUFFIX, BODY, json_lines, text_columns
+from rmqstore_jobs.exporting.manifest import (
+    CSV,
+    JSONL,
+    PARQUET,
+    ExportedFile,
+    LeftOut,
+    Manifest,
+    Wave,
+)
 from rmqstore_jobs.running.provenance import sum_of
 from rmqstore_jobs.running.spark_engine import engine_of
-from spark_source.planning.partitions import Share
-from spark_source.planning.pinned_plan import ReadPlan
+from spark_source.options.definitions import BY_LOG, CORRUPT, PERMISSIVE
+from spark_source.partition_reader import read_share
+from spark_source.planning.partitions import Share, reporting_shares, shares_of
+from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
 from spark_source.task_damage import DamageHandler
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+TOPIC, DAY = "topic", "day"
+_NEEDED = ("topic", "storeTimestamp", "commitLogOffset")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRead:
+    """The rows of a wave. In mode PERMISSIVE, rows about damage are described by `corruptRecord`."""
+
+    plan: ReadPlan
+    columns: tuple[str, ...]
+    verifies: bool
+
+    @classmethod
+    def of(cls, plan: ReadPlan, pieces: Sequence[QueueSlice], *, is_first: bool) -> ExportRead:
+        """The rows of `pieces`, with the columns that a target needs. verifyQueue verifies the whole log,
+        with the first wave."""
+        names = plan.asked.columns or DEFAULT_NAMES
+        needed = (*_NEEDED, CORRUPT) if plan.asked.mode == PERMISSIVE else _NEEDED
+        columns = (*names, *(name for name in needed if name not in names))
+        asked = replace(plan.asked, split_by=BY_LOG)
+        wave = replace(plan, ranges=tuple(pieces), asked=asked, is_wave=True)
+        return cls(wave, columns, is_first and asked.verify_queue)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the batches: the columns, and the day."""
+        fields = list(arrow_schema(self.columns))
+        if self.plan.asked.mode == PERMISSIVE:
+            fields = [field.with_nullable(True) for field in fields]
+        return pa.schema([*fields, pa.field(DAY, pa.date32())])
+
+    def shares(self) -> list[tuple[int, Share]]:
+        """The shares with their numbers, and those that report what is missing."""
+        plan = QueryPlan((self.plan,))
+        shares = shares_of(plan, self.columns)
+        return list(enumerate((*shares, *reporting_shares(plan, verify=self.verifies))))
+
+    def batches(
+        self, store: MessageStore, share: Share, damage: DamageHandler
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a share in log order. The day is that of storeTimestamp, in UTC."""
+        for batch in read_share(self.plan, share, store, self.columns, damage):
+            day = pc.floor_temporal(batch["storeTimestamp"], unit="day").cast(pa.date32())
+            yield pa.RecordBatch.from_arrays([*batch.columns, day], schema=self.schema)
+
+
+class FileWriter(Protocol):
+    """A file that is being written."""
+
+    def write_table(self, table: pa.Table) -> None:
+        """Add rows."""
+
+    def close(self) -> None:
+        """Complete the file."""
+
+
+OpenWriter = Callable[[Path, pa.Schema], FileWriter]
+
+
+class _CsvFile:
+    """CSV with a header. What CSV has no type for is text (`text_columns`).
+
+    Bodies are base64; with a `charset` text of it, or `base64:...` where they are not of it.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, charset: str | None = None) -> None:
+        self._charset = charset
+        empty = self._columns(pa.RecordBatch.from_pylist([], schema=schema))
+        self._writer = pa_csv.CSVWriter(path, empty.schema)
+
+    def _columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        at = batch.schema.get_field_index(BODY)
+        if self._charset is not None and at >= 0:
+            batch = batch.set_column(at, BODY, marked(batch.column(at), self._charset))
+        return text_columns(batch)
+
+    def write_table(self, table: pa.Table) -> None:
+        for batch in table.to_batches():
+            self._writer.write_batch(self._columns(batch))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _TextParquetFile:
+    """Parquet whose bodies are text of a charset; others are null, and base64 in a column of their own."""
+
+    def __init__(self, path: Path, schema: pa.Schema, charset: str) -> None:
+        self._charset = charset
+        self._writer = pq.ParquetWriter(path, self._columns(schema.empty_table()).schema)
+
+    def _columns(self, table: pa.Table) -> pa.Table:
+        at = table.schema.get_field_index(BODY)
+        if at < 0:
+            return table
+        body = table.column(at).combine_chunks()
+        text, encoded = as_text(body, self._charset)
+        encoded = pa.nulls(len(body), pa.string()) if encoded is None else encoded
+        return table.set_column(at, BODY, text).add_column(at + 1, BODY + BASE64_SUFFIX, encoded)
+
+    def write_table(self, table: pa.Table) -> None:
+        self._writer.write_table(self._columns(table))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _JsonLinesFile:
+    """A line of JSON for each message, as `rmqstore cat --json` prints it."""
+
+    def __init__(self, path: Path, schema: pa.Schema, charset: str | None = None) -> None:
+        self._file, self._charset = path.open("wb"), charset or UTF8
+
+    def write_table(self, table: pa.Table) -> None:
+        for batch in table.to_batches():
+            self._file.write(json_lines(batch, self._charset))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+TEXT_FORMATS = (CSV, JSONL)
+"""Those whose bodies have a charset."""
+
+
+def writer_of(format: str, charset: str | None) -> OpenWriter:
+    """What opens a file of a format. A file's name ends in its format. `charset`: of bodies as text."""
+    if format == PARQUET:
+        return partial(_TextParquetFile, charset=charset) if charset else pq.ParquetWriter
+    return partial(_CsvFile if format == CSV else _JsonLinesFile, charset=charset)
+
 
 _ROW_GROUP_BYTES = 32 << 20
 _WAITING_BYTES = 256 << 20

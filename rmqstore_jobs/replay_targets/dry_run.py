@@ -28,9 +28,8 @@ from rmq_store.format.releases import Dialect, dialect
 from rmq_store.questions.answer_by_shares import ask
 from rmq_store.system_topics.open_state import OpenState
 from rmq_store.text.progress import Progress
-from rmq_store.writing.accepted_rows import Refusal, refused_rows
-from rmqstore_jobs.replay_targets.replay_call import ReplayCall
-from rmqstore_jobs.replay_targets.wave_reader import to_append
+from rmq_store.writing.store_writer import Refusal, refused_rows
+from rmqstore_jobs.replay_targets.replay_call import ReplayCall, to_append
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX, property_map
 from rmqstore_jobs.replaying.plan import left_of, refuse_to_mix, state_of_source
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun

@@ -12,8 +12,15 @@ from typing import Any
 
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.byte_layout import CRC_PROPERTY, KEY_SEPARATOR, Property
-from rmqstore_jobs.replay_targets.broker_access import ACCESS_KEY, SECRET_KEY, BrokerAccess
-from rmqstore_jobs.replay_targets.retrying_sender import Denied, RefusedMessage, Row, Unreachable
+from rmqstore_jobs.replay_targets.retrying_sender import (
+    ACCESS_KEY,
+    SECRET_KEY,
+    BrokerAccess,
+    Denied,
+    RefusedMessage,
+    Row,
+    Unreachable,
+)
 
 MESSAGE_GROUP_LIMIT = 64  # characters; ProxyConfig#maxMessageGroupSize
 REQUEST_SECONDS = 10

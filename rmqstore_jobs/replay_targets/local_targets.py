@@ -10,47 +10,199 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from rmq_store import MessageStore
 from rmq_store.admin.moved_records import MovedRecords
+from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.errors import StoreError
+from rmq_store.errors import ForeignLogError, StoreError, StoreLockedError
 from rmq_store.escaping import LOG
-from rmq_store.files.journal import has_content
-from rmq_store.format.queues import QueueId
-from rmq_store.snapshot.log_slices import LogSlice
+from rmq_store.files.durable_files import sync_file, sync_folder
+from rmq_store.files.journal import JournalError, has_content
+from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.topics import OP_TOPICS
+from rmq_store.questions.answer_by_shares import ask
+from rmq_store.snapshot.ranges import LogSlice
 from rmq_store.system_topics.open_state import HalfName
+from rmq_store.system_topics.system_topic_rows import property_of, whole_numbers
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
-from rmq_store.writing.accepted_rows import Refusal
 from rmq_store.writing.open_for_writing import with_log_of_its_own
-from rmqstore_jobs.replay_targets.replay_call import ReplayCall
-from rmqstore_jobs.replay_targets.replay_parquet import PARQUET, write_parquet
-from rmqstore_jobs.replay_targets.target_store import (
-    append_rows,
-    halves_arrived,
-    open_target,
-    queue_ends,
-    settle_target,
-)
-from rmqstore_jobs.replay_targets.wave_reader import read_waves, to_append
+from rmq_store.writing.store_writer import Refusal, append_accepted
+from rmqstore_jobs.replay_targets.replay_call import ReplayCall, read_waves, to_append
+from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.plan import refuse_to_mix, state_of_source, waves_of
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
-from rmqstore_jobs.replaying.replay_question import ENDED, REFUSED_BY_STORE, Handled
+from rmqstore_jobs.replaying.replay_question import ENDED, REFUSED_BY_STORE, Handled, ReplayRows
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.replaying.report import ReplayReport, TargetRange
 from rmqstore_jobs.running.failures import failure, is_damage
+from rmqstore_jobs.running.spark_engine import engine_of
+from spark_source.planning.pinned_plan import ReadPlan
+from spark_source.writing.target.write_journal import settle_append
 from spark_source.writing.target.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from rmq_store.writing.store_writer import StoreWriter
+
+
+PARQUET = "parquet"
+_ROW_GROUP_BYTES = 64 << 20
+_WHOLE = "_SUCCESS"  # as Spark's writers mark a folder with all its files
+
+
+def write_parquet(
+    spark: SparkSession | None, spec: ReplaySpec, plan: ReadPlan, path: str
+) -> Counter[str]:
+    """Write the rows of a plan into a folder, instead of the Parquet files in it.
+
+    Returns the counts of the rules, and as PARQUET the rows in the files. Raises the errors of the
+    read, and OSError.
+    """
+    folder = Path(path).absolute()  # executors have a working folder of their own
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in (folder / _WHOLE, *folder.glob("*.parquet"), *folder.glob(".*.parquet")):
+        stale.unlink(missing_ok=True)
+    question = ReplayRows.of(
+        spec, plan, plan.ranges, partial(_write_share, folder), columns=DEFAULT_NAMES
+    )
+    with Progress("replay") as progress:
+        handled = ask(question, plan.store, engine_of(spark), progress=progress)
+    if not any(handled.parts):
+        # Readers need a file to know the columns.
+        pq.write_table(arrow_schema(DEFAULT_NAMES).empty_table(), folder / "part-00000.parquet")
+    (folder / _WHOLE).touch()
+    sync_folder(folder)  # the journal must not be ahead of the disk
+    return handled.counts + Counter({PARQUET: sum(handled.parts)})
+
+
+def _write_share(
+    folder: Path, store: MessageStore, number: int, rows: Iterator[pa.RecordBatch]
+) -> int:
+    """Write the rows of a share to its file, if it has any. Returns their number."""
+    first = next(rows, None)
+    if first is None:
+        return 0
+    final = folder / f"part-{number:05d}.parquet"
+    unfinished = final.with_name(f".{final.name}")
+    count = waiting_bytes = 0
+    waiting: list[pa.RecordBatch] = []
+    with pq.ParquetWriter(unfinished, first.schema) as writer:
+        for batch in chain([first], rows):
+            waiting.append(batch)
+            waiting_bytes += batch.nbytes
+            count += batch.num_rows
+            if waiting_bytes >= _ROW_GROUP_BYTES:
+                writer.write_table(pa.Table.from_batches(waiting))
+                waiting, waiting_bytes = [], 0
+        writer.write_table(pa.Table.from_batches(waiting, first.schema))
+    sync_file(unfinished)
+    unfinished.rename(final)
+    return count
+
+
+def settle_target(run: ReplayRun, journal: ReplayJournal, asked: WriteOptions) -> None:
+    """Undo what an interrupted run appended after its last whole wave.
+
+    Raises JournalError if the target is missing, or if another process has opened it since. Whether
+    it ends where the journal says is for `open_target` to find out.
+    """
+    if run.created and not has_content(asked.path):
+        if run.target_end:
+            raise JournalError(
+                asked.path,
+                reason="the target of an interrupted replay is missing",
+                advice=f"Restore it, or delete {journal.path} to replay from the start",
+            )
+        return
+    with _continuing(run, journal, asked.path):
+        settle_append(run.append, asked, journal.path)
+
+
+def open_target(
+    run: ReplayRun, journal: ReplayJournal, asked: WriteOptions, *, resumed: bool
+) -> StoreWriter:
+    """The target store of `run`, opened for appending; created if the run creates it.
+
+    Raises JournalError if a resumed run finds another end of the log than the journal says.
+    """
+    if run.created and not has_content(asked.path):
+        return MessageStore.create(asked.path, asked.config, release=asked.release)
+    with _continuing(run, journal, asked.path) if resumed else nullcontext():
+        store = MessageStore.append_to(
+            asked.path, asked.config, release=asked.release, recovery="refuse"
+        )
+        end = store.log_range()[1]
+        if end != run.target_end:
+            store.close()
+            raise JournalError(
+                asked.path,
+                reason="its log has another end than the journal says",
+                expected=run.target_end,
+                actual=end,
+                advice="Another process has written into the store",
+            )
+    return store
+
+
+@contextmanager
+def _continuing(run: ReplayRun, journal: ReplayJournal, path: str) -> Iterator[None]:
+    """Convert what prevents that an interrupted run is continued to a JournalError with what to do."""
+    try:
+        yield
+    except (StoreLockedError, ForeignLogError):
+        raise
+    except StoreError as error:
+        raise JournalError(
+            path,
+            reason=f"a replay into this target was interrupted, and what arrived is unknown: {error}",
+            advice=f"Nothing was deleted; {journal.how_to_start_again(run)}",
+        ) from error
+
+
+def append_rows(store: StoreWriter, batch: pa.RecordBatch) -> Iterator[Refusal]:
+    """Append all rows that the store accepts, in order. Yields the reason for each refused row."""
+    for _, error in append_accepted(store, batch).refused:
+        yield error
+
+
+def halves_arrived(run: ReplayRun, asked: WriteOptions) -> list[tuple[HalfName, int, int, int]]:
+    """The half messages that a resumed run has appended: what they are called and their log offset in the
+    source, their queue offset and log offset here."""
+    before = {QueueId(topic, queue_id): end for topic, queue_id, end in run.target_queues}
+    columns = ("queueOffset", "commitLogOffset", "properties")
+    halves = []
+    with MessageStore.open(asked.path, config=asked.config) as store:
+        for queue in (queue for topic in OP_TOPICS for queue in store.queues(topic)):
+            part = QueueSlice(queue, before.get(queue, 0), store.max_offset(*queue))
+            for batch in store.read_slices([part], columns=columns):
+                old = (
+                    whole_numbers(property_of(batch, ORIGIN_PREFIX + name)).to_pylist()
+                    for name in ("QUEUE_OFFSET", "LOG_OFFSET")
+                )
+                new = (batch[name].to_pylist() for name in columns[:2])
+                halves += [
+                    ((*queue, offset), place, *places)
+                    for offset, place, *places in zip(*old, *new, strict=True)
+                ]
+    return halves
+
+
+def queue_ends(store: MessageStore | StoreWriter) -> dict[QueueId, int]:
+    """The max offset of every queue of `store`."""
+    return {queue: store.max_offset(*queue) for queue in store.queues()}
+
 
 PROBLEMS_SHOWN = 5
 MATCHED = "matched"

@@ -22,18 +22,30 @@ import pyarrow.parquet as pq
 from rmq_store import MessageStore
 from rmq_store.files.durable_files import sync_file, sync_folder
 from rmq_store.questions.answer_by_shares import ask
-from rmq_store.snapshot.log_slices import LogSlice
+from rmq_store.snapshot.ranges import LogSlice
 from rmq_store.text.progress import Progress
-from rmqstore_jobs.replay_targets.broker_access import BrokerAccess
 from rmqstore_jobs.replay_targets.grpc_client import GrpcClient, group_of
 from rmqstore_jobs.replay_targets.replay_call import ReplayCall
-from rmqstore_jobs.replay_targets.retrying_sender import Denied, Manner, Row, Sender, Unreachable
+from rmqstore_jobs.replay_targets.retrying_sender import (
+    BrokerAccess,
+    Denied,
+    Manner,
+    Row,
+    Sender,
+    Unreachable,
+)
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.plan import waves_of
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal
-from rmqstore_jobs.replaying.replay_question import READ_TO_SEND, REFUSED_BY_BROKER, ReplayRows
+from rmqstore_jobs.replaying.replay_question import (
+    OTHER_KEY,
+    OTHER_TIME,
+    READ,
+    READ_TO_SEND,
+    REFUSED_BY_BROKER,
+    ReplayRows,
+)
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.replaying.replayed_rows import OTHER_KEY, OTHER_TIME, READ
 from rmqstore_jobs.replaying.report import ReplayReport
 from rmqstore_jobs.running.failures import failure
 from rmqstore_jobs.running.spark_engine import cores_of, engine_of

@@ -12,7 +12,7 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.search.log_partitions import joined, offset_steps
 from rmq_store.search.plan_key_search import plan_keys
-from rmq_store.snapshot.log_slices import LogSlice, pieces_of
+from rmq_store.snapshot.ranges import LogSlice, pieces_of
 from rmq_store.system_topics.open_state import OpenState, kind_of
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_question import source_options

@@ -28,7 +28,7 @@ from rmqstore_jobs.running.source_options import RareOption, advice_in_shell_wor
 from rmqstore_jobs.running.spark_engine import AUTO, ENGINES, runs_on_spark
 from rmqstore_jobs.running.verify_first import verdict_first, with_verdict
 from spark_source.options.definitions import OPTIONS
-from spark_source.options.secret import hide_secrets
+from spark_source.options.parse import hide_secrets
 from spark_source.options.value_parsers import parse_size
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.snapshot.log_slices import LogSlice, pieces_of
+from rmq_store.snapshot.ranges import LogSlice, pieces_of
 from spark_source.options.parse import parse_options
 from spark_source.planning.pinned_plan import PinnedStore, ReadPlan, pin
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmq_store.format.releases import dialect
-from rmq_store.reading.damage_modes import CORRUPT as CORRUPT
-from rmq_store.reading.damage_modes import DROPMALFORMED as DROPMALFORMED
-from rmq_store.reading.damage_modes import FAILFAST as FAILFAST
-from rmq_store.reading.damage_modes import PERMISSIVE as PERMISSIVE
+from rmq_store.reading.query import CORRUPT as CORRUPT
+from rmq_store.reading.query import DROPMALFORMED as DROPMALFORMED
+from rmq_store.reading.query import FAILFAST as FAILFAST
+from rmq_store.reading.query import PERMISSIVE as PERMISSIVE
 from rmq_store.tables import TABLES
 from rmq_store.text.times import TIME_FORMS
 from spark_source.options import value_parsers as values

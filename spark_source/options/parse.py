@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,7 +14,6 @@ from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
 from rmq_store.text.times import Time, fixed_time, reversed_range, shown_time
 from spark_source.options import value_parsers as values
-from spark_source.options.client_options import why_only_a_client
 from spark_source.options.definitions import (
     BY_LOG,
     COMMITLOG,
@@ -24,8 +24,49 @@ from spark_source.options.definitions import (
     STREAM_OPTIONS,
     Option,
 )
-from spark_source.options.secret import reveal
 from spark_source.options.value_parsers import Assignment, ByQueue, InvalidValue
+
+_NO_CLIENT = "the source reads the files of a store and asks no broker"
+_LIVE: Mapping[str, str] = {
+    name.casefold(): why
+    for names, why in (
+        (
+            "nameServer namesrv namesrvAddr nameServerAddr nameServerAddress endpoints proxyAddr "
+            "kafka.bootstrap.servers bootstrap.servers",
+            f"{_NO_CLIENT}: give the store's folder as path",
+        ),
+        (
+            "consumerGroup group groupId kafka.group.id group.id groupIdPrefix instanceName clientId",
+            f"{_NO_CLIENT}, and it commits no offset: give startingOffsets; table=groups has the "
+            "committed offsets",
+        ),
+        (
+            "accessKey secretKey accessKeyId secretAccessKey securityToken sessionToken aclEnable "
+            "useTLS",
+            f"{_NO_CLIENT}: anyone who can read the files can read the messages",
+        ),
+        (
+            "pullTimeout pullTimeoutMs pullBatchSize pullMaxNumsPerQueue pullThresholdForQueue "
+            "consumeTimeout pollTimeoutMs kafkaConsumer.pollTimeoutMs fetchOffset.numRetries "
+            "fetchOffset.retryIntervalMs suspendTimeoutMillis consumeThreadMin consumeThreadMax",
+            f"{_NO_CLIENT}: there is nothing to wait for; maxBytesPerPartition sets how much a "
+            "task reads",
+        ),
+        (
+            "messageModel consumeFromWhere",
+            f"{_NO_CLIENT}: startingOffsets and startingTimestamp set where to start",
+        ),
+    )
+    for name in names.split()
+}
+
+
+def why_only_a_client(name: str) -> str | None:
+    """Why an option has no meaning here; None if it is not a client option."""
+    why = _LIVE.get(name.casefold())
+    if why is None and re.match(r"(?i)(kafka|rocketmq)\.", name):
+        return f"{_NO_CLIENT}: client settings have no meaning here"
+    return why
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,3 +324,54 @@ def parse_option(option: Option, value: str) -> Any:
             actual=None if option.secret else repr(value),
             advice=f"It means: {option.meaning}",
         ) from None
+
+
+_SECRET = {option.name.casefold() for option in OPTIONS if option.secret}
+
+
+class Secret(str):
+    """An option's value that prints as `***`, and is stored as `***` by whoever stores it.
+
+    As a str it has these three characters only. So no report, table, error, manifest or log can
+    have more, whatever it does with the value. Only `reveal` returns what was given.
+    """
+
+    __slots__ = ("_value",)
+    _value: str
+
+    def __new__(cls, value: str) -> Secret:
+        made = super().__new__(cls, "***")
+        made._value = reveal(value)
+        return made
+
+    def __getnewargs__(self) -> tuple[str]:
+        return (self._value,)  # executors need the value
+
+
+def reveal(value: str) -> str:
+    """The value itself, for whoever opens the store."""
+    return value._value if isinstance(value, Secret) else value
+
+
+def hide_secrets(options: Mapping[str, str]) -> dict[str, str]:
+    """Options of the source, with a Secret for each value that may hold credentials."""
+    return {
+        name: Secret(value) if name.casefold() in _SECRET else value
+        for name, value in options.items()
+    }
+
+
+def without_secrets(options: Mapping[str, str]) -> dict[str, str]:
+    """The options whose values hold no credentials."""
+    return {name: value for name, value in options.items() if name.casefold() not in _SECRET}
+
+
+class HidesSecrets:
+    """What the specs of the jobs have in common: `options` of the source, with their secrets hidden."""
+
+    __slots__ = ()
+    options: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        """Hide the secrets also of a spec that was made in Python."""
+        object.__setattr__(self, "options", hide_secrets(self.options))

@@ -10,16 +10,16 @@ from rmq_store.format.byte_layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
 from rmq_store.search.log_partitions import (
     bins_of_queues,
+    entry_at,
     even_slices,
     plan_partitions,
     stretches_of,
     with_at_most,
 )
 from rmq_store.search.plan_key_search import plan_keys
-from rmq_store.search.prefetch import entry_at
 from rmq_store.snapshot.compacted_view import ServedQueues
-from rmq_store.snapshot.log_slices import LogSlice, pieces_of
 from rmq_store.snapshot.queue_view import QueueView
+from rmq_store.snapshot.ranges import LogSlice, pieces_of
 from rmq_store.verify.errors_of_part import errors_of_part
 from rmq_store.verify.verify_store import log_parts
 from spark_source.options.definitions import BY_QUEUE

@@ -27,8 +27,8 @@ from pyspark.sql.datasource import (
 
 from rmq_store import MessageStore
 from rmq_store.format.byte_layout import KEY_SEPARATOR
-from rmq_store.format.message_id import log_offset_of_id
 from rmq_store.format.queues import QueueSlice
+from rmq_store.format.record import log_offset_of_id
 from rmq_store.search.log_partitions import joined
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS
 from rmq_store.snapshot.compacted_view import ServedQueues

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.config.dledger import unread_dledger
-from rmq_store.config.several_stores import name_in_pattern, names_of
+from rmq_store.config.locate import name_in_pattern, names_of
 from rmq_store.errors import DataLossError, MissingFileError, StoreError
-from rmq_store.files.remote.glob import has_pattern
+from rmq_store.files.remote.uri_filesystem import has_pattern
 from rmq_store.files.segments import again_if_expired
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.growing_log import (
@@ -27,8 +27,8 @@ from rmq_store.reading.query import warn_of_tags
 from rmq_store.search.log_by_time import newest_time
 from spark_source.options.parse import SourceOptions
 from spark_source.options.value_parsers import ByQueue
+from spark_source.planning.pinned_plan import Target, require_one_name_each, targets
 from spark_source.planning.selection import LogLimits, WantedQueues, first_offsets
-from spark_source.planning.stores import Target, require_one_name_each, targets
 from spark_source.streaming.offsets import StorePlace, StreamOffset
 from spark_source.streaming.stream_options import EARLIEST, LATEST, StreamOptions
 

@@ -7,6 +7,8 @@ was killed are cut off again.
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
@@ -20,25 +22,83 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders, require_store
 from rmq_store.errors import InvalidArgumentError, NotAStoreError, StoreError, TargetExistsError
 from rmq_store.escaping import LOG
-from rmq_store.files.journal import JournalError, has_content
+from rmq_store.files.durable_files import sync_one_folder
+from rmq_store.files.journal import JournalError, has_content, refusals
 from rmq_store.files.parallel import one_ahead
 from rmq_store.format.byte_layout import OF_A_ROOT
 from rmq_store.markers.lock_file import StoreLock, refuse_locked
 from rmq_store.recovery.clean_stop import refuse_abort
 from rmq_store.writing.store_writer import StoreWriter
-from spark_source.writing.rows_to_append import Turns
-from spark_source.writing.staged_records import append_staged
-from spark_source.writing.target.settle_killed_write import end_of_log, settle
+from spark_source.writing.rows_to_append import Turns, append_staged
 from spark_source.writing.target.staging import Part, Staging, remove_abandoned
-from spark_source.writing.target.swap_folders import exchange, place
 from spark_source.writing.target.write_journal import (
     APPENDING,
     REPLACING,
     Begun,
     StreamBatch,
     WriteJournal,
+    end_of_log,
+    settle,
 )
 from spark_source.writing.target.write_options import APPEND, ERROR, IGNORE, WriteOptions
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+# File systems and systems without an exchange answer so.
+_NOT_HERE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+# A rename onto a folder with content, and onto a file.
+_OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+
+
+def place(new: Path, target: Path) -> None:
+    """Put the folder `new` at `target`, which is missing or an empty folder.
+
+    Raises TargetExistsError, and changes nothing, if anything else is there.
+    """
+    with refusals(target):
+        try:
+            new.rename(target)  # replaces an empty folder, and never one with content
+        except OSError as error:
+            if error.errno not in _OCCUPIED:
+                raise
+            raise TargetExistsError(
+                target,
+                reason="the target appeared meanwhile",
+                expected="a folder that does not exist or is empty, as when the write began",
+                advice="The target is as it was, and nothing was written. Run the write again",
+            ) from error
+    sync_one_folder(target.parent)
+    sync_one_folder(new.parent)
+
+
+def exchange(new: Path, target: Path, aside: Path) -> None:
+    """Put the folder `new` at `target`. The folder that was at `target` is then at `new` or `aside`.
+
+    At every moment `target` is the old folder or the new one. Where the file system cannot exchange
+    two folders (NFS), `target` is missing for a moment, and the old folder is at `aside`.
+    """
+    with refusals(target):
+        if not _exchanged(new, target):
+            target.rename(aside)
+            new.rename(target)
+    sync_one_folder(target.parent)
+    sync_one_folder(aside.parent)
+
+
+def _exchanged(new: Path, target: Path) -> bool:
+    """Exchange two folders with renameat2; False where that does not exist."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    paths = os.fsencode(new), os.fsencode(target)
+    if call(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NOT_HERE:
+        return False
+    raise OSError(number, os.strerror(number), str(target))
+
 
 Batches = Generator[pa.RecordBatch, None, None]
 

@@ -32,7 +32,7 @@ from rmq_store.errors import (
     UnknownQueueError,
 )
 from rmq_store.tables import TABLES
-from rmq_store.tables.table_dataset import TableDataset
+from rmq_store.tables.table import TableDataset
 from tests.support.damage import flip_body
 from tests.support.golden import STORES, GoldenStore, Truth, messages_in, unpack, user_topic
 

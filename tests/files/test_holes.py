@@ -18,10 +18,9 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import extents
 from rmq_store.errors import DataLossError
 from rmq_store.files.changes import cut
-from rmq_store.files.checked_window import Window
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
-from rmq_store.files.source import Sources
+from rmq_store.files.source import Sources, Window
 from rmq_store.format.array_types import Bytes
 from rmq_store.recovery import recover
 from tests.support.golden import log_files, offsets, unpack, wanted

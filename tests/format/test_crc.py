@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 
-from rmq_store.format.crc import CRC32_IN_C, crc32_of_slices
+from rmq_store.format.hashes import CRC32_IN_C, crc32_of_slices
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from rmq_store.format.byte_layout import (
     INDEX_ITEM,
     RECORD_HEAD,
 )
+from rmq_store.format.hashes import java_string_hash
 from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY, EXT_HEAD, QUEUE_ENTRY
 from rmq_store.format.releases import NEWEST, OLDEST, TRAITS, Version, dialect
-from rmq_store.format.tag_key_hashes import java_string_hash
 from tests.support.checkout import CHECKOUT
 
 DOCS = CHECKOUT / "docs"

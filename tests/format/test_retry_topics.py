@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from rmq_store.format.retry_topics import KnownNames, dead_letter_of, retry_of
+from rmq_store.format.topics import KnownNames, dead_letter_of, retry_of
 
 TOPICS = frozenset({"orders", "a_b", "b", "%RETRY%g_orders"})
 

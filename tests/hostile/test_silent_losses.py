@@ -22,7 +22,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.escaping import LOG
-from rmq_store.reading import check_entries, log_reader
+from rmq_store.reading import log_reader, slice_entries
 from rmq_store.snapshot import opening
 from rmq_store.verify import Severity, verify
 from tests.support.golden import CLEAN, KINDS, UNCLEAN, unpack, unpack_kind
@@ -209,7 +209,7 @@ def answers(store: Path, about: Message) -> dict[str, Answer]:
     found = {}
     for name, answer in asked(store, about):
         found[name] = answer
-        for said in (opening._SAID, check_entries._SAID, log_reader._SAID):
+        for said in (opening._SAID, slice_entries._SAID, log_reader._SAID):
             said.clear()
     return found
 

@@ -17,8 +17,7 @@ from rmq_store.errors import InvalidArgumentError
 from rmq_store.files.journal import refuse_uri
 from rmqstore_jobs.export import ExportSpec, run
 from rmqstore_jobs.running.job_command import Job
-from spark_source.options.parse import parse_options
-from spark_source.options.secret import Secret, hide_secrets, reveal
+from spark_source.options.parse import Secret, hide_secrets, parse_options, reveal
 from tests.support.golden import GoldenStore
 from tests.support.running.engines import ON_BOTH
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import hatch_build
-from rmq_store.format.crc import CRC32_IN_C
+from rmq_store.format.hashes import CRC32_IN_C
 from rmq_store.loops import bits
 from rmq_store.testing.live_broker.needs import missing_here
 

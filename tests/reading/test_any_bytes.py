@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rmq_store import Gap, Message, MessageStore, QueueId, Record, StoreError
 from rmq_store.arrow.column_definitions import BY_NAME
-from rmq_store.format.crc import body_crc
+from rmq_store.format.hashes import body_crc
 from rmq_store.format.record import decode_record
 from tests.support.damage import DamagedStore, log_bytes, same_bytes
 from tests.support.golden import GoldenStore, bodies_of, columns_of, unpack

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore, QueueId, StoreError
-from rmq_store.reading import queue_slice_entries
+from rmq_store.reading import slice_entries
 from tests.support.golden import GoldenStore, unpack
 
 UNIT, BASE_AT = 46, 28  # bytes of a unit, and where its first queue offset is
@@ -64,7 +64,7 @@ def test_an_entry_that_claims_too_many_messages_is_damage(
 ) -> None:
     """No record is opened, so its count alone decides how many rows there are."""
     most = 4
-    monkeypatch.setattr(queue_slice_entries, "_MOST_MESSAGES", most)
+    monkeypatch.setattr(slice_entries, "_MOST_MESSAGES", most)
     with golden("clean-5.5.0").open() as store:
         (part,) = store.view.ranges_of(["inner"])
         entries = store.entries(part.queue, part.start, part.stop)

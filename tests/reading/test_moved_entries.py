@@ -12,8 +12,8 @@ from rmq_store import MessageStore
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.errors import StoreError
 from rmq_store.format.queue_entries import no_entries
-from rmq_store.reading import check_entries
-from rmq_store.reading.check_entries import OTHER_OFFSET
+from rmq_store.reading import slice_entries
+from rmq_store.reading.slice_entries import OTHER_OFFSET
 from rmq_store.snapshot.queue_view import QueueView
 from tests.support.golden import unpack
 
@@ -27,7 +27,7 @@ def rebuilt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Path, dict[tuple[str, int], list[int]]]:
     """A store rebuilt from a log with a zeroed page, and the log offsets of what is left, by queue."""
-    monkeypatch.setattr(check_entries, "_SAID", set())
+    monkeypatch.setattr(slice_entries, "_SAID", set())
     golden = unpack("clean-4.9.7", tmp_path / "golden")
     start, stop = LOST[0], sum(LOST)
     with sorted(Path(golden.path, "commitlog").iterdir())[0].open("r+b") as file:

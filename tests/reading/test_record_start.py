@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.commitlog import next_intact_record
+from rmq_store.commitlog import walk as log_walk
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.files.segments import SegmentFile
 from tests.support.golden import GoldenStore
@@ -18,13 +18,13 @@ Walk = tuple[int, int | None]
 @pytest.fixture
 def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The offsets from which a walk to the next record was made."""
-    walk, made = next_intact_record.next_start, list[int]()
+    walk, made = log_walk.next_start, list[int]()
 
     def noted(log: CommitLog, segment: SegmentFile, offset: int) -> Walk:
         made.append(offset)
         return walk(log, segment, offset)
 
-    monkeypatch.setattr(next_intact_record, "next_start", noted)
+    monkeypatch.setattr(log_walk, "next_start", noted)
     return made
 
 
@@ -37,8 +37,8 @@ def test_each_edge_is_searched_once(
         end = store.log_range()[1]
         for _ in range(2):
             for start in starts:
-                assert next_intact_record.walk_to_record(store.log, start - 1, end) == start
-                assert next_intact_record.walk_to_record(store.log, start, end) == start
+                assert log_walk.walk_to_record(store.log, start - 1, end) == start
+                assert log_walk.walk_to_record(store.log, start, end) == start
     assert sorted(walks) == sorted(cut for start in starts for cut in (start - 1, start))
 
 
@@ -49,6 +49,6 @@ def test_an_edge_that_a_broker_may_still_write_is_searched_again(
     starts = sorted(record["commitLogOffset"] for record in golden.truth)[:3]
     with MessageStore.open(golden.path) as store:
         for log_end in (starts[1], starts[1], starts[2]):
-            found = next_intact_record.walk_to_record(store.log, starts[1] + 1, log_end)
+            found = log_walk.walk_to_record(store.log, starts[1] + 1, log_end)
             assert found == starts[2]
     assert len(walks) == 3

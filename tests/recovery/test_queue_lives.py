@@ -13,7 +13,7 @@ import pytest
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.admin.rebuild import DATABASE, rebuild
-from rmq_store.consumequeue.queue_lives import last_life
+from rmq_store.consumequeue.entry_of_record import last_life
 from rmq_store.recovery.recover_store import recover
 from rmq_store.verify.findings import Severity
 from rmq_store.verify.verify_store import verify

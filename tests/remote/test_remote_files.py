@@ -19,9 +19,9 @@ from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.errors import AccessError, MissingFileError
 from rmq_store.files import source
 from rmq_store.files.parallel import IN_FLIGHT, side_by_side
-from rmq_store.files.remote import blocks
+from rmq_store.files.remote import remote_store
 from rmq_store.files.remote import remote_store as remote
-from rmq_store.files.remote.blocks import BLOCK, Held, RemoteFile
+from rmq_store.files.remote.remote_store import BLOCK, Held, RemoteFile
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
 from rmq_store.verify import verify
@@ -173,7 +173,7 @@ def patterns(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], SegmentFile]:
 def test_a_window_that_cannot_be_fetched_keeps_no_blocks_in_memory(
     patterns: Callable[[str], SegmentFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "KEPT_BYTES", 2 * BLOCK)
+    monkeypatch.setattr(remote_store, "KEPT_BYTES", 2 * BLOCK)
     read, asked = Pattern.read, []
 
     def fails_once(store: Pattern, path: str, start: int, stop: int) -> bytes:
@@ -277,9 +277,9 @@ def test_a_dledger_log_far_away_is_as_one_that_is_near(
     kind = name.startswith("dledger")
     root = Path(unpack_kind(name, tmp_path).path) if kind else unpack_field(name, tmp_path)
     if small:
-        monkeypatch.setattr(blocks, "BLOCK", 512)
-        monkeypatch.setattr(blocks, "MOST_A_REQUEST", 16 << 10)
-        monkeypatch.setattr(blocks, "KEPT_BYTES", 16 << 10)
+        monkeypatch.setattr(remote_store, "BLOCK", 512)
+        monkeypatch.setattr(remote_store, "MOST_A_REQUEST", 16 << 10)
+        monkeypatch.setattr(remote_store, "KEPT_BYTES", 16 << 10)
         monkeypatch.setattr("rmq_store.commitlog.log._LEAST_LOOK", 2048)
     away = far(str(root))
     columns = ["topic", "queueId", "queueOffset", "commitLogOffset", "body"]

@@ -20,8 +20,8 @@ from rmq_store.errors import AccessError, InvalidArgumentError, NotAStoreError, 
 from rmq_store.files import parallel as sidebyside
 from rmq_store.files import source as sources
 from rmq_store.files.cost import REMOTE
-from rmq_store.files.remote import blocks as remotefile
 from rmq_store.files.remote import remote_store as remote
+from rmq_store.files.remote import remote_store as remotefile
 from rmq_store.report.store_report import store_report
 from rmq_store.tables import TABLES
 from spark_source.options.parse import parse_options

@@ -14,7 +14,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import StoreError
-from rmq_store.reading.check_entries import OTHER_OFFSET
+from rmq_store.reading.slice_entries import OTHER_OFFSET
 from rmq_store.search.find_messages import find
 from rmq_store.search.queue_selection import Search
 from rmq_store.verify import verify

@@ -9,7 +9,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import DataLossError
-from rmq_store.format.tag_key_hashes import index_key, index_key_hash
+from rmq_store.format.hashes import index_key, index_key_hash
 from rmq_store.index.index_file_reader import Hit
 from tests.support.stores import SMALL
 

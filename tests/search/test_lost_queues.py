@@ -19,7 +19,7 @@ from rmq_store.errors import (
     UnknownQueueError,
 )
 from rmq_store.index import query_message
-from rmq_store.index.many_lookups import walk_chains
+from rmq_store.index.query_message import walk_chains
 from rmq_store.questions.trace import trace
 from rmq_store.search.find_messages import find
 from rmq_store.search.queue_selection import Search

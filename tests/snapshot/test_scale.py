@@ -18,7 +18,7 @@ from rmq_store.commitlog import record_runs as walk
 from rmq_store.files import segment_chain as files
 from rmq_store.files import segments as segments
 from rmq_store.files import source as sources
-from rmq_store.files.checked_window import Window
+from rmq_store.files.source import Window
 from rmq_store.format import record as message
 from rmq_store.format.array_types import Bytes
 from rmq_store.format.byte_layout import DEFAULT_COMMITLOG_FILE_SIZE, segment_name

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.config.several_stores import names_of
+from rmq_store.config.locate import names_of
 from rmq_store.errors import InvalidArgumentError, NotAStoreError, UnknownQueueError
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import Share, in_tasks, reporting_shares, shares_of

@@ -15,7 +15,7 @@ from rmq_store.format.byte_layout import (
     PROPERTY_SEPARATOR,
     RECORD_HEAD,
 )
-from rmq_store.format.crc import body_crc, crc32
+from rmq_store.format.hashes import body_crc, crc32
 from rmq_store.format.properties import encode_utf8
 from rmq_store.format.record import crc_item
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store.errors import InvalidMessageError
-from rmq_store.testing.store_checks import StoreChecks
-from rmq_store.testing.store_factory import StoreFactory
+from rmq_store.testing.store_checks import StoreChecks, StoreFactory
 from tests.support.checkout import CHECKOUT
 from tests.support.golden import in_a_queue, unpack, unpack_kind
 

@@ -5,6 +5,7 @@ All checks run before the first byte is built, so a batch is written completely 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmq_store.arrow.column_definitions import PROPERTIES
+from rmq_store.arrow.column_definitions import FIELDS, PROPERTIES
 from rmq_store.arrow.encoding.checks import (
     cast_to,
     check_sizes,
@@ -21,7 +22,12 @@ from rmq_store.arrow.encoding.checks import (
     needs_v2,
     topic_fault,
 )
-from rmq_store.arrow.encoding.properties import PROPERTY_WORDS, property_strings
+from rmq_store.arrow.encoding.properties import (
+    PROPERTY_WORDS,
+    given_strings,
+    property_strings,
+    rows_with_item,
+)
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError, nearest
@@ -33,13 +39,25 @@ from rmq_store.format.byte_layout import (
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_SIZE,
+    MULTI_DISPATCH_SEPARATOR,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
     V6_EXTRA,
     Property,
 )
-from rmq_store.format.crc import crc32_of_slices
-from rmq_store.format.properties import decode_properties, encode_utf8, parse_host
+from rmq_store.format.hashes import crc32_of_slices
+from rmq_store.format.properties import (
+    decode_properties,
+    decode_utf8,
+    encode_utf8,
+    format_host,
+    parse_host,
+)
+from rmq_store.format.queues import QueueId
+from rmq_store.format.record import Message, Record
 from rmq_store.format.releases import Dialect
-from rmq_store.format.sys_flag import SysFlag
+from rmq_store.format.sys_flag import SysFlag, enters_queue
+from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.loops import encode_records as loops
 
 LOOPBACK = "127.0.0.1:0"
@@ -336,3 +354,225 @@ def body_crcs(raw: Bytes, ends: npt.NDArray[np.int32]) -> Ints:
     """bodyCRC of every body raw[ends[i]:ends[i + 1]]."""
     starts = ends[:-1].astype(np.int64)
     return crc32_of_slices(raw, starts, np.diff(ends).astype(np.int64)) & CRC_MASK
+
+
+_ITEM_END = bytes([PROPERTY_SEPARATOR])
+_KINDS = {
+    **{name: pa.from_numpy_dtype(kind) for name, kind in NUMBER_COLUMNS.items()},
+    "queueId": pa.int32(),
+    "body": pa.binary(),
+    "rawProperties": pa.binary(),
+    "properties": PROPERTIES,
+}
+
+
+def batch_of(message: Message | Record | Mapping[str, Any], dialect: Dialect) -> pa.RecordBatch:
+    """The columns of a message, one row. A value of None is left out.
+
+    Raises InvalidMessageError for an unknown name, and for a value that its column cannot have.
+    """
+    if isinstance(message, Record):
+        message = _values_of_record(message)
+    elif isinstance(message, Message):
+        message = _values_of_message(message, dialect)
+    elif not isinstance(message, Mapping):
+        raise _invalid(
+            "this is no message", expected="a Message, a Record or a mapping", actual=type(message)
+        )
+    given = {name: value for name, value in message.items() if value is not None}
+    for name in given:
+        if name not in KNOWN_COLUMNS:
+            hint = nearest(name, KNOWN_COLUMNS)
+            raise _invalid(f"unknown field {name!r} in the message", advice=hint)
+    for name in REQUIRED:
+        if name not in given:
+            raise _invalid(f"the message lacks {name}")
+    columns = [_column(name, value) for name, value in given.items()]
+    return pa.RecordBatch.from_arrays(columns, list(given))
+
+
+def store_host_of(batch: pa.RecordBatch) -> bytes:
+    """The storeHost of the only row, as stored."""
+    named = "storeHost" in batch.schema.names
+    return parse_host(batch.column("storeHost")[0].as_py() if named else LOOPBACK)
+
+
+def is_copied(message: Message | Record | Mapping[str, Any]) -> bool:
+    """Whether a message was in a store before: a Message or Record is what a store returned."""
+    return isinstance(message, (Message, Record))
+
+
+def _column(name: str, value: Any) -> pa.Array:
+    kind, found = _KINDS.get(name, pa.string()), value
+    try:
+        if kind is PROPERTIES:
+            found = [(_text(word), _text(text)) for word, text in dict(value).items()]
+        elif kind == pa.string():
+            found = _text(value)
+        elif kind == pa.binary():
+            found = bytes(memoryview(value))
+        return pa.array([found], kind)
+    except (ValueError, TypeError, OverflowError) as error:  # those of Arrow are such too
+        wrong = {
+            PROPERTIES: "is not a map of names to values, all texts",
+            pa.string(): "is not a text",
+        }
+        reason = f"{name} of the message {wrong.get(kind, f'does not fit {kind}')}"
+        raise _invalid(reason, actual=repr(value)[:99]) from error
+
+
+def _invalid(reason: str, **sides: Any) -> InvalidMessageError:
+    sides.setdefault("advice", "Nothing of it was written")
+    return InvalidMessageError(reason=reason, **sides)
+
+
+def _text(value: Any) -> Any:
+    """A text as Java stores it: a lone surrogate, which Arrow refuses, becomes a question mark."""
+    return value if not isinstance(value, str) or value.isascii() else encode_utf8(value)
+
+
+def _values_of_record(record: Record) -> dict[str, Any]:
+    return {name: getattr(record, field) for name, field in FIELDS.items()} | {
+        "topic": decode_utf8(record.topic),
+        "body": record.body,
+        "rawProperties": record.properties,
+        "bornHost": format_host(record.born_host),
+        "storeHost": format_host(record.store_host),
+    }
+
+
+def _values_of_message(message: Message, dialect: Dialect) -> dict[str, Any]:
+    values = {name: getattr(message, field) for name, field in FIELDS.items()}
+    values |= {
+        "topic": message.topic,
+        "body": message.raw_body,
+        "storeTimestamp": None,
+        "bornHost": message.born_host,
+        "storeHost": message.store_host,
+    }
+    # The stored string may have what the map cannot have, such as a name with an empty value. A
+    # caller who replaced the map means the map.
+    if decode_properties(message.raw_properties) != message.properties:
+        return values | {"properties": message.properties}
+    items = message.raw_properties.removesuffix(_ITEM_END)
+    ends = items and not dialect.has("no_last_separator")
+    return values | {"rawProperties": items + _ITEM_END if ends else items}
+
+
+# Properties that hold a queueOffset, set by the store on append (BatchConsumeQueue, LmqDispatch).
+#
+# INNER_BASE of an inner batch is its queueOffset. INNER_MULTI_QUEUE_OFFSET holds the offsets in the
+# light message queues (LMQ) that also list a record.
+
+
+_FORMS = ("properties", "rawProperties", *PROPERTY_WORDS)
+_NAME_END, _ITEM_END = bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR])
+
+
+class Places:
+    """Assigns queueOffsets while records are built; `lmq` holds the new ends of LMQ queues.
+
+    The assignment is provisional until the records are written: then the caller adds `lmq` to its
+    counters.
+    """
+
+    def __init__(self, config: StoreConfig, max_offset: Callable[[QueueId], int]) -> None:
+        self._assigns = bool(config.enableLmq)
+        self._max_offset = max_offset
+        self._ends: dict[QueueId, int] = {}
+        self.lmq: dict[QueueId, int] = {}
+
+    def _take(self, queue: QueueId, count: int) -> int:
+        at = self._ends.get(queue, self._max_offset(queue))
+        self._ends[queue] = at + count
+        return at
+
+    def concern(self, raw: bytes, sys_flag: int) -> bool:
+        """Whether a record with these properties holds a queueOffset in them."""
+        if sys_flag & SysFlag.INNER_BATCH:
+            return True
+        name = Property.INNER_MULTI_DISPATCH if self._assigns else Property.INNER_MULTI_QUEUE_OFFSET
+        return name.encode() in raw
+
+    def set(self, raw: bytes, sys_flag: int, queue: QueueId, listed: bool) -> bytes:
+        """The stored properties of the next record, with its assigned offsets."""
+        properties = decode_properties(raw)
+        inner = bool(sys_flag & SysFlag.INNER_BATCH)
+        number = properties.get(Property.INNER_NUM, "") if inner else "1"
+        base = self._take(queue, int(number) if number.isdigit() else 1) if listed else 0
+        if inner and Property.INNER_NUM in properties:
+            raw = _with(raw, Property.INNER_BASE, str(base))
+        if Property.INNER_MULTI_DISPATCH not in properties:
+            return raw
+        if self._assigns or Property.INNER_MULTI_QUEUE_OFFSET in properties:
+            names = properties[Property.INNER_MULTI_DISPATCH].split(MULTI_DISPATCH_SEPARATOR)
+            offsets = [self._lmq_offset(name) for name in names]
+            raw = _with(
+                raw, Property.INNER_MULTI_QUEUE_OFFSET, MULTI_DISPATCH_SEPARATOR.join(offsets)
+            )
+        return raw
+
+    def _lmq_offset(self, name: str) -> str:
+        if not name.startswith(LMQ_PREFIX):
+            return ""
+        queue = QueueId(name, 0)
+        at = self._take(queue, 1)
+        self.lmq[queue] = at + 1
+        return str(at)
+
+
+def with_places(batch: pa.RecordBatch, places: Places, dialect: Dialect) -> pa.RecordBatch:
+    """`batch` with these properties set in `rawProperties`; the batch itself if it has none of them.
+
+    Processes rows one by one only in batches that have such properties.
+    """
+    flags = np.zeros(len(batch), dtype=np.int64)
+    if "sysFlag" in batch.schema.names:
+        flags = batch.column("sysFlag").fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if not (flags & SysFlag.INNER_BATCH).any() and not _names_queues(batch):
+        return batch
+    columns = columns_of(batch)
+    stored = given_strings(columns, dialect).to_pylist()
+    ends_last = "rawProperties" in columns or not dialect.has("no_last_separator")
+    queues = map(QueueId, columns["topic"].to_pylist(), columns["queueId"].to_pylist())
+    for row, (flag, queue) in enumerate(zip(flags.tolist(), queues, strict=True)):
+        if places.concern(stored[row], flag):
+            raw = places.set(stored[row], flag, queue, enters_queue(flag))
+            stored[row] = raw if ends_last else raw.removesuffix(_ITEM_END)
+        elif enters_queue(flag):
+            places.set(b"", 0, queue, True)
+    batch = batch.drop_columns([name for name in _FORMS if name in batch.schema.names])
+    return batch.append_column("rawProperties", pa.array(stored, pa.binary()))
+
+
+def _names_queues(batch: pa.RecordBatch) -> bool:
+    """Whether properties name light message queues."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    stored, given = columns.get("rawProperties"), columns.get("properties")
+    if stored is not None and len(stored):
+        known = stored.cast(pa.binary())
+        known = known.drop_null() if known.null_count else known
+        if rows_with_item(known, (Property.INNER_MULTI_DISPATCH,)).any():
+            return True
+    if given is not None and pa.types.is_map(given.type) and len(given):
+        first, last = (given.offsets[row].as_py() for row in (0, -1))
+        # A slice of a table has the keys of all of it.
+        ends, data = buffers(given.keys[first:last].cast(pa.binary()))
+        return Property.INNER_MULTI_DISPATCH.encode() in data[ends[0] : ends[-1]].tobytes()
+    return False
+
+
+def _with(raw: bytes, name: str, value: str) -> bytes:
+    """Stored properties with one property set; an existing one keeps its position, if repeated too."""
+    item = name.encode() + _NAME_END + value.encode()
+    items = raw.split(_ITEM_END)
+    there = [
+        number for number, one in enumerate(items) if one.startswith(name.encode() + _NAME_END)
+    ]
+    for number in there:
+        items[number] = item
+    if there:
+        return _ITEM_END.join(items)
+    if raw and not raw.endswith(_ITEM_END):
+        raw += _ITEM_END
+    return raw + item + _ITEM_END

@@ -65,6 +65,7 @@ def cat(
     """Print the messages of a topic in log order; values are separated by tabs."""
     from rmq_store.arrow.column_definitions import column_names
     from rmq_store.format.queues import QueueSlice
+    from rmq_store.search.find_messages import watched, with_place
     from rmq_store.search.queue_selection import (
         CLOCK_SLACK_MS,
         DamageInTime,
@@ -72,7 +73,6 @@ def cat(
         selected_slices,
         stored_in_time,
     )
-    from rmq_store.search.search_progress import watched, with_place
 
     names = form.names()
     read = column_names(names)

@@ -42,7 +42,7 @@ from rmq_store.text.times import Time
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmq_store.format.message import Message
+    from rmq_store.format.record import Message
     from rmq_store.reading.query import OnDamage
     from rmq_store.store import MessageStore
 
@@ -204,7 +204,7 @@ def _name_and_value(text: str) -> tuple[str, str]:
 def _id_leads_to(store: MessageStore, message_id: str | None) -> str:
     """What an offsetMsgId that leads to no message leads to."""
     from rmq_store.errors import StoreError
-    from rmq_store.format.message_id import log_offset_of_id
+    from rmq_store.format.record import log_offset_of_id
 
     offset = None if message_id is None else log_offset_of_id(message_id)
     if offset is None or offset < 0:

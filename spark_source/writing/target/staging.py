@@ -26,7 +26,7 @@ from rmq_store.errors import MissingFileError, StoreError, UnsafeNameError
 from rmq_store.escaping import LOG
 from rmq_store.files.journal import refusals
 from rmq_store.files.safe_paths import path_inside
-from rmq_store.format.crc import crc32
+from rmq_store.format.hashes import crc32
 
 _COMMITTING = "committing"  # an empty file in the folder, written under the lock of the target
 _REMOVED = "removed-"  # the begin of a folder's name

@@ -11,8 +11,7 @@ from typing import Any
 from rmq_store.config.broker_conf import StoreConfig, paths_in
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.files.journal import refuse_uri
-from rmq_store.files.remote.glob import has_pattern
-from rmq_store.files.remote.uri_filesystem import local_path
+from rmq_store.files.remote.uri_filesystem import has_pattern, local_path
 from rmq_store.format.byte_layout import COMMITLOG_DIR
 from rmq_store.format.releases import dialect
 from rmq_store.writing.open_for_writing import with_log_of_its_own

@@ -16,7 +16,7 @@ from rmq_store.format.byte_layout import CRC_PROPERTY
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.record import crc_item
 from rmq_store.format.releases import dialect
-from rmqstore_jobs.replay_targets.wave_reader import _as_written_by, to_append
+from rmqstore_jobs.replay_targets.replay_call import _as_written_by, to_append
 from rmqstore_jobs.replaying.origin_properties import ORIGIN, with_origin
 from tests.conftest import GoldenStore
 from tests.support.encode_record import encode_properties

@@ -188,7 +188,7 @@ import os, signal, sys
 from rmqstore_jobs import replay
 from rmqstore_jobs.replaying import replay_journal
 from rmqstore_jobs.replay_targets import local_targets as replay_local
-from rmqstore_jobs.replay_targets import replay_parquet
+from rmqstore_jobs.replay_targets import local_targets
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -196,7 +196,7 @@ def die(*_, **__):
 where, count = sys.argv[1], int(sys.argv[2])
 owner, name = {"record": (replay_journal.ReplayJournal, "record"), "append": (replay_local, "append_rows"),
                "arrived": (replay_local.LocalReplay, "_ranges"),
-               "parquet": (replay_parquet, "ask"), "counting": (replay_parquet, "Counter"),
+               "parquet": (local_targets, "ask"), "counting": (local_targets, "Counter"),
                "done": (replay_local.LocalReplay, "_report")}[where]
 real = getattr(owner, name)
 calls = [0]

@@ -18,9 +18,11 @@ import pytest
 
 from rmq_store.errors import InvalidArgumentError, MissingFileError
 from rmqstore_jobs.replay import main
-from rmqstore_jobs.replay_targets.broker_access import ACCESS_KEY, SECRET_KEY, BrokerAccess
 from rmqstore_jobs.replay_targets.grpc_client import MESSAGE_GROUP_LIMIT, group_of, user_properties
 from rmqstore_jobs.replay_targets.retrying_sender import (
+    ACCESS_KEY,
+    SECRET_KEY,
+    BrokerAccess,
     Denied,
     Manner,
     Pacer,

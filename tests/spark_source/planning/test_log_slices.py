@@ -21,7 +21,7 @@ from rmq_store.search.log_partitions import (
     plan_partitions,
     sample_offsets,
 )
-from rmq_store.snapshot.log_slices import LogSlice, pieces_of
+from rmq_store.snapshot.ranges import LogSlice, pieces_of
 from tests.support.running.examples import fast
 
 ORDERS = QueueId("orders", 0)

@@ -132,7 +132,7 @@ def test_keys_behind_a_slot_that_is_ahead_of_the_header_are_found(
 ) -> None:
     """A broker that writes links an item before it counts it; a crash may keep the link alone."""
     from rmq_store.format.byte_layout import INDEX_HEADER, index_item_at
-    from rmq_store.format.tag_key_hashes import index_key, index_key_hash
+    from rmq_store.format.hashes import index_key, index_key_hash
     from rmq_store.index.index_file_reader import Hit, IndexFile, list_index_files
 
     # In a file of the usual size hardly any slot is looked at to prove its geometry.

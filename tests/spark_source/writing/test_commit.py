@@ -26,8 +26,8 @@ from rmq_store.errors import (
 )
 from rmq_store.files.journal import JournalError
 from spark_source.writing import commit as committing
+from spark_source.writing import commit as exchanging
 from spark_source.writing.commit import StoreWrite, check_target, commit
-from spark_source.writing.target import swap_folders as exchanging
 from spark_source.writing.target.staging import Part, Staging, StagingError, folder_beside
 from spark_source.writing.target.write_journal import StreamBatch
 from tests.support.golden import CLEAN, GoldenStore

@@ -1,0 +1,174 @@
+"""Tables `groups` and `offsets`: committed consumer offsets, how far consumers are behind, and since when
+they wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rmq_store.config.consumer_offsets import (
+    Committed,
+    claimed_offsets,
+    committed_offsets,
+    read_delay_file,
+)
+from rmq_store.config.json_files import written_at
+from rmq_store.config.topics_json import queue_count
+from rmq_store.format.byte_layout import CONFIG_DIR
+from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.topics import SCHEDULE_TOPIC
+from rmq_store.search.log_partitions import COUNTED, bytes_between
+from rmq_store.store import MessageStore
+from rmq_store.tables.table import INT, LONG, TEXT, TIMESTAMP, Row, Table, columns
+
+NOT_READ, ABOVE_MAX = "NOT_READ", "ABOVE_MAX"
+NOT_KNOWN, LOST_ENTRIES, LOST_RECORDS = "NOT_KNOWN", "LOST_ENTRIES", "LOST_RECORDS"
+
+
+def source_of(store: MessageStore, name: str) -> tuple[str, int | None]:
+    """The path of a config file that was read, and when it was written (ms); None if it is gone now."""
+    path = Path(store.path) / CONFIG_DIR / name
+    return str(path), written_at(path)
+
+
+def group_rows(
+    store: MessageStore, offsets: Iterable[Committed], counted: int = COUNTED
+) -> Iterator[Row]:
+    """A row of the table `groups` for each committed offset. `counted`: as for `bytes_between`."""
+    now = time.time_ns() // 1_000_000
+    there, declared = set(store.queues()), store.view.topics.declared
+    without_files = "NO_SUCH_QUEUE" if store.view.topics.problem is None else NOT_KNOWN
+    sources: dict[str, tuple[str, int | None]] = {}
+    for _, name, group, queue, offset in offsets:
+        if name not in sources:
+            sources[name] = source_of(store, name)
+        path, written = sources[name]
+        row: dict[str, Any] = {
+            "consumerGroup": group,
+            "topic": queue.topic,
+            "queueId": queue.queue_id,
+            "consumerOffset": offset,
+            "status": without_files,
+            "configFile": path,
+            "configModified": written,
+            "configAgeMs": None if written is None else now - written,
+        }
+        if queue in there:
+            row |= _lag(store, queue, offset, counted)
+        elif queue.queue_id < queue_count(declared.get(queue.topic)):
+            # A queue gets files with its first message.
+            row |= {"minOffset": 0, "maxOffset": 0, "lag": 0, "lagBytes": 0, "lagMs": 0}
+            row["status"] = ABOVE_MAX if offset > 0 else "OK"
+        yield row
+
+
+def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int) -> Row:
+    low, high = store.view.limits(queue)
+    status = "BELOW_MIN" if offset < low else ABOVE_MAX if offset > high else "OK"
+    if status == "OK" and offset < high and not store.view.topics.is_read(queue):
+        status = NOT_READ
+    start = min(max(offset, low), high)
+    has_hole = any(_within(start, high, store.view.offsets_without_entry(queue)))
+    if has_hole:
+        status = LOST_ENTRIES
+    elif start < high and any(_within(start, high, store.view.offsets_without_log(queue))):
+        status = LOST_RECORDS
+    row: dict[str, Any] = {
+        "minOffset": low,
+        "maxOffset": high,
+        "lag": high - start,
+        "lagBytes": None if has_hole else bytes_between(store, queue, start, high, counted),
+        "status": status,
+        "lagMs": 0,
+    }
+    if start < high:
+        first, last = store.view.store_time(queue, start), store.view.store_time(queue, high - 1)
+        row["firstUnconsumedTimestamp"] = first
+        row["lagMs"] = None if first is None or last is None else last - first
+    return row
+
+
+def _within(start: int, stop: int, ranges: Iterable[tuple[int, int]]) -> Iterator[bool]:
+    """Of each range, whether it has something of [start, stop)."""
+    return (max(start, low) < min(stop, high) for low, high in ranges)
+
+
+def _groups(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+    return group_rows(store, committed_offsets(store.path))
+
+
+GROUPS = Table(
+    "groups",
+    "how far each consumer group is in each queue, according to the broker's file",
+    columns(
+        ("consumerGroup", TEXT, "the group"),
+        ("topic", TEXT, "topic of the queue"),
+        ("queueId", INT, "number of the queue"),
+        ("consumerOffset", LONG, "the next queue offset that the group will consume"),
+        ("minOffset", LONG, "the first queue offset that has a message"),
+        ("maxOffset", LONG, "the queue offset after the last message"),
+        ("lag", LONG, "messages not consumed yet"),
+        ("lagBytes", LONG, "bytes of their records; estimated above a million messages"),
+        ("lagMs", LONG, "store time of the newest message minus that of the first unconsumed one"),
+        ("firstUnconsumedTimestamp", TIMESTAMP, "when the first unconsumed message was stored"),
+        (
+            "status",
+            TEXT,
+            "OK, BELOW_MIN (unconsumed messages expired), ABOVE_MAX "
+            "(the offset is after the last message), NOT_READ (messages wait in a queue whose number "
+            "is readQueueNums of the topic or more, or whose topic has a perm without 4 or is not in "
+            "topics.json, so that no consumer gets them), LOST_ENTRIES (the entries of waiting messages are "
+            "in no file), LOST_RECORDS (waiting messages are in no file of the log), NOT_KNOWN (the queue "
+            "has no files, and topics.json, which may declare it, cannot be read) or NO_SUCH_QUEUE",
+        ),
+        ("configFile", TEXT, "the file that says so"),
+        ("configModified", TIMESTAMP, "when that was written"),
+        ("configAgeMs", LONG, "age of the file, which misses what was consumed since"),
+    ),
+    _groups,
+)
+
+
+def _offsets(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+    for kind, name, group, queue, offset in claimed_offsets(store.path):
+        yield {
+            "kind": kind,
+            "file": source_of(store, name)[0],
+            "consumerGroup": group,
+            "topic": queue.topic,
+            "queueId": queue.queue_id,
+            "offset": offset,
+        }
+    delay = read_delay_file(store.path)
+    if delay is None:
+        return
+    for queue_id, offset in delay.value.items():
+        yield {
+            "kind": "delay",
+            "file": str(delay.path),
+            "topic": SCHEDULE_TOPIC,
+            "queueId": queue_id,
+            "offset": offset,
+        }
+
+
+OFFSETS = Table(
+    "offsets",
+    "every offset in the broker's files, unchanged",
+    columns(
+        (
+            "kind",
+            TEXT,
+            "consumer, lmq (light queue), pull (what the group was sent), pop (what it was given in order) "
+            "or delay (delay level)",
+        ),
+        ("file", TEXT, "the file that says so"),
+        ("consumerGroup", TEXT, "the group; null for a delay level"),
+        ("topic", TEXT, "topic of the queue"),
+        ("queueId", INT, "number of the queue; for a delay level, the level minus one"),
+        ("offset", LONG, "the next queue offset to consume, to send or to deliver"),
+    ),
+    _offsets,
+)
