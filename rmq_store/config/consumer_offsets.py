@@ -63,7 +63,11 @@ def committed_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
 
 def claimed_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
     """As `committed_offsets`, and those of kind pull and pop."""
-    return _offsets_in(store, (*CONSUMER_FILES, ORDER_FILE))
+    yield from _offsets_in(store, CONSUMER_FILES)
+    for order in given_in_order(store):
+        if order.offsets:
+            after = max(order.offsets) + 1
+            yield Committed(POPPED, order.file, order.group, order.queue, after)
 
 
 def sent_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
@@ -77,8 +81,7 @@ def sent_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
 
 def _offsets_in(store: str | os.PathLike[str], names: Iterable[str]) -> Iterator[Committed]:
     for name in names:
-        decode = decode_order_info if name == ORDER_FILE else decode_consumer_offsets
-        found = read_config(store, name, decode)
+        found = read_config(store, name, decode_consumer_offsets)
         yield from () if found is None else found.value
 
 
@@ -104,10 +107,30 @@ def decode_consumer_offsets(path: Path, content: Mapping[str, Any]) -> list[Comm
     return offsets
 
 
-def decode_order_info(path: Path, content: Mapping[str, Any]) -> list[Committed]:
-    """The end of what each group was given of each queue that it pops in order, in the content of
+class GivenInOrder(NamedTuple):
+    """What a group was given last of a queue that it pops in order: ascending queue offsets, when (ms), for
+    how long it is invisible, a bit for each that is acknowledged, and how often some were given before."""
+
+    file: str  # the name of the file, or of its .bak, that was read in config/
+    group: str
+    queue: QueueId
+    offsets: list[int]
+    time: int
+    invisible_ms: int
+    acknowledged: int
+    counts: dict[int, int]
+
+
+def given_in_order(store: str | os.PathLike[str]) -> list[GivenInOrder]:
+    """What groups were given of queues that they pop in order. Raises as `committed_offsets`."""
+    found = read_config(store, ORDER_FILE, decode_order_info)
+    return [] if found is None else found.value
+
+
+def decode_order_info(path: Path, content: Mapping[str, Any]) -> list[GivenInOrder]:
+    """What each group was given of each queue that it pops in order, in the content of
     consumerOrderInfo.json. Raises CorruptConfigError."""
-    offsets = []
+    orders = []
     refuse_other_spellings(path, content, ("table",))
     for key, queues in table_in(path, content, "table").items():
         topic, _, group = key.partition("@")
@@ -115,14 +138,12 @@ def decode_order_info(path: Path, content: Mapping[str, Any]) -> list[Committed]
             raise _wrong(path, f"{str(queues)[:40]!r} is not a table of queues")
         for queue_id, order in queues.items():
             queue = QueueId(topic, _number(path, queue_id, 31, _KEY))
-            given = _given(path, order)
-            if given:
-                offsets.append(Committed(POPPED, path.name, group, queue, max(given) + 1))
-    return offsets
+            orders.append(_in_order(path, group, queue, order))
+    return orders
 
 
-def _given(path: Path, order: Any) -> list[int]:
-    """The queue offsets that were given out together: the first, and how far the others are from it."""
+def _in_order(path: Path, group: str, queue: QueueId, order: Any) -> GivenInOrder:
+    """What was given out together. Of its offsets `o` has the first, and how far the others are from it."""
     if not isinstance(order, dict) or not isinstance(order.get("o") or [], list):
         raise _wrong(path, f"{str(order)[:40]!r} is not what was given of a queue")
     refuse_other_spellings(path, order, _OF_AN_ORDER)
@@ -134,7 +155,10 @@ def _given(path: Path, order: Any) -> list[int]:
             _number(path, key, 63, _KEY)
             _number(path, value, 63)
     listed = [_number(path, one, 63) for one in order.get("o") or []]
-    return [*listed[:1], *(listed[0] + one for one in listed[1:])]
+    offsets = [*listed[:1], *(listed[0] + one for one in listed[1:])]
+    time, invisible, bits = (int(order.get(name) or 0) for name in ("popTime", "i", "cm"))
+    counts = {int(key): int(count) for key, count in table_in(path, order, "oc").items()}
+    return GivenInOrder(path.name, group, queue, offsets, time, invisible, bits, counts)
 
 
 _OF_AN_ORDER = ("o", "popTime", "i", "l", "cm")

@@ -69,7 +69,9 @@ class LagAnswer:
         unknown = len({row["consumerGroup"] for row in rows if _is_unknown(row, "lag")})
         total = f"{'at least ' if unknown else ''}{counted(lags.total(), 'message')}"
         some = f", {unknown} not known" if unknown else ""
-        return f"{counted(len(lags), 'group')}, {behind} behind, by {total} in all{some}"
+        popped = sum(row["notAcknowledged"] for row in rows)
+        given = f"; {popped:,} popped and not acknowledged" if popped else ""
+        return f"{counted(len(lags), 'group')}, {behind} behind, by {total} in all{some}{given}"
 
     def by_group(self) -> list[dict[str, Any]]:
         """Rows by group and topic, furthest behind first; before them those of which the lag is not known.
@@ -84,6 +86,7 @@ class LagAnswer:
             for name, join in (("lag", add), ("lagBytes", add), ("lagMs", max)):
                 unknown = total[name] is None or _is_unknown(row, name)
                 total[name] = None if unknown else join(total[name], row.get(name) or 0)
+            total["notAcknowledged"] += row["notAcknowledged"]
             total["queuesWithLoss"] += row["status"] in _LOSSES
 
         def order(key: tuple[str, str]) -> tuple[bool, int, tuple[str, str]]:
@@ -184,5 +187,6 @@ def _nothing_behind(group: str, topic: str) -> dict[str, Any]:
         "lag": 0,
         "lagBytes": 0,
         "lagMs": 0,
+        "notAcknowledged": 0,
         "queuesWithLoss": 0,
     }

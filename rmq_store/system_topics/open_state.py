@@ -8,7 +8,6 @@ each command takes over.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +41,7 @@ from rmq_store.system_topics.delayed_messages import (
     Sent,
     TimerFiles,
 )
+from rmq_store.system_topics.pop import PopLog
 from rmq_store.system_topics.system_topic_rows import Row, property_of, whole_numbers
 
 DELIVERED, CANCELLED, PUT_OFF = "delivered", "cancelled", "putOff"
@@ -367,63 +367,22 @@ def numbers_of_op(body: bytes) -> Sequence[int]:
 # --- pop ------------------------------------------------------------------------------------------
 
 
-class _CheckPoint(NamedTuple):
-    """Which messages a group was given together (PopCheckPoint), and what its acknowledgements repeat."""
-
-    group: str
-    queue: QueueId
-    start: int
-    time: int
-
-
 class _Pop:
     """The messages that were given and have not been acknowledged yet.
 
-    Check points and acknowledgements go through the timer, and come to the revive topic when they are due.
-    What its group has read there was given again, as a retry.
+    What the revive group has read was given again, as a retry.
     """
 
     def __init__(self, store: MessageStore, state: OpenState) -> None:
         self._state = state
         offsets = _or_nothing(lambda: read_consumer_offsets(store.path), state)
-        self._revived = offsets.get(REVIVE_GROUP, {})
-        self._given: dict[_CheckPoint, set[int]] = {}
+        self._log = PopLog(offsets.get(REVIVE_GROUP, {}))
 
     def take(self, row: Row) -> None:
-        timed = row["kind"] == TIMER and (row["topic"] or "").startswith(REVIVE_PREFIX)
-        if not timed and row["kind"] != REVIVE:
-            return
-        try:
-            content = json.loads(row["body"])
-            check_point = _CheckPoint(
-                content["c"], QueueId(content["t"], content["q"]), content["so"], content["pt"]
-            )
-            if row["tags"] == "ck":
-                self._take_check_point(row, timed, check_point, content)
-            elif check_point in self._given:
-                self._given[check_point] -= {content["ao"], *content.get("aol", ())}
-                if not self._given[check_point]:
-                    del self._given[check_point]
-        except (ValueError, KeyError, TypeError):
-            return  # it names nothing
-
-    def _take_check_point(
-        self, row: Row, timed: bool, check_point: _CheckPoint, content: dict[str, Any]
-    ) -> None:
-        read = self._revived.get(row["heldIn"], {}).get(row["queueId"], 0)
-        if row["kind"] == REVIVE and row["queueOffset"] < read:
-            self._given.pop(check_point, None)
-        elif timed or row["dueTimestamp"] is None:  # else it was met before, in the timer's topic
-            steps = content.get("d") or range(content["n"])
-            bits = content["bm"]
-            given = {
-                check_point.start + step for at, step in enumerate(steps) if not bits >> at & 1
-            }
-            self._given[check_point] = given
+        if row["kind"] in (TIMER, REVIVE):
+            for _ in self._log.take(row):
+                pass
 
     def finish(self) -> None:
-        for check_point, offsets in self._given.items():
-            key = check_point.group, check_point.queue
-            before = self._state.given.get(key, Given(min(offsets), 0))
-            first = min(before.first, *offsets)
-            self._state.given[key] = Given(first, before.messages + len(offsets))
+        for key, offsets in self._log.open.items():
+            self._state.given[key] = Given(min(offsets), len(offsets))

@@ -14,7 +14,14 @@ from rmq_store.tables.files import CHECKPOINT_TABLE, CONFIG, FILES, INDEX
 from rmq_store.tables.groups import GROUPS, OFFSETS
 from rmq_store.tables.plan import PLAN, STREAM
 from rmq_store.tables.queues import DAMAGE, QUEUES, TOPICS, USAGE
-from rmq_store.tables.system_topics import DEAD_LETTERS, RETRIES, SCHEDULED, TRACES, TRANSACTIONS
+from rmq_store.tables.system_topics import (
+    DEAD_LETTERS,
+    POP,
+    RETRIES,
+    SCHEDULED,
+    TRACES,
+    TRANSACTIONS,
+)
 from rmq_store.tables.table import Table as Table
 
 TABLES: Mapping[str, Table] = {
@@ -34,6 +41,7 @@ TABLES: Mapping[str, Table] = {
         TRANSACTIONS,
         DEAD_LETTERS,
         RETRIES,
+        POP,
         TRACES,
         DIFF,
         PLAN,

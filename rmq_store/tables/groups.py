@@ -21,6 +21,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.search.log_partitions import COUNTED, bytes_between
 from rmq_store.store import MessageStore
+from rmq_store.system_topics.pop import not_acknowledged
 from rmq_store.tables.table import INT, LONG, TEXT, TIMESTAMP, Row, Table, columns
 
 NOT_READ, ABOVE_MAX = "NOT_READ", "ABOVE_MAX"
@@ -41,6 +42,7 @@ def group_rows(
     there, declared = set(store.queues()), store.view.topics.declared
     without_files = "NO_SUCH_QUEUE" if store.view.topics.problem is None else NOT_KNOWN
     sources: dict[str, tuple[str, int | None]] = {}
+    unacknowledged = not_acknowledged(store)
     for _, name, group, queue, offset in offsets:
         if name not in sources:
             sources[name] = source_of(store, name)
@@ -50,6 +52,7 @@ def group_rows(
             "topic": queue.topic,
             "queueId": queue.queue_id,
             "consumerOffset": offset,
+            "notAcknowledged": sum(at < offset for at in unacknowledged.get((group, queue), ())),
             "status": without_files,
             "configFile": path,
             "configModified": written,
@@ -111,6 +114,12 @@ GROUPS = Table(
         ("maxOffset", LONG, "the queue offset after the last message"),
         ("lag", LONG, "messages not consumed yet"),
         ("lagBytes", LONG, "bytes of their records; estimated above a million messages"),
+        (
+            "notAcknowledged",
+            LONG,
+            "messages before consumerOffset that the group popped and has not acknowledged, so that they "
+            "come again (by the newest million check points and acknowledgements)",
+        ),
         ("lagMs", LONG, "store time of the newest message minus that of the first unconsumed one"),
         ("firstUnconsumedTimestamp", TIMESTAMP, "when the first unconsumed message was stored"),
         (

@@ -4,6 +4,7 @@ deliver and to decide, and what became of messages at their consumers."""
 from __future__ import annotations
 
 from rmq_store.system_topics.delayed_messages import delayed_messages
+from rmq_store.system_topics.pop import popped
 from rmq_store.system_topics.retries import dead_letters, retries
 from rmq_store.system_topics.traces import traces
 from rmq_store.system_topics.transactions import transactions
@@ -131,6 +132,34 @@ RETRIES = Table(
     ),
     lambda store, ranges: retries(store),
     retries,
+)
+
+POP = Table(
+    "pop",
+    "every message that a group popped, as far as the check points are in the log",
+    columns(
+        ("consumerGroup", TEXT, "the group"),
+        ("topic", TEXT, "topic of the queue; of a message that was given before, its retry topic"),
+        ("queueId", INT, "number of the queue"),
+        ("queueOffset", LONG, "queue offset of the message"),
+        (
+            "state",
+            TEXT,
+            "acknowledged; invisible (given and not acknowledged, and no other consumer gets it yet); due "
+            "(the time for that ended before the newest record of the log, so that the broker gives it "
+            "again); or retried (a copy of it is in the retry or dead-letter topic)",
+        ),
+        ("givenTimestamp", TIMESTAMP, "when the group was given it"),
+        ("invisibleUntil", TIMESTAMP, "until when no other consumer gets it"),
+        ("timesGiven", INT, "how often it was given"),
+        (
+            "acknowledgedTimestamp",
+            TIMESTAMP,
+            "when it was acknowledged; null in queues popped in order",
+        ),
+    ),
+    lambda store, ranges: popped(store),
+    popped,
 )
 
 TRACES = Table(

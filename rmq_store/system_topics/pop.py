@@ -1,0 +1,305 @@
+"""Messages that groups popped: when each was given, until when it is invisible, if it was acknowledged.
+
+Of each pop the broker stores a check point, and of each acknowledgement a record. Both wait in the timer's
+topic and come to the revive topic when they are due (PopReviveService). What was not acknowledged by then is
+stored again, in a retry topic. A changed invisible time is a new check point, and an acknowledgement of the
+one before. Queues that are popped in order have config/consumerOrderInfo.json, and brokers with
+popConsumerKVServiceEnable a database in `kvStore/`. With enablePopBufferMerge a broker keeps what is not
+acknowledged in memory for some seconds, so that a copy of a running store lacks a part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.compute as pc
+
+from rmq_store.config.consumer_offsets import given_in_order, read_consumer_offsets
+from rmq_store.errors import CorruptQueueError, StoreError
+from rmq_store.files.rocksdb import had_database, open_database
+from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.topics import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    REVIVE_GROUP,
+    REVIVE_PREFIX,
+    TIMER_TOPIC,
+)
+from rmq_store.reading.query import OnDamage
+from rmq_store.search.log_by_time import newest_time
+from rmq_store.search.log_partitions import joined
+from rmq_store.store import MessageStore
+from rmq_store.system_topics.system_topic_rows import (
+    Copy,
+    Row,
+    all_of,
+    copies_with,
+    property_of,
+    values_in,
+    whole_numbers,
+)
+
+INVISIBLE, DUE = "invisible", "due"
+ACKNOWLEDGED, RETRIED = "acknowledged", "retried"
+_CHECK_POINT = "ck"
+_READ = ("topic", "queueId", "queueOffset", "storeTimestamp", "tags", "body")
+_OF_RECORD = ("topic", "queueId", "queueOffset", "uniqKey", "reconsumeTimes")
+_AT_ONCE = 1 << 13  # rows whose records are read together
+NEWEST = 1_000_000
+"""How many of the newest check points and acknowledgements `not_acknowledged` reads."""
+
+GroupQueue = tuple[str, QueueId]
+
+
+class Pop(NamedTuple):
+    """A message that a group was given: by which check point (its start and time), when first, until when
+    it is invisible (ms), and how often."""
+
+    start: int
+    time: int
+    given: int
+    until: int
+    times: int = 1
+
+
+class PopLog:
+    """Follows check points and acknowledgements in the order of the log. Its memory grows with `open`: what
+    each group was given of a queue and did not acknowledge, by queue offset."""
+
+    def __init__(self, revived: Mapping[str, Mapping[int, int]]) -> None:
+        """`revived`: how far the broker has read each revive topic, by queueId."""
+        self._revived = revived
+        self.open: dict[GroupQueue, dict[int, Pop]] = {}
+
+    def take(self, row: Row) -> Iterator[tuple[GroupQueue, int, Pop, str]]:
+        """What a record of the timer's topic or of a revive topic ends: the message, and its state.
+
+        Columns: `heldIn`, `queueId`, `queueOffset`, `topic` (REAL_TOPIC), `dueTimestamp`, `tags`, `body`.
+        """
+        timed = row["heldIn"] == TIMER_TOPIC
+        if timed and not (row["topic"] or "").startswith(REVIVE_PREFIX):
+            return
+        try:
+            content = json.loads(row["body"])
+            key = content["c"], QueueId(content["t"], content["q"])
+            start, time = content["so"], content["pt"]
+            if row["tags"] != _CHECK_POINT:
+                ended, state = {content["ao"], *content.get("aol", ())}, ACKNOWLEDGED
+            else:
+                read = self._revived.get(row["heldIn"], {}).get(row["queueId"], 0)
+                given = _given_by(content)
+                if not timed and row["queueOffset"] < read:
+                    ended, state = given, RETRIED
+                elif timed or row["dueTimestamp"] is None:  # else it stood in the timer's topic
+                    self._give(key, given, start, time, time + content["it"])
+                    return
+                else:
+                    return
+        except (ValueError, KeyError, TypeError):
+            return  # it names nothing
+        here = self.open.get(key, {})
+        for offset in sorted(ended & here.keys()):
+            pop = here[offset]
+            if (pop.start, pop.time) == (start, time):
+                del here[offset]
+                yield key, offset, pop, state
+        if not here:
+            self.open.pop(key, None)
+
+    def _give(
+        self, key: GroupQueue, offsets: Iterable[int], start: int, time: int, until: int
+    ) -> None:
+        here = self.open.setdefault(key, {})
+        for offset in offsets:
+            before = here.get(offset)
+            if before is None:
+                here[offset] = Pop(start, time, time, until)
+            elif before.until > time:  # its invisible time was changed
+                here[offset] = Pop(start, time, before.given, until, before.times)
+            else:
+                here[offset] = Pop(start, time, time, until, before.times + 1)
+
+
+def _given_by(content: Mapping[str, Any]) -> set[int]:
+    """The queue offsets of a check point, without those that it has as acknowledged."""
+    steps, bits = content.get("d") or range(content["n"]), content["bm"]
+    return {content["so"] + step for at, step in enumerate(steps) if not bits >> at & 1}
+
+
+def popped(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[Row]:
+    """What every group popped. Columns as in the table `pop`, times in ms.
+
+    Messages that were acknowledged come first, in the order of that, then the others by group and queue.
+    Takes memory for those alone. Raises CorruptConfigError, and the errors of `read_slices` for damage.
+    """
+    ranges = [part for topic in _topics(store) for part in all_of(store, topic)]
+    rows = iter(_rows(store, ranges, on_damage))
+    while some := list(islice(rows, _AT_ONCE)):
+        yield from _with_records(store, some, on_damage)
+
+
+def not_acknowledged(store: MessageStore) -> dict[GroupQueue, list[int]]:
+    """The queue offsets of the messages that each group popped of a queue and has not acknowledged.
+
+    By the NEWEST check points and acknowledgements alone. Raises CorruptConfigError.
+    """
+    met: list[StoreError] = []  # a read of these topics reports it
+    ranges = [part for topic in _topics(store) for part in all_of(store, topic)]
+    most = NEWEST // max(1, len(ranges))
+    newest = [part.cut(max(part.start, part.stop - most), part.stop) for part in ranges]
+    found: dict[GroupQueue, list[int]] = {}
+    rows = (row for row in _rows(store, newest, met.append) if row["state"] != ACKNOWLEDGED)
+    while some := list(islice(rows, _AT_ONCE)):
+        for row in _with_records(store, some, met.append):
+            if row["state"] in (INVISIBLE, DUE):
+                key = row["consumerGroup"], QueueId(row["topic"], row["queueId"])
+                found.setdefault(key, []).append(row["queueOffset"])
+    return found
+
+
+def _topics(store: MessageStore) -> list[str]:
+    return [topic for topic in store.topics() if topic.startswith((TIMER_TOPIC, REVIVE_PREFIX))]
+
+
+def _rows(
+    store: MessageStore, ranges: Sequence[QueueSlice], on_damage: OnDamage | None
+) -> Iterator[Row]:
+    newest = newest_time([store]) or 0
+    log = PopLog(read_consumer_offsets(store.path).get(REVIVE_GROUP, {}))
+    for record in _records(store, ranges, on_damage):
+        for key, offset, pop, state in log.take(record):
+            ended = record["storeTimestamp"] if state == ACKNOWLEDGED else None
+            yield _row(key, offset, pop, state) | {"acknowledgedTimestamp": ended}
+    for key in sorted(log.open):
+        for offset, pop in sorted(log.open[key].items()):
+            yield _row(key, offset, pop, INVISIBLE if pop.until > newest else DUE)
+    yield from _given_in_order(store, newest)
+    yield from _in_database(store, newest)
+
+
+def _records(
+    store: MessageStore, ranges: Sequence[QueueSlice], on_damage: OnDamage | None
+) -> Iterator[Row]:
+    """Check points and acknowledgements in the order of the log, as `PopLog.take` takes them."""
+    for batch in store.read_slices(ranges, columns=(*_READ, "properties"), on_damage=on_damage):
+        of_pop = pc.coalesce(property_of(batch, "REAL_TOPIC"), batch["topic"])
+        some = batch.filter(pc.starts_with(of_pop, REVIVE_PREFIX))
+        real = property_of(some, "REAL_TOPIC").to_pylist()
+        due = whole_numbers(property_of(some, "TIMER_OUT_MS")).to_pylist()
+        for values, topic, at in zip(values_in(some, _READ), real, due, strict=True):
+            row = dict(zip(("heldIn", *_READ[1:]), values, strict=True))
+            yield row | {"topic": topic, "dueTimestamp": at}
+
+
+def _row(key: GroupQueue, offset: int, pop: Pop, state: str) -> Row:
+    group, queue = key
+    return {
+        "consumerGroup": group,
+        "topic": queue.topic,
+        "queueId": queue.queue_id,
+        "queueOffset": offset,
+        "state": state,
+        "givenTimestamp": pop.given,
+        "invisibleUntil": pop.until,
+        "timesGiven": pop.times,
+    }
+
+
+def _given_in_order(store: MessageStore, newest: int) -> Iterator[Row]:
+    """The rows of queues that are popped in order: what each group was given last."""
+    for order in given_in_order(store.path):
+        for at, offset in enumerate(order.offsets):
+            until = order.time + order.invisible_ms
+            state = INVISIBLE if until > newest else DUE
+            pop = Pop(offset, order.time, order.time, until, order.counts.get(offset, 0) + 1)
+            is_acknowledged = order.acknowledged >> at & 1
+            yield _row(
+                (order.group, order.queue), offset, pop, ACKNOWLEDGED if is_acknowledged else state
+            )
+
+
+_DATABASE, _FAMILY = "kvStore", "popState"
+_RETRY_FORMS = ("{topic}", RETRY_PREFIX + "{group}_{topic}", RETRY_PREFIX + "{group}+{topic}")
+
+
+def _in_database(store: MessageStore, newest: int) -> Iterator[Row]:
+    """The rows of popConsumerKVServiceEnable (PopConsumerRocksdbStore): what is not acknowledged."""
+    folder = Path(store.path) / _DATABASE
+    if not had_database(folder):
+        return
+
+    def damaged(said: str) -> StoreError:
+        return CorruptQueueError(
+            folder,
+            reason=f"the database of popped messages cannot be read: {said}",
+            advice="Look for the folder in a copy or a replica",
+        )
+
+    with closing(open_database(str(folder), (_FAMILY,), damaged)) as database:
+        for _, value in database.items(_FAMILY):
+            try:
+                content = json.loads(value)
+                group, form = content["groupId"], _RETRY_FORMS[content["retryFlag"]]
+                topic = form.format(group=group, topic=content["topicId"])
+                key = group, QueueId(topic, content["queueId"])
+                time = content["popTime"]
+                pop = Pop(content["offset"], time, time, time + content["invisibleTime"])
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                raise damaged(f"{value[:60]!r}: {error}") from None
+            yield _row(key, pop.start, pop, INVISIBLE if pop.until > newest else DUE)
+
+
+# --- the records of popped messages ---------------------------------------------------------------
+
+
+def _with_records(
+    store: MessageStore, rows: Sequence[Row], on_damage: OnDamage | None
+) -> Iterator[Row]:
+    """The rows; a retry was given once more for each time before, and what is due and has a later copy was
+    given again as that."""
+    places = {
+        _place(row): row
+        for row in rows
+        if row["state"] == DUE or row["topic"].startswith(RETRY_PREFIX)
+    }
+    records: dict[tuple[QueueId, int], tuple[str | None, int]] = {}
+    there = [
+        QueueSlice(queue, offset, offset + 1)
+        for queue, offset in places
+        if queue in store.snapshot().queues
+        and store.min_offset(*queue) <= offset < store.max_offset(*queue)
+    ]
+    for batch in store.read_slices(joined(there), columns=_OF_RECORD, on_damage=on_damage):
+        for topic, queue_id, offset, uniq_key, times in values_in(batch, _OF_RECORD):
+            records[QueueId(topic, queue_id), offset] = uniq_key, times
+    due = [row for row in rows if row["state"] == DUE]
+    keys = {key for row in due if (key := records.get(_place(row), (None, 0))[0]) is not None}
+    topics = {topic for row in due for topic in _given_again_under(row)}
+    copies: dict[str, list[Copy]] = {}
+    for copy in copies_with(store, topics, keys, on_damage):
+        copies.setdefault(copy.uniq_key, []).append(copy)
+    for row in rows:
+        uniq_key, times = records.get(_place(row), (None, 0))
+        again = (
+            copy.reconsume_times > times and copy.topic in _given_again_under(row)
+            for copy in copies.get(uniq_key or "", ())
+        )
+        state = RETRIED if row["state"] == DUE and any(again) else row["state"]
+        yield row | {"state": state, "timesGiven": row["timesGiven"] + times}
+
+
+def _place(row: Row) -> tuple[QueueId, int]:
+    return QueueId(row["topic"], row["queueId"]), row["queueOffset"]
+
+
+def _given_again_under(row: Row) -> tuple[str, ...]:
+    """The topics of a copy that the broker stores of a message that was not acknowledged (KeyBuilder)."""
+    group, topic = row["consumerGroup"], row["topic"]
+    if topic.startswith(RETRY_PREFIX):
+        return topic, DLQ_PREFIX + group
+    return *(form.format(group=group, topic=topic) for form in _RETRY_FORMS[1:]), DLQ_PREFIX + group

@@ -1,0 +1,138 @@
+"""What groups popped, in stages of one store, as the client was given it and acknowledged it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from rmq_store import MessageStore
+from rmq_store.system_topics.pop import PopLog
+from tests.support.golden import unpack_field
+from tests.support.log_records import fields
+from tests.support.rocksdb import write_database
+from tests.support.running.commands import call, objects
+
+STAGES = (
+    "s0-given-none-acked-at-once",
+    "s1-8acked-2changed",
+    "s2-revived",
+    "s3-second",
+    "s4-end-running",
+)
+INVISIBLE_MS = 12_000  # by the pops; of the two that were changed 20 s, of those in order 30 s
+
+
+class Given(NamedTuple):
+    """A message that the client has: until when nobody else gets it, and how often it was given."""
+
+    until: int
+    attempt: int
+
+
+class Stage(NamedTuple):
+    """What the client had not acknowledged, and what it had, when the store was copied."""
+
+    path: Path
+    waiting: dict[str, Given]
+    acknowledged: Counter[str]
+
+
+@pytest.fixture(params=STAGES)
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
+    folder = unpack_field("pop-stages-5.5.0", tmp_path, "state")
+    waiting: dict[str, Given] = {}
+    acknowledged = Counter[str]()
+    for event in map(json.loads, (folder / "events.jsonl").read_text().splitlines()):
+        if event.get("copy") == request.param:
+            now = event["t"]
+            still = {name: given for name, given in waiting.items() if given.until > now}
+            return Stage(folder / request.param, still, acknowledged)
+        if "given" in event:
+            waiting[event["given"]] = Given(event["t"] + INVISIBLE_MS, event["attempt"])
+        elif "fifo_given_kept" in event:
+            waiting[event["fifo_given_kept"]] = Given(event["t"] + 30_000, event["attempt"])
+        elif "changed" in event:
+            until = event["t"] + 20_000
+            waiting[event["changed"]] = waiting[event["changed"]]._replace(until=until)
+        elif "acked" in event:
+            waiting.pop(event["acked"])
+            acknowledged[event["acked"]] += 1
+    raise AssertionError(f"there is no stage {request.param}")
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of the table, each with the body of its message."""
+    bodies = {(r.topic, r.queue_id, r.queue_offset): r.body.decode() for r in fields(path)}
+    return [
+        row | {"body": bodies[row["topic"], row["queueId"], row["queueOffset"]]}
+        for row in objects("table", "pop", str(path))
+    ]
+
+
+def test_it_has_what_the_client_had(stage: Stage) -> None:
+    rows = rows_of(stage.path)
+    waiting = {row["body"]: row["timesGiven"] for row in rows if row["state"] == "invisible"}
+    assert waiting == {name: given.attempt for name, given in stage.waiting.items()}
+    of_checkpoints = [row for row in rows if row["acknowledgedTimestamp"] is not None]
+    acknowledged = Counter(row["body"] for row in of_checkpoints)
+    # The proxy acknowledges what it writes as a dead letter, and the client notes its own a moment late.
+    dead = Counter(r.body.decode() for r in fields(stage.path) if r.topic == "%DLQ%gp")
+    assert stage.acknowledged + dead <= acknowledged
+    assert (acknowledged - stage.acknowledged - dead).total() <= 1
+
+
+def test_lag_counts_what_was_not_acknowledged_apart(stage: Stage) -> None:
+    with MessageStore.open(stage.path) as store:
+        offsets = store.consumer_offsets()
+    expected = Counter(
+        (row["consumerGroup"], row["topic"], row["queueId"])
+        for row in rows_of(stage.path)
+        if row["state"] in ("invisible", "due")
+        and row["queueOffset"]
+        < offsets.get(row["consumerGroup"], {}).get(row["topic"], {}).get(row["queueId"], 0)
+    )
+    lag = {
+        (row["consumerGroup"], row["topic"], row["queueId"]): row["notAcknowledged"]
+        for row in objects("table", "groups", str(stage.path))
+    }
+    assert {key: count for key, count in lag.items() if count} == expected
+    if expected:
+        assert (
+            f"{expected.total()} popped and not acknowledged" in call("lag", str(stage.path)).stderr
+        )
+
+
+def test_a_database_has_what_was_not_acknowledged(tmp_path: Path) -> None:
+    """As a broker with popConsumerKVServiceEnable keeps it (PopConsumerRocksdbStore)."""
+    store = unpack_field("pop-stages-5.5.0", tmp_path, "state") / STAGES[0]
+    row = {"popTime": 1_000, "groupId": "gk", "topicId": "popt", "queueId": 1, "retryFlag": 0}
+    row |= {"invisibleTime": 1 << 50, "offset": 10, "attemptTimes": 0, "suspend": False}
+    retry = row | {"retryFlag": 1, "invisibleTime": 5, "offset": 3}
+    values = {bytes([at]): json.dumps(one).encode() for at, one in enumerate((row, retry))}
+    write_database(store / "kvStore", {"popState": values})
+    rows = [row for row in objects("table", "pop", str(store)) if row["consumerGroup"] == "gk"]
+    found = [(row["topic"], row["queueOffset"], row["state"], row["timesGiven"]) for row in rows]
+    assert found == [("popt", 10, "invisible", 1), ("%RETRY%gk_popt", 3, "due", 1)]
+
+
+def test_a_message_that_is_given_again_in_its_queue_counts_twice() -> None:
+    """Where a broker lost the group's offset; a changed invisible time is no further pop."""
+
+    def check_point(at: int, time: int, until: int, count: int = 1) -> dict[str, Any]:
+        content = {"c": "g", "t": "t", "q": 0, "so": at, "pt": time, "it": until - time, "bm": 0}
+        body = json.dumps(content | {"n": count, "d": []}).encode()
+        place = {"queueId": 0, "queueOffset": time, "topic": None, "dueTimestamp": None}
+        return {"heldIn": "rmq_sys_REVIVE_LOG_c", "tags": "ck", "body": body, **place}
+
+    log = PopLog({})
+    for row in (check_point(5, 10, 20, 2), check_point(6, 15, 40), check_point(5, 30, 50)):
+        assert list(log.take(row)) == []
+    (offsets,) = log.open.values()
+    assert {at: (pop.given, pop.until, pop.times) for at, pop in offsets.items()} == {
+        5: (30, 50, 2),
+        6: (10, 40, 1),
+    }
