@@ -153,7 +153,7 @@ def test_killed_anywhere_it_goes_on_to_the_same_database(
     )
     assert done.returncode == -signal.SIGKILL
     assert json.loads((target / STATE_FILE).read_text())["storeType"] == DATABASE
-    with pytest.raises(InvalidArgumentError, match="unfinished rebuild with other options"):
+    with pytest.raises(InvalidArgumentError, match="other options"):
         rebuild(store.path, target, config=settings_of(store))
     how: dict[str, Any] = {"store_type": DATABASE, "config": settings_of(store)}
     assert rebuild(store.path, target, **how).resumed
@@ -175,7 +175,7 @@ def test_without_the_library_nothing_is_written(
 
 def test_other_releases_and_types_are_refused(golden: Golden, tmp_path: Path) -> None:
     store, target = golden("clean-5.5.0").path, tmp_path / "target"
-    with pytest.raises(InvalidArgumentError, match=r"expected 5\.5\.0 or later"):
+    with pytest.raises(InvalidArgumentError, match=r"5\.5\.0 or later"):
         rebuild(store, target, store_type=DATABASE, release="5.3.3")
     with pytest.raises(InvalidArgumentError, match="default or defaultRocksDB"):
         rebuild(store, target, store_type="rocksdb")

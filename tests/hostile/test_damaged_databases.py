@@ -128,7 +128,7 @@ def test_a_record_of_a_kind_that_rocksdb_reads_for_ever_is_refused(tmp_path: Pat
     assert raw[7 + 6] == 1  # a full record
     raw[7 + 6] = 5
     path.write_bytes(raw)
-    with pytest.raises(CorruptQueueError, match="record of kind 5 at byte 7 of MANIFEST"):
+    with pytest.raises(CorruptQueueError, match="at byte 7 of MANIFEST"):
         MessageStore.open(golden.path)
 
 

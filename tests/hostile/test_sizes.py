@@ -37,7 +37,7 @@ def test_a_queue_file_that_is_too_large_is_named(tmp_path: Path, which: int) -> 
     golden = unpack(NAME, tmp_path)
     odd = files_of(golden, "consumequeue", "orders", "0")[which]
     os.truncate(odd, 1 << 30)
-    with pytest.raises(UnrecoverableStoreError, match="names of the files beside it") as refused:
+    with pytest.raises(UnrecoverableStoreError, match="files beside it") as refused:
         MessageStore.open(golden.path)
     assert refused.value.path == str(odd)
 

@@ -145,5 +145,5 @@ def test_a_read_that_was_begun_never_mixes_two_stores(how: str, tmp_path: Path) 
         next(reader)
         path.rename(tmp_path / "gone")
         (tmp_path / "other").rename(path)
-        with pytest.raises(OtherStoreError, match="another store is at this path"):
+        with pytest.raises(OtherStoreError):
             list(reader)

@@ -69,7 +69,5 @@ def test_one_value_is_a_list_of_it(store: MessageStore) -> None:
 
 def test_a_queue_that_a_topic_does_not_have_is_refused_by_all_reads(store: MessageStore) -> None:
     for read in (store.messages, store.read_batches):
-        with pytest.raises(
-            UnknownQueueError, match=r"topic 'orders' has no queue 99\. Queues with"
-        ):
+        with pytest.raises(UnknownQueueError, match="topic 'orders' has no queue 99"):
             read("orders", queue_ids=[0, 99])

