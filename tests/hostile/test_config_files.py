@@ -162,6 +162,7 @@ def test_a_folder_that_is_no_log_is_not_an_empty_log(tmp_path: Path, folder: str
     assert done.returncode == 2
     assert "there is no log file in this configured folder" in done.stderr
     assert folder in done.stderr
+    assert repr(min(os.listdir(folder))) in done.stderr
     with pytest.raises(MissingFileError):
         MessageStore.open(golden.path, broker_conf=conf)
 

@@ -107,6 +107,14 @@ def test_settings_that_a_file_was_not_made_with_are_blamed_and_not_the_file(
     assert "with the given maxHashSlotNum and maxIndexNum" in said["index-unreadable"]
 
 
+def test_settings_that_put_the_only_item_in_front_of_the_first_are_blamed(tmp_path: Path) -> None:
+    """The zeros after the item look like one of the record at log offset 0."""
+    root = unpack_field(ONE_MESSAGE, tmp_path)
+    index_file(root).write_bytes(make_index(97, 4001, ["FooBar#K"]))
+    said = findings(root, {"maxHashSlotNum": 97 + ITEM // SLOT, "maxIndexNum": 4000})
+    assert "with the given maxHashSlotNum and maxIndexNum" in said["index-unreadable"]
+
+
 @pytest.mark.parametrize("ahead", [1, 9])
 def test_slots_may_be_ahead_of_the_header_by_an_item(tmp_path: Path, ahead: int) -> None:
     """A broker writes an item and its slot, and then counts it. A file that lacks more items is not asked:
