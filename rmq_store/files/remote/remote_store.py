@@ -311,7 +311,6 @@ class RemoteFile:
         """Count this file as no longer in memory."""
         self._held.add(-self.held_bytes)
         self._held = Held()  # what a window that is still open fetches is not the cache's any more
-        self._there_count = 0
 
     def missing(self, starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> Iterator[Run]:
         """The block runs to fetch for these ranges."""
