@@ -12,21 +12,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from rmq_store.cli import option_names
-from rmq_store.cli.options import WholeNumber
+from rmq_store.cli.options import GROUPS, RELEASE, TOPICS, RareOption, WholeNumber, option
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.topics import DLQ_PREFIX
 from rmq_store.questions.dead_letters import dead_letters, dead_ranges
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 from rmqstore_jobs import replay
+from rmqstore_jobs.replaying.options import TLS, TLS_CA
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from
 from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.result_tables import Answer
-from rmqstore_jobs.running.source_options import rare_option, source_options
+from rmqstore_jobs.running.source_options import source_options
 from rmqstore_jobs.running.store_selection import plan_of
 from spark_source.options.parse import HidesSecrets
 from spark_source.planning.pinned_plan import ReadPlan
@@ -147,41 +145,38 @@ def _as_text(time: Time | None) -> str | None:
 
 # --- the command ----------------------------------------------------------------------------------
 
-_OPTIONS = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
+_OF_SOURCE = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
+_OPTIONS = {
+    "groups": GROUPS,
+    "origin_topics": TOPICS.but(help="Only dead letters from this topic; repeatable."),
+    "top": option(
+        "--top",
+        type=WholeNumber(1, _MOST_LISTED),
+        metavar="N",
+        default=DEFAULT_TOP,
+        show_default=True,
+        help="List the N newest dead letters.",
+    ),
+    "resend": option(
+        "--to",
+        metavar="DIR",
+        help="Send them again: write them to this new store, in their origin topics.",
+    ),
+    "release": RELEASE.but(RareOption),
+    "to_broker": option(
+        "--to-broker",
+        metavar="HOST:PORT",
+        help="Send them again: to the proxy of a running broker.",
+    ),
+    "failed": option("--failed", metavar="DIR", help="Folder for refused messages and reasons."),
+    "tls": TLS,
+    "tls_ca": TLS_CA,
+    **source_options(_OF_SOURCE),
+}
 
 
-@job("dlq", run, look=look, engines=False)
-@click.option("--group", "groups", metavar="GROUP", multiple=True, help=option_names.GROUPS)
-@click.option(
-    "--topic",
-    "origin_topics",
-    metavar="TOPIC",
-    multiple=True,
-    help="Only dead letters from this topic; repeatable.",
-)
-@click.option(
-    "--top",
-    type=WholeNumber(1, _MOST_LISTED),
-    metavar="N",
-    default=DEFAULT_TOP,
-    show_default=True,
-    help="List the N newest dead letters.",
-)
-@click.option(
-    "--to",
-    "resend",
-    metavar="DIR",
-    help="Send them again: write them to this new store, in their origin topics.",
-)
-@rare_option("--release", metavar="RELEASE", help=option_names.RELEASE)
-@click.option(
-    "--to-broker", metavar="HOST:PORT", help="Send them again: to the proxy of a running broker."
-)
-@click.option("--failed", metavar="DIR", help="Folder for refused messages and reasons.")
-@rare_option("--tls", is_flag=True, help="Connect to the proxy with TLS.")
-@rare_option("--tls-ca", metavar="FILE", help="Certificates, in PEM, that sign the proxy's own.")
-@source_options(_OPTIONS)
+@job("dlq", run, _OPTIONS, look=look, engines=False)
 def main(given: Given) -> DlqSpec:
     """Report dead letters with reason, consumer group and origin topic; optionally send them
     again."""
-    return spec_from(DlqSpec, given, _OPTIONS)
+    return spec_from(DlqSpec, given, _OF_SOURCE)

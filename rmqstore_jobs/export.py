@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_store import MessageStore
-from rmq_store.cli.messages import charset_option
-from rmq_store.cli.options import with_options
+from rmq_store.cli.messages import CHARSET
+from rmq_store.cli.options import option, rare_option
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.files.journal import JournalError, refuse_uri
 from rmq_store.files.remote.uri_filesystem import real_path
@@ -52,9 +52,9 @@ from rmqstore_jobs.running.job_command import (
     spec_from,
 )
 from rmqstore_jobs.running.provenance import provenance_of
-from rmqstore_jobs.running.queue_options import queue_options, with_queues
+from rmqstore_jobs.running.queue_options import QUEUE_OPTIONS, with_queues
 from rmqstore_jobs.running.result_tables import Answer
-from rmqstore_jobs.running.source_options import rare_option, source_options
+from rmqstore_jobs.running.source_options import source_options
 from rmqstore_jobs.running.store_selection import pieces_in, plan_of
 from spark_source.options.definitions import DROPMALFORMED, PERMISSIVE
 from spark_source.options.parse import HidesSecrets, without_secrets
@@ -459,30 +459,39 @@ def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.B
     return with_delta(builder)
 
 
-@job("export", run, look=look, prepare=_prepared, needs_spark=lambda spec: spec.format == DELTA)
-@click.option(
-    "--to",
-    "target",
-    required=True,
-    metavar="DIR",
-    help="The target folder, which only this export uses.",
+_OPTIONS = {
+    "target": option(
+        "--to", required=True, metavar="DIR", help="The target folder, which only this export uses."
+    ),
+    "format": option(
+        "--format",
+        type=NearestChoice(FORMATS),
+        default=PARQUET,
+        show_default=True,
+        help="A folder of Parquet, CSV or JSON lines files, or a Delta table.",
+    ),
+    "wave_bytes": rare_option(
+        "--wave-bytes", type=size, default="8g", show_default=True, help="Bytes per wave."
+    ),
+    "body": option(
+        "--body",
+        type=click.Choice([TEXT]),
+        help="Bodies of Parquet as text; others are null, and base64 in column bodyBase64.",
+    ),
+    "charset": CHARSET,
+    **QUEUE_OPTIONS,
+    **source_options(SELECTION),
+}
+
+
+@job(
+    "export",
+    run,
+    _OPTIONS,
+    look=look,
+    prepare=_prepared,
+    needs_spark=lambda spec: spec.format == DELTA,
 )
-@click.option(
-    "--format",
-    type=NearestChoice(FORMATS),
-    default=PARQUET,
-    show_default=True,
-    help="A folder of Parquet, CSV or JSON lines files, or a Delta table.",
-)
-@rare_option("--wave-bytes", type=size, default="8g", show_default=True, help="Bytes per wave.")
-@click.option(
-    "--body",
-    type=click.Choice([TEXT]),
-    help="Bodies of Parquet as text; others are null, and base64 in column bodyBase64.",
-)
-@charset_option
-@with_options(*queue_options)
-@source_options(SELECTION)
 def main(given: Given) -> ExportSpec:
     """Export messages to Parquet, CSV, JSON lines or Delta, partitioned by topic and day; each run
     adds only new ones."""

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from rmq_store.cli.options import with_options
 from rmq_store.errors import CorruptQueueError, DataLossError
 from rmq_store.format.releases import dialect
 from rmqstore_jobs.replay_targets.dry_run import DryRun
@@ -64,8 +63,7 @@ def look(spec: ReplaySpec) -> None:
 # --- the command ----------------------------------------------------------------------------------
 
 
-@job("replay", run, look=look)
-@with_options(*OPTIONS)
+@job("replay", run, OPTIONS, look=look)
 def main(given: Given) -> ReplaySpec:
     """Replay selected messages of a store into another store, into Parquet, or to a broker."""
     return spec_of(given)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from rmq_store.cli.options import StoreArgs, bundled, warn_of
+from rmq_store.cli.options import StoreArgs, bundle, option, warn_of
 from rmq_store.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -42,20 +42,15 @@ class OtherEngine(Protocol):
         """
 
 
-engine_options = bundled(
-    "on",
-    EngineArgs,
-    click.option(
-        "--engine",
-        type=click.Choice([AUTO, LOCAL, SPARK]),
-        help="Work in this process (local) or on Spark; auto: by the bytes of the log. Default: "
-        "local, with --master spark.",
-    ),
-    click.option(
-        "--master", metavar="URL", help="Spark's master (default: all cores of this host)."
-    ),
+ENGINE = option(
+    "--engine",
+    type=click.Choice([AUTO, LOCAL, SPARK]),
+    help="Work in this process (local) or on Spark; auto: by the bytes of the log. Default: "
+    "local, with --master spark.",
 )
-"""Adds the parameter `on`: EngineArgs."""
+MASTER = option("--master", metavar="URL", help="Spark's master (default: all cores of this host).")
+ENGINE_ARGS = bundle(EngineArgs, engine=ENGINE, master=MASTER)
+"""The value is an EngineArgs."""
 
 
 @contextmanager

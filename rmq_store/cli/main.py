@@ -22,10 +22,9 @@ import click
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from rmq_store import loops
-from rmq_store.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
-from rmq_store.cli.option_names import show_refusal
+from rmq_store.cli.command import exit_code_of
 from rmq_store.cli.shell_words import in_shell_words
-from rmq_store.errors import AccessError, StoreError, nearest, spoken, spoken_as
+from rmq_store.errors import nearest, spoken, spoken_as
 from rmq_store.heap_settings import keep_freed_memory
 
 _WIDEST_NAME = len("transactions") + 2  # cells of --help before the texts
@@ -226,32 +225,12 @@ def main(**settings: Any) -> None:
     keep_freed_memory()
     # The objects of a store with many queues all stay alive: to look for dead ones costs a tenth.
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
-    try:
+
+    def run() -> Any:
         with spoken_as(in_shell_words), warnings_shown():
-            code = rmqstore.main(prog_name="rmqstore", standalone_mode=False, **settings)
-        sys.stdout.flush()
-    except click.exceptions.Exit as stop:
-        code = stop.exit_code
-    except click.Abort:
-        code = EXIT_INTERRUPTED
-    except click.ClickException as wrong:
-        show_refusal(wrong)
-        code = wrong.exit_code
-    except StoreError as error:
-        click.echo(f"rmqstore: {error}", err=True)
-        code = EXIT_FAILED
-    except OSError as error:
-        # No code expected this error here, so at least name the file.
-        path = None if error.filename is None else str(error.filename)
-        reason = error.strerror or str(error)
-        said = AccessError(
-            path, reason=reason, advice="Check the permissions, the disk and the mount"
-        )
-        click.echo(f"rmqstore: {said}", err=True)
-        code = EXIT_FAILED
-    except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
-    sys.exit(code if isinstance(code, int) else 0)
+            return rmqstore.main(prog_name="rmqstore", standalone_mode=False, **settings)
+
+    sys.exit(exit_code_of("rmqstore", run))
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.options import bundled, json_option, with_options
+from rmq_store.cli.options import JSON, bundle, flag, option
 from rmq_store.cli.printing import make_room, say, write
 from rmq_store.errors import CorruptQueueError, InvalidArgumentError, StoreError
 from rmq_store.text.hidden_messages import HiddenMessages
@@ -32,17 +31,13 @@ TEXT_COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,body"
 _MOST_PLACES = 3
 
 
-raw_option = click.option(
-    "--raw", is_flag=True, help="Print the record of an inner batch as stored, not its messages."
-)
-table_options = with_options(
-    click.option("--full", is_flag=True, help="Do not cut values to the terminal's width."),
-    click.option(
-        "--body",
-        type=click.Choice(FORMS),
-        help="How to print bodies. text: other bytes as \\xff; json: on one line. Default: UTF-8 as "
-        "text, else base64; in a terminal JSON on one line.",
-    ),
+RAW = flag("--raw", help="Print the record of an inner batch as stored, not its messages.")
+FULL = flag("--full", help="Do not cut values to the terminal's width.")
+BODY = option(
+    "--body",
+    type=click.Choice(FORMS),
+    help="How to print bodies. text: other bytes as \\xff; json: on one line. Default: UTF-8 as "
+    "text, else base64; in a terminal JSON on one line.",
 )
 
 
@@ -55,20 +50,11 @@ def _charset(name: str) -> str:
         raise click.BadParameter(f"{error.reason}. {error.advice}") from None
 
 
-charset_option = click.option(
+CHARSET = option(
     "--charset",
     type=_charset,
     metavar="NAME",
     help="The charset of bodies that are text, such as GBK. Default: UTF-8.",
-)
-_header = click.option(
-    "--header", is_flag=True, help="Print the names of the columns first, in a pipe too."
-)
-_columns = click.option(
-    "--columns",
-    metavar="NAMES",
-    help=f"Columns to print, separated by commas. Default: {TEXT_COLUMNS}; with --json all "
-    "default columns.",
 )
 
 
@@ -107,10 +93,21 @@ class MessageForm:
         return kept
 
 
-message_options = bundled(
-    "form", MessageForm, _header, _columns, table_options, charset_option, json_option
+MESSAGE_FORM = bundle(
+    MessageForm,
+    header=flag("--header", help="Print the names of the columns first, in a pipe too."),
+    columns=option(
+        "--columns",
+        metavar="NAMES",
+        help=f"Columns to print, separated by commas. Default: {TEXT_COLUMNS}; with --json all "
+        "default columns.",
+    ),
+    full=FULL,
+    body=BODY,
+    charset=CHARSET,
+    as_json=JSON,
 )
-"""Adds the parameter `form`: MessageForm."""
+"""The value is a MessageForm."""
 
 
 class MessagePrinter:
@@ -220,12 +217,11 @@ class Damage:
             self._seen.add((error.path, error.offset))
             self(error)
 
-    def conclude(self, code: int = EXIT_FINDINGS) -> None:
-        """Print how many messages were not read after several errors; exit after any."""
+    def conclude(self) -> bool:
+        """Whether there were errors; print how many messages were not read after several."""
         if self.count > 1:
             say(f"rmqstore: {self._hidden} could not be read; see `verify`", err=True)
-        if self.count:
-            sys.exit(code)
+        return self.count > 0
 
 
 def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) -> str:

@@ -1,24 +1,27 @@
-"""Options that commands share, and how they open a store."""
+"""The options of commands: what an option is, those that commands and jobs share, and how they open a store.
+
+An option is declared once: its words, its type and its meaning. The parameter that takes its value names it.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import tzinfo
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli import option_names
-from rmq_store.cli.shell_words import in_shell_words
-from rmq_store.errors import StoreError, spoken, spoken_as
+from rmq_store.errors import StoreError, spoken
 from rmq_store.escaping import printable
 from rmq_store.files.remote.uri_filesystem import local_path
 from rmq_store.text.times import (
+    TIME_FORMS,
     NotATimeError,
     Time,
     fixed_range,
@@ -31,7 +34,70 @@ if TYPE_CHECKING:
     from rmq_store.store import MessageStore
 
 _LEAST_WAIT, _MOST_WAIT = 0.05, 86_400.0
-_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class RareOption(click.Option):
+    """An option that only --help-all lists, because few need it."""
+
+
+class Declared:
+    """An option or an argument, without the name of the parameter that takes its value."""
+
+    def __init__(self, kind: type[click.Parameter], words: Sequence[str], **settings: Any) -> None:
+        self.kind, self.words, self.settings = kind, words, settings
+
+    def but(self, kind: type[click.Parameter] | None = None, **settings: Any) -> Any:
+        """The same of another kind, or with other settings."""
+        return Declared(kind or self.kind, self.words, **self.settings | settings)
+
+    def params(self, name: str) -> list[click.Parameter]:
+        """As click has it, for the parameter `name`."""
+        return [self.kind([*self.words, name], **self.settings)]
+
+    def value(self, name: str, given: dict[str, Any]) -> Any:
+        """Take the value out of those that are given."""
+        return given.pop(name)
+
+
+class _Bundle(Declared):
+    """Several options, whose values come as one."""
+
+    def __init__(self, make: Callable[..., Any], parts: Mapping[str, Declared]) -> None:
+        self._make, self._parts = make, parts
+
+    def params(self, name: str) -> list[click.Parameter]:
+        return params_of(self._parts)
+
+    def value(self, name: str, given: dict[str, Any]) -> Any:
+        return self._make(**{part: one.value(part, given) for part, one in self._parts.items()})
+
+
+def option(*words: str, kind: type[click.Option] = click.Option, **settings: Any) -> Any:
+    """An option. `settings`: as click has them."""
+    return Declared(kind, words, **settings)
+
+
+def argument(kind: type[click.Argument] = click.Argument, **settings: Any) -> Any:
+    """An argument. `settings`: as click has them."""
+    return Declared(kind, (), **settings)
+
+
+flag = partial(option, is_flag=True)
+rare_option = partial(option, kind=RareOption)
+rare_flag = partial(rare_option, is_flag=True)
+
+
+def bundle(make: Callable[..., Any], **parts: Declared) -> Any:
+    """Options whose values come as one: what `make` returns for them by name."""
+    return _Bundle(make, parts)
+
+
+def params_of(options: Mapping[str, Declared]) -> list[click.Parameter]:
+    """Options by the names of their values, as click has them."""
+    return [param for name, one in options.items() for param in one.params(name)]
+
+
+# --- types of values -------------------------------------------------------------------------------
 
 
 class StorePath(click.Path):
@@ -42,10 +108,47 @@ class StorePath(click.Path):
         return super().convert(local_path(os.fspath(value)), param, ctx)
 
 
-config_option = click.option(
-    "--broker-conf", type=click.Path(), metavar="FILE", help=option_names.BROKER_CONF
-)
-release_option = click.option("--release", metavar="RELEASE", help=option_names.RELEASE)
+class WholeNumber(click.IntRange):
+    """The type of an option that takes a whole number, maybe in a range. Errors name it by `name`."""
+
+    name = "whole number"
+
+
+def word(text: str) -> str:
+    """The type of an option that takes a text which is not empty."""
+    if not text.strip():
+        raise click.BadParameter("it is empty. Leave the option out, or give a value")
+    return text
+
+
+def seconds(text: str) -> float:
+    """The type of an option that takes a time to wait, from 0.05 s to a day."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not _LEAST_WAIT <= value <= _MOST_WAIT:
+        raise click.BadParameter(f"{text!r} is not a number of seconds from 0.05 to 86400.")
+    return value
+
+
+def time(text: str) -> Time:
+    """The type of an option that takes a time. Raises click.BadParameter for another text."""
+    try:
+        return parse_time(text)
+    except NotATimeError as error:
+        raise click.BadParameter(f"{text!r} {error}.") from None
+
+
+def zone(text: str) -> tzinfo:
+    """The type of an option that takes a time zone. Raises click.BadParameter for an unknown one."""
+    try:
+        return parse_zone(text)
+    except NotATimeError as error:
+        raise click.BadParameter(f"{text!r} {error}") from None
+
+
+# --- the store ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,65 +190,6 @@ class StoreArgs:
         ]
 
 
-def bundled(name: str, kind: type, *options: Callable[[Any], Any]) -> Callable[[_F], _F]:
-    """A decorator that adds options, and gives a command their values as one: a `kind`, a dataclass with
-    a field for each, as the parameter `name`."""
-
-    def decorate(command: _F) -> _F:
-        @wraps(command)
-        def run(**given: Any) -> Any:
-            own = {field.name: given.pop(field.name) for field in fields(kind)}
-            running = click.get_current_context().command
-            with spoken_as(partial(in_shell_words, command=running)):
-                return command(**given, **{name: kind(**own)})
-
-        bundle: Any = run
-        return with_options(*options)(bundle)  # type: ignore[no-any-return]
-
-    return decorate
-
-
-def with_options(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
-    """A decorator that adds options; a help lists them in this order."""
-
-    def decorate(command: _F) -> _F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-class WholeNumber(click.IntRange):
-    """The type of an option that takes a whole number, maybe in a range. Errors name it by `name`."""
-
-    name = "whole number"
-
-
-def word(text: str) -> str:
-    """The type of an option that takes a text which is not empty."""
-    if not text.strip():
-        raise click.BadParameter("it is empty. Leave the option out, or give a value")
-    return text
-
-
-def store_command_of(**settings: Any) -> Callable[[_F], _F]:
-    """A decorator that adds the parameter `at`: StoreArgs. `settings`: of the argument STORE."""
-    name = click.option("--broker-name", type=word, metavar="NAME", help=option_names.BROKER_NAME)
-    store = click.argument("store", type=StorePath(), **settings)
-    return bundled("at", StoreArgs, store, config_option, name)
-
-
-store_command = store_command_of()
-skip_damaged_option = click.option(
-    "--skip-damaged", is_flag=True, help="Leave out damaged messages, and report them."
-)
-history_option = click.option("--history", is_flag=True, help=option_names.HISTORY)
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per line."
-)
-
-
 @contextmanager
 def opened_stores(at: StoreArgs, others: Sequence[str] = ()) -> Iterator[list[MessageStore]]:
     """The stores of `each`, open. Raises its errors, and those of `StoreArgs.open`."""
@@ -173,6 +217,13 @@ def warn_of(store: MessageStore) -> None:
     """Print a line for each thing of the store that cannot be read."""
     for warning in (*store.opening.losses(), *store.opening.notes()):
         click.echo(f"rmqstore: warning: {printable(spoken(warning))}", err=True)
+
+
+def time_in(store: MessageStore, given: Time | None) -> int | None:
+    """A time in ms; one relative to the newest message is fixed by the store's."""
+    from rmq_store.search.log_by_time import newest_time
+
+    return fixed_time(given, partial(newest_time, [store]))
 
 
 def topic_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
@@ -203,84 +254,21 @@ def _completed(
         return []  # the command itself says why
 
 
-def seconds(text: str) -> float:
-    """The type of an option that takes a time to wait, from 0.05 s to a day."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not _LEAST_WAIT <= value <= _MOST_WAIT:
-        raise click.BadParameter(f"{text!r} is not a number of seconds from 0.05 to 86400.")
-    return value
+# --- the options that commands share -------------------------------------------------------------------
 
 
-def time(text: str) -> Time:
-    """The type of an option that takes a time. Raises click.BadParameter for another text."""
-    try:
-        return parse_time(text)
-    except NotATimeError as error:
-        raise click.BadParameter(f"{text!r} {error}.") from None
+def joined(separator: str) -> Callable[[click.Context, click.Parameter, Any], str | None]:
+    """A callback for a repeatable option: its values as one text, None if it is not given."""
 
+    def join(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
+        return separator.join(values) if values else None
 
-def zone(text: str) -> tzinfo:
-    """The type of an option that takes a time zone. Raises click.BadParameter for an unknown one."""
-    try:
-        return parse_zone(text)
-    except NotATimeError as error:
-        raise click.BadParameter(f"{text!r} {error}") from None
-
-
-def time_in(store: MessageStore, given: Time | None) -> int | None:
-    """A time in ms; one relative to the newest message is fixed by the store's."""
-    from rmq_store.search.log_by_time import newest_time
-
-    return fixed_time(given, partial(newest_time, [store]))
-
-
-time_options = with_options(
-    click.option("--since", "begin", type=time, metavar="TIME", help=option_names.SINCE),
-    click.option("--until", "end", type=time, metavar="TIME", help=option_names.UNTIL),
-)
-
-
-def topic_option(text: str = option_names.TOPIC, **settings: Any) -> Callable[[_F], _F]:
-    """A decorator that adds the option --topic, for one topic."""
-    return click.option(
-        "--topic", shell_complete=topic_names, type=word, metavar="TOPIC", help=text, **settings
-    )
-
-
-def topics_option(text: str = option_names.TOPICS) -> Callable[[_F], _F]:
-    """A decorator that adds the option --topic, for any number of topics."""
-    return click.option(
-        *("--topic", "topics"),
-        shell_complete=topic_names,
-        type=word,
-        metavar="TOPIC",
-        multiple=True,
-        help=text,
-    )
-
-
-queues_option = click.option(
-    *("--queue", "queue_ids"),
-    type=int,
-    metavar="ID",
-    multiple=True,
-    help="Only this queue; repeatable.",
-)
-
-
-def group_option(text: str = option_names.GROUP) -> Callable[[_F], _F]:
-    """A decorator that adds the option --group, for one consumer group."""
-    return click.option(
-        "--group", shell_complete=group_names, type=word, metavar="GROUP", help=text
-    )
+    return join
 
 
 def _tags(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
     """The tags as one expression."""
-    tags = option_names.joined(" || ")(ctx, param, values)
+    tags = joined(" || ")(ctx, param, values)
     if tags is not None:
         from rmq_store.reading.query import warn_of_tags
 
@@ -288,27 +276,9 @@ def _tags(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     return tags
 
 
-tag_option = click.option(
-    *("--tag", "tags"),
-    type=word,
-    metavar="TAG",
-    multiple=True,
-    callback=_tags,
-    help=option_names.TAG,
-)
-
-
 class _SecondArgument(click.Argument):
     def get_usage_pieces(self, ctx: click.Context) -> list[str]:
         return []
-
-
-target_option = with_options(  # its value may also be a second argument
-    click.option(
-        "--to", "target", type=StorePath(), metavar="DIR", help="The new store. Required."
-    ),
-    click.argument("second", cls=_SecondArgument, required=False, type=StorePath()),
-)
 
 
 def one_target(target: str | None, second: str | None) -> str:
@@ -319,3 +289,108 @@ def one_target(target: str | None, second: str | None) -> str:
     if len(given) > 1:
         raise click.UsageError(f"the new store is named twice: {given[0]} and {given[1]}")
     return given[0]
+
+
+_TOPIC_NAME = option("--topic", shell_complete=topic_names, type=word, metavar="TOPIC")
+TOPIC = _TOPIC_NAME.but(help="Only this topic.")
+TOPICS = _TOPIC_NAME.but(help="Only this topic; repeatable.", multiple=True)
+_GROUP_NAME = option("--group", shell_complete=group_names, type=word, metavar="GROUP")
+GROUP = _GROUP_NAME.but(help="Only this consumer group.")
+GROUPS = _GROUP_NAME.but(help="Only this consumer group; repeatable.", multiple=True)
+QUEUES = option(
+    "--queue", type=int, metavar="ID", multiple=True, help="Only this queue; repeatable."
+)
+SINCE = option(
+    "--since",
+    type=time,
+    metavar="TIME",
+    help=f"Only messages stored at TIME or later: {TIME_FORMS}.",
+)
+UNTIL = option("--until", type=time, metavar="TIME", help="Only messages stored before TIME.")
+TAGS = option(
+    "--tag",
+    type=word,
+    metavar="TAG",
+    multiple=True,
+    callback=_tags,
+    help="Only messages with this tag, or with one of 'a || b'; repeatable.",
+)
+KEYS = option(
+    "--key",
+    type=word,
+    metavar="KEY",
+    multiple=True,
+    help="Only messages with this word in KEYS, or this UNIQ_KEY; repeatable.",
+)
+SYSTEM = flag("--system", help="Include system topics.")
+LIMIT = option("--limit", type=WholeNumber(min=1), metavar="N", help="Print at most N messages.")
+HISTORY = flag(
+    "--history",
+    help="Of a compaction topic every message that has not expired, not only the last one of each key.",
+)
+SKIP_DAMAGED = flag("--skip-damaged", help="Leave out damaged messages, and report them.")
+BROKER_CONF = option(
+    "--broker-conf", type=click.Path(), metavar="FILE", help="The broker's configuration file."
+)
+BROKER_NAME = option(
+    "--broker-name",
+    type=word,
+    metavar="NAME",
+    help="The broker's name (default: the one in --broker-conf, else the folder's name).",
+)
+RELEASE = option(
+    "--release",
+    metavar="RELEASE",
+    help="Write files like this broker release (default: the newest).",
+)
+STORE_PATH = argument(type=StorePath())
+STORE = bundle(StoreArgs, store=STORE_PATH, broker_conf=BROKER_CONF, broker_name=BROKER_NAME)
+"""The value is a StoreArgs."""
+TARGET = bundle(  # its value may also be a second argument
+    one_target,
+    target=option("--to", type=StorePath(), metavar="DIR", help="The new store. Required."),
+    second=argument(_SecondArgument, required=False, type=StorePath()),
+)
+JSON = flag("--json", help="Print one JSON object per line.")
+
+WORDS: Mapping[str, Declared] = {
+    "topic": TOPICS,
+    "tags": TAGS,
+    "keys": KEYS,
+    "startingTimestamp": SINCE,
+    "endingTimestamp": UNTIL,
+    "brokerConf": BROKER_CONF,
+    "brokerName": BROKER_NAME,
+    "includeSystemTopics": SYSTEM,
+}
+"""Options of the Spark source that commands and jobs call otherwise."""
+
+_ALONE = {
+    "subscribe": "--topic",
+    "startingOffsets": "--offset",
+    "compacted": "--history",
+    "unwrapBatches": "--raw",
+    "mode": "--skip-damaged",
+}
+"""Those that jobs have by their own names, and commands by others: name -> word."""
+
+_BY_MEANING = {
+    **dict.fromkeys(("--config", "--conf", "--broker-config", "--configuration"), "--broker-conf"),
+    **dict.fromkeys(("--from", "--start", "--begin", "--after"), "--since"),
+    **dict.fromkeys(("--end", "--before"), "--until"),
+    **dict.fromkeys(("--consumer", "--consumer-group"), "--group"),
+    **dict.fromkeys(("--max", "--count", "--head"), "--limit"),
+}
+
+
+def spelled(name: str) -> str:
+    """The name of an option of the source as a shell has such names."""
+    return "--" + re.sub("[A-Z]", lambda found: f"-{found[0].lower()}", name)
+
+
+MEANT = {
+    **{spelled(name): one.words[0] for name, one in WORDS.items()},
+    **{spelled(name): word for name, word in _ALONE.items()},
+    **_BY_MEANING,
+}
+"""What the Spark source and other tools call an option -> our word."""

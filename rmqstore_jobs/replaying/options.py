@@ -5,74 +5,89 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import click
-
-from rmq_store.cli import option_names
+from rmq_store.cli.options import (
+    BROKER_CONF,
+    BROKER_NAME,
+    KEYS,
+    RELEASE,
+    SINCE,
+    SYSTEM,
+    TAGS,
+    TOPICS,
+    UNTIL,
+    Declared,
+    RareOption,
+    flag,
+    option,
+    rare_flag,
+    rare_option,
+)
 from rmqstore_jobs.replaying.replay_spec import DEFAULT_PATIENCE, ReplaySpec, check
-from rmqstore_jobs.running.job_command import size
+from rmqstore_jobs.running.job_command import OF_THE_RUN, size
 from rmqstore_jobs.running.queue_options import (
+    QUEUE_OPTIONS,
     is_queue_id,
     offsets_of,
-    queue_options,
     queues_of,
     refused,
 )
-from rmqstore_jobs.running.source_options import rare_option
 
-OPTIONS = (
-    click.option(
-        "--to", "to_store", metavar="DIR", help="Target store; created unless --append is given."
+TLS = rare_flag("--tls", help="Connect to the proxy with TLS.")
+TLS_CA = rare_option(
+    "--tls-ca", metavar="FILE", help="Certificates, in PEM, that sign the proxy's own."
+)
+OPTIONS: Mapping[str, Declared] = {
+    "to_store": option(
+        "--to", metavar="DIR", help="Target store; created unless --append is given."
     ),
-    click.option("--to-parquet", metavar="DIR", help="A new folder of Parquet files."),
-    click.option("--to-broker", metavar="HOST:PORT", help="gRPC endpoint of a broker's proxy."),
-    click.option("--topic", "topics", metavar="TOPIC", multiple=True, help=option_names.TOPICS),
-    *queue_options,
-    click.option("--since", metavar="TIME", help=option_names.SINCE),
-    click.option("--until", metavar="TIME", help=option_names.UNTIL),
-    click.option("--tag", "tags", metavar="TAG", multiple=True, help=option_names.TAG),
-    click.option("--key", "keys", metavar="KEY", multiple=True, help=option_names.KEYS),
-    rare_option(
-        "--by-index",
-        is_flag=True,
-        help="Find keys with the index instead of reading the whole selection.",
+    "to_parquet": option("--to-parquet", metavar="DIR", help="A new folder of Parquet files."),
+    "to_broker": option(
+        "--to-broker", metavar="HOST:PORT", help="gRPC endpoint of a broker's proxy."
     ),
-    rare_option("--system", "include_system_topics", is_flag=True, help=option_names.SYSTEM),
-    rare_option(
-        "--broker-name", metavar="NAME", help="The source's name in the origin properties."
+    "topics": TOPICS,
+    **QUEUE_OPTIONS,
+    "since": SINCE.but(type=None),
+    "until": UNTIL.but(type=None),
+    "tags": TAGS.but(callback=None),
+    "keys": KEYS,
+    "by_index": rare_flag(
+        "--by-index", help="Find keys with the index instead of reading the whole selection."
     ),
-    rare_option(
-        "--broker-conf", metavar="FILE", help="The broker's configuration file of the source."
+    "include_system_topics": SYSTEM.but(RareOption),
+    "broker_name": BROKER_NAME.but(RareOption, help="The source's name in the origin properties."),
+    "broker_conf": BROKER_CONF.but(
+        RareOption, help="The broker's configuration file of the source."
     ),
-    rare_option("--map-topic", "topic_map", metavar="OLD=NEW", multiple=True, help="Repeatable."),
-    rare_option(
+    "topic_map": rare_option("--map-topic", metavar="OLD=NEW", multiple=True, help="Repeatable."),
+    "queue_map": rare_option(
         "--map-queue",
-        "queue_map",
         metavar="[TOPIC:]OLD=NEW",
         multiple=True,
         help="Change a queue id, for one source topic or all topics; repeatable.",
     ),
-    rare_option(
-        "--keep-timestamps", is_flag=True, help="Keep the store timestamps (default: now)."
+    "keep_timestamps": rare_flag(
+        "--keep-timestamps", help="Keep the store timestamps (default: now)."
     ),
-    click.option("--append", is_flag=True, help="The target store exists; add to it."),
-    rare_option(
+    "append": flag("--append", help="The target store exists; add to it."),
+    "target_conf": rare_option(
         "--target-conf",
         metavar="FILE",
         help="Configuration file of the target broker, for file sizes.",
     ),
-    rare_option("--release", metavar="RELEASE", help=option_names.RELEASE),
-    click.option(
+    "release": RELEASE.but(RareOption),
+    "failed": option(
         "--failed", metavar="DIR", help="Folder for refused messages and reasons, as Parquet."
     ),
-    rare_option(
+    "fifo_topics": rare_option(
         "--fifo",
-        "fifo_topics",
         metavar="TOPIC",
         multiple=True,
         help="A FIFO topic of the broker; the message group is the source queue; repeatable.",
     ),
-    rare_option("--rate", type=float, metavar="N", help="Send at most N messages per second."),
-    rare_option(
+    "rate": rare_option(
+        "--rate", type=float, metavar="N", help="Send at most N messages per second."
+    ),
+    "patience": rare_option(
         "--patience",
         type=float,
         default=DEFAULT_PATIENCE,
@@ -80,21 +95,18 @@ OPTIONS = (
         metavar="SECONDS",
         help="Seconds to retry a message.",
     ),
-    rare_option("--tls", is_flag=True, help="Connect to the proxy with TLS."),
-    rare_option(
-        "--tls-ca", metavar="FILE", help="Certificates, in PEM, that sign the proxy's own."
-    ),
-    click.option(
+    "tls": TLS,
+    "tls_ca": TLS_CA,
+    "dry_run": flag(
         "--dry-run",
-        is_flag=True,
         help="Report what would be written or sent, and what would be refused; write nothing.",
     ),
-    rare_option(
+    "wave_bytes": rare_option(
         "--wave-bytes",
         type=size,
         help="Bytes per wave (default: 64m, with many queues up to 256m; to a broker 8m).",
     ),
-)
+}
 
 
 def spec_of(given: Mapping[str, Any]) -> ReplaySpec:
@@ -108,11 +120,7 @@ def spec_of(given: Mapping[str, Any]) -> ReplaySpec:
         "topic_map": dict(_pair(text, "--map-topic OLD=NEW") for text in given["topic_map"]),
         "queue_map": dict(_queue_pair(text) for text in given["queue_map"]),
     }
-    plain = {
-        k: v
-        for k, v in given.items()
-        if k not in ("store", "engine", "master", "as_json", "report", "verify")
-    }
+    plain = {k: v for k, v in given.items() if k not in ("store", *OF_THE_RUN)}
     spec = ReplaySpec(source=given["store"], **{**plain, **read})
     check(spec)
     return spec

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
-import click
-
 from rmq_store.cli.engines import EngineArgs
-from rmq_store.cli.exit_codes import EXIT_FAILED
 from rmq_store.cli.options import StoreArgs
 from rmq_store.questions.answer_by_shares import Engine, StoreSource
-from rmqstore_jobs.running.failures import is_from_spark, reason_of
+from rmqstore_jobs.running.failures import spark_errors_said
 from rmqstore_jobs.running.spark_engine import SPARK, SparkEngine, runs_on_spark
 from rmqstore_jobs.running.store_selection import pinned_store
-
-
-class EngineFailedError(click.ClickException):
-    """The work failed on an executor, or Spark did. The message has our own error if there is one."""
-
-    exit_code = EXIT_FAILED
-
-    def show(self, file: object = None) -> None:
-        """Print it as the commands print errors."""
-        print(f"rmqstore: {self.message}", file=sys.stderr)
 
 
 def spark(command: str, at: StoreArgs, on: EngineArgs) -> tuple[StoreSource, Engine] | None:
@@ -41,12 +27,8 @@ def spark(command: str, at: StoreArgs, on: EngineArgs) -> tuple[StoreSource, Eng
     pinned = pinned_store(at.store, options)  # first, because a session takes some ten seconds
     from rmqstore_jobs.running.spark_session import builder_for
 
-    try:
+    with spark_errors_said("Spark does not start: "):
         session = builder_for(command, on.master).getOrCreate()
-    except Exception as error:
-        if not is_from_spark(error):
-            raise
-        raise EngineFailedError(f"Spark does not start: {reason_of(error)}") from None
     return pinned, _Reporting(session)
 
 
@@ -55,9 +37,5 @@ class _Reporting(SparkEngine):
 
     def run(self, *asked: Any, **named: Any) -> Iterator[Any]:
         """The part of each share, in order. Raises EngineFailedError."""
-        try:
+        with spark_errors_said():
             yield from super().run(*asked, **named)
-        except Exception as error:
-            if not is_from_spark(error):
-                raise
-            raise EngineFailedError(reason_of(error)) from None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from rmq_store.cli.command import EngineFailedError
 from rmq_store.errors import spoken
 from rmq_store.files.journal import JournalError
 
@@ -49,6 +52,17 @@ def reason_of(error: Exception) -> str:
     lines = str(error).splitlines()
     ours = [line.partition("[RMQSTORE_")[2] for line in lines if "[RMQSTORE_" in line]
     return spoken(f"[RMQSTORE_{ours[-1]}") if ours else " ".join(lines[:3])
+
+
+@contextmanager
+def spark_errors_said(what: str = "") -> Iterator[None]:
+    """Make an error of Spark, or of its executors, an EngineFailedError that begins with `what`."""
+    try:
+        yield
+    except Exception as error:
+        if not is_from_spark(error):
+            raise
+        raise EngineFailedError(what + reason_of(error)) from None
 
 
 def failure(error: Exception) -> str:

@@ -16,16 +16,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.console import Console
 
-from rmq_store.cli.engines import on_broken_pipe
-from rmq_store.cli.option_names import ALL_OPTIONS, OnceCommand, show_refusal
-from rmq_store.cli.options import StorePath
-from rmq_store.errors import AccessError, StoreError, nearest, spoken_as
+from rmq_store.cli.command import Command, exit_code_of
+from rmq_store.cli.engines import ENGINE, MASTER, on_broken_pipe
+from rmq_store.cli.options import (
+    JSON,
+    STORE_PATH,
+    Declared,
+    RareOption,
+    params_of,
+    rare_flag,
+    rare_option,
+)
+from rmq_store.errors import AccessError, nearest, spoken_as
 from rmq_store.escaping import LOG, json_text
 from rmq_store.heap_settings import keep_freed_memory
-from rmqstore_jobs.running.failures import AlreadyDoneError, is_damage, is_from_spark, reason_of
+from rmqstore_jobs.running.failures import AlreadyDoneError, is_damage, spark_errors_said
 from rmqstore_jobs.running.result_tables import JobResult
-from rmqstore_jobs.running.source_options import RareOption, advice_in_shell_words, rare_option
-from rmqstore_jobs.running.spark_engine import AUTO, ENGINES, runs_on_spark
+from rmqstore_jobs.running.source_options import advice_in_shell_words
+from rmqstore_jobs.running.spark_engine import AUTO, runs_on_spark
 from rmqstore_jobs.running.verify_first import verdict_first, with_verdict
 from spark_source.options.definitions import OPTIONS
 from spark_source.options.parse import hide_secrets
@@ -35,7 +43,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)
-_EXIT_INTERRUPTED = 130
 _EXIT_CODES = (
     "Exit codes: 0 no problem; 1 finished with problems; 2 refused, or prevented by damage; "
     "3 stopped early, run the same command to continue."
@@ -63,42 +70,32 @@ if TYPE_CHECKING:
 else:
     _Choice = click.Choice  # generic from click 8.2 on
 
-_ENGINE_OPTIONS = (
-    rare_option(
-        "--engine",
-        type=click.Choice(ENGINES),
+_OPTIONS = {
+    "store": STORE_PATH,
+    "as_json": JSON.but(help="Print the report as one JSON object, and the tables on stderr."),
+    "report": rare_option("--report", metavar="FILE", help="Write the report as JSON to FILE too."),
+    "verify": rare_flag(
+        "--verify",
+        help="Verify the store first. A damaged one is refused, unless --mode leaves damage out.",
+    ),
+    "checksums": rare_flag(
+        "--checksums", help="Report size and SHA-256 of every file of the store."
+    ),
+}
+OF_THE_RUN = ("as_json", "report", "engine", "master", "verify")
+"""Options of every job that its spec does not have."""
+_ENGINE_OPTIONS = {
+    "master": MASTER.but(RareOption, help="Spark's master (default: spark-submit's, else local)."),
+    "engine": ENGINE.but(
+        RareOption,
         default=AUTO,
         show_default=True,
         help="Work in this process (local) or on Spark. auto: local up to a log of 4 GiB, "
         "without --master and spark-submit.",
     ),
-    rare_option(
-        "--master", metavar="URL", help="Spark's master (default: spark-submit's, else local)."
-    ),
-)
+}
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _Spec = TypeVar("_Spec")
-
-
-class JobCommand(OnceCommand):
-    """A command whose --help leaves out options that few need."""
-
-    @property
-    def has_rare_options(self) -> bool:
-        return any(isinstance(param, RareOption) for param in self.params)
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [
-            row
-            for param in self.get_params(ctx)
-            if isinstance(param, click.Option)
-            and (ctx.meta.get(ALL_OPTIONS) or not isinstance(param, RareOption))
-            for row in [param.get_help_record(ctx)]
-            if row is not None
-        ]
-        with formatter.section("Options"):
-            formatter.write_dl(rows)
 
 
 class NearestChoice(_Choice):
@@ -149,53 +146,42 @@ class Job:
         `typed`: what the user types for the job, for its help.
         """
         keep_freed_memory()
-        with spoken_as(partial(advice_in_shell_words, command=self.command)):
-            return self._called(argv, typed)
 
-    def _called(self, argv: Sequence[str] | None, typed: str | None) -> int:
+        def run() -> int:
+            with spoken_as(partial(advice_in_shell_words, command=self.command)):
+                return self._run(self.parse(sys.argv[1:] if argv is None else argv, typed))
+
+        return exit_code_of(self._name, run)
+
+    def _run(self, given: Given) -> int:
+        _check_report(given["report"])
         try:
-            given = self.parse(sys.argv[1:] if argv is None else argv, typed)
-            _check_report(given["report"])
-            spec = self.ask(given)
-            with warnings_noted() as warnings:
-                self.look(spec)
-                # Start the session before our signal handlers, because it replaces the one for SIGINT.
-                on_spark = "engine" in given and runs_on_spark(
-                    self._name, given, needed=self.needs_spark(spec)
-                )
-                spark = self._session(given, spec) if on_spark else None
-                verdict = verdict_first(spark, given) if given["verify"] else None
-                with asked_to_stop() as should_stop:
-                    answer = self.run(spark, spec, should_stop)
-                if verdict is not None:
-                    answer = with_verdict(answer, verdict)
-            print_result(answer, given["as_json"], given["report"], len(warnings))
+            with spark_errors_said():
+                answer = self._answer(given)
         except AlreadyDoneError as done:
             _say_that_it_is_done(done, self._name, given["as_json"])
             return EXIT_OK
-        except click.exceptions.Exit as stop:
-            return stop.exit_code
-        except click.ClickException as wrong:
-            show_refusal(wrong)
-            return EXIT_REFUSED
-        except KeyboardInterrupt:
-            return _EXIT_INTERRUPTED
-        except StoreError as error:
-            print(f"{self._name}: {error}", file=sys.stderr)
-            return EXIT_REFUSED
-        except OSError as error:
-            reason = f"the operating system refused: {error.strerror or error}"
-            print(f"{self._name}: {AccessError(error.filename, reason=reason)}", file=sys.stderr)
-            return EXIT_REFUSED
-        except Exception as error:
-            if not is_from_spark(error):
-                raise
-            # An error from an executor. It contains our own error text.
-            print(f"{self._name}: {reason_of(error)}", file=sys.stderr)
-            return EXIT_REFUSED
         if answer.stopped_by is not None:
             return EXIT_REFUSED if is_damage(answer.stopped_by) else EXIT_STOPPED
         return EXIT_OK if answer.ok else EXIT_NOT_ALL
+
+    def _answer(self, given: Given) -> JobResult:
+        """The result of the job, which is printed."""
+        spec = self.ask(given)
+        with warnings_noted() as warnings:
+            self.look(spec)
+            # Start the session before our signal handlers, because it replaces the one for SIGINT.
+            on_spark = "engine" in given and runs_on_spark(
+                self._name, given, needed=self.needs_spark(spec)
+            )
+            spark = self._session(given, spec) if on_spark else None
+            verdict = verdict_first(spark, given) if given["verify"] else None
+            with asked_to_stop() as should_stop:
+                answer = self.run(spark, spec, should_stop)
+            if verdict is not None:
+                answer = with_verdict(answer, verdict)
+        print_result(answer, given["as_json"], given["report"], len(warnings))
+        return answer
 
     def _session(self, given: Given, spec: Any) -> SparkSession:
         from rmqstore_jobs.running.spark_session import builder_for
@@ -207,44 +193,28 @@ class Job:
 def job(
     name: str,
     run: Run,
+    options: Mapping[str, Declared],
     *,
     look: Look,
     prepare: Prepare | None = None,
     needs_spark: Callable[[Any], bool] = lambda spec: False,
     engines: bool = True,
 ) -> Callable[[Callable[[Given], Any]], Job]:
-    """A decorator that makes a job from `run` and the function that makes its spec.
+    """A decorator that makes a job from `run` and the function that makes its spec from the values of its
+    `options`, by name.
 
-    The function's options are the job's. All jobs also have STORE, --json, --report, --checksums and
-    --verify, and with `engines` --engine and --master.
+    All jobs also have STORE, --json, --report, --checksums and --verify, and with `engines` --engine and
+    --master.
     """
+    params = params_of({**_OPTIONS, **(_ENGINE_OPTIONS if engines else {}), **options})
+    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
     def decorate(ask: Callable[[Given], Any]) -> Job:
-        for add in (
-            *(_ENGINE_OPTIONS if engines else ()),
-            rare_option(
-                "--checksums",
-                is_flag=True,
-                help="Report size and SHA-256 of every file of the store.",
-            ),
-            rare_option(
-                "--verify",
-                is_flag=True,
-                help="Verify the store first. A damaged one is refused, unless --mode leaves damage out.",
-            ),
-            rare_option("--report", metavar="FILE", help="Write the report as JSON to FILE too."),
-            click.option(
-                "--json",
-                "as_json",
-                is_flag=True,
-                help="Print the report as one JSON object, and the tables on stderr.",
-            ),
-            click.argument("store", type=StorePath()),
-        ):
-            ask = add(ask)
-        settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-        command = click.command(name, JobCommand, epilog=_EXIT_CODES, context_settings=settings)
-        return Job(command(ask), ask, run, look, prepare, needs_spark)
+        about = ask.__doc__
+        command = Command(
+            name, params=params, help=about, epilog=_EXIT_CODES, context_settings=settings
+        )
+        return Job(command, ask, run, look, prepare, needs_spark)
 
     return decorate
 
@@ -252,8 +222,7 @@ def job(
 def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) -> _Spec:
     """The spec of a job: one field for each of its own options, and `options` for those of the
     source that were given."""
-    passing = ("as_json", "report", "engine", "master", "verify", *names)
-    own = {name: value for name, value in given.items() if name not in passing}
+    own = {name: value for name, value in given.items() if name not in (*OF_THE_RUN, *names)}
     options = {name: given[name] for name in names if given.get(name) is not None}
     return kind(**own, options=hide_secrets(options))
 

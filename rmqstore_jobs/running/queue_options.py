@@ -6,30 +6,28 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import click
-
+from rmq_store.cli.options import Declared, option, rare_option
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
-from rmqstore_jobs.running.source_options import rare_option, word_of
+from rmqstore_jobs.running.source_options import word_of
 from rmqstore_jobs.running.store_selection import options_of_queues
 from spark_source.options.value_parsers import EARLIEST
 
-queue_options = (
-    click.option(
+QUEUE_OPTIONS: Mapping[str, Declared] = {
+    "queues": option(
         "--queue",
-        "queues",
         metavar="[TOPIC:]ID",
         multiple=True,
         help="Only this queue; repeatable. ID alone: of each --topic.",
     ),
-    rare_option(
+    "offsets": rare_option(
         "--offsets",
         metavar="TOPIC:ID=FROM..BEFORE",
         multiple=True,
         help="Only these queue offsets of one queue; -2 is the earliest, -1 the latest; "
         "repeatable.",
     ),
-)
+}
 
 
 def with_queues(given: Mapping[str, Any]) -> dict[str, Any]:

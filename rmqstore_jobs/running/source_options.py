@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
-from rmq_store.cli import option_names, shell_words
-from rmq_store.cli.option_names import WORDS, spelled
-from rmq_store.cli.options import with_options
+from rmq_store.cli import shell_words
+from rmq_store.cli.options import WORDS, Declared, RareOption, joined, spelled
 from spark_source.options.definitions import OPTIONS, Option
 from spark_source.options.value_parsers import flag, time
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _ALL = frozenset(option.name for option in OPTIONS)
 _SEVERAL = {"topic": ",", "tags": " || ", "keys": " || "}
 """Options that can be given more than once, with what separates their values in one text."""
 
 _RARE = ("brokerConf", "brokerName")
 _TEXTS: Mapping[str, str] = {
+    "keys": "Only messages with this word in KEYS, or this UNIQ_KEY, or with one of 'a || b'; repeatable.",
     "subscribePattern": "Topics whose whole name matches a regular expression; system topics only with "
     "--system.",
     "columns": "Columns to read, separated by commas.",
@@ -45,60 +43,39 @@ _TEXTS: Mapping[str, str] = {
 show them, because it has other words for them."""
 
 _YES_OR_NO = {"true": "yes", "false": "no"}
-_METAVARS = {
-    "topic": "TOPIC",
-    "tags": "TAG",
-    "keys": "KEY",
-    "brokerConf": "FILE",
-    "brokerName": "NAME",
-}
 
 
 def word_of(name: str) -> str:
     """The option of jobs for an option of the source: `minPartitions` is --min-partitions."""
-    return WORDS[name][0] if name in WORDS else spelled(name)
+    return WORDS[name].words[0] if name in WORDS else spelled(name)
 
 
-def source_options(names: Sequence[str]) -> Callable[[_F], _F]:
-    """A decorator that adds options of the Spark source; their values are under the source's names."""
-    return with_options(*(_option(known) for known in OPTIONS if known.name in names))
-
-
-class RareOption(click.Option):
-    """An option that only --help-all lists, because few need it."""
-
-
-rare_option = partial(click.option, cls=RareOption)
+def source_options(names: Sequence[str]) -> dict[str, Declared]:
+    """Options of the Spark source, by the source's names for them; their values are texts."""
+    return {known.name: _declared(known) for known in OPTIONS if known.name in names}
 
 
 class SourceOption(RareOption):
     """An option of the source that commands do not have; the page of the source explains it."""
 
 
-def _option(known: Option) -> Callable[[_F], _F]:
-    word = word_of(known.name)
+def _declared(known: Option) -> Declared:
     own, text = WORDS.get(known.name), _TEXTS.get(known.name)
+    word, kind = word_of(known.name), SourceOption if own is None else click.Option
+    how: dict[str, Any] = {"metavar": "TIME" if known.parse is time else "TEXT"}
     if own is not None:
-        text = own[1]
+        how = {"metavar": own.settings.get("metavar")}
+        text = text or own.settings["help"]
     elif text is not None:
         default = _YES_OR_NO.get(known.default, known.default or "none")
         text = f"{text.removesuffix('.')} (default: {default})."
-    how: dict[str, Any] = {
-        "metavar": _METAVARS.get(known.name, "TEXT"),
-        "help": text,
-        "hidden": text is None,
-    }
     if known.name in _SEVERAL:
-        how |= {"multiple": True, "callback": option_names.joined(_SEVERAL[known.name])}
-    if known.parse is time:
-        how |= {"metavar": "TIME"}
+        how |= {"multiple": True, "callback": joined(_SEVERAL[known.name])}
     if known.parse is flag:
-        how = {"help": text, "is_flag": True, "default": None, "callback": _flag_text}
-        word = word if known.name in WORDS else f"{word}/--no-{word.removeprefix('--')}"
-    kind = SourceOption if known.name not in WORDS else click.Option
-    if known.name in _RARE:
-        kind = RareOption
-    return click.option(word, known.name, cls=kind, **how)
+        how = {"is_flag": True, "default": None, "callback": _flag_text}
+        word = word if own is not None else f"{word}/--no-{word.removeprefix('--')}"
+    kind = RareOption if known.name in _RARE else kind
+    return Declared(kind, [word], help=text, hidden=text is None, **how)
 
 
 def _flag_text(_: click.Context, __: click.Parameter, given: bool | None) -> str | None:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
-from rmq_store.cli.messages import Damage, MessageForm, MessagePrinter, message_options, raw_option
-from rmq_store.cli.option_names import OnceCommand
+from rmq_store.cli.command import command
+from rmq_store.cli.messages import MESSAGE_FORM, RAW, Damage, MessageForm, MessagePrinter
 from rmq_store.cli.options import (
+    HISTORY,
+    LIMIT,
+    QUEUES,
+    SINCE,
+    SKIP_DAMAGED,
+    STORE,
+    TAGS,
+    TOPIC,
+    UNTIL,
     StoreArgs,
     WholeNumber,
-    history_option,
-    queues_option,
-    skip_damaged_option,
-    store_command,
-    tag_option,
-    time_options,
+    flag,
+    option,
     time_range,
-    topic_option,
 )
 from rmq_store.cli.printing import say
 from rmq_store.errors import InvalidArgumentError
@@ -30,38 +32,27 @@ if TYPE_CHECKING:
     from rmq_store.store import MessageStore
 
 
-@click.command(cls=OnceCommand)
-@store_command
-@topic_option("The topic.", required=True)
-@queues_option
-@click.option("--offset", type=WholeNumber(min=0), metavar="N", help="Start at this queue offset.")
-@time_options
-@tag_option
-@click.option("--limit", type=WholeNumber(min=1), metavar="N", help="Print at most N messages.")
-@skip_damaged_option
-@raw_option
-@history_option
-@click.option(
-    "--verify-queue",
-    is_flag=True,
-    help="Hold each entry against its record, even if no column needs the log.",
-)
-@message_options
+@command
 def cat(
-    at: StoreArgs,
-    topic: str,
-    queue_ids: tuple[int, ...],
-    offset: int | None,
-    begin: Time | None,
-    end: Time | None,
-    tags: str | None,
-    limit: int | None,
-    skip_damaged: bool,
-    raw: bool,
-    history: bool,
-    verify_queue: bool,
-    form: MessageForm,
-) -> None:
+    at: StoreArgs = STORE,
+    topic: str = TOPIC.but(help="The topic.", required=True),
+    queue_ids: tuple[int, ...] = QUEUES,
+    offset: int | None = option(
+        "--offset", type=WholeNumber(min=0), metavar="N", help="Start at this queue offset."
+    ),
+    begin: Time | None = SINCE,
+    end: Time | None = UNTIL,
+    tags: str | None = TAGS,
+    limit: int | None = LIMIT,
+    skip_damaged: bool = SKIP_DAMAGED,
+    raw: bool = RAW,
+    history: bool = HISTORY,
+    verify_queue: bool = flag(
+        "--verify-queue",
+        help="Hold each entry against its record, even if no column needs the log.",
+    ),
+    form: MessageForm = MESSAGE_FORM,
+) -> bool:
     """Print the messages of a topic in log order; values are separated by tabs."""
     from rmq_store.arrow.column_definitions import column_names
     from rmq_store.format.queues import QueueSlice
@@ -103,7 +94,7 @@ def cat(
         count = MessagePrinter(form).print(batches, limit, progress)
     if not count:
         say("rmqstore: no message found", err=True)
-    damage.conclude()
+    return damage.conclude()
 
 
 def _require_offset(store: MessageStore, search: Search, offset: int) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import StoreArgs, StorePath, config_option, json_option
+from rmq_store.cli.command import command
+from rmq_store.cli.options import BROKER_CONF, JSON, STORE_PATH, StoreArgs, option
 from rmq_store.cli.printing import print_table, say
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
@@ -16,20 +13,19 @@ from rmq_store.text.sizes import counted
 _SHOWN = ("what", "name", "first", "count", "meaning")
 
 
-@click.command(cls=OnceCommand)
-@click.argument("store", type=StorePath())
-@click.argument("other", type=StorePath())
-@config_option
-@click.option(
-    "--other-conf",
-    type=click.Path(),
-    metavar="FILE",
-    help="The configuration file of OTHER's broker.",
-)
-@json_option
+@command
 def diff(
-    store: str, other: str, broker_conf: str | None, other_conf: str | None, as_json: bool
-) -> None:
+    store: str = STORE_PATH,
+    other: str = STORE_PATH,
+    broker_conf: str | None = BROKER_CONF,
+    other_conf: str | None = option(
+        "--other-conf",
+        type=click.Path(),
+        metavar="FILE",
+        help="The configuration file of OTHER's broker.",
+    ),
+    as_json: bool = JSON,
+) -> bool:
     """Show what two stores of one broker group do not have in common, such as master and slave.
 
     The logs are compared byte by byte up to the first record that differs, then the queues entry by
@@ -52,6 +48,6 @@ def diff(
         say(
             f"no difference: log {start} to {end}, {queues}, offsets and configuration", err=as_json
         )
-        return
+        return False
     say(f"{counted(len(rows), 'difference')}; first: {store}, second: {other}", err=True)
-    sys.exit(EXIT_FINDINGS)
+    return True

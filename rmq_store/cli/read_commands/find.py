@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -11,28 +10,32 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.exit_codes import EXIT_FAILED, EXIT_FINDINGS
+from rmq_store.cli.command import EXIT_FAILED, command
 from rmq_store.cli.messages import (
+    MESSAGE_FORM,
+    RAW,
     TEXT_COLUMNS,
     Damage,
     MessageForm,
     MessagePrinter,
-    message_options,
-    raw_option,
     where_it_was,
 )
-from rmq_store.cli.option_names import KEYS, SYSTEM, OnceCommand
 from rmq_store.cli.options import (
+    KEYS,
+    LIMIT,
+    QUEUES,
+    SINCE,
+    SKIP_DAMAGED,
+    STORE,
+    SYSTEM,
+    TAGS,
+    TOPICS,
+    UNTIL,
     StoreArgs,
-    WholeNumber,
+    flag,
     opened_stores,
-    queues_option,
-    skip_damaged_option,
-    store_command,
-    tag_option,
-    time_options,
+    option,
     time_range,
-    topics_option,
     word,
 )
 from rmq_store.cli.printing import cell, print_json, print_rows, say
@@ -47,48 +50,31 @@ if TYPE_CHECKING:
     from rmq_store.store import MessageStore
 
 
-@click.command(cls=OnceCommand)
-@store_command
-@topics_option()
-@queues_option
-@click.option("--key", "keys", type=word, metavar="KEY", multiple=True, help=KEYS)
-@click.option(
-    "--id",
-    "message_id",
-    type=word,
-    metavar="ID",
-    help="Only messages with this offsetMsgId or UNIQ_KEY.",
-)
-@tag_option
-@click.option(
-    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="With this property."
-)
-@time_options
-@click.option("--text", type=word, metavar="TEXT", help="Only messages with this text in the body.")
-@click.option("--system", is_flag=True, help=SYSTEM)
-@click.option("--limit", type=WholeNumber(min=1), metavar="N", help="Print at most N messages.")
-@click.option("--explain", is_flag=True, help="Show what the search reads, not the messages.")
-@skip_damaged_option
-@raw_option
-@message_options
+@command
 def find(
-    at: StoreArgs,
-    topics: tuple[str, ...],
-    queue_ids: tuple[int, ...],
-    keys: tuple[str, ...],
-    message_id: str | None,
-    tags: str | None,
-    properties: tuple[str, ...],
-    begin: Time | None,
-    end: Time | None,
-    text: str | None,
-    system: bool,
-    limit: int | None,
-    explain: bool,
-    skip_damaged: bool,
-    raw: bool,
-    form: MessageForm,
-) -> None:
+    at: StoreArgs = STORE,
+    topics: tuple[str, ...] = TOPICS,
+    queue_ids: tuple[int, ...] = QUEUES,
+    keys: tuple[str, ...] = KEYS,
+    message_id: str | None = option(
+        "--id", type=word, metavar="ID", help="Only messages with this offsetMsgId or UNIQ_KEY."
+    ),
+    tags: str | None = TAGS,
+    properties: tuple[str, ...] = option(
+        "--property", multiple=True, metavar="NAME=VALUE", help="With this property."
+    ),
+    begin: Time | None = SINCE,
+    end: Time | None = UNTIL,
+    text: str | None = option(
+        "--text", type=word, metavar="TEXT", help="Only messages with this text in the body."
+    ),
+    system: bool = SYSTEM,
+    limit: int | None = LIMIT,
+    explain: bool = flag("--explain", help="Show what the search reads, not the messages."),
+    skip_damaged: bool = SKIP_DAMAGED,
+    raw: bool = RAW,
+    form: MessageForm = MESSAGE_FORM,
+) -> bool:
     """Print the messages that match all given options. Exit code 1 if none match.
 
     STORE may be a pattern such as '/data/*/store': column brokerName names the store of a message.
@@ -151,9 +137,9 @@ def find(
     if not count:
         several = f" in {len(stores)} stores" if len(stores) > 1 else ""
         say(f"rmqstore: no message found{several}{where}", err=True)
-    damage.conclude(EXIT_FINDINGS if skip_damaged or count else EXIT_FAILED)
-    if not count:
-        sys.exit(EXIT_FINDINGS)
+    if damage.conclude() and not skip_damaged and not count:
+        raise click.exceptions.Exit(EXIT_FAILED)
+    return not count or damage.count > 0
 
 
 def _explained(

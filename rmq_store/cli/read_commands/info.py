@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 
-import click
-
-from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import StoreArgs, json_option, store_command
+from rmq_store.cli.command import command
+from rmq_store.cli.options import JSON, STORE, StoreArgs
 from rmq_store.cli.printing import print_json, say
 from rmq_store.text.times import iso_time
 
 _NO_TIME = ("unknown", "never")
 
 
-@click.command(cls=OnceCommand, short_help="Show the store's size and log range.")
-@store_command
-@json_option
-def info(at: StoreArgs, as_json: bool) -> None:
+@command
+def info(at: StoreArgs = STORE, as_json: bool = JSON) -> bool:
     """Show the store's size, log range and whether it was closed cleanly."""
     from rmq_store.admin.info import facts_of, store_info
 
@@ -33,5 +27,4 @@ def info(at: StoreArgs, as_json: bool) -> None:
             wrong = name == "damage" or (name == "closed" and not info.closed)
             wrong = wrong or (name == "queues" and info.queuesUnread is not None)
             say(f"{name:<12} {value}", wrong=wrong)
-    if info.damage or info.queuesUnread is not None:
-        sys.exit(EXIT_FINDINGS)
+    return bool(info.damage) or info.queuesUnread is not None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
-from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import StoreArgs, store_command
+from rmq_store.cli.command import command
+from rmq_store.cli.options import STORE, StoreArgs, flag, option
 from rmq_store.cli.printing import say
 from rmq_store.files.durable_files import write_whole
 from rmq_store.questions.answer_by_shares import OnProgress
@@ -20,22 +18,20 @@ from rmq_store.text.progress import Progress
 from rmq_store.verify.findings import Severity
 
 
-@click.command(cls=OnceCommand)
-@store_command
-@click.option(
-    "-o",
-    "--to",
-    "output",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="The HTML file to write. An earlier report is replaced.",
-)
-@click.option("--overwrite", is_flag=True, help="Replace a file that is not a report, too.")
-@click.option("--verify", is_flag=True, help="Check the whole log, also where that takes long.")
-@click.option(
-    "--all", "everything", is_flag=True, help="Read everything, however large the store is."
-)
-def report(at: StoreArgs, output: Path, overwrite: bool, verify: bool, everything: bool) -> None:
+@command
+def report(
+    at: StoreArgs = STORE,
+    output: Path = option(
+        "-o",
+        "--to",
+        type=click.Path(path_type=Path),
+        required=True,
+        help="The HTML file to write. An earlier report is replaced.",
+    ),
+    overwrite: bool = flag("--overwrite", help="Replace a file that is not a report, too."),
+    verify: bool = flag("--verify", help="Check the whole log, also where that takes long."),
+    everything: bool = flag("--all", help="Read everything, however large the store is."),
+) -> bool:
     """Write a report of the store into one HTML file: findings, tables and plots.
 
     What would take long in a large store is sampled or left out, and the report says
@@ -70,5 +66,4 @@ def report(at: StoreArgs, output: Path, overwrite: bool, verify: bool, everythin
     say(f"{output}: {counts}{unchecked}")
     if found.failed:
         say(f"rmqstore: sections that could not be made: {', '.join(found.failed)}", err=True)
-    if found.has_problem:
-        sys.exit(EXIT_FINDINGS)
+    return found.has_problem

@@ -10,17 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.messages import Damage, raw_option, table_options
-from rmq_store.cli.option_names import KEYS, SYSTEM, OnceCommand
+from rmq_store.cli.command import command
+from rmq_store.cli.messages import BODY, FULL, RAW, Damage
 from rmq_store.cli.options import (
+    HISTORY,
+    JSON,
+    KEYS,
+    SINCE,
+    SKIP_DAMAGED,
+    STORE,
+    SYSTEM,
+    UNTIL,
     StoreArgs,
     StorePath,
-    history_option,
-    json_option,
+    argument,
+    flag,
     opened_stores,
-    skip_damaged_option,
-    store_command,
-    time_options,
+    option,
     time_range,
     word,
 )
@@ -34,61 +40,44 @@ if TYPE_CHECKING:
     from rmq_store.store import MessageStore
 
 
-@click.command(cls=OnceCommand)
-@store_command
-@click.argument("query", metavar="[SQL]", required=False)
-@click.option(
-    "--store",
-    "others",
-    multiple=True,
-    type=StorePath(),
-    help="Another store, or a pattern of some; repeatable. Column brokerName names the store of a row.",
-)
-@click.option("--key", "keys", type=word, metavar="KEY", multiple=True, help=KEYS)
-@time_options
-@click.option("--system", is_flag=True, help=SYSTEM)
-@skip_damaged_option
-@raw_option
-@history_option
-@click.option(
-    "--zone",
-    type=word,
-    metavar="ZONE",
-    default="UTC",
-    show_default=True,
-    help="Time zone of days and hours in the query, such as Asia/Shanghai.",
-)
-@click.option("--explain", is_flag=True, help="Show what of the stores the query would read.")
-@click.option("--files", is_flag=True, help="Let the query read and write other files.")
-@click.option(
-    "--parquet",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the rows into a new Parquet file.",
-)
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV: bodies as base64.")
-@table_options
-@json_option
+@command
 def sql(
-    at: StoreArgs,
-    query: str | None,
-    others: tuple[str, ...],
-    keys: tuple[str, ...],
-    begin: Time | None,
-    end: Time | None,
-    system: bool,
-    skip_damaged: bool,
-    raw: bool,
-    history: bool,
-    zone: str,
-    explain: bool,
-    files: bool,
-    parquet: Path | None,
-    as_csv: bool,
-    full: bool,
-    body: str | None,
-    as_json: bool,
-) -> None:
+    at: StoreArgs = STORE,
+    query: str | None = argument(metavar="[SQL]", required=False),
+    others: tuple[str, ...] = option(
+        "--store",
+        multiple=True,
+        type=StorePath(),
+        help="Another store, or a pattern of some; repeatable. Column brokerName names the store of a row.",
+    ),
+    keys: tuple[str, ...] = KEYS,
+    begin: Time | None = SINCE,
+    end: Time | None = UNTIL,
+    system: bool = SYSTEM,
+    skip_damaged: bool = SKIP_DAMAGED,
+    raw: bool = RAW,
+    history: bool = HISTORY,
+    zone: str = option(
+        "--zone",
+        type=word,
+        metavar="ZONE",
+        default="UTC",
+        show_default=True,
+        help="Time zone of days and hours in the query, such as Asia/Shanghai.",
+    ),
+    explain: bool = flag("--explain", help="Show what of the stores the query would read."),
+    files: bool = flag("--files", help="Let the query read and write other files."),
+    parquet: Path | None = option(
+        "--parquet",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write the rows into a new Parquet file.",
+    ),
+    as_csv: bool = flag("--csv", help="Print CSV: bodies as base64."),
+    full: bool = FULL,
+    body: str | None = BODY,
+    as_json: bool = JSON,
+) -> bool:
     """Ask in SQL, by DuckDB: views are messages and the tables of rmqstore table.
 
     STORE may be a pattern such as '/data/*/store'. Without SQL it is read from stdin; in a
@@ -126,7 +115,7 @@ def sql(
             prompt(lambda one: _run(database, one, form, None, explain, full, body))
         else:
             _run(database, text, form, parquet, explain, full, body)
-    damage.conclude()
+    return damage.conclude()
 
 
 def _given_sql(query: str | None, parquet: Path | None) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,18 +10,19 @@ from typing import Any
 
 import click
 
-from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.command import command
 from rmq_store.cli.messages import Damage
-from rmq_store.cli.option_names import OnceCommand
 from rmq_store.cli.options import (
+    GROUP,
+    JSON,
+    LIMIT,
+    SKIP_DAMAGED,
+    STORE,
+    TOPIC,
     StoreArgs,
-    WholeNumber,
-    bundled,
-    group_option,
-    json_option,
-    skip_damaged_option,
-    store_command,
-    topic_option,
+    bundle,
+    flag,
+    option,
     word,
 )
 from rmq_store.cli.printing import print_pieces, reading
@@ -113,79 +113,77 @@ class RowArgs:
     as_json: bool
 
 
-_rows = bundled(
-    "how",
-    RowArgs,
-    click.option("--limit", type=WholeNumber(min=1), metavar="N", help="Print at most N rows."),
-    skip_damaged_option,
-    json_option,
+_ROWS = bundle(
+    RowArgs, limit=LIMIT.but(help="Print at most N rows."), skip_damaged=SKIP_DAMAGED, as_json=JSON
 )
-_topic = topic_option("Only messages for this topic.")
+_TOPIC = TOPIC.but(help="Only messages for this topic.")
 
 
-@click.command(cls=OnceCommand)
-@store_command
-@_topic
-@click.option("--state", type=click.Choice(_DELAYED), help="Only messages in this state.")
-@click.option("--system", is_flag=True, help="Include the broker's own, such as pop checkpoints.")
-@_rows
+@command
 def scheduled(
-    at: StoreArgs, topic: str | None, state: str | None, system: bool, how: RowArgs
-) -> None:
+    at: StoreArgs = STORE,
+    topic: str | None = _TOPIC,
+    state: str | None = option(
+        "--state", type=click.Choice(_DELAYED), help="Only messages in this state."
+    ),
+    system: bool = flag("--system", help="Include the broker's own, such as pop checkpoints."),
+    how: RowArgs = _ROWS,
+) -> bool:
     """List messages that the broker is to deliver later, by delay level or by timer.
 
     What the broker's files count as delivered is left out. A message is overdue when it was due before
     the newest record of the log. Exit code 1 if messages expired with the log before they were delivered.
     """
     everything = system or topic is not None
-    _print(at, "scheduled", {"topic": topic, "state": state}, how, system=everything)
+    return _print(at, "scheduled", {"topic": topic, "state": state}, how, system=everything)
 
 
-@click.command(cls=OnceCommand)
-@store_command
-@_topic
-@click.option("--state", type=click.Choice(_TRANSACTIONS), help="Only transactions in this state.")
-@_rows
-def transactions(at: StoreArgs, topic: str | None, state: str | None, how: RowArgs) -> None:
+@command
+def transactions(
+    at: StoreArgs = STORE,
+    topic: str | None = _TOPIC,
+    state: str | None = option(
+        "--state", type=click.Choice(_TRANSACTIONS), help="Only transactions in this state."
+    ),
+    how: RowArgs = _ROWS,
+) -> bool:
     """List transactions of which a half message is left, with what became of them.
 
     Exit code 1 if half messages expired with the log before the broker was done with them.
     """
-    _print(at, "transactions", {"topic": topic, "state": state}, how)
+    return _print(at, "transactions", {"topic": topic, "state": state}, how)
 
 
-@click.command(cls=OnceCommand)
-@store_command
-@group_option()
-@topic_option("Only messages of this topic.")
-@_rows
-def retries(at: StoreArgs, group: str | None, topic: str | None, how: RowArgs) -> None:
+@command
+def retries(
+    at: StoreArgs = STORE,
+    group: str | None = GROUP,
+    topic: str | None = TOPIC.but(help="Only messages of this topic."),
+    how: RowArgs = _ROWS,
+) -> bool:
     """List messages that consumer groups sent back: where they came from, how often, since when.
 
     rmqstore dlq lists those that a group gave up.
     """
-    _print(at, "retries", {"consumerGroup": group, "originTopic": topic}, how)
+    return _print(at, "retries", {"consumerGroup": group, "originTopic": topic}, how)
 
 
-@click.command(cls=OnceCommand)
-@store_command
-@group_option("Only reports of this producer or consumer group.")
-@click.option(
-    "--id",
-    "message_id",
-    type=word,
-    metavar="ID",
-    help="Only reports about this message (UNIQ_KEY).",
-)
-@_rows
-def traces(at: StoreArgs, group: str | None, message_id: str | None, how: RowArgs) -> None:
+@command
+def traces(
+    at: StoreArgs = STORE,
+    group: str | None = GROUP.but(help="Only reports of this producer or consumer group."),
+    message_id: str | None = option(
+        "--id", type=word, metavar="ID", help="Only reports about this message (UNIQ_KEY)."
+    ),
+    how: RowArgs = _ROWS,
+) -> bool:
     """Print what producers and consumers reported of their messages (RMQ_SYS_TRACE_TOPIC)."""
-    _print(at, "traces", {"groupName": group, "msgId": message_id}, how)
+    return _print(at, "traces", {"groupName": group, "msgId": message_id}, how)
 
 
 def _print(
     at: StoreArgs, name: str, wanted: Mapping[str, str | None], how: RowArgs, *, system: bool = True
-) -> None:
+) -> bool:
     """Print the rows of a table that have the wanted values, and on stderr how many of each state.
 
     Also what expired before the broker was done with it; then the exit code is 1.
@@ -196,9 +194,7 @@ def _print(
         expired = [loss for loss in expired_before_delivery(opened) if loss.code in _EXPIRED[name]]
     for loss in expired:
         click.echo(str(loss), err=True)
-    damage.conclude()
-    if expired:
-        sys.exit(EXIT_FINDINGS)
+    return damage.conclude() or bool(expired)
 
 
 def _print_rows(

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.command import command
 from rmq_store.cli.messages import Damage
-from rmq_store.cli.option_names import GROUPS, SYSTEM, OnceCommand
 from rmq_store.cli.options import (
+    BROKER_CONF,
+    BROKER_NAME,
+    GROUPS,
+    JSON,
+    SKIP_DAMAGED,
+    STORE,
+    STORE_PATH,
+    SYSTEM,
+    TOPIC,
+    TOPICS,
     StoreArgs,
     WholeNumber,
-    group_names,
-    json_option,
-    skip_damaged_option,
-    store_command,
-    store_command_of,
-    topic_option,
-    topics_option,
-    word,
+    argument,
+    bundle,
+    option,
 )
 from rmq_store.cli.printing import print_table, reading, say
 from rmq_store.errors import nearest
@@ -33,60 +36,43 @@ if TYPE_CHECKING:
     from rmq_store.store import MessageStore
 
 
-@click.command(cls=OnceCommand)
-@store_command
-@json_option
-@click.option("--system", is_flag=True, help=SYSTEM)
-def topics(at: StoreArgs, as_json: bool, system: bool) -> None:
+@command
+def topics(at: StoreArgs = STORE, as_json: bool = JSON, system: bool = SYSTEM) -> bool:
     """List topics with their queues and messages."""
-    print_named("topics", at, as_json, system=system)
+    return print_named("topics", at, as_json, system=system)
 
 
-@click.command(cls=OnceCommand)
-@store_command
-@json_option
-@topic_option()
-@click.option("--system", is_flag=True, help=SYSTEM)
-def queues(at: StoreArgs, as_json: bool, topic: str | None, system: bool) -> None:
+@command
+def queues(
+    at: StoreArgs = STORE, as_json: bool = JSON, topic: str | None = TOPIC, system: bool = SYSTEM
+) -> bool:
     """List queues: offsets, messages, and messages that only the log has so far."""
-    print_named("queues", at, as_json, topic=topic, system=system)
+    return print_named("queues", at, as_json, topic=topic, system=system)
 
 
-@click.command(cls=OnceCommand)
-@store_command
-@json_option
-@click.option(
-    *("--group", "groups"),
-    shell_complete=group_names,
-    type=word,
-    metavar="GROUP",
-    multiple=True,
-    help=GROUPS,
-)
-@topics_option()
-@click.option("--top", type=WholeNumber(min=1), metavar="N", help="Only the N furthest behind.")
-@click.option(
-    "--max-lag",
-    type=WholeNumber(min=0),
-    metavar="N",
-    help="Exit with 1 if a group is more messages behind in a topic.",
-)
-@click.option(
-    "--by",
-    type=click.Choice(["queue", "group"]),
-    default="queue",
-    show_default=True,
-    help="A row for each queue, or one for each group and topic.",
-)
+@command
 def lag(
-    at: StoreArgs,
-    as_json: bool,
-    groups: tuple[str, ...],
-    topics: tuple[str, ...],
-    top: int | None,
-    max_lag: int | None,
-    by: str,
-) -> None:
+    at: StoreArgs = STORE,
+    as_json: bool = JSON,
+    groups: tuple[str, ...] = GROUPS,
+    topics: tuple[str, ...] = TOPICS,
+    top: int | None = option(
+        "--top", type=WholeNumber(min=1), metavar="N", help="Only the N furthest behind."
+    ),
+    max_lag: int | None = option(
+        "--max-lag",
+        type=WholeNumber(min=0),
+        metavar="N",
+        help="Exit with 1 if a group is more messages behind in a topic.",
+    ),
+    by: str = option(
+        "--by",
+        type=click.Choice(["queue", "group"]),
+        default="queue",
+        show_default=True,
+        help="A row for each queue, or one for each group and topic.",
+    ),
+) -> bool:
     """Show how far consumer groups are behind in each queue: messages, bytes, time.
 
     The row that is furthest behind comes first. The offsets come from the broker's offset file, which
@@ -94,7 +80,7 @@ def lag(
     group lost messages, does not get some, has an offset behind them, or is more than --max-lag behind,
     if the store lacks messages of any group, if the offsets are gone, and if --max-lag finds none.
     """
-    print_lag(at, as_json, groups, topics, top=top, max_lag=max_lag, by_group=by == "group")
+    return print_lag(at, as_json, groups, topics, top=top, max_lag=max_lag, by_group=by == "group")
 
 
 def _table_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
@@ -108,12 +94,18 @@ def _is_store(word: str) -> bool:
     return "://" in word or os.path.isdir(word)
 
 
-@click.command(cls=OnceCommand)
-@click.argument("name", metavar="NAME", required=False, shell_complete=_table_names)
-@store_command_of(metavar="STORE", required=False)
-@skip_damaged_option
-@json_option
-def table(name: str | None, at: StoreArgs, skip_damaged: bool, as_json: bool) -> None:
+@command
+def table(
+    name: str | None = argument(metavar="NAME", required=False, shell_complete=_table_names),
+    at: StoreArgs = bundle(
+        StoreArgs,
+        store=STORE_PATH.but(metavar="STORE", required=False),
+        broker_conf=BROKER_CONF,
+        broker_name=BROKER_NAME,
+    ),
+    skip_damaged: bool = SKIP_DAMAGED,
+    as_json: bool = JSON,
+) -> bool:
     """Print a table of the Spark source by its NAME: files, index, checkpoint, config, damage,
     ..."""
     from rmq_store.tables import TABLES, TABLES_OF_A_STORE
@@ -135,14 +127,13 @@ def table(name: str | None, at: StoreArgs, skip_damaged: bool, as_json: bool) ->
             f"--skip-damaged is for tables of messages: {', '.join(of_messages)}"
         )
     if past is None:
-        print_named(name, at, as_json, system=True)
-        return
+        return print_named(name, at, as_json, system=True)
     damage = Damage(skip_damaged)
     with at.open() as opened, damage, reading(name, opened):
         rows = past(opened, damage.once if skip_damaged else None)
         found = TABLES[name].of_rows(opened.broker_name, rows)
     print_table(found, as_json)
-    damage.conclude()
+    return damage.conclude()
 
 
 # The columns printed as text. --json prints all columns.
@@ -167,7 +158,7 @@ _KEPT = {
 
 def print_named(
     name: str, at: StoreArgs, as_json: bool, *, topic: str | None = None, system: bool = True
-) -> None:
+) -> bool:
     """Print a table of the source; with `topic`, only its rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -203,8 +194,7 @@ def print_named(
         say("there is no topics.json: perm is not known, nor topics without a queue", err=True)
     if unknown:
         say(f"not in topics.json, so that a broker refuses them: {', '.join(unknown)}", err=True)
-    if unread or lacks_some:
-        sys.exit(EXIT_FINDINGS)
+    return unread or lacks_some
 
 
 def _perm_text(perm: int | None) -> str | None:
@@ -224,7 +214,7 @@ def print_lag(
     top: int | None = None,
     max_lag: int | None = None,
     by_group: bool = False,
-) -> None:
+) -> bool:
     """Print the lag of groups in topics and queues, and what is wrong on stderr."""
     import pyarrow as pa
 
@@ -256,8 +246,7 @@ def print_lag(
     problems = [*unknown, *found.problems(max_lag)]
     for problem in problems:
         say(f"rmqstore: {problem}", err=True)
-    if problems or lacks_some:
-        sys.exit(EXIT_FINDINGS)
+    return bool(problems) or lacks_some
 
 
 def _unknown_lag(store: MessageStore, *, is_asked: bool) -> Iterator[str]:

@@ -9,19 +9,19 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from rmq_store.cli.messages import Damage, MessageForm, MessagePrinter, message_options, raw_option
-from rmq_store.cli.option_names import OnceCommand
+from rmq_store.cli.command import command
+from rmq_store.cli.messages import MESSAGE_FORM, RAW, Damage, MessageForm, MessagePrinter
 from rmq_store.cli.options import (
+    QUEUES,
+    SKIP_DAMAGED,
+    STORE,
+    TAGS,
+    TOPICS,
     StoreArgs,
     WholeNumber,
-    queues_option,
+    flag,
+    option,
     seconds,
-    skip_damaged_option,
-    store_command,
-    tag_option,
-    topics_option,
 )
 
 if TYPE_CHECKING:
@@ -36,44 +36,36 @@ if TYPE_CHECKING:
     from rmq_store.store import MessageStore
 
 
-@click.command(cls=OnceCommand)
-@store_command
-@topics_option("Only this topic; repeatable (default: all user topics).")
-@queues_option
-@click.option(
-    "-n",
-    "--lines",
-    type=WholeNumber(min=0),
-    metavar="N",
-    default=10,
-    show_default=True,
-    help="Number of newest messages per queue.",
-)
-@click.option("-f", "--follow", is_flag=True, help="Keep printing new messages.")
-@click.option(
-    "--interval",
-    metavar="SECONDS",
-    type=seconds,
-    default=1.0,
-    show_default=True,
-    help="Seconds between two reads of the store.",
-)
-@tag_option
-@skip_damaged_option
-@raw_option
-@message_options
+@command
 def tail(
-    at: StoreArgs,
-    topics: tuple[str, ...],
-    queue_ids: tuple[int, ...],
-    lines: int,
-    follow: bool,
-    interval: float,
-    tags: str | None,
-    skip_damaged: bool,
-    raw: bool,
-    form: MessageForm,
-) -> None:
+    at: StoreArgs = STORE,
+    topics: tuple[str, ...] = TOPICS.but(
+        help="Only this topic; repeatable (default: all user topics)."
+    ),
+    queue_ids: tuple[int, ...] = QUEUES,
+    lines: int = option(
+        "-n",
+        "--lines",
+        type=WholeNumber(min=0),
+        metavar="N",
+        default=10,
+        show_default=True,
+        help="Number of newest messages per queue.",
+    ),
+    follow: bool = flag("-f", "--follow", help="Keep printing new messages."),
+    interval: float = option(
+        "--interval",
+        metavar="SECONDS",
+        type=seconds,
+        default=1.0,
+        show_default=True,
+        help="Seconds between two reads of the store.",
+    ),
+    tags: str | None = TAGS,
+    skip_damaged: bool = SKIP_DAMAGED,
+    raw: bool = RAW,
+    form: MessageForm = MESSAGE_FORM,
+) -> bool:
     """Print the newest messages of each queue; with -f, also new ones until ctrl-C.
 
     With -f, a topic that is created later is printed from its first message. It fails if the log was
@@ -101,7 +93,7 @@ def tail(
                 raise KeyboardInterrupt
             time.sleep(interval)
             printer.print(following.new_messages(**how))
-    damage.conclude()
+    return damage.conclude()
 
 
 class _Following:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import click
-
-from rmq_store.cli.exit_codes import EXIT_FINDINGS
+from rmq_store.cli.command import command
 from rmq_store.cli.messages import where_it_was
-from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import StoreArgs, json_option, store_command, topic_option, word
+from rmq_store.cli.options import JSON, STORE, TOPIC, StoreArgs, argument, word
 from rmq_store.cli.printing import print_json, say
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
@@ -23,12 +19,13 @@ if TYPE_CHECKING:
 _MOST_LISTED = 10  # unreadable places that are listed one by one
 
 
-@click.command(cls=OnceCommand)
-@store_command
-@click.argument("key", type=word)
-@topic_option("Only messages that were sent to this topic.")
-@json_option
-def trace(at: StoreArgs, key: str, topic: str | None, as_json: bool) -> None:
+@command
+def trace(
+    at: StoreArgs = STORE,
+    key: str = argument(type=word),
+    topic: str | None = TOPIC.but(help="Only messages that were sent to this topic."),
+    as_json: bool = JSON,
+) -> bool:
     """Show the history of the messages with a KEY (a word of KEYS, a UNIQ_KEY or an offsetMsgId):
     stored, delayed, retried, dead, prepared, committed or rolled back. Exit code 1 if there are
     none, or if damaged records were left out."""
@@ -54,8 +51,7 @@ def trace(at: StoreArgs, key: str, topic: str | None, as_json: bool) -> None:
         if topic is not None:
             reason = f"no message with the key {key!r} was sent to topic {topic!r}"
         say(f"rmqstore: {reason}{gone}", err=True)
-    if damage or not lives:
-        sys.exit(EXIT_FINDINGS)
+    return bool(damage) or not lives
 
 
 def _print_life(life: Life, as_json: bool) -> None:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.option_names import OnceCommand
+from rmq_store.cli.command import command
 from rmq_store.cli.options import (
+    JSON,
+    SINCE,
+    STORE,
+    TOPICS,
+    UNTIL,
     StoreArgs,
     WholeNumber,
-    json_option,
-    store_command,
-    time_options,
+    option,
     time_range,
-    topics_option,
     zone,
 )
 from rmq_store.cli.printing import print_json, print_rows, say
@@ -44,43 +44,35 @@ _BY = {
 }
 
 
-@click.command(cls=OnceCommand)
-@store_command
-@click.option(
-    "--by",
-    type=click.Choice([*_BY, _MESSAGE]),
-    default="topic",
-    show_default=True,
-    help="Group by; message: list the largest ones.",
-)
-@topics_option()
-@time_options
-@click.option(
-    "--top",
-    type=WholeNumber(min=1),
-    metavar="N",
-    help="Only the N largest (default: all; of messages 20).",
-)
-@click.option(
-    "--zone",
-    "zone_of_days",
-    type=zone,
-    metavar="ZONE",
-    default="UTC",
-    show_default=True,
-    help="Time zone of the days and hours, such as Asia/Shanghai.",
-)
-@json_option
+@command
 def usage(
-    at: StoreArgs,
-    by: str,
-    topics: tuple[str, ...],
-    begin: Time | None,
-    end: Time | None,
-    top: int | None,
-    zone_of_days: tzinfo,
-    as_json: bool,
-) -> None:
+    at: StoreArgs = STORE,
+    by: str = option(
+        "--by",
+        type=click.Choice([*_BY, _MESSAGE]),
+        default="topic",
+        show_default=True,
+        help="Group by; message: list the largest ones.",
+    ),
+    topics: tuple[str, ...] = TOPICS,
+    begin: Time | None = SINCE,
+    end: Time | None = UNTIL,
+    top: int | None = option(
+        "--top",
+        type=WholeNumber(min=1),
+        metavar="N",
+        help="Only the N largest (default: all; of messages 20).",
+    ),
+    zone_of_days: tzinfo = option(
+        "--zone",
+        type=zone,
+        metavar="ZONE",
+        default="UTC",
+        show_default=True,
+        help="Time zone of the days and hours, such as Asia/Shanghai.",
+    ),
+    as_json: bool = JSON,
+) -> bool:
     """Show which topic, queue, day or hour fills the disk: messages and bytes, largest first.
 
     Days and hours are in their order, each day with the change from the one before. The last row counts
@@ -106,8 +98,7 @@ def usage(
             print_json({**group, _HOUR: shown_time(group[_HOUR])} if group.get(_HOUR) else group)
     else:
         _print_groups(found, by, top, zone_of_days, whole=top is None and ranges is None)
-    if lacks_some:
-        sys.exit(EXIT_FINDINGS)
+    return lacks_some
 
 
 def _asked_ranges(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.engines import EngineArgs, engine_options, store_and_engine
-from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import StoreArgs, WholeNumber, json_option, store_command
+from rmq_store.cli.command import command
+from rmq_store.cli.engines import ENGINE_ARGS, EngineArgs, store_and_engine
+from rmq_store.cli.options import JSON, STORE, StoreArgs, WholeNumber, flag, option
 from rmq_store.cli.printing import print_json, say
 from rmq_store.escaping import printable
 from rmq_store.text.progress import Progress
@@ -22,23 +20,21 @@ if TYPE_CHECKING:
 _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
 
 
-@click.command(cls=OnceCommand)
-@store_command
-@engine_options
-@click.option(
-    "--workers",
-    type=WholeNumber(min=1),
-    metavar="N",
-    help="Processes that work on files of the log, with --engine local (default: the cores of this host).",
-)
-@click.option(
-    "--bodies", is_flag=True, help="Open all compressed bodies, not only their first bytes."
-)
-@click.option("--verbose", "-v", is_flag=True, help="Print every finding, and what to do about it.")
-@json_option
+@command
 def verify(
-    at: StoreArgs, on: EngineArgs, workers: int | None, bodies: bool, verbose: bool, as_json: bool
-) -> None:
+    at: StoreArgs = STORE,
+    on: EngineArgs = ENGINE_ARGS,
+    workers: int | None = option(
+        "--workers",
+        type=WholeNumber(min=1),
+        metavar="N",
+        help="Processes that work on files of the log, with --engine local (default: the cores of this "
+        "host).",
+    ),
+    bodies: bool = flag("--bodies", help="Open all compressed bodies, not only their first bytes."),
+    verbose: bool = flag("--verbose", "-v", help="Print every finding, and what to do about it."),
+    as_json: bool = JSON,
+) -> bool:
     """Check that log, queues, index, checkpoint and configuration agree. Changes nothing.
 
     First says what is lost, whether a broker starts on the store, and what helps most; then one line
@@ -47,8 +43,7 @@ def verify(
     --json prints one line per finding, then a summary line.
     """
     report = print_findings(at, on, as_json, workers=workers, bodies=bodies, verbose=verbose)
-    if not report.nothing_wrong:
-        sys.exit(EXIT_FINDINGS)
+    return not report.nothing_wrong
 
 
 def print_findings(

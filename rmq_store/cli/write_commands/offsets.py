@@ -2,58 +2,48 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import astuple
 from typing import Any
 
 import click
 
-from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.option_names import OnceCommand
+from rmq_store.cli.command import command
 from rmq_store.cli.options import (
+    GROUP,
+    JSON,
+    QUEUES,
+    STORE,
+    TOPIC,
     StoreArgs,
-    group_option,
-    json_option,
-    queues_option,
-    store_command,
+    flag,
+    option,
     time,
     time_in,
-    topic_option,
 )
 from rmq_store.cli.printing import cell, print_json, print_rows, say
 from rmq_store.cli.read_commands.tables import print_lag
 from rmq_store.text.times import TIME_FORMS, Time
 
 
-@click.command(cls=OnceCommand)
-@store_command
-@group_option()
-@topic_option()
-@queues_option
-@click.option("--reset-to", "place", metavar="PLACE", help="earliest, latest or a queue offset.")
-@click.option(
-    "--reset-to-time",
-    "moment",
-    type=time,
-    metavar="TIME",
-    help=f"The first message stored at TIME or later: {TIME_FORMS}.",
-)
-@click.option("--new-group", is_flag=True, help="The group has no offsets yet (needs --topic).")
-@click.option(
-    "--apply", "really", is_flag=True, help="Write the new offsets; without it they are only shown."
-)
-@json_option
+@command
 def offsets(
-    at: StoreArgs,
-    group: str | None,
-    topic: str | None,
-    queue_ids: tuple[int, ...],
-    place: str | None,
-    moment: Time | None,
-    new_group: bool,
-    really: bool,
-    as_json: bool,
-) -> None:
+    at: StoreArgs = STORE,
+    group: str | None = GROUP,
+    topic: str | None = TOPIC,
+    queue_ids: tuple[int, ...] = QUEUES,
+    place: str | None = option(
+        "--reset-to", metavar="PLACE", help="earliest, latest or a queue offset."
+    ),
+    moment: Time | None = option(
+        "--reset-to-time",
+        type=time,
+        metavar="TIME",
+        help=f"The first message stored at TIME or later: {TIME_FORMS}.",
+    ),
+    new_group: bool = flag("--new-group", help="The group has no offsets yet (needs --topic)."),
+    really: bool = flag("--apply", help="Write the new offsets; without it they are only shown."),
+    as_json: bool = JSON,
+) -> bool:
     """Show offsets of consumer groups, or reset those of one group while the broker is down.
 
     Without --apply a reset is only shown. --apply writes it into the broker's offset file and keeps
@@ -64,8 +54,7 @@ def offsets(
         if really:
             raise click.UsageError("--apply needs --reset-to or --reset-to-time")
         groups, topics = ([] if name is None else [name] for name in (group, topic))
-        print_lag(at, as_json, groups, topics, queue_ids)
-        return
+        return print_lag(at, as_json, groups, topics, queue_ids)
     if group is None:
         raise click.UsageError("--reset-to and --reset-to-time need --group")
     if place is not None and moment is not None:
@@ -97,5 +86,4 @@ def offsets(
         )
         todo = "--apply writes it" if changes else "there is nothing to reset"
         say(f"written to {written}" if written else f"nothing was written; {todo}", err=True)
-    if not changes:
-        sys.exit(EXIT_FINDINGS)
+    return not changes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import click
@@ -10,17 +9,17 @@ from click.core import ParameterSource
 
 from rmq_store.admin.rebuild import FILES, LOG_MODES, STORE_TYPES, RebuildReport, work_of
 from rmq_store.admin.rebuild import rebuild as make
-from rmq_store.cli.engines import EngineArgs, engine_options
-from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.option_names import LOG, OnceCommand
+from rmq_store.cli.command import command
+from rmq_store.cli.engines import ENGINE_ARGS, EngineArgs
 from rmq_store.cli.options import (
+    BROKER_CONF,
+    JSON,
+    RELEASE,
+    STORE_PATH,
+    TARGET,
     StoreArgs,
-    StorePath,
-    config_option,
-    json_option,
-    one_target,
-    release_option,
-    target_option,
+    flag,
+    option,
 )
 from rmq_store.cli.printing import print_json, say
 from rmq_store.cli.read_commands.verify import print_findings
@@ -31,34 +30,30 @@ from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 
 
-@click.command(cls=OnceCommand)
-@click.argument("store", type=StorePath())
-@target_option
-@click.option("--log", type=click.Choice(LOG_MODES), default="copy", show_default=True, help=LOG)
-@click.option(
-    "--store-type",
-    type=click.Choice(STORE_TYPES),
-    default=FILES,
-    show_default=True,
-    help="storeType of the broker that will start on it: queues in files, or in a RocksDB database.",
-)
-@click.option("--verify", is_flag=True, help="Verify the new store afterwards.")
-@release_option
-@config_option
-@engine_options
-@json_option
+@command
 def rebuild(
-    store: str,
-    target: str | None,
-    second: str | None,
-    log: str,
-    store_type: str,
-    verify: bool,
-    release: str | None,
-    broker_conf: str | None,
-    on: EngineArgs,
-    as_json: bool,
-) -> None:
+    store: str = STORE_PATH,
+    to: str = TARGET,
+    log: str = option(
+        "--log",
+        type=click.Choice(LOG_MODES),
+        default="copy",
+        show_default=True,
+        help="Copy the log, or hard-link its full files and copy the last; links need one file system.",
+    ),
+    store_type: str = option(
+        "--store-type",
+        type=click.Choice(STORE_TYPES),
+        default=FILES,
+        show_default=True,
+        help="storeType of the broker that will start on it: queues in files, or in a RocksDB database.",
+    ),
+    verify: bool = flag("--verify", help="Verify the new store afterwards."),
+    release: str | None = RELEASE,
+    broker_conf: str | None = BROKER_CONF,
+    on: EngineArgs = ENGINE_ARGS,
+    as_json: bool = JSON,
+) -> bool:
     """Rebuild queues and index of STORE from its log, into the new store at --to.
 
     A broker can start on it. STORE is not changed. If interrupted, run the same command to
@@ -69,7 +64,6 @@ def rebuild(
     from rmq_store.store import MessageStore
     from rmq_store.text.json_keys import as_json_object
 
-    to = one_target(target, second)
     source_of = click.get_current_context().get_parameter_source
     if not verify and ParameterSource.COMMANDLINE in map(source_of, ("engine", "master")):
         raise click.UsageError("--engine and --master are for --verify")
@@ -92,8 +86,7 @@ def rebuild(
     found = None
     if verify:
         found = print_findings(StoreArgs(to), on, as_json)
-    if not report.all_well or not (found is None or found.nothing_wrong):
-        sys.exit(EXIT_FINDINGS)
+    return not report.all_well or not (found is None or found.nothing_wrong)
 
 
 def _lines(report: RebuildReport) -> Iterator[str]:

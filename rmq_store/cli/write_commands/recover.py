@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import StorePath, config_option, json_option, warn_of
+from rmq_store.cli.command import command
+from rmq_store.cli.options import BROKER_CONF, JSON, STORE_PATH, flag, option, warn_of
 from rmq_store.cli.printing import print_json
 from rmq_store.errors import StoreError
 from rmq_store.escaping import printable
@@ -17,28 +14,23 @@ from rmq_store.text.progress import Progress
 _WHAT_APPLY_DOES = "--apply repairs the store; then rmqstore verify says what it still lacks"
 
 
-@click.command(cls=OnceCommand)
-@click.argument("store", type=StorePath())
-@click.option(
-    "--method",
-    "mode",
-    type=click.Choice(["strict", "broker"]),
-    default="strict",
-    show_default=True,
-    help="strict: keep as much as possible; broker: what DefaultMessageStore would do, without --apply.",
-)
-@click.option("--release", help="The broker release that will start on it (default: the newest).")
-@click.option(
-    "--apply",
-    "really",
-    is_flag=True,
-    help="Repair the store; without it the changes are only shown.",
-)
-@config_option
-@json_option
+@command
 def recover(
-    store: str, mode: str, release: str | None, really: bool, broker_conf: str | None, as_json: bool
-) -> None:
+    store: str = STORE_PATH,
+    mode: str = option(
+        "--method",
+        type=click.Choice(["strict", "broker"]),
+        default="strict",
+        show_default=True,
+        help="strict: keep as much as possible; broker: what DefaultMessageStore would do, without --apply.",
+    ),
+    release: str | None = option(
+        "--release", help="The broker release that will start on it (default: the newest)."
+    ),
+    really: bool = flag("--apply", help="Repair the store; without it the changes are only shown."),
+    broker_conf: str | None = BROKER_CONF,
+    as_json: bool = JSON,
+) -> bool:
     """Show how a recovery would repair a store that was not closed cleanly, or repair it in place.
 
     A recovery cuts the log after its last intact record, and makes queues and index match it.
@@ -67,8 +59,7 @@ def recover(
             click.echo(f"nothing was changed; {_WHAT_APPLY_DOES}", err=True)
     lost = report.entries_after_log or report.entries_left or report.lacking or report.left_out
     lacks = really and not report.untouched and _warned(store, broker_conf)
-    if report.damage or report.intact_cut or lost or lacks:
-        sys.exit(EXIT_FINDINGS)
+    return bool(report.damage or report.intact_cut or lost or lacks)
 
 
 def _warned(store: str, broker_conf: str | None) -> bool:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import StoreArgs, json_option, store_command, time, time_in
+from rmq_store.cli.command import command
+from rmq_store.cli.options import JSON, STORE, StoreArgs, flag, option, time, time_in
 from rmq_store.cli.printing import print_json, print_rows, say
 from rmq_store.escaping import printable
 from rmq_store.text.sizes import counted, size
@@ -18,36 +18,23 @@ if TYPE_CHECKING:
     from rmq_store.store import MessageStore
 
 
-@click.command(cls=OnceCommand)
-@store_command
-@click.option("--manual", is_flag=True, help="Ignore deleteWhen, like the broker's admin command.")
-@click.option(
-    "--keep-from",
-    type=time,
-    metavar="TIME",
-    help=f"Delete log files whose messages are all older than TIME: {TIME_FORMS}.",
-)
-@click.option(
-    "--why", is_flag=True, help="Show what keeps the oldest log file, and when it would go."
-)
-@click.option(
-    "--apply", "really", is_flag=True, help="Delete; without it the files are only shown."
-)
-@click.option(
-    "--lose-unread",
-    is_flag=True,
-    help="Let --apply delete messages that a group or the broker has not read.",
-)
-@json_option
+@command
 def retention(
-    at: StoreArgs,
-    manual: bool,
-    keep_from: Time | None,
-    why: bool,
-    really: bool,
-    lose_unread: bool,
-    as_json: bool,
-) -> None:
+    at: StoreArgs = STORE,
+    manual: bool = flag("--manual", help="Ignore deleteWhen, like the broker's admin command."),
+    keep_from: Time | None = option(
+        "--keep-from",
+        type=time,
+        metavar="TIME",
+        help=f"Delete log files whose messages are all older than TIME: {TIME_FORMS}.",
+    ),
+    why: bool = flag("--why", help="Show what keeps the oldest log file, and when it would go."),
+    really: bool = flag("--apply", help="Delete; without it the files are only shown."),
+    lose_unread: bool = flag(
+        "--lose-unread", help="Let --apply delete messages that a group or the broker has not read."
+    ),
+    as_json: bool = JSON,
+) -> bool:
     """Show what the broker would delete now, and who loses messages.
 
     Those are consumer groups, and the broker itself: delayed and timer messages that are not delivered, open
@@ -65,7 +52,7 @@ def retention(
     with at.open() as opened:
         if why:
             _print_why(opened, as_json)
-            return
+            return False
         plan = plan_retention(
             opened,
             RetentionPolicy.of(opened.config),
@@ -90,7 +77,7 @@ def retention(
             "unread": plan.unread,
         }
         print_json(as_json_object(summary))
-        return
+        return False
     print_rows(["file", "size", "why"], [[file.path, size(file.size), file.why] for file in files])
     for risk in plan.risks:
         fields = asdict(risk)
@@ -113,6 +100,7 @@ def retention(
         + (f": deleted, {size(freed)}" if really else "; --apply deletes them" if files else "")
         + (f", with {counted(plan.unread, 'unread message')}" if plan.unread else "")
     )
+    return False
 
 
 def _print_why(store: MessageStore, as_json: bool) -> None:

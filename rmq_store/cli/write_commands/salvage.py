@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-import click
-
 from rmq_store.admin.moved_records import NAMES_NOTHING
-from rmq_store.cli.exit_codes import EXIT_FINDINGS
-from rmq_store.cli.option_names import OnceCommand
-from rmq_store.cli.options import (
-    StorePath,
-    config_option,
-    json_option,
-    one_target,
-    release_option,
-    target_option,
-)
+from rmq_store.cli.command import command
+from rmq_store.cli.options import BROKER_CONF, JSON, RELEASE, STORE_PATH, TARGET, flag
 from rmq_store.cli.printing import print_json, say
 from rmq_store.consumequeue.entries_after_log import line_of_lost_end
 from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
@@ -46,26 +35,18 @@ _ENDED = {
 }
 
 
-@click.command(cls=OnceCommand)
-@click.argument("store", type=StorePath())
-@target_option
-@click.option(
-    "--raw",
-    is_flag=True,
-    help="Copy every record as it is, as evidence. No broker should start on the new store.",
-)
-@release_option
-@config_option
-@json_option
+@command
 def salvage(
-    store: str,
-    target: str | None,
-    second: str | None,
-    raw: bool,
-    release: str | None,
-    broker_conf: str | None,
-    as_json: bool,
-) -> None:
+    store: str = STORE_PATH,
+    to: str = TARGET,
+    raw: bool = flag(
+        "--raw",
+        help="Copy every record as it is, as evidence. No broker should start on the new store.",
+    ),
+    release: str | None = RELEASE,
+    broker_conf: str | None = BROKER_CONF,
+    as_json: bool = JSON,
+) -> bool:
     """Copy the intact messages of STORE's log into a new store at --to.
 
     A broker can start on it. Queues and index are rebuilt; those of STORE are not needed. Messages get
@@ -77,7 +58,6 @@ def salvage(
     from rmq_store.store import MessageStore
     from rmq_store.text.json_keys import as_json_object
 
-    to = one_target(target, second)
     with MessageStore.open(store, broker_conf=broker_conf, queues=False) as opened:
         total = (opened.log.chain.stop - opened.log.chain.start) * (1 if raw else 2)
     with Progress("salvage", total) as progress:
@@ -102,8 +82,7 @@ def salvage(
         if report.unread is not None:
             say(f"not read: {report.unread}")
     left_out = report.skipped_ranges or report.entries_after_log
-    if left_out or report.config_unread or report.unread is not None:
-        sys.exit(EXIT_FINDINGS)
+    return bool(left_out or report.config_unread) or report.unread is not None
 
 
 def _state(report: SalvageReport) -> Iterator[str]:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
-from rmq_store.cli import option_names
 from rmq_store.cli.main import COMMANDS, rmqstore
+from rmq_store.cli.options import SINCE
 from rmqstore_jobs.running.source_options import SourceOption
 from tests.support.checkout import CHECKOUT
 
@@ -21,7 +21,9 @@ DOCS = CHECKOUT / "docs"
 JOBS = ("dlq", "export", "replay")
 # docs/commands.md says which forms a time has.
 _SHORT = {
-    option_names.SINCE: "Only messages stored at [TIME](../commands.md#what-all-commands-share) or later."
+    SINCE.settings[
+        "help"
+    ]: "Only messages stored at [TIME](../commands.md#what-all-commands-share) or later."
 }
 SYNOPSIS = re.compile(r"(?<=^## Synopsis\n\n```text\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
 TABLE = re.compile(r"(?<=^## Options\n\n).*?(?=^## )", re.DOTALL | re.MULTILINE)

@@ -1,0 +1,168 @@
+"""What a command is: its options are the defaults of a function's parameters, each declared once.
+
+@command
+def lag(at: StoreArgs = STORE, topics: tuple[str, ...] = TOPICS) -> bool: ...
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import click
+
+from rmq_store.cli.options import MEANT, RareOption, params_of, spelled
+from rmq_store.cli.shell_words import in_shell_words
+from rmq_store.errors import AccessError, InvalidArgumentError, StoreError, nearest, spoken_as
+from rmq_store.escaping import printable
+
+EXIT_FINDINGS = 1
+"""The command found a problem, or found nothing."""
+EXIT_FAILED = 2
+"""The command could not do it: a wrong option, no store, or damage that prevents it."""
+EXIT_INTERRUPTED = 130
+"""Ctrl-C, as shells report it."""
+
+_OFTEN_LEFT_OUT = ("target", "to_store", "topic", "topics", "keys", "group", "groups", "report")
+_ALL_OPTIONS = f"{__name__}.all"  # in the meta of a context whose help lists all options
+
+
+def command(function: Callable[..., bool | None]) -> Command:
+    """The command of a function whose parameters have options as defaults, by the function's name.
+
+    The function returns whether it found a problem: that is the exit code. Errors and warnings of its work
+    are in the words of the shell, and advise options that the command has.
+    """
+    options = {name: one.default for name, one in signature(function).parameters.items()}
+
+    def run(**given: Any) -> int:
+        with spoken_as(partial(in_shell_words, command=made)):
+            values = {name: one.value(name, given) for name, one in options.items()}
+            return EXIT_FINDINGS if function(**values) else 0
+
+    made = Command(
+        function.__name__, callback=run, params=params_of(options), help=function.__doc__
+    )
+    return made
+
+
+class Command(click.Command):
+    """A command that refuses an option that is given twice and counts once: click takes the last.
+
+    For an unknown one it names its word for one of the Spark source, or the nearest option.
+    """
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The parameters, with --help-all, which scripts and habits give to any command."""
+        help_all = click.Option(
+            ["--help-all"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_show_all,
+            hidden=not any(isinstance(param, RareOption) for param in self.params),
+            help="Show all options, and exit.",
+        )
+        return [*super().get_params(ctx), help_all]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options, without those that few need; with --help-all all of them."""
+        rows = [
+            row
+            for param in self.get_params(ctx)
+            if ctx.meta.get(_ALL_OPTIONS) or not isinstance(param, RareOption)
+            for row in [param.get_help_record(ctx)]
+            if row is not None
+        ]
+        with formatter.section("Options"):
+            formatter.write_dl(rows)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words of a command line. Raises click's errors."""
+        try:
+            return self._parsed(ctx, args)
+        except click.NoSuchOption as wrong:
+            options = (one for one in self.params if not getattr(one, "hidden", False))
+            shown = {name for one in options for name in (*one.opts, *one.secondary_opts)}
+            asked = spelled(wrong.option_name.lstrip("-"))
+            word = MEANT.get(asked)
+            given = word if word in shown else wrong.option_name
+            hint = nearest(given, [name for name in shown if name.startswith("--")])
+            name = printable(wrong.option_name)
+            raise click.UsageError(f"unknown option {name}. {hint}", ctx) from None
+
+    def _parsed(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            _, left, given = self.make_parser(ctx).parse_args(list(args))
+            if left:
+                raise click.UsageError(self._about_words(left), ctx)
+            for param, count in Counter(given).items():
+                if isinstance(param, click.Option) and count > 1 and _counts_once(param):
+                    raise click.UsageError(f"{param.opts[0]} is given {count} times", ctx)
+        return super().parse_args(ctx, args)
+
+    def _about_words(self, words: Sequence[str]) -> str:
+        """What to say of words that belong to nothing: often a topic, a key or a file."""
+        known = {param.name: param.opts[0] for param in self.params}
+        names = [known[name] for name in _OFTEN_LEFT_OUT if name in known]
+        hint = ", or ".join(f"{name} {words[0]}" for name in names)
+        said = f"{', '.join(map(repr, words))} belong{'s' * (len(words) == 1)} to no option"
+        if words[0].lower() in ("true", "false"):
+            return f"{said}. A flag takes no value; some have the form --no-... too, see --help"
+        return said + (f". Did you mean {hint}?" if hint else "")
+
+
+def _counts_once(option: click.Option) -> bool:
+    return not (option.multiple or option.is_flag or option.count)
+
+
+def _show_all(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        ctx.meta[_ALL_OPTIONS] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+class EngineFailedError(Exception):
+    """Another engine failed, or the work on it. As a text: our own error if there is one."""
+
+
+def exit_code_of(name: str, run: Callable[[], Any]) -> int:
+    """The exit code of what runs as `name`: its own, or that of the error that ends it, which is printed."""
+    try:
+        code = run()
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except click.ClickException as wrong:
+        _show_refusal(wrong)
+        return wrong.exit_code
+    except (StoreError, EngineFailedError) as error:
+        click.echo(f"{name}: {error}", err=True)
+    except OSError as error:
+        # No code expected this error here, so at least name the file.
+        path = None if error.filename is None else str(error.filename)
+        said = AccessError(
+            path,
+            reason=error.strerror or str(error),
+            advice="Check the permissions, the disk and the mount",
+        )
+        click.echo(f"{name}: {said}", err=True)
+    return EXIT_FAILED
+
+
+def _show_refusal(wrong: click.ClickException) -> None:
+    """Print an error of click on stderr; what is wrong with an option has the code of an
+    InvalidArgumentError."""
+    shows_help = isinstance(wrong, getattr(click.exceptions, "NoArgsIsHelpError", ()))
+    if isinstance(wrong, click.UsageError) and not shows_help:
+        said = f"[{InvalidArgumentError.code}] {wrong.format_message()}"
+        wrong = click.UsageError(said, wrong.ctx)
+    wrong.show()
