@@ -21,7 +21,7 @@ from rmq_store.text.times import Time
 from rmqstore_jobs import replay
 from rmqstore_jobs.replaying.options import TLS, TLS_CA
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.running.job_command import STORE_OPTIONS, Given, job, spec_from
+from rmqstore_jobs.running.job_command import STORE_OPTIONS, Job, spec_from
 from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.result_tables import Answer
 from rmqstore_jobs.running.source_options import source_options
@@ -175,8 +175,12 @@ _OPTIONS = {
 }
 
 
-@job("dlq", run, _OPTIONS, look=look, engines=False)
-def main(given: Given) -> DlqSpec:
-    """Report dead letters with reason, consumer group and origin topic; optionally send them
-    again."""
-    return spec_from(DlqSpec, given, _OF_SOURCE)
+main = Job(
+    "dlq",
+    "Report dead letters with reason, consumer group and origin topic; optionally send them again.",
+    run,
+    lambda given: spec_from(DlqSpec, given, _OF_SOURCE),
+    _OPTIONS,
+    look=look,
+    engines=False,
+)

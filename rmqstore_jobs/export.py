@@ -42,15 +42,7 @@ from rmqstore_jobs.exporting.manifest import (
     without,
 )
 from rmqstore_jobs.running.failures import is_damage, mended, reason_of
-from rmqstore_jobs.running.job_command import (
-    RANGES,
-    SELECTION,
-    Given,
-    NearestChoice,
-    job,
-    size,
-    spec_from,
-)
+from rmqstore_jobs.running.job_command import RANGES, SELECTION, Job, NearestChoice, size, spec_from
 from rmqstore_jobs.running.provenance import provenance_of
 from rmqstore_jobs.running.queue_options import QUEUE_OPTIONS, with_queues
 from rmqstore_jobs.running.result_tables import Answer
@@ -484,15 +476,14 @@ _OPTIONS = {
 }
 
 
-@job(
+main = Job(
     "export",
+    "Export messages to Parquet, CSV, JSON lines or Delta, partitioned by topic and day; each run adds only "
+    "new ones.",
     run,
+    lambda given: spec_from(ExportSpec, with_queues(given), SELECTION),
     _OPTIONS,
     look=look,
     prepare=_prepared,
     needs_spark=lambda spec: spec.format == DELTA,
 )
-def main(given: Given) -> ExportSpec:
-    """Export messages to Parquet, CSV, JSON lines or Delta, partitioned by topic and day; each run
-    adds only new ones."""
-    return spec_from(ExportSpec, with_queues(given), SELECTION)

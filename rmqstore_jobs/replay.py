@@ -20,7 +20,7 @@ from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check, with_fixed_times
 from rmqstore_jobs.replaying.report import ReplayReport
-from rmqstore_jobs.running.job_command import Given, job
+from rmqstore_jobs.running.job_command import Job
 from spark_source.options.parse import parse_options
 from spark_source.planning.pinned_plan import pin
 
@@ -63,7 +63,11 @@ def look(spec: ReplaySpec) -> None:
 # --- the command ----------------------------------------------------------------------------------
 
 
-@job("replay", run, OPTIONS, look=look)
-def main(given: Given) -> ReplaySpec:
-    """Replay selected messages of a store into another store, into Parquet, or to a broker."""
-    return spec_of(given)
+main = Job(
+    "replay",
+    "Replay selected messages of a store into another store, into Parquet, or to a broker.",
+    run,
+    spec_of,
+    OPTIONS,
+    look=look,
+)

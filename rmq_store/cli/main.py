@@ -105,10 +105,7 @@ GROUPS = {
 
 
 OTHER_COMMANDS = "rmqstore.commands"
-"""The entry points of packages that add commands: dicts as COMMANDS, with "module:function".
-
-The function takes the arguments and what was typed before them, and returns the exit code.
-"""
+"""The entry points of packages that add commands: dicts as COMMANDS, with "module:command"."""
 
 
 def other_commands() -> dict[str, tuple[str, str]]:
@@ -119,25 +116,6 @@ def other_commands() -> dict[str, tuple[str, str]]:
     for point in entry_points(group=OTHER_COMMANDS):
         found |= point.load()
     return found
-
-
-def _passing_on(name: str, where: str) -> click.Command:
-    """A command that leaves all its arguments to a function."""
-
-    @click.command(
-        name,
-        add_help_option=False,
-        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    )
-    @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-    def run(words: tuple[str, ...]) -> None:
-        # A connection that a broker closes is an error; only our readers may leave.
-        if hasattr(signal, "SIGPIPE"):
-            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        module, function = where.split(":")
-        sys.exit(getattr(import_module(module), function)(words, f"rmqstore {name}"))
-
-    return run
 
 
 class _Commands(click.Group):
@@ -152,12 +130,13 @@ class _Commands(click.Group):
         return [*COMMANDS, *other_commands()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        known = COMMANDS.get(cmd_name)
-        if known is None:
-            other = other_commands().get(cmd_name)
-            return None if other is None else _passing_on(cmd_name, other[0])
-        module = import_module(f"rmq_store.cli.{known[0]}")
-        command: click.Command = getattr(module, cmd_name)
+        if cmd_name in COMMANDS:
+            module, name = f"rmq_store.cli.{COMMANDS[cmd_name][0]}", cmd_name
+        elif cmd_name in (others := other_commands()):
+            module, name = others[cmd_name][0].split(":")
+        else:
+            return None
+        command: click.Command = getattr(import_module(module), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -114,50 +113,67 @@ Look = Callable[[Any], object]
 Prepare = Callable[["SparkSession.Builder", Any], "SparkSession.Builder"]
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A job as a command. A call parses, runs in this process or on Spark, prints the result, and
-    returns the exit code. The job checks between parts whether to stop, so signals end it cleanly.
+class Job(Command):
+    """A job as a command. It runs in this process or on Spark, prints the result, and returns the exit
+    code. The job checks between parts whether to stop, so signals end it cleanly.
 
-    `ask` makes the job's spec from the given options. `look` raises for a spec that cannot be run, before
-    Spark starts: a session takes some ten seconds. `prepare` configures the session for the spec.
-    `needs_spark`: whether a spec cannot do without.
+    `ask` makes the job's spec from the given `options`; all jobs also have STORE, --json, --report,
+    --checksums and --verify, and with `engines` --engine and --master. `look` raises for a spec that cannot
+    be run, before Spark starts: a session takes some ten seconds. `prepare` configures the session for the
+    spec. `needs_spark`: whether a spec cannot do without.
     """
 
-    command: click.Command
-    ask: Callable[[Given], Any]
-    run: Run
-    look: Look
-    prepare: Prepare | None
-    needs_spark: Callable[[Any], bool]
+    def __init__(
+        self,
+        name: str,
+        about: str,
+        run: Run,
+        ask: Callable[[Given], Any],
+        options: Mapping[str, Declared],
+        *,
+        look: Look,
+        prepare: Prepare | None = None,
+        needs_spark: Callable[[Any], bool] = lambda spec: False,
+        engines: bool = True,
+    ) -> None:
+        super().__init__(
+            name,
+            callback=self._called,
+            params=params_of({**_OPTIONS, **(_ENGINE_OPTIONS if engines else {}), **options}),
+            help=about,
+            epilog=_EXIT_CODES,
+            context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        )
+        self.run, self.ask, self.look = run, ask, look
+        self._name, self._prepare, self._needs_spark = name, prepare, needs_spark
 
-    def parse(self, argv: Sequence[str], typed: str | None = None) -> dict[str, Any]:
+    def __call__(self, argv: Sequence[str] | None = None) -> int:
+        """Run with the arguments of this process, or with `argv`. Returns the exit code."""
+        return exit_code_of(self._name, lambda: self.main(argv, self._name, standalone_mode=False))
+
+    def parse(self, argv: Sequence[str]) -> dict[str, Any]:
         """The given options by name. Raises click's errors."""
-        with self.command.make_context(typed or self._name, list(argv)) as context:
+        with self.make_context(self._name, list(argv)) as context:
             return context.params
 
-    @property
-    def _name(self) -> str:
-        return self.command.name or "job"
-
-    def __call__(self, argv: Sequence[str] | None = None, typed: str | None = None) -> int:
-        """Run with the arguments of this process, or with `argv`. Returns the exit code.
-
-        `typed`: what the user types for the job, for its help.
-        """
+    def _called(self, **given: Any) -> int:
         keep_freed_memory()
 
         def run() -> int:
-            with spoken_as(partial(advice_in_shell_words, command=self.command)):
-                return self._run(self.parse(sys.argv[1:] if argv is None else argv, typed))
+            # A connection that a broker closes is an error; only the reader of our output may leave.
+            with (
+                spoken_as(partial(advice_in_shell_words, command=self)),
+                on_broken_pipe(signal.SIG_IGN),
+                spark_errors_said(),
+            ):
+                return self._exit_code(given)
 
         return exit_code_of(self._name, run)
 
-    def _run(self, given: Given) -> int:
+    def _exit_code(self, given: Given) -> int:
         _check_report(given["report"])
         try:
-            with spark_errors_said():
-                answer = self._answer(given)
+            answer = self._answer(given)
         except AlreadyDoneError as done:
             _say_that_it_is_done(done, self._name, given["as_json"])
             return EXIT_OK
@@ -172,7 +188,7 @@ class Job:
             self.look(spec)
             # Start the session before our signal handlers, because it replaces the one for SIGINT.
             on_spark = "engine" in given and runs_on_spark(
-                self._name, given, needed=self.needs_spark(spec)
+                self._name, given, needed=self._needs_spark(spec)
             )
             spark = self._session(given, spec) if on_spark else None
             verdict = verdict_first(spark, given) if given["verify"] else None
@@ -187,36 +203,7 @@ class Job:
         from rmqstore_jobs.running.spark_session import builder_for
 
         builder = builder_for(self._name, given["master"])
-        return (self.prepare(builder, spec) if self.prepare else builder).getOrCreate()
-
-
-def job(
-    name: str,
-    run: Run,
-    options: Mapping[str, Declared],
-    *,
-    look: Look,
-    prepare: Prepare | None = None,
-    needs_spark: Callable[[Any], bool] = lambda spec: False,
-    engines: bool = True,
-) -> Callable[[Callable[[Given], Any]], Job]:
-    """A decorator that makes a job from `run` and the function that makes its spec from the values of its
-    `options`, by name.
-
-    All jobs also have STORE, --json, --report, --checksums and --verify, and with `engines` --engine and
-    --master.
-    """
-    params = params_of({**_OPTIONS, **(_ENGINE_OPTIONS if engines else {}), **options})
-    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-
-    def decorate(ask: Callable[[Given], Any]) -> Job:
-        about = ask.__doc__
-        command = Command(
-            name, params=params, help=about, epilog=_EXIT_CODES, context_settings=settings
-        )
-        return Job(command, ask, run, look, prepare, needs_spark)
-
-    return decorate
+        return (self._prepare(builder, spec) if self._prepare else builder).getOrCreate()
 
 
 def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) -> _Spec:

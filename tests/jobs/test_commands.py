@@ -104,14 +104,14 @@ def test_every_option_of_a_jobs_own_is_in_its_spec(
     for module in ("rmqstore_jobs.replaying.options", main.run.__module__):
         # Options alone: no check of the whole.
         monkeypatch.setattr(import_module(module), "check", lambda spec: None, raising=False)
-    arguments = [p for p in main.command.params if isinstance(p, click.Argument)]
+    arguments = [p for p in main.params if isinstance(p, click.Argument)]
     words = ["STORE", *("KEY" for _ in arguments[1:])]
     needed: list[str] = []
-    for option in main.command.params:
+    for option in main.params:
         if isinstance(option, click.Option) and option.required:
             needed += given(option, "0")
     plain = main.ask(main.parse([*words, *needed]))
-    for option in main.command.params:
+    for option in main.params:
         if isinstance(option, click.Option) and option.name not in (
             "as_json",
             "report",

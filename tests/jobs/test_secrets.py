@@ -73,7 +73,7 @@ def test_no_output_of_a_command_has_the_key(
     name: str, golden: Golden, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     main: Job = import_module(f"rmqstore_jobs.{name}").main
-    options = {word for p in main.command.params for word in p.opts}
+    options = {word for p in main.params for word in p.opts}
     words = [str(tmp_path / "target") if word == "TARGET" else word for word in JOBS[name][0]]
     given = ["--storage-options", GIVEN["storageOptions"]] if "--storage-options" in options else []
     report = ["--report", str(tmp_path / "report.json")]

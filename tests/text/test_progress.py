@@ -20,6 +20,7 @@ from rmq_store.cli.write_commands import recover
 from rmq_store.text import progress_bar
 from rmq_store.text.progress import Progress
 from rmqstore_jobs import dlq, export, replay
+from rmqstore_jobs.running.job_command import Job
 from tests.conftest import GoldenStore
 
 Golden = Callable[[str], GoldenStore]
@@ -59,7 +60,7 @@ def asked(command: Any, *words: str) -> str:
     """The output of a command or job whose stderr is a terminal."""
     with CliRunner().isolation() as (out, *_):
         sys.stderr.isatty = lambda: True  # type: ignore[method-assign]
-        if hasattr(command, "command"):
+        if isinstance(command, Job):
             command(list(words) if command is dlq.main else [*words, "--engine", "local"])
         else:
             with suppress(SystemExit):

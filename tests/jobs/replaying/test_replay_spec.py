@@ -67,7 +67,6 @@ def test_an_argument_becomes_a_field(arguments: list[str], field: str, expected:
         (["--patience", "nan"], "--patience must be"),
         (["--patience", "-1"], "--patience must be"),
         (["--by-index"], "needs --key"),
-        (["--key", " "], "Give --key once for each of them"),
         (["--by-index", "--key", "ORDER_7||ORDER_8"], "Give --key once for each of them"),
         (["--to-parquet", "/target/parquet"], "must be separate folders"),
         (["--to-parquet", "/source"], "must be separate folders"),
@@ -78,6 +77,13 @@ def test_what_cannot_be_is_refused_by_name(arguments: list[str], message: str) -
     with pytest.raises(InvalidArgumentError) as refused:
         spec(*arguments)
     assert message in str(refused.value)
+
+
+def test_an_empty_word_is_refused() -> None:
+    with pytest.raises(click.BadParameter, match="Leave the option out, or give a value"):
+        spec("--key", " ")
+    with pytest.raises(InvalidArgumentError, match="Give --key once for each of them"):
+        check(ReplaySpec(source="/source", to_store="/target", keys=(" ",)))
 
 
 def test_no_target_is_refused() -> None:

@@ -40,7 +40,7 @@ def pages() -> Iterator[tuple[Path, str, click.Command]]:
         assert command is not None
         yield DOCS / "commands" / f"{name}.md", f"rmqstore {name}", command
     for name in JOBS:
-        command = import_module(f"rmqstore_jobs.{name}").main.command
+        command = import_module(f"rmqstore_jobs.{name}").main
         yield DOCS / "commands" / f"{name}.md", f"rmqstore {name}", command
 
 
