@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from rmq_store.cli.options import JSON, bundle, flag, option
-from rmq_store.cli.printing import make_room, say, write
+from rmq_store.cli.output import problem
 from rmq_store.errors import CorruptQueueError, InvalidArgumentError, StoreError
 from rmq_store.text.hidden_messages import HiddenMessages
-from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import size
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from rmq_store.cli.message_table import MessageTable
     from rmq_store.store import MessageStore
 
 # Those of rmq_store.text.bodies, which is slow to load.
 FORMS = ("text", "json", "base64", "hex", "none")
 NONE = "none"
-_UTF8 = "utf-8"  # of rmq_store.text.binary_values, which is slow to load
 _BODIES = ("body", "rawBody")
 TEXT_COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,body"
 _MOST_PLACES = 3
@@ -60,19 +54,20 @@ CHARSET = option(
 
 @dataclass(frozen=True, slots=True)
 class MessageForm:
-    """How messages are printed: JSON lines, rows of a table on a terminal, or tab-separated text.
+    """How messages are printed: JSON lines, CSV, rows of a table on a terminal, or tab-separated text.
 
     `full`: rows of a table are not cut. `body`: the form of bodies, by default what suits the output.
     `charset`: that of bodies, by default UTF-8. `header`: text begins with the names of the columns,
     also if there is no message.
     """
 
-    header: bool
-    columns: str | None
     full: bool
     body: str | None
-    charset: str | None
     as_json: bool
+    as_csv: bool = False
+    header: bool = False
+    columns: str | None = None
+    charset: str | None = None
 
     def names(self) -> tuple[str, ...] | None:
         """The columns to print; None means all default columns. Raises for an unknown column, and for
@@ -110,72 +105,6 @@ MESSAGE_FORM = bundle(
 """The value is a MessageForm."""
 
 
-class MessagePrinter:
-    """Prints messages in one form."""
-
-    def __init__(self, form: MessageForm) -> None:
-        self._form, self._charset = form, form.charset or _UTF8
-        self._header = form.names() if form.header else None
-        self._table: MessageTable | None = None
-        if not form.as_json and sys.stdout.isatty():
-            from rmq_store.cli.message_table import MessageTable
-
-            self._table = MessageTable(full=form.full, body=form.body, charset=self._charset)
-
-    def print(
-        self,
-        batches: Iterable[pa.RecordBatch],
-        limit: int | None = None,
-        progress: Progress | None = None,
-    ) -> int:
-        """Print at most `limit` messages. Returns how many were printed."""
-        count = 0
-        if self._header and self._table is None:
-            click.echo("\t".join(self._header))
-            self._header = None
-        for batch in batches:
-            part = batch if limit is None else batch.slice(0, min(limit - count, batch.num_rows))
-            if part.num_rows:
-                make_room(progress)
-            self._print(part)
-            count += part.num_rows
-            if limit is not None and count >= limit:
-                break
-        return count
-
-    def _print(self, batch: pa.RecordBatch) -> None:
-        from rmq_store.text.lines import json_lines, text_lines
-
-        body, charset = self._form.body, self._charset
-        if self._table is not None:
-            self._table.print(batch)
-        elif self._form.as_json:
-            write(json_lines(batch, charset))
-        else:
-            plain = body is None and charset == _UTF8
-            write(text_lines(batch if plain else with_bodies(batch, body, charset)))
-
-
-def with_bodies(
-    batch: pa.RecordBatch, form: str | None, charset: str | None = None
-) -> pa.RecordBatch:
-    """The batch with its binary columns as text in one of FORMS, by default text or base64.
-
-    `charset`: that of column `body`, by default UTF-8.
-    """
-    import pyarrow as pa
-
-    from rmq_store.text.bodies import bodies_as, marked
-
-    columns = []
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if pa.types.is_binary(column.type):
-            own = charset if charset is not None and name == _BODIES[0] else _UTF8
-            column = marked(column, own) if form is None else bodies_as(form, column, own)
-        columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
-
-
 class Damage:
     """Counts what is left out because of damage, and reports the first error.
 
@@ -203,12 +132,12 @@ class Damage:
                 if in_queue
                 else "a damaged message; --skip-damaged leaves it out"
             )
-            say(f"rmqstore: stopped at {what}", err=True)
+            problem(f"stopped at {what}")
 
     def __call__(self, error: StoreError) -> None:
         """Count one error; print the first."""
         if not self.count:
-            say(f"rmqstore: left out: {error}", err=True)
+            problem(f"left out: {error}")
         self._hidden.add(error)
 
     def once(self, error: StoreError) -> None:
@@ -220,7 +149,7 @@ class Damage:
     def conclude(self) -> bool:
         """Whether there were errors; print how many messages were not read after several."""
         if self.count > 1:
-            say(f"rmqstore: {self._hidden} could not be read; see `verify`", err=True)
+            problem(f"{self._hidden} could not be read; see `verify`")
         return self.count > 0
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import zip_longest
+from functools import partial
+from itertools import groupby, zip_longest
+from shutil import get_terminal_size
 
 from rich.cells import cell_len, set_cell_size
 
@@ -17,6 +19,7 @@ from rmq_store.tables.table import PATHS, SENTENCES
 CUT = "…"
 GAP = "  "
 _ANY_WIDTH = 1 << 30
+_WRONG_STATES = ("overdue", "lost")
 _LEAST_BODY = 16  # cells
 _LEAST_TEXT = 10  # cells: of a longer text at least as many are shown
 _LEAST_SENTENCE = 24  # cells
@@ -240,6 +243,56 @@ class Layout:
                 zip(self._columns, cells, self.widths, strict=True)
             )
         )
+
+
+class TerminalTable:
+    """A table on a terminal: the first rows set the widths and come with a header; later ones keep them.
+
+    `echo` prints lines, maybe bold or red; `note` says what else there is. `kept`, `cuts`: as for
+    `Layout`. `marks`: rows with a status that is a reason to look closer are red. `width`: by default that
+    of this process's terminal.
+    """
+
+    def __init__(
+        self,
+        echo: Callable[..., None],
+        note: Callable[[str], None],
+        kept: Collection[str] = (),
+        *,
+        cuts: bool = True,
+        marks: bool = False,
+        width: int | None = None,
+    ) -> None:
+        self._width = get_terminal_size().columns if width is None else width
+        self._echo, self._note = echo, note
+        self._kept, self._cuts, self._marks = kept, cuts, marks
+        self._layout: Layout | None = None
+
+    def print(self, columns: Sequence[Column]) -> None:
+        """Print the rows that the cells of some columns make."""
+        if self._layout is None:
+            self._layout = Layout(columns, self._width, self._kept, cuts=self._cuts)
+            if left_out := ", ".join(self._layout.left_out):
+                self._note(f"a wider terminal, a pipe and --json show more: {left_out}")
+            for line in self._layout.header():
+                self._echo(line, bold=True)
+        rows = list(zip(*(column.cells for column in columns), strict=True))
+        for wrong, some in groupby(rows, partial(self._is_wrong, columns)):
+            lines = "\n".join(line for cells in some for line in self._layout.lines(cells))
+            if wrong:
+                self._echo(lines, fg="red")
+            else:
+                self._echo(lines)
+
+    def _is_wrong(self, columns: Sequence[Column], cells: Sequence[str]) -> bool:
+        return self._marks and any(map(_is_wrong, columns, cells))
+
+
+def _is_wrong(column: Column, value: str) -> bool:
+    """Whether a value of a table is a reason to look closer."""
+    if column.name == "status":
+        return value not in ("OK", "")
+    return column.name == "state" and value in _WRONG_STATES
 
 
 def _lines_of(words: Iterable[str], width: int) -> list[str]:

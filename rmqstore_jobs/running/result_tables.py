@@ -10,14 +10,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.style import Style
 from rich.text import Text
 
-from rmq_store.cli.table_layout import Column, Layout, filled
+from rmq_store.cli.table_layout import Column, TerminalTable, filled
 from rmq_store.escaping import json_text, printable
 from rmq_store.text.json_keys import as_json_object, camel_case
 from rmq_store.text.sizes import counted
@@ -60,14 +62,14 @@ class JobResult(ABC):
 
         `warnings`: how many the job has logged. `errors` takes what is wrong, if it is given.
         """
-        good = "bold green" if self.ok else "bold yellow"
-        style = good if self.stopped_by is None else "bold red"
+        good = "green" if self.ok else "yellow"
+        color = good if self.stopped_by is None else "red"
         after = f"; {counted(warnings, 'warning')} before" if warnings else ""
         errors = errors or console
         first = console if self.stopped_by is None else errors
-        first.print(Text(printable(self._verdict() + after), style=style), soft_wrap=True)
+        _print_line(first, printable(self._verdict() + after), color=color, bold=True)
         for problem in self.problems:
-            errors.print(Text(printable(f"! {problem}"), style="bold red"), soft_wrap=True)
+            _print_line(errors, printable(f"! {problem}"), color="red", bold=True)
         self._show_tables(console)
         print_pairs(console, "what was read", source_rows(self.source))
 
@@ -140,15 +142,12 @@ def print_table(console: Console, title: str, rows: Sequence[Row]) -> None:
         return
     shown = [[_cell(value) for value in row.values()] for row in rows[:_MOST_ROWS]]
     columns = [Column.of(name, [row[at] for row in shown]) for at, name in enumerate(rows[0])]
-    layout = Layout(columns, console.width, [name for name in rows[0] if name in _KEPT])
-    lines = [line for row in shown for line in layout.lines(row)]
-    _print_styled(console, title, layout.header(), lines)
+    _print_line(console, title, italic=True)
+    echo = partial(_print_line, console)
+    kept = [name for name in rows[0] if name in _KEPT]
+    TerminalTable(echo, echo, kept, width=console.width).print(columns)
     if len(rows) > _MOST_ROWS:
-        lines = [f"and {len(rows) - _MOST_ROWS:,} more; --json has all rows"]
-        _print_styled(console, "", [], lines)
-    if layout.left_out:
-        text = f"a wider terminal, a pipe and --json show more: {', '.join(layout.left_out)}"
-        console.print(Text(text), soft_wrap=True)
+        _print_line(console, f"and {len(rows) - _MOST_ROWS:,} more; --json has all rows")
 
 
 def print_pairs(console: Console, title: str, pairs: Iterable[tuple[str, Any]]) -> None:
@@ -158,17 +157,14 @@ def print_pairs(console: Console, title: str, pairs: Iterable[tuple[str, Any]]) 
         return
     shown = [(printable(name), _cell(value)) for name, value in pairs]
     width = max((cell_len(name) for name, _ in shown), default=0)
-    _print_styled(console, title, [], [f"{filled(name, width)}  {value}" for name, value in shown])
+    _print_line(console, title, italic=True)
+    for name, value in shown:
+        _print_line(console, f"{filled(name, width)}  {value}")
 
 
-def _print_styled(
-    console: Console, title: str, header: Iterable[str], lines: Iterable[str]
-) -> None:
-    for text, style in ((title, "italic"), *((line, "bold") for line in header)):
-        if text:
-            console.print(Text(text, style=style), soft_wrap=True)
-    for line in lines:
-        console.print(Text(line), soft_wrap=True)
+def _print_line(console: Console, text: str, **style: Any) -> None:
+    """Print text that is printable, whatever its width; `style`: as rich has it."""
+    console.print(Text(text, style=Style(**style)), soft_wrap=True)
 
 
 def _print_plain(console: Console, title: str, lines: Iterable[Iterable[Any]]) -> None:

@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 from rich.cells import cell_len
 
-from rmq_store.cli.message_table import MessageTable
+from rmq_store.cli.batch_printer import BatchPrinter
+from rmq_store.cli.messages import MessageForm
 from rmq_store.cli.read_commands import cat, find, tail
 from rmq_store.text.bodies import bodies_as
 from tests.support.golden import GoldenStore
@@ -38,6 +39,16 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         return BOLD.sub("", out.getvalue().decode()).splitlines()
 
     return run_in
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """stdout is one without colours."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def table_of(full: bool, body: str | None) -> BatchPrinter:
+    return BatchPrinter(MessageForm(full=full, body=body, as_json=False))
 
 
 def test_rows_fit_the_width_and_begin_with_their_values(
@@ -82,6 +93,7 @@ def test_a_body_is_no_command_for_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
+    on_a_terminal(monkeypatch)
     foreign = [b"\x1b]0;title\x07\x9b", "\u202e[red]\x9b2J".encode(), b"a\r\nb\tc", b"", None]
     wide = ["\u6f22" * 100, "e\u0301" * 100, "x"]
     bodies = [*foreign, JSON, *(text.encode() for text in wide)]
@@ -91,7 +103,7 @@ def test_a_body_is_no_command_for_the_terminal(
     )
     for full in (False, True):
         for form in (None, "text", "json", "base64", "hex"):
-            MessageTable(full=full, body=form).print(batch)
+            table_of(full, form).print([batch])
             printed = capsys.readouterr().out
             assert set(re.findall(r"[\x00-\x1f\x7f-\x9f\u202e]", printed)) <= {"\n"}
             lines = printed.splitlines()
@@ -108,11 +120,12 @@ def test_the_header_comes_once_and_the_widths_stay(
 ) -> None:
     """As of `tail -f`: a later message has a longer topic and a larger offset."""
     monkeypatch.setenv("COLUMNS", "80")
-    table = MessageTable(full=False, body=None)
+    on_a_terminal(monkeypatch)
+    table = table_of(False, None)
     for topic, offset in (("orders", 7), ("a-much-longer-topic", 12345678901)):
         columns = [pa.array([topic]), pa.array([offset]), pa.array([b"x" * 99])]
         batch = pa.RecordBatch.from_arrays(columns, names=["topic", "queueOffset", "body"])
-        table.print(batch)
+        table.print([batch])
     header, first, second = capsys.readouterr().out.splitlines()
     assert header.index("body") == first.index("x") == second.index("x")
     assert "a-much…opic" not in first

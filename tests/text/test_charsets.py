@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.cli.message_table import MessageTable
+from rmq_store.cli.batch_printer import BatchPrinter
+from rmq_store.cli.messages import MessageForm
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.text.binary_values import as_text, charset_named
 from rmq_store.text.bodies import bodies_as
@@ -96,9 +98,12 @@ def test_commands_print_bodies_of_a_charset(store: str, command: str) -> None:
     assert "there is no charset 'gbkk'. Did you mean 'gbk'?" in refused.stderr
 
 
-def test_a_terminal_shows_bodies_of_a_charset(capsys: pytest.CaptureFixture[str]) -> None:
-    table = MessageTable(full=True, body=None, charset="gbk")
-    table.print(pa.record_batch({"body": BODIES[:3], "rawBody": BODIES[:3]}))
+def test_a_terminal_shows_bodies_of_a_charset(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    form = MessageForm(full=True, body=None, as_json=False, charset="gbk")
+    BatchPrinter(form).print([pa.record_batch({"body": BODIES[:3], "rawBody": BODIES[:3]})])
     lines = capsys.readouterr().out.splitlines()[1:]
     assert lines[0].startswith('{"name":"订单"}')
     # Another column may be compressed: it is no text of the charset.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rmq_store.cli.command import command
-from rmq_store.cli.messages import MESSAGE_FORM, RAW, Damage, MessageForm, MessagePrinter
+from rmq_store.cli.messages import MESSAGE_FORM, RAW, Damage, MessageForm
 from rmq_store.cli.options import (
     HISTORY,
     LIMIT,
@@ -22,7 +22,7 @@ from rmq_store.cli.options import (
     option,
     time_range,
 )
-from rmq_store.cli.printing import say
+from rmq_store.cli.output import problem
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
@@ -55,6 +55,7 @@ def cat(
 ) -> bool:
     """Print the messages of a topic in log order; values are separated by tabs."""
     from rmq_store.arrow.column_definitions import column_names
+    from rmq_store.cli.batch_printer import BatchPrinter
     from rmq_store.format.queues import QueueSlice
     from rmq_store.search.find_messages import watched, with_place
     from rmq_store.search.queue_selection import (
@@ -91,9 +92,9 @@ def cat(
         if search.is_timed:
             batches = (one.filter(stored_in_time(one, *times)) for one in batches)
         batches = (one.select(read) for one in batches)
-        count = MessagePrinter(form).print(batches, limit, progress)
+        count = BatchPrinter(form, progress).print(batches, limit)
     if not count:
-        say("rmqstore: no message found", err=True)
+        problem("no message found")
     return damage.conclude()
 
 
@@ -119,8 +120,7 @@ def _require_offset(store: MessageStore, search: Search, offset: int) -> None:
         is_whole = not search.compacted or store.served.compacted(queue) is None
         if offset >= low or not is_whole:
             continue
-        say(
-            f"rmqstore: queue {topic}/{queue.queue_id} begins at {low}: it has no message of offset {offset} "
-            f"to {low - 1} any more",
-            err=True,
+        problem(
+            f"queue {topic}/{queue.queue_id} begins at {low}: it has no message of offset {offset} "
+            f"to {low - 1} any more"
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from rmq_store.cli.command import command
-from rmq_store.cli.options import BROKER_CONF, JSON, STORE_PATH, StoreArgs, option
-from rmq_store.cli.printing import print_table, say
+from rmq_store.cli.options import BROKER_CONF, STORE_PATH, StoreArgs, option
+from rmq_store.cli.output import OUTPUT, Output, note, say
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 
@@ -24,7 +24,7 @@ def diff(
         metavar="FILE",
         help="The configuration file of OTHER's broker.",
     ),
-    as_json: bool = JSON,
+    out: Output = OUTPUT,
 ) -> bool:
     """Show what two stores of one broker group do not have in common, such as master and slave.
 
@@ -42,12 +42,10 @@ def diff(
         start, end = first.log_range()
         queues = counted(len(first.queues()), "queue")
         found = DIFF.of_rows(first.broker_name, rows)
-    if rows or as_json:
-        print_table(found, as_json, columns=_SHOWN, kept=("what", "name", "first", "meaning"))
-    if not rows:
-        say(
-            f"no difference: log {start} to {end}, {queues}, offsets and configuration", err=as_json
-        )
-        return False
-    say(f"{counted(len(rows), 'difference')}; first: {store}, second: {other}", err=True)
-    return True
+    if rows:
+        out.table([found], _SHOWN, kept=("what", "name", "first", "meaning"))
+        note(f"{counted(len(rows), 'difference')}; first: {store}, second: {other}")
+    else:
+        tell = note if out.as_json else say
+        tell(f"no difference: log {start} to {end}, {queues}, offsets and configuration")
+    return bool(rows)

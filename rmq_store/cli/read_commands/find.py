@@ -17,7 +17,6 @@ from rmq_store.cli.messages import (
     TEXT_COLUMNS,
     Damage,
     MessageForm,
-    MessagePrinter,
     where_it_was,
 )
 from rmq_store.cli.options import (
@@ -38,7 +37,7 @@ from rmq_store.cli.options import (
     time_range,
     word,
 )
-from rmq_store.cli.printing import cell, print_json, print_rows, say
+from rmq_store.cli.output import Output, problem
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 
@@ -79,6 +78,7 @@ def find(
 
     STORE may be a pattern such as '/data/*/store': column brokerName names the store of a message.
     """
+    from rmq_store.cli.batch_printer import BatchPrinter
     from rmq_store.search.find_messages import find as search_for
     from rmq_store.search.queue_selection import Search
 
@@ -98,7 +98,7 @@ def find(
     with damage, opened_stores(at) as stores, Progress("find") as progress:
         if len(stores) > 1 and form.columns is None and not form.as_json:
             form = replace(form, columns=f"brokerName,{TEXT_COLUMNS}")
-        names, printer = form.names(), MessagePrinter(form)
+        names, printer = form.names(), BatchPrinter(form, progress)
         search = Search(
             list(topics) or None,
             queue_ids or None,
@@ -127,16 +127,16 @@ def find(
                 rows.append(_explained(store, batches, left))
                 count += rows[-1]["messages"]
             else:
-                count += printer.print(batches, left, progress)
+                count += printer.print(batches, left)
             if count == limit:
                 break
         if not count and len(stores) == 1:
             where = _id_leads_to(store, message_id)
             where += "".join(where_it_was(store, word, topics) for word in words)
-    _print_explained(rows, form.as_json)
+    Output(form.as_json).rows(rows)
     if not count:
         several = f" in {len(stores)} stores" if len(stores) > 1 else ""
-        say(f"rmqstore: no message found{several}{where}", err=True)
+        problem(f"no message found{several}{where}")
     if damage.conclude() and not skip_damaged and not count:
         raise click.exceptions.Exit(EXIT_FAILED)
     return not count or damage.count > 0
@@ -162,14 +162,6 @@ def _explained(
         "logBytes": reads.log.bytes,
         "messages": messages,
     }
-
-
-def _print_explained(rows: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        for row in rows:
-            print_json(row)
-    elif rows:
-        print_rows(list(rows[0]), (list(map(cell, row.values())) for row in rows))
 
 
 def _in_charset(text: str, charset: str | None) -> bytes:

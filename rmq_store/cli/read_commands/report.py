@@ -9,7 +9,7 @@ import click
 
 from rmq_store.cli.command import command
 from rmq_store.cli.options import STORE, StoreArgs, flag, option
-from rmq_store.cli.printing import say
+from rmq_store.cli.output import problem, say
 from rmq_store.files.durable_files import write_whole
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.report.libraries import require_libraries
@@ -65,5 +65,5 @@ def report(
     )
     say(f"{output}: {counts}{unchecked}")
     if found.failed:
-        say(f"rmqstore: sections that could not be made: {', '.join(found.failed)}", err=True)
+        problem(f"sections that could not be made: {', '.join(found.failed)}")
     return found.has_problem

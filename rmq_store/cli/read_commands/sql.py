@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rmq_store.cli.command import command
-from rmq_store.cli.messages import BODY, FULL, RAW, Damage
+from rmq_store.cli.messages import BODY, FULL, RAW, Damage, MessageForm
 from rmq_store.cli.options import (
     HISTORY,
     JSON,
@@ -24,20 +25,47 @@ from rmq_store.cli.options import (
     StoreArgs,
     StorePath,
     argument,
+    bundle,
     flag,
     opened_stores,
     option,
     time_range,
     word,
 )
-from rmq_store.cli.printing import cell, print_json, print_rows, say
-from rmq_store.escaping import printable
+from rmq_store.cli.output import Output, note, problem, say
+from rmq_store.errors import (
+    AccessError,
+    InvalidArgumentError,
+    StoreError,
+    TargetExistsError,
+    from_os_error,
+)
 from rmq_store.text.progress import Progress
+from rmq_store.text.sizes import counted
 from rmq_store.text.times import Time
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from rmq_store.sql.database import Explained, StoreDatabase
     from rmq_store.store import MessageStore
+
+
+_FORM = bundle(
+    MessageForm,
+    as_csv=flag("--csv", help="Print CSV: bodies as base64."),
+    full=FULL,
+    body=BODY,
+    as_json=JSON,
+)
+_EXPLAINED = (
+    *("scan", "view", "brokerName", "topic", "queueId", "startOffset", "stopOffset", "messages"),
+    *("keys", "columns", "filter"),
+)
+_SHOWN = _EXPLAINED[:-2]
+_FIRST, _NEXT = "rmqstore> ", "      ... "
+_ENDS = ("exit", "quit", "\\q")
+_MOST_LINES = 1000  # of the history
 
 
 @command
@@ -73,34 +101,30 @@ def sql(
         metavar="FILE",
         help="Write the rows into a new Parquet file.",
     ),
-    as_csv: bool = flag("--csv", help="Print CSV: bodies as base64."),
-    full: bool = FULL,
-    body: str | None = BODY,
-    as_json: bool = JSON,
+    form: MessageForm = _FORM,
 ) -> bool:
     """Ask in SQL, by DuckDB: views are messages and the tables of rmqstore table.
 
     STORE may be a pattern such as '/data/*/store'. Without SQL it is read from stdin; in a
     terminal there is a prompt. Needs pip install 'rmqstore[sql]'.
     """
-    from rmq_store.cli.query_output import CSV, JSON, TEXT, check_file
     from rmq_store.sql.libraries import require_duckdb
 
-    if sum((as_json, as_csv, parquet is not None, explain and parquet is not None)) > 1:
+    to_file = parquet is not None
+    if sum((form.as_json, form.as_csv, to_file, explain and to_file)) > 1:
         raise click.UsageError("--json, --csv and --parquet exclude each other")
-    if body is not None and (as_json or as_csv or parquet is not None):
+    if form.body is not None and (form.as_json or form.as_csv or to_file):
         raise click.UsageError(
             "--body is for text: --json, --csv and --parquet have the whole body"
         )
     require_duckdb()
-    form = JSON if as_json else CSV if as_csv else TEXT
     text = _given_sql(query, parquet)
     damage = Damage(skip_damaged)
     with ExitStack() as stack:
         stack.enter_context(damage)
         stores = stack.enter_context(opened_stores(at, others))
         if parquet is not None:
-            check_file(parquet, [str(one.path) for one in stores])
+            _check_file(parquet, [str(one.path) for one in stores])
         how: dict[str, Any] = {
             "keys": keys or None,
             "include_system_topics": system,
@@ -110,11 +134,9 @@ def sql(
         }
         database = stack.enter_context(_database(stores, begin, end, files, zone, how))
         if text is None:
-            from rmq_store.cli.sql_prompt import prompt
-
-            prompt(lambda one: _run(database, one, form, None, explain, full, body))
+            _prompt(lambda one: _run(database, one, form, None, explain))
         else:
-            _run(database, text, form, parquet, explain, full, body)
+            _run(database, text, form, parquet, explain)
     return damage.conclude()
 
 
@@ -146,68 +168,41 @@ def _database(
 
 
 def _run(
-    database: StoreDatabase,
-    query: str,
-    form: str,
-    parquet: Path | None,
-    explain: bool,
-    full: bool,
-    body: str | None,
+    database: StoreDatabase, query: str, form: MessageForm, parquet: Path | None, explain: bool
 ) -> None:
     """Run statements and print what they give."""
-    from rmq_store.cli.query_output import QueryPrinter, say_written, write_parquet
+    from rmq_store.cli.batch_printer import BatchPrinter
 
     if explain:
         _print_explained(database.explained(query), form)
         return
+    only_one = form.as_json or form.as_csv or parquet is not None
     with Progress("sql", unit="rows", measure=lambda: database.rows_read) as progress:
-        printer = QueryPrinter(form, full=full, body=body, progress=progress)
-        for answer in database.answers(query, only_one=form != "text" or parquet is not None):
+        for answer in database.answers(query, only_one=only_one):
             if answer.plan is not None:
                 progress.pause()
-                click.echo("\n".join(map(printable, answer.plan.splitlines())))
+                for line in answer.plan.splitlines():
+                    say(line)
                 if answer.explained is not None:
                     _print_explained(answer.explained, form)
             elif answer.rows is not None and parquet is not None:
-                say_written(parquet, write_parquet(answer.rows, parquet))
+                note(f"{parquet}: {counted(_write_parquet(answer.rows, parquet), 'row')}")
             elif answer.rows is not None:
-                printer.print(answer.rows)
+                BatchPrinter(form, progress).print_query(answer.rows)
 
 
-_EXPLAINED = (
-    "scan",
-    "view",
-    "brokerName",
-    "topic",
-    "queueId",
-    "startOffset",
-    "stopOffset",
-    "messages",
-    "keys",
-    "columns",
-    "filter",
-)
-_SHOWN = _EXPLAINED[:-2]
-
-
-def _print_explained(found: Explained, form: str) -> None:
+def _print_explained(found: Explained, form: MessageForm) -> None:
     """Print the ranges of queues that are read, and of each scan the columns and the filter."""
     rows = list(_rows_of(found))
-    if form == "json":
-        for row in rows:
-            print_json(row)
-    else:
+    if not form.as_json:
         for number, scan in enumerate(found.scans, 1):
             wanted = "all rows" if scan.filter is None else f"filter {scan.filter}"
             say(f"scan {number} of {scan.view}: {', '.join(scan.columns)}; {wanted}")
-        of_messages = [row for row in rows if row["topic"] is not None]
-        if of_messages:
-            print_rows(_SHOWN, ([cell(row[name]) for name in _SHOWN] for row in of_messages))
+        rows = [row for row in rows if row["topic"] is not None]
+    if rows:
+        Output(form.as_json).rows(rows, _SHOWN)
     if found.missed:
-        say(
-            f"rmqstore: {found.missed} more reads depend on rows, which --explain does not read",
-            err=True,
-        )
+        problem(f"{found.missed} more reads depend on rows, which --explain does not read")
 
 
 def _rows_of(found: Explained) -> Iterator[dict[str, Any]]:
@@ -230,3 +225,112 @@ def _rows_of(found: Explained) -> Iterator[dict[str, Any]]:
             }
         if not ranges:
             yield {**empty, **about, "messages": None if scan.parts is None else 0}
+
+
+# --- a file of rows --------------------------------------------------------------------------------
+
+
+def _check_file(target: Path, stores: list[str]) -> None:
+    """Raise unless a new file can be made: TargetExistsError, InvalidArgumentError for one in a store, and
+    AccessError for a folder that does not exist."""
+    if target.exists():
+        raise TargetExistsError(
+            target, reason="the file exists", advice="Name another file, or delete it first"
+        )
+    folder = target.absolute().parent
+    if not folder.is_dir():
+        raise AccessError(target, reason="the folder does not exist", advice="Create it first")
+    above = {folder.resolve(), *folder.resolve().parents}
+    if above.intersection(Path(store).resolve() for store in stores):
+        raise InvalidArgumentError(
+            target, reason="nothing is written into a store", advice="Name a file elsewhere"
+        )
+
+
+def _write_parquet(rows: pa.RecordBatchReader, target: Path) -> int:
+    """Write all rows into a new Parquet file, which is there when it is whole. Returns their number.
+
+    Raises InvalidArgumentError for a column of a type that Parquet does not have.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    part, count = target.with_name(f".{target.name}.part"), 0
+    try:
+        with parquet.ParquetWriter(part, rows.schema, compression="zstd") as writer:
+            for batch in rows:
+                writer.write_batch(batch)
+                count += batch.num_rows
+        os.link(part, target)  # never over a file that came meanwhile
+    except OSError as error:
+        raise from_os_error(target, error, "writing it") from None
+    except pa.ArrowNotImplementedError as error:
+        raise InvalidArgumentError(
+            target,
+            reason=f"Parquet has no such column: {error}",
+            advice="Cast it in the query, such as i::VARCHAR",
+        ) from None
+    finally:
+        with suppress(OSError):
+            part.unlink()
+    return count
+
+
+# --- the prompt ------------------------------------------------------------------------------------
+
+
+def _prompt(run: Callable[[str], None]) -> None:
+    """Read statements until ctrl-D, `exit` or `quit`, and run each that ends with a semicolon.
+
+    Ctrl-C drops what is typed, or ends the statement that runs. Errors are printed.
+    """
+    say(
+        "Views: messages, and the tables of rmqstore table. A statement ends with ; and ctrl-D exits."
+    )
+    history = _history()
+    typed: list[str] = []
+    try:
+        while True:
+            try:
+                line = input(_NEXT if typed else _FIRST)
+                if not typed and line.strip().rstrip(";").lower() in _ENDS:
+                    return
+                typed.append(line)
+                if line.rstrip().endswith(";"):
+                    statement, typed = "\n".join(typed), []
+                    run(statement)
+            except KeyboardInterrupt:
+                typed = []
+                click.echo()
+            except StoreError as error:
+                problem(str(error))
+    except EOFError:
+        click.echo()
+    finally:
+        _keep(history)
+
+
+def _history() -> Path | None:
+    """The file of earlier lines, which are then at hand; None where there is no readline."""
+    try:
+        import readline
+    except ImportError:
+        return None
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    path = Path(state) / "rmqstore" / "sql_history"
+    with suppress(OSError):
+        readline.read_history_file(path)
+    return path
+
+
+def _keep(history: Path | None) -> None:
+    """Keep the lines for the next prompt. They may name customers, so nobody else reads them."""
+    if history is None:
+        return
+    import readline
+
+    readline.set_history_length(_MOST_LINES)
+    with suppress(OSError):
+        history.parent.mkdir(parents=True, exist_ok=True)
+        history.touch(mode=0o600)
+        readline.write_history_file(history)

@@ -14,7 +14,6 @@ from rmq_store.cli.command import command
 from rmq_store.cli.messages import Damage
 from rmq_store.cli.options import (
     GROUP,
-    JSON,
     LIMIT,
     SKIP_DAMAGED,
     STORE,
@@ -25,10 +24,11 @@ from rmq_store.cli.options import (
     option,
     word,
 )
-from rmq_store.cli.printing import print_pieces, reading
+from rmq_store.cli.output import OUTPUT, Output, note, reading
 from rmq_store.format.topics import RESERVED_PREFIX
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.expired_state import expired_before_delivery
+from rmq_store.text.sizes import counted
 
 _DELAYED = ("waiting", "overdue", "delivered", "cancelled", "lost")
 _GROUPS, _TOPICS = ("consumerGroup", "groupName"), ("topic", "originTopic")
@@ -110,11 +110,11 @@ class RowArgs:
 
     limit: int | None
     skip_damaged: bool
-    as_json: bool
+    out: Output
 
 
 _ROWS = bundle(
-    RowArgs, limit=LIMIT.but(help="Print at most N rows."), skip_damaged=SKIP_DAMAGED, as_json=JSON
+    RowArgs, limit=LIMIT.but(help="Print at most N rows."), skip_damaged=SKIP_DAMAGED, out=OUTPUT
 )
 _TOPIC = TOPIC.but(help="Only messages for this topic.")
 
@@ -193,7 +193,7 @@ def _print(
         _print_rows(opened, name, wanted, how, damage, system)
         expired = [loss for loss in expired_before_delivery(opened) if loss.code in _EXPIRED[name]]
     for loss in expired:
-        click.echo(str(loss), err=True)
+        note(str(loss))
     return damage.conclude() or bool(expired)
 
 
@@ -240,12 +240,12 @@ def _print_rows(
         if not first and not damage.count:
             _require_known(store, given, met)
         pieces = table.pieces_of_rows(store.broker_name, chain(first, found))
-        print_pieces(pieces, how.as_json, columns=_SHOWN[name], kept=_KEPT[name], progress=progress)
+        how.out.table(pieces, _SHOWN[name], kept=_KEPT[name], progress=progress)
     states = ", ".join(f"{count} {state}" for state, count in counts.items() if state)
-    rows_said = f"{counts.total():,} {'row' if counts.total() == 1 else 'rows'}"
-    click.echo(f"{rows_said}: {states}" if states else rows_said, err=True)
+    rows_said = counted(counts.total(), "row")
+    note(f"{rows_said}: {states}" if states else rows_said)
     if left_out:
-        click.echo(f"{left_out:,} of the broker's own are left out; --system shows them", err=True)
+        note(f"{left_out:,} of the broker's own are left out; --system shows them")
 
 
 def _require_known(store: MessageStore, given: Mapping[str, str], met: Iterable[str]) -> None:

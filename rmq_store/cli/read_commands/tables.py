@@ -15,7 +15,6 @@ from rmq_store.cli.options import (
     BROKER_CONF,
     BROKER_NAME,
     GROUPS,
-    JSON,
     SKIP_DAMAGED,
     STORE,
     STORE_PATH,
@@ -28,7 +27,7 @@ from rmq_store.cli.options import (
     bundle,
     option,
 )
-from rmq_store.cli.printing import print_table, reading, say
+from rmq_store.cli.output import OUTPUT, Output, note, problem, reading
 from rmq_store.errors import nearest
 from rmq_store.text.progress import Progress
 
@@ -37,23 +36,23 @@ if TYPE_CHECKING:
 
 
 @command
-def topics(at: StoreArgs = STORE, as_json: bool = JSON, system: bool = SYSTEM) -> bool:
+def topics(at: StoreArgs = STORE, out: Output = OUTPUT, system: bool = SYSTEM) -> bool:
     """List topics with their queues and messages."""
-    return print_named("topics", at, as_json, system=system)
+    return print_named("topics", at, out, system=system)
 
 
 @command
 def queues(
-    at: StoreArgs = STORE, as_json: bool = JSON, topic: str | None = TOPIC, system: bool = SYSTEM
+    at: StoreArgs = STORE, out: Output = OUTPUT, topic: str | None = TOPIC, system: bool = SYSTEM
 ) -> bool:
     """List queues: offsets, messages, and messages that only the log has so far."""
-    return print_named("queues", at, as_json, topic=topic, system=system)
+    return print_named("queues", at, out, topic=topic, system=system)
 
 
 @command
 def lag(
     at: StoreArgs = STORE,
-    as_json: bool = JSON,
+    out: Output = OUTPUT,
     groups: tuple[str, ...] = GROUPS,
     topics: tuple[str, ...] = TOPICS,
     top: int | None = option(
@@ -80,7 +79,7 @@ def lag(
     group lost messages, does not get some, has an offset behind them, or is more than --max-lag behind,
     if the store lacks messages of any group, if the offsets are gone, and if --max-lag finds none.
     """
-    return print_lag(at, as_json, groups, topics, top=top, max_lag=max_lag, by_group=by == "group")
+    return print_lag(at, out, groups, topics, top=top, max_lag=max_lag, by_group=by == "group")
 
 
 def _table_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
@@ -104,7 +103,7 @@ def table(
         broker_name=BROKER_NAME,
     ),
     skip_damaged: bool = SKIP_DAMAGED,
-    as_json: bool = JSON,
+    out: Output = OUTPUT,
 ) -> bool:
     """Print a table of the Spark source by its NAME: files, index, checkpoint, config, damage,
     ..."""
@@ -127,12 +126,12 @@ def table(
             f"--skip-damaged is for tables of messages: {', '.join(of_messages)}"
         )
     if past is None:
-        return print_named(name, at, as_json, system=True)
+        return print_named(name, at, out, system=True)
     damage = Damage(skip_damaged)
     with at.open() as opened, damage, reading(name, opened):
         rows = past(opened, damage.once if skip_damaged else None)
         found = TABLES[name].of_rows(opened.broker_name, rows)
-    print_table(found, as_json)
+    out.table([found])
     return damage.conclude()
 
 
@@ -146,6 +145,7 @@ _SHOWN = {
     ),
 }
 
+_TOTALS = ("consumerGroup", "topic", "queues", "lag", "lagBytes", "lagMs", "queuesWithLoss")
 _PERM_BITS = (("R", 4), ("W", 2), ("X", 1))
 
 # Those that a narrow terminal keeps.
@@ -157,7 +157,7 @@ _KEPT = {
 
 
 def print_named(
-    name: str, at: StoreArgs, as_json: bool, *, topic: str | None = None, system: bool = True
+    name: str, at: StoreArgs, out: Output, *, topic: str | None = None, system: bool = True
 ) -> bool:
     """Print a table of the source; with `topic`, only its rows."""
     import pyarrow as pa
@@ -181,19 +181,18 @@ def print_named(
         elif not system:
             kept = [not opened.is_system_topic(one) for one in found["topic"].to_pylist()]
             found = found.filter(pa.array(kept, pa.bool_()))
-    if not as_json and "perm" in found.column_names:
+    if not out.as_json and "perm" in found.column_names:
         at = found.column_names.index("perm")
         words = [_perm_text(perm) for perm in found["perm"].to_pylist()]
         found = found.set_column(at, "perm", pa.array(words, pa.string()))
-    shown = _SHOWN.get(name)
-    there = [column for column in shown or () if column in found.column_names]
-    print_table(found, as_json, columns=there or None, kept=_KEPT.get(name, ()))
+    there = [column for column in _SHOWN.get(name, ()) if column in found.column_names]
+    out.table([found], there, kept=_KEPT.get(name, ()))
     if behind is not None and name in ("topics", "queues"):
-        say(behind, err=True)
+        note(behind)
     if absent:
-        say("there is no topics.json: perm is not known, nor topics without a queue", err=True)
+        note("there is no topics.json: perm is not known, nor topics without a queue")
     if unknown:
-        say(f"not in topics.json, so that a broker refuses them: {', '.join(unknown)}", err=True)
+        note(f"not in topics.json, so that a broker refuses them: {', '.join(unknown)}")
     return unread or lacks_some
 
 
@@ -206,7 +205,7 @@ def _perm_text(perm: int | None) -> str | None:
 
 def print_lag(
     at: StoreArgs,
-    as_json: bool,
+    out: Output,
     groups: Sequence[str],
     topics: Sequence[str],
     queue_ids: Sequence[int] = (),
@@ -216,8 +215,6 @@ def print_lag(
     by_group: bool = False,
 ) -> bool:
     """Print the lag of groups in topics and queues, and what is wrong on stderr."""
-    import pyarrow as pa
-
     from rmq_store.questions.lag_summary import lag_of
     from rmq_store.tables import TABLES
 
@@ -230,22 +227,14 @@ def print_lag(
             unknown += found.without_offset(groups, topics)
         rows = TABLES["groups"].of_rows(opened.broker_name, found.furthest_behind()[:top])
     if by_group:
-        texts, numbers = (
-            ("consumerGroup", "topic"),
-            ("queues", "lag", "lagBytes", "lagMs", "queuesWithLoss"),
-        )
-        types = [
-            *((name, pa.string()) for name in texts),
-            *((name, pa.int64()) for name in numbers),
-        ]
-        totals = pa.Table.from_pylist(found.by_group()[:top], schema=pa.schema(types))
-        print_table(totals, as_json, kept=(*texts, "lag"))
+        texts = ("consumerGroup", "topic")
+        out.rows(found.by_group()[:top], _TOTALS, texts=texts, kept=(*texts, "lag"))
     else:
-        print_table(rows, as_json, columns=_SHOWN["groups"], kept=_KEPT["groups"])
-    say(found.summary(), err=True)
+        out.table([rows], _SHOWN["groups"], kept=_KEPT["groups"])
+    note(found.summary())
     problems = [*unknown, *found.problems(max_lag)]
-    for problem in problems:
-        say(f"rmqstore: {problem}", err=True)
+    for sentence in problems:
+        problem(sentence)
     return bool(problems) or lacks_some
 
 
@@ -264,7 +253,7 @@ def _unknown_lag(store: MessageStore, *, is_asked: bool) -> Iterator[str]:
     of_broker = store.view.topics.has_file or taken_by_broker(store) is not None
     groups = users_groups(store) if of_broker else []
     if not groups and not is_asked:
-        say(absent, err=True)
+        note(absent)
         return
     there = f" ({', '.join(groups[:_NAMED])}{', ...' if len(groups) > _NAMED else ''})"
     yield f"{absent}{there if groups else ''}. Look for the file in a copy or a replica"

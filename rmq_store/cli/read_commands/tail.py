@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli.command import command
-from rmq_store.cli.messages import MESSAGE_FORM, RAW, Damage, MessageForm, MessagePrinter
+from rmq_store.cli.messages import MESSAGE_FORM, RAW, Damage, MessageForm
 from rmq_store.cli.options import (
     QUEUES,
     SKIP_DAMAGED,
@@ -71,9 +71,10 @@ def tail(
     With -f, a topic that is created later is printed from its first message. It fails if the log was
     cut behind what it has printed, if files expired before it read them, or if another store is there.
     """
+    from rmq_store.cli.batch_printer import BatchPrinter
     from rmq_store.search.queue_selection import Search
 
-    printer, damage = MessagePrinter(form), Damage(skip_damaged)
+    printer, damage = BatchPrinter(form), Damage(skip_damaged)
     how: dict[str, Any] = {
         "columns": form.names(),
         "tags": tags,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rmq_store.cli.command import command
 from rmq_store.cli.messages import where_it_was
-from rmq_store.cli.options import JSON, STORE, TOPIC, StoreArgs, argument, word
-from rmq_store.cli.printing import print_json, say
+from rmq_store.cli.options import STORE, TOPIC, StoreArgs, argument, word
+from rmq_store.cli.output import OUTPUT, Output, print_json, problem, say
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
@@ -24,7 +24,7 @@ def trace(
     at: StoreArgs = STORE,
     key: str = argument(type=word),
     topic: str | None = TOPIC.but(help="Only messages that were sent to this topic."),
-    as_json: bool = JSON,
+    out: Output = OUTPUT,
 ) -> bool:
     """Show the history of the messages with a KEY (a word of KEYS, a UNIQ_KEY or an offsetMsgId):
     stored, delayed, retried, dead, prepared, committed or rolled back. Exit code 1 if there are
@@ -40,23 +40,23 @@ def trace(
             lives = lives_of(opened, key, topic, progress)
         gone = "" if lives else where_it_was(opened, key)
     for life in lives:
-        _print_life(life, as_json)
+        _print_life(life, out)
     damage = once(*(error for life in lives for error in life.damage))
     for error in damage[:_MOST_LISTED]:
-        say(f"rmqstore: left out: {error}", err=True)
+        problem(f"left out: {error}")
     if len(damage) > _MOST_LISTED:
-        say(f"rmqstore: {counted(len(damage), 'place')} cannot be read; see `verify`", err=True)
+        problem(f"{counted(len(damage), 'place')} cannot be read; see `verify`")
     if not lives:
         reason = f"no message has the key {key!r}"
         if topic is not None:
             reason = f"no message with the key {key!r} was sent to topic {topic!r}"
-        say(f"rmqstore: {reason}{gone}", err=True)
+        problem(f"{reason}{gone}")
     return bool(damage) or not lives
 
 
-def _print_life(life: Life, as_json: bool) -> None:
+def _print_life(life: Life, out: Output) -> None:
     """A line for each step, and for a reader what became of the message before them."""
-    if as_json:
+    if out.as_json:
         for step in life.steps:
             of_life = {"transaction": life.transaction, "damage": [str(e) for e in life.damage]}
             stored = {"storeTimestamp": shown_time(step.storeTimestamp)}

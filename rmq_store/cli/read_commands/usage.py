@@ -10,7 +10,6 @@ import click
 
 from rmq_store.cli.command import command
 from rmq_store.cli.options import (
-    JSON,
     SINCE,
     STORE,
     TOPICS,
@@ -21,7 +20,7 @@ from rmq_store.cli.options import (
     time_range,
     zone,
 )
-from rmq_store.cli.printing import print_json, print_rows, say
+from rmq_store.cli.output import OUTPUT, Output, note, print_json, print_rows
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import size
 from rmq_store.text.times import shown_minute, shown_time
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
 _SHARED = " (shared)"
 _LARGEST = 20  # messages that are listed without --top
 _DAY, _HOUR, _MESSAGE = "day", "hour", "message"
+_KEPT_OF_MESSAGES = ("topic", "queueId", "queueOffset", "storeSize")
+_OF_MESSAGES = ("topic", "queueId", "queueOffset", "commitLogOffset", "storeSize")
 _BY = {
     "topic": ("topic",),
     "queue": ("topic", "queueId"),
@@ -71,7 +72,7 @@ def usage(
         show_default=True,
         help="Time zone of the days and hours, such as Asia/Shanghai.",
     ),
-    as_json: bool = JSON,
+    out: Output = OUTPUT,
 ) -> bool:
     """Show which topic, queue, day or hour fills the disk: messages and bytes, largest first.
 
@@ -92,8 +93,8 @@ def usage(
         )
         lacks_some = opened.opening.has_losses
     if by == _MESSAGE:
-        _print_largest(found, as_json)
-    elif as_json:
+        out.rows(found.largest, _OF_MESSAGES, texts=["topic"], kept=_KEPT_OF_MESSAGES)
+    elif out.as_json:
         for group in _groups(found, by, top):
             print_json({**group, _HOUR: shown_time(group[_HOUR])} if group.get(_HOUR) else group)
     else:
@@ -133,16 +134,6 @@ def _groups(found: UsageAnswer, by: str, top: int | None) -> list[dict[str, Any]
     ]
 
 
-def _print_largest(found: UsageAnswer, as_json: bool) -> None:
-    if as_json:
-        for message in found.largest:
-            print_json(message)
-        return
-    names = ("topic", "queueId", "queueOffset", "commitLogOffset", "storeSize")
-    rows = [[str(message[name]) for name in names] for message in found.largest]
-    print_rows(names, rows, texts=["topic"], kept=("topic", "queueId", "queueOffset", "storeSize"))
-
-
 def _print_groups(
     found: UsageAnswer, by: str, top: int | None, zone: tzinfo, *, whole: bool
 ) -> None:
@@ -173,7 +164,7 @@ def _print_groups(
     if growth is not None:
         days, mean = growth
         before = "1 day" if days == 1 else f"{days} days"
-        say(f"{size(mean)} a day, mean of {before} before the last", err=True)
+        note(f"{size(mean)} a day, mean of {before} before the last")
 
 
 def _signed_size(change: int | None) -> str:

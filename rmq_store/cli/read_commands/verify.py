@@ -8,8 +8,8 @@ import click
 
 from rmq_store.cli.command import command
 from rmq_store.cli.engines import ENGINE_ARGS, EngineArgs, store_and_engine
-from rmq_store.cli.options import JSON, STORE, StoreArgs, WholeNumber, flag, option
-from rmq_store.cli.printing import print_json, say
+from rmq_store.cli.options import STORE, StoreArgs, WholeNumber, flag, option
+from rmq_store.cli.output import OUTPUT, Output, print_json, say
 from rmq_store.escaping import printable
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
@@ -33,7 +33,7 @@ def verify(
     ),
     bodies: bool = flag("--bodies", help="Open all compressed bodies, not only their first bytes."),
     verbose: bool = flag("--verbose", "-v", help="Print every finding, and what to do about it."),
-    as_json: bool = JSON,
+    out: Output = OUTPUT,
 ) -> bool:
     """Check that log, queues, index, checkpoint and configuration agree. Changes nothing.
 
@@ -42,14 +42,14 @@ def verify(
     errors. 2: the store cannot be checked.
     --json prints one line per finding, then a summary line.
     """
-    report = print_findings(at, on, as_json, workers=workers, bodies=bodies, verbose=verbose)
+    report = print_findings(at, on, out, workers=workers, bodies=bodies, verbose=verbose)
     return not report.nothing_wrong
 
 
 def print_findings(
     at: StoreArgs,
     on: EngineArgs,
-    as_json: bool,
+    out: Output,
     *,
     workers: int | None = None,
     bodies: bool = False,
@@ -67,7 +67,7 @@ def print_findings(
         engine = engine or processes_for(store, workers)
         report = ask(VerifyQuestion(bodies), source, engine, progress=progress)
         lock = lock_state(store.path)
-    if as_json:
+    if out.as_json:
         for finding in report.findings:
             print_json(as_json_object(finding))
         fields = {name: value for name, value in report.to_dict().items() if name != "findings"}
@@ -79,18 +79,17 @@ def print_findings(
     else:
         for word, text in report.verdict.lines():
             say(f"{word:<8} {text}")
-        click.echo(
+        say(
             f"{count_of_problems(report)}: {counted(report.records, 'record')}, "
             f"{counted(report.queues, 'queue')}, {counted(len(report.index), 'index file')}"
         )
         every = ((finding, 1) for finding in report.findings)
         for finding, places in every if verbose else report.findings.kinds():
             severity = finding.severity.value
-            name = click.style(f"{severity:<8}", fg=_COLOURS[severity])
             where = "" if finding.start is None else f" {finding.start}..{finding.stop}"
             times = f" ({places} places)" if places > 1 else ""
             what = f"{finding.code}{times}: {finding.path}{where}: {finding.meaning}"
-            click.echo(f"{name}{printable(what)}")
+            click.echo(click.style(f"{severity:<8}", fg=_COLOURS[severity]) + printable(what))
             if verbose:
                 say(f"        {finding.advice}")
         if lock.held is not False:

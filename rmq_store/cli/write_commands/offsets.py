@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
 from typing import Any
 
 import click
@@ -10,7 +9,6 @@ import click
 from rmq_store.cli.command import command
 from rmq_store.cli.options import (
     GROUP,
-    JSON,
     QUEUES,
     STORE,
     TOPIC,
@@ -20,7 +18,7 @@ from rmq_store.cli.options import (
     time,
     time_in,
 )
-from rmq_store.cli.printing import cell, print_json, print_rows, say
+from rmq_store.cli.output import OUTPUT, Output, note
 from rmq_store.cli.read_commands.tables import print_lag
 from rmq_store.text.times import TIME_FORMS, Time
 
@@ -42,7 +40,7 @@ def offsets(
     ),
     new_group: bool = flag("--new-group", help="The group has no offsets yet (needs --topic)."),
     really: bool = flag("--apply", help="Write the new offsets; without it they are only shown."),
-    as_json: bool = JSON,
+    out: Output = OUTPUT,
 ) -> bool:
     """Show offsets of consumer groups, or reset those of one group while the broker is down.
 
@@ -54,7 +52,7 @@ def offsets(
         if really:
             raise click.UsageError("--apply needs --reset-to or --reset-to-time")
         groups, topics = ([] if name is None else [name] for name in (group, topic))
-        return print_lag(at, as_json, groups, topics, queue_ids)
+        return print_lag(at, out, groups, topics, queue_ids)
     if group is None:
         raise click.UsageError("--reset-to and --reset-to-time need --group")
     if place is not None and moment is not None:
@@ -76,14 +74,9 @@ def offsets(
             new_group=new_group,
         )
         written = apply_reset(opened, changes) if really and changes else None
-    if as_json:
-        for change in changes:
-            print_json({**as_json_object(change), "written": written is not None})
-    else:
-        print_rows(
-            ["topic", "queueId", "before", "after", "minOffset", "maxOffset"],
-            [[cell(value) for value in astuple(change)[1:]] for change in changes],
-        )
+    rows = [{**as_json_object(change), "written": written is not None} for change in changes]
+    out.rows(rows, ("topic", "queueId", "before", "after", "minOffset", "maxOffset"))
+    if not out.as_json:
         todo = "--apply writes it" if changes else "there is nothing to reset"
-        say(f"written to {written}" if written else f"nothing was written; {todo}", err=True)
+        note(f"written to {written}" if written else f"nothing was written; {todo}")
     return not changes

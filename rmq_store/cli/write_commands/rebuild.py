@@ -11,17 +11,8 @@ from rmq_store.admin.rebuild import FILES, LOG_MODES, STORE_TYPES, RebuildReport
 from rmq_store.admin.rebuild import rebuild as make
 from rmq_store.cli.command import command
 from rmq_store.cli.engines import ENGINE_ARGS, EngineArgs
-from rmq_store.cli.options import (
-    BROKER_CONF,
-    JSON,
-    RELEASE,
-    STORE_PATH,
-    TARGET,
-    StoreArgs,
-    flag,
-    option,
-)
-from rmq_store.cli.printing import print_json, say
+from rmq_store.cli.options import BROKER_CONF, RELEASE, STORE_PATH, TARGET, StoreArgs, flag, option
+from rmq_store.cli.output import OUTPUT, Output
 from rmq_store.cli.read_commands.verify import print_findings
 from rmq_store.consumequeue.entries_after_log import line_of_lost_end
 from rmq_store.escaping import printable
@@ -52,7 +43,7 @@ def rebuild(
     release: str | None = RELEASE,
     broker_conf: str | None = BROKER_CONF,
     on: EngineArgs = ENGINE_ARGS,
-    as_json: bool = JSON,
+    out: Output = OUTPUT,
 ) -> bool:
     """Rebuild queues and index of STORE from its log, into the new store at --to.
 
@@ -62,7 +53,6 @@ def rebuild(
     And 1 if --verify finds a problem in the new store; --engine and --master say where it works.
     """
     from rmq_store.store import MessageStore
-    from rmq_store.text.json_keys import as_json_object
 
     source_of = click.get_current_context().get_parameter_source
     if not verify and ParameterSource.COMMANDLINE in map(source_of, ("engine", "master")):
@@ -78,15 +68,9 @@ def rebuild(
             config=broker_conf,
             progress=progress,
         )
-    if as_json:
-        print_json(as_json_object(report.to_dict()))
-    else:
-        for line in _lines(report):
-            say(line)
-    found = None
-    if verify:
-        found = print_findings(StoreArgs(to), on, as_json)
-    return not report.all_well or not (found is None or found.nothing_wrong)
+    out.record(report.to_dict(), _lines(report))
+    well = not verify or print_findings(StoreArgs(to), on, out).nothing_wrong
+    return not (report.all_well and well)
 
 
 def _lines(report: RebuildReport) -> Iterator[str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import click
 
 from rmq_store.cli.command import command
-from rmq_store.cli.options import BROKER_CONF, JSON, STORE_PATH, flag, option, warn_of
-from rmq_store.cli.printing import print_json
+from rmq_store.cli.options import BROKER_CONF, STORE_PATH, flag, option, warn_of
+from rmq_store.cli.output import OUTPUT, Output, note, problem
 from rmq_store.errors import StoreError
-from rmq_store.escaping import printable
 from rmq_store.text.progress import Progress
 
 _WHAT_APPLY_DOES = "--apply repairs the store; then rmqstore verify says what it still lacks"
@@ -29,7 +28,7 @@ def recover(
     ),
     really: bool = flag("--apply", help="Repair the store; without it the changes are only shown."),
     broker_conf: str | None = BROKER_CONF,
-    as_json: bool = JSON,
+    out: Output = OUTPUT,
 ) -> bool:
     """Show how a recovery would repair a store that was not closed cleanly, or repair it in place.
 
@@ -38,7 +37,6 @@ def recover(
     """
     from rmq_store.recovery.recover_store import plan_recovery
     from rmq_store.recovery.recover_store import recover as mend
-    from rmq_store.text.json_keys import as_json_object
 
     if really and mode == "broker":
         raise click.UsageError(
@@ -51,12 +49,9 @@ def recover(
             if really
             else plan_recovery(store, broker_conf, mode=mode, release=release, progress=progress)
         )
-    if as_json:
-        print_json(as_json_object(report.to_dict()))
-    else:
-        click.echo(str(report))
-        if not really and not report.untouched:
-            click.echo(f"nothing was changed; {_WHAT_APPLY_DOES}", err=True)
+    out.record(report.to_dict(), str(report).splitlines())
+    if not out.as_json and not really and not report.untouched:
+        note(f"nothing was changed; {_WHAT_APPLY_DOES}")
     lost = report.entries_after_log or report.entries_left or report.lacking or report.left_out
     lacks = really and not report.untouched and _warned(store, broker_conf)
     return bool(report.damage or report.intact_cut or lost or lacks)
@@ -74,6 +69,5 @@ def _warned(store: str, broker_conf: str | None) -> bool:
             warn_of(opened)
             return opened.opening.has_losses
     except (StoreError, OSError) as error:
-        said = f"the store is repaired; what it still lacks is not known: {error}"
-        click.echo(f"rmqstore: warning: {printable(said)}", err=True)
+        problem(f"warning: the store is repaired; what it still lacks is not known: {error}")
         return True

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_store.cli.command import command
-from rmq_store.cli.options import JSON, STORE, StoreArgs, flag, option, time, time_in
-from rmq_store.cli.printing import print_json, print_rows, say
-from rmq_store.escaping import printable
+from rmq_store.cli.options import STORE, StoreArgs, flag, option, time, time_in
+from rmq_store.cli.output import OUTPUT, Output, print_json, print_rows, say
 from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import TIME_FORMS, Time, shown_time
 
@@ -33,7 +32,7 @@ def retention(
     lose_unread: bool = flag(
         "--lose-unread", help="Let --apply delete messages that a group or the broker has not read."
     ),
-    as_json: bool = JSON,
+    out: Output = OUTPUT,
 ) -> bool:
     """Show what the broker would delete now, and who loses messages.
 
@@ -51,7 +50,7 @@ def retention(
         raise click.UsageError("--lose-unread is for --apply")
     with at.open() as opened:
         if why:
-            _print_why(opened, as_json)
+            _print_why(opened, out)
             return False
         plan = plan_retention(
             opened,
@@ -61,7 +60,7 @@ def retention(
         )
     freed = apply_retention(plan, lose_unread=lose_unread) if really else 0
     files = (*plan.log, *plan.queues, *plan.index)
-    if as_json:
+    if out.as_json:
         for item in (*files, *plan.risks):
             print_json(as_json_object(item))
         for loss in plan.unfinished:
@@ -85,17 +84,17 @@ def retention(
             "group {group} loses {messages} unconsumed messages of {topic}/{queue_id}: its offset "
             "is {consumer_offset}, and the first offset left is {min_offset}".format(**fields)
         )
-        click.secho(printable(line), fg="yellow")
+        say(line, fg="yellow")
     for loss in plan.unfinished:
         lost = (
             f"{counted(loss.messages, 'message')} that the broker is not done with: {loss.reader}"
         )
-        click.secho(lost, fg="yellow")
+        say(lost, fg="yellow")
     if plan.trigger is None:
-        click.echo("nothing is due: it is not the hour of deleteWhen, and the disk is not too full")
+        say("nothing is due: it is not the hour of deleteWhen, and the disk is not too full")
     elif not files:
-        click.echo("nothing is due: no file has only messages that are old enough")
-    click.echo(
+        say("nothing is due: no file has only messages that are old enough")
+    say(
         f"{counted(len(files), 'file')}, {size(plan.bytes)}"
         + (f": deleted, {size(freed)}" if really else "; --apply deletes them" if files else "")
         + (f", with {counted(plan.unread, 'unread message')}" if plan.unread else "")
@@ -103,7 +102,7 @@ def retention(
     return False
 
 
-def _print_why(store: MessageStore, as_json: bool) -> None:
+def _print_why(store: MessageStore, out: Output) -> None:
     """What keeps the oldest file, setting by setting."""
     from rmq_store.admin.retention import LAST_FILE, RetentionPolicy, why_kept
     from rmq_store.text.json_keys import as_json_object
@@ -112,7 +111,7 @@ def _print_why(store: MessageStore, as_json: bool) -> None:
     found = why_kept(store, policy)
     if found is None:
         raise click.UsageError("the log has no files")
-    if as_json:
+    if out.as_json:
         times = {
             name: None if ms is None else shown_time(ms)
             for name, ms in (

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rmq_store.admin.moved_records import NAMES_NOTHING
 from rmq_store.cli.command import command
-from rmq_store.cli.options import BROKER_CONF, JSON, RELEASE, STORE_PATH, TARGET, flag
-from rmq_store.cli.printing import print_json, say
+from rmq_store.cli.options import BROKER_CONF, RELEASE, STORE_PATH, TARGET, flag
+from rmq_store.cli.output import OUTPUT, Output
 from rmq_store.consumequeue.entries_after_log import line_of_lost_end
 from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
 from rmq_store.system_topics.open_state import (
@@ -45,7 +45,7 @@ def salvage(
     ),
     release: str | None = RELEASE,
     broker_conf: str | None = BROKER_CONF,
-    as_json: bool = JSON,
+    out: Output = OUTPUT,
 ) -> bool:
     """Copy the intact messages of STORE's log into a new store at --to.
 
@@ -56,33 +56,32 @@ def salvage(
     """
     from rmq_store.admin.salvage import salvage as save
     from rmq_store.store import MessageStore
-    from rmq_store.text.json_keys import as_json_object
 
     with MessageStore.open(store, broker_conf=broker_conf, queues=False) as opened:
         total = (opened.log.chain.stop - opened.log.chain.start) * (1 if raw else 2)
     with Progress("salvage", total) as progress:
         report = save(store, to, config=broker_conf, release=release, raw=raw, progress=progress)
-    if as_json:
-        print_json(as_json_object(report.to_dict()))
-    else:
-        say(f"{counted(report.messages, 'message')}, {size(report.record_bytes)}, copied to {to}")
-        for sentence in (*report.misnamed, *_left_out(report.skipped)):
-            say(sentence)
-        ended = f"{report.ended_bytes} of state that has ended, " if report.ended_bytes else ""
-        say(
-            f"{report.log_stop - report.log_start} bytes of log: {report.record_bytes} of records, {ended}"
-            f"{report.skipped_bytes} left out, {report.no_loss_bytes} filler or unwritten"
-        )
-        for line in _state(report):
-            say(line)
-        if report.entries_after_log:
-            say(line_of_lost_end(report.entries_after_log, report.log_end))
-        if report.default_delays:
-            say(line_of_default_delays(report.default_delays, again=GIVE_THE_FILE))
-        if report.unread is not None:
-            say(f"not read: {report.unread}")
+    out.record(report.to_dict(), _lines(report, to))
     left_out = report.skipped_ranges or report.entries_after_log
     return bool(left_out or report.config_unread) or report.unread is not None
+
+
+def _lines(report: SalvageReport, target: str) -> Iterator[str]:
+    yield f"{counted(report.messages, 'message')}, {size(report.record_bytes)}, copied to {target}"
+    yield from report.misnamed
+    yield from _left_out(report.skipped)
+    ended = f"{report.ended_bytes} of state that has ended, " if report.ended_bytes else ""
+    yield (
+        f"{report.log_stop - report.log_start} bytes of log: {report.record_bytes} of records, {ended}"
+        f"{report.skipped_bytes} left out, {report.no_loss_bytes} filler or unwritten"
+    )
+    yield from _state(report)
+    if report.entries_after_log:
+        yield line_of_lost_end(report.entries_after_log, report.log_end)
+    if report.default_delays:
+        yield line_of_default_delays(report.default_delays, again=GIVE_THE_FILE)
+    if report.unread is not None:
+        yield f"not read: {report.unread}"
 
 
 def _state(report: SalvageReport) -> Iterator[str]:

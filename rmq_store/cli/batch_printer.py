@@ -1,0 +1,184 @@
+"""Print batches of messages, or of the rows of a query: as a table, tab-separated text, JSON lines or CSV."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING
+
+import click
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.cli.messages import TEXT_COLUMNS, MessageForm
+from rmq_store.cli.output import echo, make_room, note, write
+from rmq_store.escaping import printable
+from rmq_store.text.binary_values import UTF8
+from rmq_store.text.bodies import bodies_as, marked, shown
+from rmq_store.text.lines import (
+    BODY,
+    json_lines,
+    plain_text,
+    printable_columns,
+    text_columns,
+    text_lines,
+)
+from rmq_store.text.progress import Progress
+
+if TYPE_CHECKING:
+    from rmq_store.cli.table_layout import Column, TerminalTable
+
+_LOOKED_AT = 4  # characters that are looked at for one cell: some take no cell
+# What a narrow terminal shows.
+_KEPT = ("topic", "queueId", "queueOffset", "storeTimestamp", "keys", "body")
+# The least and the most cells of a column where there is room. Wider values are cut.
+_LIMITS: Mapping[str, tuple[int, int]] = {
+    "topic": (10, 30),
+    "tags": (8, 16),
+    "keys": (8, 24),
+    "uniqKey": (32, 32),
+    "msgId": (32, 56),
+}
+_OTHERS = (8, 40)
+_LEAST_NUMBER = 11  # of an offset, which grows while rows are printed
+
+
+class BatchPrinter:
+    """Prints batches of the same columns in one form.
+
+    On a terminal they are a table: bodies, properties and errors share the width that the other columns
+    leave, numbers are never cut, and times lose at most their milliseconds. `progress` leaves the terminal
+    to what is printed.
+    """
+
+    def __init__(self, form: MessageForm, progress: Progress | None = None) -> None:
+        self._form, self._progress = form, progress
+        self._charset = form.charset or UTF8
+        self._names = form.names() if form.header else None
+        self._table: TerminalTable | None = None
+
+    @property
+    def _is_table(self) -> bool:
+        return not self._form.as_json and sys.stdout.isatty()
+
+    def print(self, batches: Iterable[pa.RecordBatch], limit: int | None = None) -> int:
+        """Print at most `limit` rows. Returns how many were printed."""
+        if self._names is not None:
+            self.print_names(self._names)
+            self._names = None
+        count = 0
+        for batch in batches:
+            part = batch if limit is None else batch.slice(0, min(limit - count, batch.num_rows))
+            if part.num_rows:
+                make_room(self._progress)
+                self._print(part)
+            count += part.num_rows
+            if limit is not None and count >= limit:
+                break
+        return count
+
+    def print_query(self, rows: pa.RecordBatchReader) -> None:
+        """Print all rows of a query; in a pipe and as CSV also the names above them."""
+        if self._form.as_csv:
+            self._print_csv(rows)
+            return
+        self.print_names(rows.schema.names)
+        if not self.print(rows) and self._is_table:
+            note("no rows")
+
+    def print_names(self, names: Sequence[str]) -> None:
+        """Print the names of the columns, unless each row has them or a table shows them."""
+        if not self._form.as_json and not self._is_table:
+            click.echo("\t".join(map(printable, names)))
+
+    def _print(self, batch: pa.RecordBatch) -> None:
+        body, charset = self._form.body, self._charset
+        if self._form.as_json:
+            write(json_lines(batch, charset))
+            return
+        batch = printable_columns(batch)
+        if self._is_table:
+            self._print_table(batch)
+        else:
+            plain = body is None and charset == UTF8
+            write(text_lines(batch if plain else with_bodies(batch, body, charset)))
+
+    def _print_table(self, batch: pa.RecordBatch) -> None:
+        from rmq_store.cli.table_layout import TerminalTable  # it loads rich, for a terminal alone
+
+        if self._table is None:
+            # Columns that were asked for by name are not left out.
+            kept = _KEPT if set(batch.schema.names) <= set(TEXT_COLUMNS.split(",")) else ()
+            self._table = TerminalTable(echo, note, kept, cuts=not self._form.full)
+        pairs = zip(batch.schema, batch.columns, strict=True)
+        self._table.print(
+            [_column(field, self._texts(values, field.name).to_pylist()) for field, values in pairs]
+        )
+
+    def _texts(self, column: pa.Array, name: str) -> pa.Array:
+        """The values as printable text, of a length that fits several rows of the terminal."""
+        if pa.types.is_binary(column.type):
+            form, charset = self._form.body, self._charset if name == BODY else UTF8
+            column = shown(column, charset) if form is None else bodies_as(form, column, charset)
+            if not self._form.full:
+                # Before control characters are escaped: a body can have many MiB.
+                most = get_terminal_size().columns * _LOOKED_AT
+                column = pc.utf8_slice_codeunits(column, 0, most)
+        return plain_text(column)
+
+    def _print_csv(self, rows: pa.RecordBatchReader) -> None:
+        from pyarrow import csv
+
+        empty = _for_csv(pa.RecordBatch.from_pylist([], schema=rows.schema))
+        with csv.CSVWriter(sys.stdout.buffer, empty.schema) as target:
+            for batch in rows:
+                make_room(self._progress)
+                target.write_batch(_for_csv(batch))
+
+
+def _column(field: pa.Field, cells: Sequence[str]) -> Column:
+    from rmq_store.cli.table_layout import Column, Kind
+
+    name = printable(field.name)
+    if _is_wide(field):
+        return Column(name, Kind.BODY, cells)
+    if pa.types.is_integer(field.type):
+        least = _LEAST_NUMBER if field.type == pa.int64() else 0
+        return Column(name, Kind.NUMBER, cells, (least, least))
+    if pa.types.is_timestamp(field.type):
+        return Column(name, Kind.TIME, cells)
+    return Column(name, Kind.TEXT, cells, _LIMITS.get(field.name, _OTHERS))
+
+
+def _is_wide(field: pa.Field) -> bool:
+    wide = pa.types.is_binary(field.type) or pa.types.is_map(field.type)
+    return bool(wide) or field.name == "corruptRecord"
+
+
+def with_bodies(
+    batch: pa.RecordBatch, form: str | None, charset: str | None = None
+) -> pa.RecordBatch:
+    """The batch with its binary columns as text in one of FORMS, by default text or base64.
+
+    `charset`: that of column `body`, by default UTF-8.
+    """
+    columns = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if pa.types.is_binary(column.type):
+            own = charset if charset is not None and name == BODY else UTF8
+            column = marked(column, own) if form is None else bodies_as(form, column, own)
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _for_csv(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows as CSV has them; for a terminal with what it would act on escaped."""
+    plain = text_columns(printable_columns(batch))
+    if not sys.stdout.isatty():
+        return plain
+    columns = [
+        pc.if_else(one.is_valid(), plain_text(one), one) if pa.types.is_string(one.type) else one
+        for one in plain.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=list(map(printable, plain.schema.names)))

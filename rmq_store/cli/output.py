@@ -1,0 +1,205 @@
+"""What commands print: a table, a record, a note or a problem, as text or as JSON."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store.cli.options import JSON, bundle
+from rmq_store.escaping import json_text, printable
+from rmq_store.text.json_keys import as_json_object
+from rmq_store.text.progress import Progress
+from rmq_store.text.times import LATEST_MS, in_utc
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmq_store.store import MessageStore
+
+_LAID_OUT = 1000  # rows by which the columns of a table get their widths
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Prints text for a person, or with --json one JSON object a line."""
+
+    as_json: bool
+
+    def record(self, report: Any, lines: Iterable[str]) -> None:
+        """Print a report: its fields as one JSON object with camelCase keys, or its lines."""
+        if self.as_json:
+            print_json(as_json_object(report))
+            return
+        for line in lines:
+            say(line)
+
+    def rows(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        names: Sequence[str] | None = None,
+        cells: Iterable[Sequence[str]] | None = None,
+        *,
+        texts: Collection[str] = (),
+        kept: Collection[str] = (),
+    ) -> None:
+        """Print rows: JSON objects, or a table of the columns `names`.
+
+        `cells`: the rows as the table has them. `texts`, `kept`: as for `print_rows`.
+        """
+        if self.as_json:
+            for row in rows:
+                print_json(row)
+            return
+        listed = list(rows)
+        columns = list(listed[0] if listed else ()) if names is None else names
+        values = ([cell(row[name]) for name in columns] for row in listed)
+        if columns:
+            print_rows(columns, values if cells is None else cells, texts=texts, kept=kept)
+
+    def table(
+        self,
+        pieces: Iterable[pa.Table],
+        columns: Sequence[str] = (),
+        *,
+        kept: Collection[str] = (),
+        progress: Progress | None = None,
+    ) -> None:
+        """Print the pieces of one table, at least one, each as it comes: JSON lines, or the `columns` (by
+        default all) as `print_rows`.
+
+        `progress`: of the reading, which leaves the terminal to what is printed.
+        """
+        if self.as_json:
+            for piece in pieces:
+                for row in _with_plain_times(piece).to_pylist():
+                    make_room(progress)
+                    print_json(row)
+            return
+        import pyarrow as pa
+
+        left = iter(pieces)
+        first = next(left)
+        names = list(columns or first.column_names)
+        texts = [name for name in names if pa.types.is_string(first.schema.field(name).type)]
+        shown = (_with_plain_times(piece.select(names)) for piece in chain([first], left))
+        rows = (row for piece in shown for row in piece.to_pylist())
+        cells = ([cell(value) for value in row.values()] for row in rows)
+        print_rows(names, cells, progress, texts=texts, kept=kept)
+
+
+OUTPUT = bundle(Output, as_json=JSON)
+"""The value is an Output."""
+
+
+def write(raw: bytes) -> None:
+    """Write bytes to stdout. Raises BrokenPipeError if the reader closed it."""
+    sys.stdout.buffer.write(raw)
+
+
+def say(text: str, **style: Any) -> None:
+    """Print one line, with what is not printable escaped; `style`: as for `echo`."""
+    echo(printable(text), **style)
+
+
+def echo(text: str, **style: Any) -> None:
+    """Print printable text: on a terminal in a style of click's, unless NO_COLOR is set (no-color.org)."""
+    click.echo(text if os.environ.get("NO_COLOR") else click.style(text, **style))
+
+
+def note(text: str) -> None:
+    """Say on stderr what is beside the answer."""
+    click.echo(printable(text), err=True)
+
+
+def problem(text: str) -> None:
+    """Say on stderr what is wrong."""
+    note(f"rmqstore: {text}")
+
+
+def print_rows(
+    names: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    progress: Progress | None = None,
+    *,
+    texts: Collection[str] = (),
+    kept: Collection[str] = (),
+) -> None:
+    """Print rows of text under a header: on a terminal in columns that fit it, by the first rows.
+
+    `texts`: the columns whose values are no numbers, even if they look like some. `kept`: those that
+    a narrow terminal has to show, if others may be left out there.
+    """
+    if not sys.stdout.isatty():
+        click.echo("\t".join(names))
+        for row in rows:
+            click.echo("\t".join(map(printable, row)))
+        return
+    from rmq_store.cli.table_layout import Column, TerminalTable
+
+    shown = ([printable(value) for value in row] for row in rows)
+    table = TerminalTable(echo, note, kept, marks=True)
+    for some in _chunks(shown):
+        make_room(progress)
+        columns = zip(names, zip(*some, strict=True), strict=True)
+        table.print([Column.of(name, cells, is_text=name in texts) for name, cells in columns])
+
+
+def _chunks(rows: Iterable[Sequence[str]]) -> Iterator[list[Sequence[str]]]:
+    left = iter(rows)
+    while some := list(islice(left, _LAID_OUT)):
+        yield some
+
+
+def _with_plain_times(table: pa.Table) -> pa.Table:
+    """The table with numbers (ms) instead of times in columns with a time beyond the year 9999."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for at, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type):
+            numbers = table.column(at).cast(pa.int64())
+            ends = pc.min_max(numbers).as_py()
+            if (ends["min"] or 0) < -LATEST_MS or (ends["max"] or 0) > LATEST_MS:
+                table = table.set_column(at, field.name, numbers)
+    return table
+
+
+def make_room(progress: Progress | None) -> None:
+    """Remove a progress bar before lines are printed, if stdout is a terminal too."""
+    if progress is not None and progress.active and sys.stdout.isatty():
+        progress.pause()
+
+
+def reading(what: str, store: MessageStore) -> Progress:
+    """Progress by the bytes that are read of a store from now on, of a number that is not known."""
+
+    def read() -> int:
+        reads = store.reads()
+        return reads.log.bytes + reads.queues.bytes - before
+
+    before = 0
+    before = read()
+    return Progress(what, measure=read)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one object on a line; times as ISO 8601."""
+    click.echo(json_text(value, default=cell))
+
+
+def cell(value: Any) -> str:
+    """A value as the text of a table; empty for None."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return in_utc(value)
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    return str(value)
