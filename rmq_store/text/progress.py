@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from shutil import get_terminal_size
+
+from rmq_store.text.sizes import size
+from rmq_store.text.times import shown_duration
 
 SHOWN_AFTER = 1.0
 """Seconds of work before anything is shown."""
 BYTES = "bytes"
+_EVERY = 0.2  # seconds between two looks at what is done
+_BAR = 30  # cells
 
 
 class Progress:
-    """A progress bar on stderr for work of more than a second. Without a terminal it does nothing.
+    """A line on stderr for work of more than a second. Without a terminal it does nothing.
 
-    `total`: what there is to do, in `unit`; `expect` adds to it. As long as it is 0, the bar shows
+    `total`: what there is to do, in `unit`; `expect` adds to it. As long as it is 0, the line shows
     what is done, the rate and the time that has passed. `measure` returns what is done, for work that
-    nobody counts by calls.
+    nobody counts by calls. `active`: whether progress is shown, or will be after a second.
     """
 
     def __init__(
@@ -29,75 +35,75 @@ class Progress:
         unit: str = BYTES,
         measure: Callable[[], int] | None = None,
     ) -> None:
-        self._bar: Any = None
-        self._lock = threading.Lock()
-        self._timer: threading.Timer | None = None  # None: not begun, or ended
-        self._due = 0.0  # when the bar may be shown
+        self.active = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._what, self._total, self._unit = what, total, unit
+        self._measure, self._done = measure, 0
+        self._stream = sys.stderr
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._began = self._due = 0.0
         self._shown = False
-        if sys.stderr.isatty():
-            from rmq_store.text.progress_bar import bar
-
-            self._bar = bar(unit, measure)
-            self._task = self._bar.add_task(what, total=total or None)
-            self._total = total
-
-    @property
-    def active(self) -> bool:
-        """Whether progress is shown, or will be after a second."""
-        return self._bar is not None
 
     def __enter__(self) -> Progress:
-        if self._bar is not None:
-            self._due = time.monotonic() + SHOWN_AFTER
-            self._wait(SHOWN_AFTER)
+        self._began = time.monotonic()
+        self._due = self._began + SHOWN_AFTER
+        if self.active:
+            # The end of the process does not wait for a daemon.
+            threading.Thread(target=self._show, daemon=True).start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            self._remove()
+        self._ended.set()
+        self._clear()
 
     def __call__(self, done: int) -> None:
-        """Advance the bar by `done` units."""
-        if self._bar is not None:
-            self._bar.advance(self._task, done)
+        """Count `done` units more."""
+        self._done += done
 
     def expect(self, more: int) -> None:
         """Add to what there is to do."""
-        if self._bar is not None and more:
-            self._total += more
-            self._bar.update(self._task, total=self._total)
+        self._total += more
 
     def pause(self) -> None:
-        """Remove the bar before lines are printed in its terminal; it comes back after a second."""
-        if self._bar is None:
-            return
+        """Remove the line before others are printed in its terminal; it comes back after a second."""
         self._due = time.monotonic() + SHOWN_AFTER
-        if self._shown:
-            with self._lock:
-                self._remove()
-                if self._timer is not None:
-                    self._wait(SHOWN_AFTER)
-
-    def _wait(self, seconds: float) -> None:
-        self._timer = threading.Timer(seconds, self._show)
-        self._timer.daemon = True  # the end of the process does not wait for it
-        self._timer.start()
+        self._clear()
 
     def _show(self) -> None:
+        while not self._ended.wait(max(_EVERY, self._due - time.monotonic())):
+            self._draw()
+
+    def _draw(self) -> None:
         with self._lock:
-            if self._timer is None:
-                return
-            left = self._due - time.monotonic()
-            if left > 0:
-                self._wait(left)
-            else:
-                self._bar.start()
+            if time.monotonic() >= self._due and not self._ended.is_set():
+                line = self._line()[: get_terminal_size().columns - 1]
+                self._print(f"\r{line}\x1b[K")
                 self._shown = True
 
-    def _remove(self) -> None:
-        if self._shown:
-            self._bar.stop()
-            self._shown = False
+    def _clear(self) -> None:
+        with self._lock:
+            if self._shown:
+                self._print("\r\x1b[K")
+                self._shown = False
+
+    def _print(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+    def _line(self) -> str:
+        done = self._done if self._measure is None else self._measure()
+        passed = time.monotonic() - self._began
+        rate = done / max(passed, 0.001)
+        parts = [self._what]
+        if self._total:
+            parts.append(f"[{'#' * min(_BAR, done * _BAR // self._total):-<{_BAR}}]")
+            parts.append(f"{self._counted(done)} of {self._counted(self._total)}")
+        else:
+            parts.append(self._counted(done))
+        parts[-1] += f" {self._unit}" * (self._unit != BYTES)
+        parts.append(f"{self._counted(rate)}/s")
+        seconds = (self._total - done) / rate if self._total and rate else passed
+        parts.append(shown_duration(round(max(seconds, 0)) * 1000))
+        return "  ".join(parts)
+
+    def _counted(self, count: float) -> str:
+        return size(count) if self._unit == BYTES else f"{count:,.0f}"

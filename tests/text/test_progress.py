@@ -17,7 +17,6 @@ from click.testing import CliRunner
 from rmq_store.cli.read_commands import cat, find, tables, trace, usage, verify
 from rmq_store.cli.read_commands import system_topics as system
 from rmq_store.cli.write_commands import recover
-from rmq_store.text import progress_bar
 from rmq_store.text.progress import Progress
 from rmqstore_jobs import dlq, export, replay
 from rmqstore_jobs.running.job_command import Job
@@ -34,25 +33,19 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def bars(monkeypatch: pytest.MonkeyPatch) -> Totals:
-    """stderr is a terminal, and a bar comes at once: (what, done, total) of each bar at its end."""
+    """stderr is a terminal, and progress comes at once: (what, done, total) of each at its end."""
     ended: Totals = []
+    end = Progress.__exit__
 
-    class Noted(progress_bar._Measured):
-        def stop(self) -> None:
-            for task in self.tasks:
-                ended.append((task.description, task.completed, task.total))
-            super().stop()
+    def noted(progress: Progress, *exc: object) -> None:
+        done = progress._done if progress._measure is None else progress._measure()
+        progress._draw()
+        end(progress, *exc)
+        if progress.active:
+            ended.append((progress._what, done, progress._total or None))
 
-    class Shown(Progress):
-        def __enter__(self) -> Progress:
-            if self._bar is not None:
-                self._bar.start()
-                self._shown = True
-            return self
-
-    monkeypatch.setattr(progress_bar, "_Measured", Noted)
-    monkeypatch.setattr(Progress, "__enter__", Shown.__enter__)
-    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(Progress, "__exit__", noted)
+    monkeypatch.setattr("rmq_store.text.progress.SHOWN_AFTER", 0)
     return ended
 
 
@@ -119,7 +112,7 @@ def test_work_without_a_total_counts_what_it_read(
 
 
 def test_rows_in_a_pipe_are_not_among_the_bar(golden: Golden, bars: Totals) -> None:
-    """A bar of rich takes stdout too, if it may: rows for a file would be on stderr."""
+    """What is printed for a file has no line of progress in it."""
     store = golden("clean-5.5.0").path
     printed = asked(cat.cat, store, "--topic", "orders", "--columns", "queueOffset")
     assert len(printed.splitlines()) == 971
@@ -127,43 +120,35 @@ def test_rows_in_a_pipe_are_not_among_the_bar(golden: Golden, bars: Totals) -> N
 
 
 def test_it_is_shown_after_a_second_and_leaves_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    began: list[float] = []
-
-    class Later:
-        """Instead of a timer: the test says when it is due."""
-
-        daemon = False
-
-        def __init__(self, seconds: float, then: Callable[[], None]) -> None:
-            began.append(seconds)
-            self.then = then
-
-        def start(self) -> None:
-            timers.append(self)
-
-        def cancel(self) -> None:
-            timers.clear()
-
-    timers: list[Later] = []
     now = [100.0]
     screen = Terminal()
-    monkeypatch.setattr(threading, "Timer", Later)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
     with Progress("verify", 10, unit="messages") as progress:
         progress(5)
-        assert not screen.getvalue()
         now[0] += 0.5
+        progress._draw()
+        assert not screen.getvalue()
         progress.pause()  # a row was printed: a second from now
         now[0] += 0.5
-        timers.pop().then()
+        progress._draw()
         assert not screen.getvalue()
-        assert began == [1.0, 0.5]
         now[0] += 0.5
-        timers.pop().then()
-        assert "5 of 10 messages" in screen.getvalue()
-    assert not timers
+        progress._draw()
+        assert (
+            screen.getvalue()
+            == f"\rverify  [{'#' * 15}{'-' * 15}]  5 of 10 messages  3/s  2.0 s\x1b[K"
+        )
+    assert screen.getvalue().endswith("\r\x1b[K")
+
+
+def test_the_line_of_bytes_without_a_total(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with Progress("recover", measure=lambda: 5 << 20) as progress:
+        now[0] += 10
+        assert progress._line() == "recover  5.0 MiB  512.0 KiB/s  10.0 s"
 
 
 def test_nothing_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
