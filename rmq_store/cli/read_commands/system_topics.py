@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -28,79 +28,47 @@ from rmq_store.cli.output import OUTPUT, Output, note, reading
 from rmq_store.format.topics import RESERVED_PREFIX
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.expired_state import expired_before_delivery
+from rmq_store.tables import TABLES
 from rmq_store.text.sizes import counted
 
 _DELAYED = ("waiting", "overdue", "delivered", "cancelled", "lost")
 _GROUPS, _TOPICS = ("consumerGroup", "groupName"), ("topic", "originTopic")
 _TRANSACTIONS = ("open", "committed", "rolledBack", "givenUp", "ended", "unknown")
 
-# The columns printed as text. --json prints all columns.
-_SHOWN = {
-    "scheduled": (
-        "state",
-        "dueTimestamp",
-        "topic",
-        "queueId",
-        "kind",
-        "delayLevel",
-        "overdueMs",
-        "keys",
-        "uniqKey",
-        "commitLogOffset",
-    ),
-    "transactions": (
-        "state",
-        "sinceTimestamp",
-        "topic",
-        "queueId",
-        "producerGroup",
-        "checks",
-        "openMs",
-        "keys",
-        "transactionId",
-        "halfQueueOffset",
-    ),
-    "retries": (
-        "consumerGroup",
-        "originTopic",
-        "originQueueId",
-        "originQueueOffset",
-        "reconsumeTimes",
-        "firstTimestamp",
-        "lastTimestamp",
-        "deadLetterTimestamp",
-        "keys",
-        "uniqKey",
-    ),
-    "traces": (
-        "timestamp",
-        "traceType",
-        "groupName",
-        "topic",
-        "outcome",
-        "costMs",
-        "keys",
-        "msgId",
-        "unreadable",
-    ),
-}
 
-# The codes of findings about what a table no longer has.
-_EXPIRED = {
-    "scheduled": ("delay-behind", "timer-behind"),
-    "transactions": ("transactions-behind",),
-    "retries": (),
-    "traces": (),
-}
-# Those that a narrow terminal keeps.
-_KEPT = {
-    "scheduled": ("state", "dueTimestamp", "topic", "queueId", "keys", "uniqKey"),
-    "transactions": ("state", "sinceTimestamp", "topic", "queueId", "checks", "transactionId"),
-    "retries": (
-        *("consumerGroup", "originTopic", "originQueueId"),
-        *("reconsumeTimes", "lastTimestamp", "uniqKey"),
+class _Shown(NamedTuple):
+    """What of a table is printed as text; --json prints all columns.
+
+    `kept`: the columns that a narrow terminal keeps. `expired`: the codes of findings about what the table no
+    longer has.
+    """
+
+    columns: str
+    kept: str
+    expired: tuple[str, ...] = ()
+
+
+_SHOWN = {
+    "scheduled": _Shown(
+        "state dueTimestamp topic queueId kind delayLevel overdueMs keys uniqKey commitLogOffset",
+        "state dueTimestamp topic queueId keys uniqKey",
+        ("delay-behind", "timer-behind"),
     ),
-    "traces": ("timestamp", "traceType", "groupName", "topic", "outcome", "keys"),
+    "transactions": _Shown(
+        "state sinceTimestamp topic queueId producerGroup checks openMs keys transactionId "
+        "halfQueueOffset",
+        "state sinceTimestamp topic queueId checks transactionId",
+        ("transactions-behind",),
+    ),
+    "retries": _Shown(
+        "consumerGroup originTopic originQueueId originQueueOffset reconsumeTimes firstTimestamp "
+        "lastTimestamp deadLetterTimestamp keys uniqKey",
+        "consumerGroup originTopic originQueueId reconsumeTimes lastTimestamp uniqKey",
+    ),
+    "traces": _Shown(
+        "timestamp traceType groupName topic outcome costMs keys msgId unreadable",
+        "timestamp traceType groupName topic outcome keys",
+    ),
 }
 
 
@@ -186,66 +154,58 @@ def _print(
 ) -> bool:
     """Print the rows of a table that have the wanted values, and on stderr how many of each state.
 
-    Also what expired before the broker was done with it; then the exit code is 1.
+    Also what expired before the broker was done with it. Returns whether there is such, or damage.
     """
-    damage = Damage(how.skip_damaged)
+    damage, shown = Damage(how.skip_damaged), _SHOWN[name]
+    given = {column: value for column, value in wanted.items() if value is not None}
     with at.open() as opened:
-        _print_rows(opened, name, wanted, how, damage, system)
-        expired = [loss for loss in expired_before_delivery(opened) if loss.code in _EXPIRED[name]]
+        with damage, reading(name, opened) as progress:
+            rows = _Rows(opened, name, given, damage, system)
+            found = islice(rows, how.limit)
+            first = list(islice(found, 1))
+            if not first and not damage.count:
+                _require_known(opened, given, rows.groups)
+            pieces = TABLES[name].pieces_of_rows(opened.broker_name, chain(first, found))
+            columns, kept = shown.columns.split(), shown.kept.split()
+            how.out.table(pieces, columns, kept=kept, progress=progress)
+        expired = [loss for loss in expired_before_delivery(opened) if loss.code in shown.expired]
+    states = ", ".join(f"{count} {state}" for state, count in rows.states.items() if state)
+    total = counted(rows.states.total(), "row")
+    note(f"{total}: {states}" if states else total)
+    if rows.left_out:
+        note(f"{rows.left_out:,} of the broker's own are left out; --system shows them")
     for loss in expired:
         note(str(loss))
     return damage.conclude() or bool(expired)
 
 
-def _print_rows(
-    store: MessageStore,
-    name: str,
-    wanted: Mapping[str, str | None],
-    how: RowArgs,
-    damage: Damage,
-    system: bool,
-) -> None:
-    from rmq_store.tables import TABLES
+class _Rows:
+    """The rows of a table that have the values `given`; without `system` none of the broker's own.
 
-    table = TABLES[name]
-    counts: Counter[str] = Counter()
-    left_out = 0
-    met: set[str] = set()  # all groups, of which those of producers stand nowhere else
+    Counts meanwhile the `states` of these rows and those that are `left_out`. `groups`: all that the table
+    names; those of producers stand nowhere else.
+    """
 
-    def of_users(found: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        nonlocal left_out
-        for row in found:
-            if str(row.get("topic")).startswith(RESERVED_PREFIX):
-                left_out += 1
-            else:
-                yield row
+    def __init__(
+        self, store: MessageStore, name: str, given: Mapping[str, str], damage: Damage, system: bool
+    ) -> None:
+        past = TABLES[name].rows_past_damage
+        assert past is not None
+        self._every = past(store, damage.once if damage.skips else None)
+        self._given, self._system = given, system
+        self.states: Counter[str] = Counter()
+        self.left_out, self.groups = 0, set[str]()
 
-    def noted(every: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        for row in every:
-            met.update(row[name] for name in _GROUPS if row.get(name) is not None)
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for row in self._every:
+            self.groups.update(row[name] for name in _GROUPS if row.get(name) is not None)
+            if any(row.get(column) != value for column, value in self._given.items()):
+                continue
+            if not self._system and str(row.get("topic")).startswith(RESERVED_PREFIX):
+                self.left_out += 1
+                continue
+            self.states[row.get("state", "")] += 1
             yield row
-
-    def rows() -> Iterator[Mapping[str, Any]]:
-        assert table.rows_past_damage is not None
-        every = table.rows_past_damage(store, damage.once if damage.skips else None)
-        found = (row for row in noted(every) if all(row.get(c) == v for c, v in given.items()))
-        for row in islice(found if system else of_users(found), how.limit):
-            counts[row.get("state", "")] += 1
-            yield row
-
-    given = {column: value for column, value in wanted.items() if value is not None}
-    with damage, reading(name, store) as progress:
-        found = rows()
-        first = list(islice(found, 1))
-        if not first and not damage.count:
-            _require_known(store, given, met)
-        pieces = table.pieces_of_rows(store.broker_name, chain(first, found))
-        how.out.table(pieces, _SHOWN[name], kept=_KEPT[name], progress=progress)
-    states = ", ".join(f"{count} {state}" for state, count in counts.items() if state)
-    rows_said = counted(counts.total(), "row")
-    note(f"{rows_said}: {states}" if states else rows_said)
-    if left_out:
-        note(f"{left_out:,} of the broker's own are left out; --system shows them")
 
 
 def _require_known(store: MessageStore, given: Mapping[str, str], met: Iterable[str]) -> None:
