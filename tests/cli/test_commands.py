@@ -408,7 +408,7 @@ def test_the_installed_command_completes_words_of_a_shell() -> None:
 
 
 def test_what_info_needs_does_not_bring_arrow_or_spark() -> None:
-    code = "import sys, rmq_store.cli.main, rmq_store.cli.read_commands.info; print(*sys.modules)"
+    code = "import sys, rmq_store.cli.main, rmq_store.cli.commands.tables; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert not {"pyarrow", "pyspark", "rich"} & loaded

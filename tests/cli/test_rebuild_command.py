@@ -56,7 +56,7 @@ def test_a_problem_in_the_new_store_is_one_of_the_command(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if a byte of it were lost before it is verified."""
-    import rmq_store.cli.write_commands.rebuild as command
+    import rmq_store.cli.commands.repair as command
 
     def losing(*given: Any, **named: Any) -> Any:
         report = rebuild(*given, **named)
@@ -78,7 +78,7 @@ def test_an_engine_is_for_the_check(golden: Golden, tmp_path: Path) -> None:
 
 KILLER = """
 import os, signal, sys
-import rmq_store.cli.write_commands.rebuild as command
+import rmq_store.cli.commands.repair as command
 from rmq_store.cli.main import main
 class Killing(command.Progress):
     done = 0

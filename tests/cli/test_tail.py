@@ -13,7 +13,7 @@ import click
 import pytest
 
 from rmq_store import MessageStore, is_system_topic
-from rmq_store.cli.read_commands import tail
+from rmq_store.cli.commands import tail
 from rmq_store.errors import DataLossError, LogCutError, OtherStoreError, StoreError
 from tests.conftest import GoldenStore, unpack
 from tests.support.growing import Growing

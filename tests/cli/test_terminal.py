@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from rich.cells import cell_len
 
 from rmq_store.cli.batch_printer import BatchPrinter
+from rmq_store.cli.commands import find, tail
 from rmq_store.cli.messages import MessageForm
-from rmq_store.cli.read_commands import cat, find, tail
 from rmq_store.text.bodies import bodies_as
 from tests.support.golden import GoldenStore
 from tests.support.running.commands import call, run, sent_to
@@ -54,7 +54,7 @@ def table_of(full: bool, body: str | None) -> BatchPrinter:
 def test_rows_fit_the_width_and_begin_with_their_values(
     store: GoldenStore, terminal: Callable[..., list[str]]
 ) -> None:
-    header, *lines = terminal(cat.cat, store.path, "--topic", "orders")
+    header, *lines = terminal(find.cat, store.path, "--topic", "orders")
     names = ["topic", "queueId", "queueOffset", "storeTimestamp", "tags", "keys", "body"]
     assert header.split() == names
     assert all(cell_len(line) <= WIDTH for line in lines)
@@ -63,7 +63,7 @@ def test_rows_fit_the_width_and_begin_with_their_values(
     ]
     cut = [line for line in lines if line.endswith("…")]
     assert cut
-    whole = terminal(cat.cat, store.path, "--topic", "orders", "--full")[1:]
+    whole = terminal(find.cat, store.path, "--topic", "orders", "--full")[1:]
     printed = run("cat", store.path, "--topic", "orders").splitlines()
     bodies = [line.split("\t")[-1] for line in printed]
     assert all(line.endswith(body) for line, body in zip(whole, bodies, strict=True))

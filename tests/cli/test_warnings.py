@@ -12,7 +12,7 @@ import click
 import pytest
 
 from rmq_store.admin.info import store_info
-from rmq_store.cli.read_commands import tail
+from rmq_store.cli.commands import tail
 from rmq_store.errors import StoreError
 from rmq_store.questions.lag_summary import lag_of
 from rmq_store.text.times import shown_time

@@ -45,7 +45,7 @@ def test_a_config_folder_that_cannot_be_looked_into_is_named(
 def test_any_error_of_the_system_ends_a_command_with_one_line(store: Path) -> None:
     script = f"""
 import sys
-import rmq_store.cli.read_commands.tables as tables
+import rmq_store.cli.commands.tables as tables
 from rmq_store.cli.main import main
 
 def failing(*_):

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rmq_store.cli.read_commands import cat, find, tables, trace, usage, verify
-from rmq_store.cli.read_commands import system_topics as system
-from rmq_store.cli.write_commands import recover
+from rmq_store.cli.commands import find, groups, repair, usage, verify
+from rmq_store.cli.commands import system_topics as system
 from rmq_store.text.progress import Progress
 from rmqstore_jobs import dlq, export, replay
 from rmqstore_jobs.running.job_command import Job
@@ -67,11 +66,11 @@ def asked(command: Any, *words: str) -> str:
     [
         (verify.verify, ()),
         (usage.usage, ()),
-        (tables.lag, ()),
-        (trace.trace, ("ORDER_1",)),
+        (groups.lag, ()),
+        (find.trace, ("ORDER_1",)),
         (find.find, ("--text", "order")),
         (find.find, ("--key", "ORDER_1")),
-        (cat.cat, ("--topic", "orders")),
+        (find.cat, ("--topic", "orders")),
         (dlq.main, ()),
     ],
     ids=lambda one: getattr(one, "__module__", type(one).__name__).removeprefix("click."),
@@ -101,7 +100,7 @@ def test_jobs_that_write_count_what_they_wrote(
 
 @pytest.mark.parametrize(
     "command",
-    [system.scheduled, system.transactions, system.retries, system.traces, recover.recover],
+    [system.scheduled, system.transactions, system.retries, system.traces, repair.recover],
 )
 def test_work_without_a_total_counts_what_it_read(
     golden: Golden, bars: Totals, command: Any
@@ -114,7 +113,7 @@ def test_work_without_a_total_counts_what_it_read(
 def test_rows_in_a_pipe_are_not_among_the_bar(golden: Golden, bars: Totals) -> None:
     """What is printed for a file has no line of progress in it."""
     store = golden("clean-5.5.0").path
-    printed = asked(cat.cat, store, "--topic", "orders", "--columns", "queueOffset")
+    printed = asked(find.cat, store, "--topic", "orders", "--columns", "queueOffset")
     assert len(printed.splitlines()) == 971
     assert all(line.isdigit() for line in printed.splitlines())
 

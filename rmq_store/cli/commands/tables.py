@@ -1,10 +1,9 @@
-"""rmqstore topics, queues, lag, table: print tables of the Spark source."""
+"""rmqstore info, topics, queues, table: what a store has."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -14,25 +13,42 @@ from rmq_store.cli.messages import Damage
 from rmq_store.cli.options import (
     BROKER_CONF,
     BROKER_NAME,
-    GROUPS,
     SKIP_DAMAGED,
     STORE,
     STORE_PATH,
     SYSTEM,
     TOPIC,
-    TOPICS,
     StoreArgs,
-    WholeNumber,
     argument,
     bundle,
-    option,
 )
-from rmq_store.cli.output import OUTPUT, Output, note, problem, reading
+from rmq_store.cli.output import OUTPUT, Output, note, print_json, reading, say
 from rmq_store.errors import nearest
-from rmq_store.text.progress import Progress
+from rmq_store.text.times import iso_time
+
+_NO_TIME = ("unknown", "never")
+
+
+@command
+def info(at: StoreArgs = STORE, out: Output = OUTPUT) -> bool:
+    """Show the store's size, log range and whether it was closed cleanly."""
+    from rmq_store.admin.info import facts_of, store_info
+
+    info = store_info(at.store, broker_name=at.broker_name, broker_conf=at.broker_conf)
+    if out.as_json:
+        fields = asdict(info)
+        times = {name: iso_time(fields[name]) for name in fields if name.endswith("Timestamp")}
+        print_json({**fields, **{n: None if at in _NO_TIME else at for n, at in times.items()}})
+    else:
+        for name, value in facts_of(info):
+            wrong = name == "damage" or (name == "closed" and not info.closed)
+            wrong = wrong or (name == "queues" and info.queuesUnread is not None)
+            say(f"{name:<12} {value}", fg="red" if wrong else None)
+    return bool(info.damage) or info.queuesUnread is not None
+
 
 if TYPE_CHECKING:
-    from rmq_store.store import MessageStore
+    pass
 
 
 @command
@@ -47,39 +63,6 @@ def queues(
 ) -> bool:
     """List queues: offsets, messages, and messages that only the log has so far."""
     return print_named("queues", at, out, topic=topic, system=system)
-
-
-@command
-def lag(
-    at: StoreArgs = STORE,
-    out: Output = OUTPUT,
-    groups: tuple[str, ...] = GROUPS,
-    topics: tuple[str, ...] = TOPICS,
-    top: int | None = option(
-        "--top", type=WholeNumber(min=1), metavar="N", help="Only the N furthest behind."
-    ),
-    max_lag: int | None = option(
-        "--max-lag",
-        type=WholeNumber(min=0),
-        metavar="N",
-        help="Exit with 1 if a group is more messages behind in a topic.",
-    ),
-    by: str = option(
-        "--by",
-        type=click.Choice(["queue", "group"]),
-        default="queue",
-        show_default=True,
-        help="A row for each queue, or one for each group and topic.",
-    ),
-) -> bool:
-    """Show how far consumer groups are behind in each queue: messages, bytes, time.
-
-    The row that is furthest behind comes first. The offsets come from the broker's offset file, which
-    misses what was consumed since the broker wrote it; --json prints the file's age. Exit code 1 if a
-    group lost messages, does not get some, has an offset behind them, or is more than --max-lag behind,
-    if the store lacks messages of any group, if the offsets are gone, and if --max-lag finds none.
-    """
-    return print_lag(at, out, groups, topics, top=top, max_lag=max_lag, by_group=by == "group")
 
 
 def _table_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
@@ -139,21 +122,12 @@ def table(
 _SHOWN = {
     "topics": ("topic", "queues", "messages", "perm"),
     "queues": ("topic", "queueId", "minOffset", "maxOffset", "messages"),
-    "groups": (
-        *("consumerGroup", "topic", "queueId", "consumerOffset"),
-        *("lag", "lagBytes", "lagMs", "status"),
-    ),
 }
 
-_TOTALS = ("consumerGroup", "topic", "queues", "lag", "lagBytes", "lagMs", "queuesWithLoss")
 _PERM_BITS = (("R", 4), ("W", 2), ("X", 1))
 
 # Those that a narrow terminal keeps.
-_KEPT = {
-    "files": ("path", "size"),
-    "groups": ("consumerGroup", "topic", "queueId", "lag", "status"),
-    "queues": ("topic", "queueId", "maxOffset", "messages"),
-}
+_KEPT = {"files": ("path", "size"), "queues": ("topic", "queueId", "maxOffset", "messages")}
 
 
 def print_named(
@@ -201,62 +175,3 @@ def _perm_text(perm: int | None) -> str | None:
     if perm is None:
         return None
     return "".join(letter if perm & bit else "-" for letter, bit in _PERM_BITS)
-
-
-def print_lag(
-    at: StoreArgs,
-    out: Output,
-    groups: Sequence[str],
-    topics: Sequence[str],
-    queue_ids: Sequence[int] = (),
-    *,
-    top: int | None = None,
-    max_lag: int | None = None,
-    by_group: bool = False,
-) -> bool:
-    """Print the lag of groups in topics and queues, and what is wrong on stderr."""
-    from rmq_store.questions.lag_summary import lag_of
-    from rmq_store.tables import TABLES
-
-    with at.open() as opened, Progress("lag", unit="offsets") as progress:
-        found = lag_of(opened, groups, topics, queue_ids, progress=progress)
-        lacks_some = opened.opening.has_losses
-        is_asked = bool(groups) or max_lag is not None
-        unknown = list(_unknown_lag(opened, is_asked=is_asked))
-        if max_lag is not None and not unknown:
-            unknown += found.without_offset(groups, topics)
-        rows = TABLES["groups"].of_rows(opened.broker_name, found.furthest_behind()[:top])
-    if by_group:
-        texts = ("consumerGroup", "topic")
-        out.rows(found.by_group()[:top], _TOTALS, texts=texts, kept=(*texts, "lag"))
-    else:
-        out.table([rows], _SHOWN["groups"], kept=_KEPT["groups"])
-    note(found.summary())
-    problems = [*unknown, *found.problems(max_lag)]
-    for sentence in problems:
-        problem(sentence)
-    return bool(problems) or lacks_some
-
-
-def _unknown_lag(store: MessageStore, *, is_asked: bool) -> Iterator[str]:
-    """A sentence if there is no file of offsets, and there are groups or the lag `is_asked` for.
-
-    Else that is only said: a store that never had a consumer has no such file, nor one that no broker made.
-    """
-    from rmq_store.config.consumer_offsets import CONSUMER_FILES, has_consumer_offsets
-    from rmq_store.search.queue_selection import users_groups
-    from rmq_store.verify.config_against_store import taken_by_broker
-
-    if has_consumer_offsets(store.path):
-        return
-    absent = f"there is no {CONSUMER_FILES[0]}: how far groups have consumed is not known"
-    of_broker = store.view.topics.has_file or taken_by_broker(store) is not None
-    groups = users_groups(store) if of_broker else []
-    if not groups and not is_asked:
-        note(absent)
-        return
-    there = f" ({', '.join(groups[:_NAMED])}{', ...' if len(groups) > _NAMED else ''})"
-    yield f"{absent}{there if groups else ''}. Look for the file in a copy or a replica"
-
-
-_NAMED = 3  # groups in a sentence

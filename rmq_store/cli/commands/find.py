@@ -1,11 +1,11 @@
-"""rmqstore find."""
+"""rmqstore cat, find, trace: messages of a topic, of a search, of a key."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +20,7 @@ from rmq_store.cli.messages import (
     where_it_was,
 )
 from rmq_store.cli.options import (
+    HISTORY,
     KEYS,
     LIMIT,
     QUEUES,
@@ -28,25 +29,126 @@ from rmq_store.cli.options import (
     STORE,
     SYSTEM,
     TAGS,
+    TOPIC,
     TOPICS,
     UNTIL,
     StoreArgs,
+    WholeNumber,
+    argument,
     flag,
     opened_stores,
     option,
     time_range,
     word,
 )
-from rmq_store.cli.output import Output, problem
+from rmq_store.cli.output import OUTPUT, Output, print_json, problem, say
+from rmq_store.errors import InvalidArgumentError
 from rmq_store.text.progress import Progress
-from rmq_store.text.times import Time
+from rmq_store.text.sizes import counted
+from rmq_store.text.times import Time, shown_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmq_store.format.record import Message
     from rmq_store.reading.query import OnDamage
+    from rmq_store.search.message_history import Life
+    from rmq_store.search.queue_selection import Search
     from rmq_store.store import MessageStore
+
+
+@command
+def cat(
+    at: StoreArgs = STORE,
+    topic: str = TOPIC.but(help="The topic.", required=True),
+    queue_ids: tuple[int, ...] = QUEUES,
+    offset: int | None = option(
+        "--offset", type=WholeNumber(min=0), metavar="N", help="Start at this queue offset."
+    ),
+    begin: Time | None = SINCE,
+    end: Time | None = UNTIL,
+    tags: str | None = TAGS,
+    limit: int | None = LIMIT,
+    skip_damaged: bool = SKIP_DAMAGED,
+    raw: bool = RAW,
+    history: bool = HISTORY,
+    verify_queue: bool = flag(
+        "--verify-queue",
+        help="Hold each entry against its record, even if no column needs the log.",
+    ),
+    form: MessageForm = MESSAGE_FORM,
+) -> bool:
+    """Print the messages of a topic in log order; values are separated by tabs."""
+    from rmq_store.arrow.column_definitions import column_names
+    from rmq_store.cli.batch_printer import BatchPrinter
+    from rmq_store.format.queues import QueueSlice
+    from rmq_store.search.find_messages import watched, with_place
+    from rmq_store.search.queue_selection import (
+        CLOCK_SLACK_MS,
+        DamageInTime,
+        Search,
+        selected_slices,
+        stored_in_time,
+    )
+
+    names = form.names()
+    read = column_names(names)
+    damage = Damage(skip_damaged)
+    with damage, at.open() as opened, Progress("cat") as progress:
+        times = time_range([opened], begin, end)
+        search = Search([topic], queue_ids or None, *times, compacted=not history)
+        slices = selected_slices(opened, search, CLOCK_SLACK_MS)
+        on_damage = damage if skip_damaged else None
+        if offset is not None:
+            _require_offset(opened, search, offset)
+            slices = [QueueSlice(s.queue, max(s.start, offset), s.stop) for s in slices]
+        needed = list(dict.fromkeys([*read, *(["storeTimestamp"] if search.is_timed else [])]))
+        batches = opened.read_slices(
+            slices,
+            columns=with_place(needed) if progress.active else needed,
+            tags=tags,
+            unwrap_batches=not raw,
+            verify_queue=verify_queue,
+            on_damage=on_damage,
+            concerns=DamageInTime(opened, search),
+            compacted=search.compacted,
+        )
+        batches = watched(opened, slices, batches, progress, compacted=search.compacted)
+        if search.is_timed:
+            batches = (one.filter(stored_in_time(one, *times)) for one in batches)
+        batches = (one.select(read) for one in batches)
+        count = BatchPrinter(form, progress).print(batches, limit)
+    if not count:
+        problem("no message found")
+    return damage.conclude()
+
+
+def _require_offset(store: MessageStore, search: Search, offset: int) -> None:
+    """Raise for an offset that no selected queue has reached; say where it is before the first message.
+
+    A compacted queue may begin at any offset: there the broker gives the next message.
+    """
+    (topic,) = search.topics or ()
+    view, chosen = store.ranges_for(search.compacted), search.queue_ids
+    queues = [q for q in store.queues(topic) if chosen is None or q.queue_id in chosen]
+    ends = {queue: view.limits(queue) for queue in queues}
+    if ends and offset > max(high for _, high in ends.values()):
+        raise InvalidArgumentError(
+            store.path,
+            reason=f"no queue of topic {topic!r} has come to offset {offset}",
+            expected=", ".join(
+                f"queue {q.queue_id}: {low} to {high}" for q, (low, high) in ends.items()
+            ),
+            advice="The last number of each queue is the offset of its next message",
+        )
+    for queue, (low, _) in ends.items():
+        is_whole = not search.compacted or store.served.compacted(queue) is None
+        if offset >= low or not is_whole:
+            continue
+        problem(
+            f"queue {topic}/{queue.queue_id} begins at {low}: it has no message of offset {offset} "
+            f"to {low - 1} any more"
+        )
 
 
 @command
@@ -240,3 +342,58 @@ def _messages_in(message: Message, message_id: str) -> int:
         return 1
     stated = message.properties.get(Property.INNER_NUM, "")
     return int(stated) if re.fullmatch("[0-9]{1,9}", stated) else 1
+
+
+_MOST_LISTED = 10  # unreadable places that are listed one by one
+
+
+@command
+def trace(
+    at: StoreArgs = STORE,
+    key: str = argument(type=word),
+    topic: str | None = TOPIC.but(help="Only messages that were sent to this topic."),
+    out: Output = OUTPUT,
+) -> bool:
+    """Show the history of the messages with a KEY (a word of KEYS, a UNIQ_KEY or an offsetMsgId):
+    stored, delayed, retried, dead, prepared, committed or rolled back. Exit code 1 if there are
+    none, or if damaged records were left out."""
+    from rmq_store.questions.trace import trace as lives_of
+    from rmq_store.search.message_history import once
+    from rmq_store.search.queue_selection import require_topic
+
+    with at.open() as opened:
+        if topic is not None:
+            require_topic(opened, topic)
+        with Progress("trace") as progress:
+            lives = lives_of(opened, key, topic, progress)
+        gone = "" if lives else where_it_was(opened, key)
+    for life in lives:
+        _print_life(life, out)
+    damage = once(*(error for life in lives for error in life.damage))
+    for error in damage[:_MOST_LISTED]:
+        problem(f"left out: {error}")
+    if len(damage) > _MOST_LISTED:
+        problem(f"{counted(len(damage), 'place')} cannot be read; see `verify`")
+    if not lives:
+        reason = f"no message has the key {key!r}"
+        if topic is not None:
+            reason = f"no message with the key {key!r} was sent to topic {topic!r}"
+        problem(f"{reason}{gone}")
+    return bool(damage) or not lives
+
+
+def _print_life(life: Life, out: Output) -> None:
+    """A line for each step, and for a reader what became of the message before them."""
+    if out.as_json:
+        for step in life.steps:
+            of_life = {"transaction": life.transaction, "damage": [str(e) for e in life.damage]}
+            stored = {"storeTimestamp": shown_time(step.storeTimestamp)}
+            print_json({**asdict(step), **stored, **of_life})
+        return
+    say(f"message {life.uniqKey or life.steps[0].msgId}: {life.outcome}")
+    for step in life.steps:
+        place = f"{step.topic}/{step.queueId}@{step.queueOffset}"
+        if step.queueOffset is None:
+            place = f"{step.topic}/{step.queueId}, in no queue"
+        head = f"  {shown_time(step.storeTimestamp)}  {step.step:<12}"
+        say(f"{head}{place}" + (f"  ({step.about})" if step.about else ""))

@@ -1,0 +1,1 @@
+"""The commands, in modules by what they are about."""

@@ -1,0 +1,183 @@
+"""rmqstore lag, offsets: how far consumer groups are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmq_store.cli.command import command
+from rmq_store.cli.options import (
+    GROUP,
+    GROUPS,
+    QUEUES,
+    STORE,
+    TOPIC,
+    TOPICS,
+    StoreArgs,
+    WholeNumber,
+    flag,
+    option,
+    time,
+    time_in,
+)
+from rmq_store.cli.output import OUTPUT, Output, note, problem
+from rmq_store.text.progress import Progress
+from rmq_store.text.times import TIME_FORMS, Time
+
+if TYPE_CHECKING:
+    from rmq_store.store import MessageStore
+
+_NAMED = 3  # groups in a sentence
+_ROW = ("consumerGroup", "topic", "queueId", "consumerOffset", "lag", "lagBytes", "lagMs", "status")
+_KEPT = ("consumerGroup", "topic", "queueId", "lag", "status")
+_TOTALS = ("consumerGroup", "topic", "queues", "lag", "lagBytes", "lagMs", "queuesWithLoss")
+
+
+@command
+def lag(
+    at: StoreArgs = STORE,
+    out: Output = OUTPUT,
+    groups: tuple[str, ...] = GROUPS,
+    topics: tuple[str, ...] = TOPICS,
+    top: int | None = option(
+        "--top", type=WholeNumber(min=1), metavar="N", help="Only the N furthest behind."
+    ),
+    max_lag: int | None = option(
+        "--max-lag",
+        type=WholeNumber(min=0),
+        metavar="N",
+        help="Exit with 1 if a group is more messages behind in a topic.",
+    ),
+    by: str = option(
+        "--by",
+        type=click.Choice(["queue", "group"]),
+        default="queue",
+        show_default=True,
+        help="A row for each queue, or one for each group and topic.",
+    ),
+) -> bool:
+    """Show how far consumer groups are behind in each queue: messages, bytes, time.
+
+    The row that is furthest behind comes first. The offsets come from the broker's offset file, which
+    misses what was consumed since the broker wrote it; --json prints the file's age. Exit code 1 if a
+    group lost messages, does not get some, has an offset behind them, or is more than --max-lag behind,
+    if the store lacks messages of any group, if the offsets are gone, and if --max-lag finds none.
+    """
+    return print_lag(at, out, groups, topics, top=top, max_lag=max_lag, by_group=by == "group")
+
+
+def print_lag(
+    at: StoreArgs,
+    out: Output,
+    groups: Sequence[str],
+    topics: Sequence[str],
+    queue_ids: Sequence[int] = (),
+    *,
+    top: int | None = None,
+    max_lag: int | None = None,
+    by_group: bool = False,
+) -> bool:
+    """Print the lag of groups in topics and queues, and what is wrong on stderr."""
+    from rmq_store.questions.lag_summary import lag_of
+    from rmq_store.tables import TABLES
+
+    with at.open() as opened, Progress("lag", unit="offsets") as progress:
+        found = lag_of(opened, groups, topics, queue_ids, progress=progress)
+        lacks_some = opened.opening.has_losses
+        is_asked = bool(groups) or max_lag is not None
+        unknown = list(_unknown_lag(opened, is_asked=is_asked))
+        if max_lag is not None and not unknown:
+            unknown += found.without_offset(groups, topics)
+        rows = TABLES["groups"].of_rows(opened.broker_name, found.furthest_behind()[:top])
+    if by_group:
+        texts = ("consumerGroup", "topic")
+        out.rows(found.by_group()[:top], _TOTALS, texts=texts, kept=(*texts, "lag"))
+    else:
+        out.table([rows], _ROW, kept=_KEPT)
+    note(found.summary())
+    problems = [*unknown, *found.problems(max_lag)]
+    for sentence in problems:
+        problem(sentence)
+    return bool(problems) or lacks_some
+
+
+def _unknown_lag(store: MessageStore, *, is_asked: bool) -> Iterator[str]:
+    """A sentence if there is no file of offsets, and there are groups or the lag `is_asked` for.
+
+    Else that is only said: a store that never had a consumer has no such file, nor one that no broker made.
+    """
+    from rmq_store.config.consumer_offsets import CONSUMER_FILES, has_consumer_offsets
+    from rmq_store.search.queue_selection import users_groups
+    from rmq_store.verify.config_against_store import taken_by_broker
+
+    if has_consumer_offsets(store.path):
+        return
+    absent = f"there is no {CONSUMER_FILES[0]}: how far groups have consumed is not known"
+    of_broker = store.view.topics.has_file or taken_by_broker(store) is not None
+    groups = users_groups(store) if of_broker else []
+    if not groups and not is_asked:
+        note(absent)
+        return
+    there = f" ({', '.join(groups[:_NAMED])}{', ...' if len(groups) > _NAMED else ''})"
+    yield f"{absent}{there if groups else ''}. Look for the file in a copy or a replica"
+
+
+@command
+def offsets(
+    at: StoreArgs = STORE,
+    group: str | None = GROUP,
+    topic: str | None = TOPIC,
+    queue_ids: tuple[int, ...] = QUEUES,
+    place: str | None = option(
+        "--reset-to", metavar="PLACE", help="earliest, latest or a queue offset."
+    ),
+    moment: Time | None = option(
+        "--reset-to-time",
+        type=time,
+        metavar="TIME",
+        help=f"The first message stored at TIME or later: {TIME_FORMS}.",
+    ),
+    new_group: bool = flag("--new-group", help="The group has no offsets yet (needs --topic)."),
+    really: bool = flag("--apply", help="Write the new offsets; without it they are only shown."),
+    out: Output = OUTPUT,
+) -> bool:
+    """Show offsets of consumer groups, or reset those of one group while the broker is down.
+
+    Without --apply a reset is only shown. --apply writes it into the broker's offset file and keeps
+    the old file as .bak. It fails while a broker holds the store's lock. Give --broker-conf if it
+    sets another folder for the log.
+    """
+    if place is None and moment is None:
+        if really:
+            raise click.UsageError("--apply needs --reset-to or --reset-to-time")
+        groups, topics = ([] if name is None else [name] for name in (group, topic))
+        return print_lag(at, out, groups, topics, queue_ids)
+    if group is None:
+        raise click.UsageError("--reset-to and --reset-to-time need --group")
+    if place is not None and moment is not None:
+        raise click.UsageError("give only one of --reset-to and --reset-to-time")
+    if new_group and topic is None:
+        raise click.UsageError("--new-group needs --topic: a new group has no topics yet")
+    from rmq_store.admin.reset_offsets import apply_reset, plan_reset
+    from rmq_store.text.json_keys import as_json_object
+
+    with at.open() as opened:
+        to: Any = int(place) if place is not None and place.isdigit() else place
+        changes = plan_reset(
+            opened,
+            group,
+            to=to,
+            timestamp=time_in(opened, moment),
+            topic=topic,
+            queue_ids=queue_ids or None,
+            new_group=new_group,
+        )
+        written = apply_reset(opened, changes) if really and changes else None
+    rows = [{**as_json_object(change), "written": written is not None} for change in changes]
+    out.rows(rows, ("topic", "queueId", "before", "after", "minOffset", "maxOffset"))
+    if not out.as_json:
+        todo = "--apply writes it" if changes else "there is nothing to reset"
+        note(f"written to {written}" if written else f"nothing was written; {todo}")
+    return not changes

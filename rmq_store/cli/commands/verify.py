@@ -1,0 +1,204 @@
+"""rmqstore verify, diff, report: what is wrong with a store."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq_store.cli.command import command
+from rmq_store.cli.engines import ENGINE_ARGS, EngineArgs, store_and_engine
+from rmq_store.cli.options import (
+    BROKER_CONF,
+    STORE,
+    STORE_PATH,
+    StoreArgs,
+    WholeNumber,
+    flag,
+    option,
+)
+from rmq_store.cli.output import OUTPUT, Output, note, print_json, problem, say
+from rmq_store.escaping import printable
+from rmq_store.files.durable_files import write_whole
+from rmq_store.questions.answer_by_shares import OnProgress
+from rmq_store.report.libraries import require_libraries
+from rmq_store.store import MessageStore
+from rmq_store.text.progress import Progress
+from rmq_store.text.sizes import counted
+from rmq_store.verify.findings import Severity
+
+if TYPE_CHECKING:
+    from rmq_store.verify.verify_store import VerifyReport
+
+_COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
+
+
+@command
+def verify(
+    at: StoreArgs = STORE,
+    on: EngineArgs = ENGINE_ARGS,
+    workers: int | None = option(
+        "--workers",
+        type=WholeNumber(min=1),
+        metavar="N",
+        help="Processes that work on files of the log, with --engine local (default: the cores of this "
+        "host).",
+    ),
+    bodies: bool = flag("--bodies", help="Open all compressed bodies, not only their first bytes."),
+    verbose: bool = flag("--verbose", "-v", help="Print every finding, and what to do about it."),
+    out: Output = OUTPUT,
+) -> bool:
+    """Check that log, queues, index, checkpoint and configuration agree. Changes nothing.
+
+    First says what is lost, whether a broker starts on the store, and what helps most; then one line
+    for each kind of finding, the worst first. Exit code 0: no problem, at most notes. 1: warnings or
+    errors. 2: the store cannot be checked.
+    --json prints one line per finding, then a summary line.
+    """
+    report = print_findings(at, on, out, workers=workers, bodies=bodies, verbose=verbose)
+    return not report.nothing_wrong
+
+
+def print_findings(
+    at: StoreArgs,
+    on: EngineArgs,
+    out: Output,
+    *,
+    workers: int | None = None,
+    bodies: bool = False,
+    verbose: bool = False,
+) -> VerifyReport:
+    """Check a store and print what was found. Raises StoreError if it cannot be checked."""
+    from rmq_store.markers.lock_file import lock_state
+    from rmq_store.questions.answer_by_shares import ask, processes_for
+    from rmq_store.questions.verify import VerifyQuestion
+    from rmq_store.text.json_keys import as_json_object
+    from rmq_store.verify.verify_store import count_of_problems, severities
+
+    opening = store_and_engine("verify", at, on)
+    with opening as (store, source, engine), Progress("verify") as progress:
+        engine = engine or processes_for(store, workers)
+        report = ask(VerifyQuestion(bodies), source, engine, progress=progress)
+        lock = lock_state(store.path)
+    if out.as_json:
+        for finding in report.findings:
+            print_json(as_json_object(finding))
+        fields = {name: value for name, value in report.to_dict().items() if name != "findings"}
+        counts = severities(report.findings)
+        health = {"index": report.index, "severities": counts, "lock_held": lock.held}
+        verdict = as_json_object(report.verdict.to_dict())
+        summary = {**fields, **health, "verdict": verdict, "lock_pid": lock.pid}
+        print_json(as_json_object(summary))
+    else:
+        for word, text in report.verdict.lines():
+            say(f"{word:<8} {text}")
+        say(
+            f"{count_of_problems(report)}: {counted(report.records, 'record')}, "
+            f"{counted(report.queues, 'queue')}, {counted(len(report.index), 'index file')}"
+        )
+        every = ((finding, 1) for finding in report.findings)
+        for finding, places in every if verbose else report.findings.kinds():
+            severity = finding.severity.value
+            where = "" if finding.start is None else f" {finding.start}..{finding.stop}"
+            times = f" ({places} places)" if places > 1 else ""
+            what = f"{finding.code}{times}: {finding.path}{where}: {finding.meaning}"
+            click.echo(click.style(f"{severity:<8}", fg=_COLOURS[severity]) + printable(what))
+            if verbose:
+                say(f"        {finding.advice}")
+        if lock.held is not False:
+            say(f"lock {lock}")
+    return report
+
+
+_SHOWN = ("what", "name", "first", "count", "meaning")
+
+
+@command
+def diff(
+    store: str = STORE_PATH,
+    other: str = STORE_PATH,
+    broker_conf: str | None = BROKER_CONF,
+    other_conf: str | None = option(
+        "--other-conf",
+        type=click.Path(),
+        metavar="FILE",
+        help="The configuration file of OTHER's broker.",
+    ),
+    out: Output = OUTPUT,
+) -> bool:
+    """Show what two stores of one broker group do not have in common, such as master and slave.
+
+    The logs are compared byte by byte up to the first record that differs, then the queues entry by
+    entry, consumer offsets and the configuration. Exit code 1 if they differ.
+    """
+    from rmq_store.tables.diff import DIFF, compared_bytes, differences
+
+    with (
+        StoreArgs(store, broker_conf).open() as first,
+        StoreArgs(other, other_conf).open() as second,
+    ):
+        with Progress("diff", compared_bytes(first, second)) as progress:
+            rows = list(differences(first, second, progress))
+        start, end = first.log_range()
+        queues = counted(len(first.queues()), "queue")
+        found = DIFF.of_rows(first.broker_name, rows)
+    if rows:
+        out.table([found], _SHOWN, kept=("what", "name", "first", "meaning"))
+        note(f"{counted(len(rows), 'difference')}; first: {store}, second: {other}")
+    else:
+        tell = note if out.as_json else say
+        tell(f"no difference: log {start} to {end}, {queues}, offsets and configuration")
+    return bool(rows)
+
+
+@command
+def report(
+    at: StoreArgs = STORE,
+    output: Path = option(
+        "-o",
+        "--to",
+        type=click.Path(path_type=Path),
+        required=True,
+        help="The HTML file to write. An earlier report is replaced.",
+    ),
+    overwrite: bool = flag("--overwrite", help="Replace a file that is not a report, too."),
+    verify: bool = flag("--verify", help="Check the whole log, also where that takes long."),
+    everything: bool = flag("--all", help="Read everything, however large the store is."),
+) -> bool:
+    """Write a report of the store into one HTML file: findings, tables and plots.
+
+    What would take long in a large store is sampled or left out, and the report says
+    so. Changes nothing in the store. Needs pip install 'rmqstore[report]'.
+    """
+    require_libraries()
+    from rmq_store.report.page import check_target, html_of
+    from rmq_store.report.store_report import store_report
+
+    check_target(output, at.store, overwrite=overwrite, broker_conf=at.broker_conf)
+    with ExitStack() as stack:
+
+        def on_open(opened: MessageStore) -> OnProgress | None:
+            length = opened.log.chain.stop - opened.log.chain.start
+            return stack.enter_context(Progress("verify", length))
+
+        found = store_report(
+            at.store,
+            broker_conf=at.broker_conf,
+            broker_name=at.broker_name,
+            verify=verify,
+            everything=everything,
+            on_open=on_open,
+        )
+    write_whole(output, html_of(found))
+    counts = ", ".join(found.counted(one) for one in reversed(Severity))
+    for word, line in found.verdict:
+        say(f"{word:<8} {line}")
+    unchecked = (
+        "" if found.verdict else "; not verified: rmqstore report --verify, or rmqstore verify"
+    )
+    say(f"{output}: {counts}{unchecked}")
+    if found.failed:
+        problem(f"sections that could not be made: {', '.join(found.failed)}")
+    return found.has_problem

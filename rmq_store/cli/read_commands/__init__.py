@@ -1,1 +1,0 @@
-"""Commands that only read: info, tables, usage, cat, find, tail, trace, verify."""

@@ -1,2 +1,0 @@
-"""Commands that write: rebuild and salvage create a store; recover, retention and offsets change
-it."""
