@@ -27,8 +27,7 @@ from rmq_store.files.journal import JournalError, refuse_uri
 from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.snapshot.ranges import LogSlice
-from rmq_store.text.binary_values import UTF8
-from rmq_store.text.bodies import TEXT
+from rmq_store.text.bodies import TEXT, UTF8
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.exporting.export_files import TEXT_FORMATS, ExportRead, FolderTarget
 from rmqstore_jobs.exporting.manifest import (

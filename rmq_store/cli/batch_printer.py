@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 from rmq_store.cli.messages import TEXT_COLUMNS, MessageForm
 from rmq_store.cli.output import echo, make_room, note, write
 from rmq_store.escaping import printable
-from rmq_store.text.binary_values import UTF8
-from rmq_store.text.bodies import bodies_as, marked, shown
+from rmq_store.text.bodies import UTF8, bodies_as, marked, shown
 from rmq_store.text.lines import (
     BODY,
     json_lines,

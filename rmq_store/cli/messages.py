@@ -11,8 +11,7 @@ import click
 from rmq_store.cli.options import JSON, bundle, flag, option
 from rmq_store.cli.output import problem
 from rmq_store.errors import CorruptQueueError, InvalidArgumentError, StoreError
-from rmq_store.text.hidden_messages import HiddenMessages
-from rmq_store.text.sizes import size
+from rmq_store.text.sizes import HiddenMessages, size
 
 if TYPE_CHECKING:
     from rmq_store.store import MessageStore
@@ -36,7 +35,7 @@ BODY = option(
 
 
 def _charset(name: str) -> str:
-    from rmq_store.text.binary_values import charset_named
+    from rmq_store.text.bodies import charset_named
 
     try:
         return charset_named(name)

@@ -16,7 +16,7 @@ from rmq_store.errors import InvalidArgumentError, ListedAt, StoreError, nearest
 from rmq_store.escaping import LOG, warn_once
 from rmq_store.format.byte_layout import TAG_SEPARATOR
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
-from rmq_store.text.hidden_messages import HiddenMessages
+from rmq_store.text.sizes import HiddenMessages
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

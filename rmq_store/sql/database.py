@@ -24,7 +24,7 @@ from rmq_store.sql.libraries import SqlError, require_duckdb
 from rmq_store.store import MessageStore
 from rmq_store.tables import TABLES_OF_A_STORE
 from rmq_store.tables.table import TableDataset
-from rmq_store.text.binary_values import decoded
+from rmq_store.text.bodies import decoded
 
 MESSAGES, RAW_MESSAGES = "messages", "rawMessages"
 _RAW_COLUMNS = [column.name for column in COLUMNS if column.name != "corruptRecord"]

@@ -1,20 +1,153 @@
-"""Convert bodies to text: as UTF-8, JSON on one line, base64 or hex."""
+"""Convert bodies and other binary values to text: of a charset, JSON on one line, base64 or hex."""
 
 from __future__ import annotations
 
+import binascii
+import codecs
 import json
 import re
+from encodings.aliases import aliases
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.text.binary_values import UTF8, as_base64, as_hex, as_text
+from rmq_store.arrow.string_slices import buffers
+from rmq_store.errors import InvalidArgumentError, nearest
+from rmq_store.escaping import is_utf8
 
 TEXT, JSON, BASE64, HEX, NONE = FORMS = ("text", "json", "base64", "hex", "none")
 MOST_JSON_BYTES = 64 << 10
 """The largest body, in bytes, that `shown` looks at as JSON. JSON is parsed one body at a time."""
 _MARK = "base64:"
 _BLANKS = re.compile(r'("(?:[^"\\]|\\.)*")|[ \t\r\n]+')
+# Well-formed byte sequences (table 3-7 of the Unicode Standard). Arrow matches bytes one by one.
+_TAIL = r"[\x80-\xbf]"
+_UTF8 = (
+    r"\A(?:[\x00-\x7f]"
+    rf"|[\xc2-\xdf]{_TAIL}"
+    rf"|\xe0[\xa0-\xbf]{_TAIL}|[\xe1-\xec\xee\xef]{_TAIL}{{2}}|\xed[\x80-\x9f]{_TAIL}"
+    rf"|\xf0[\x90-\xbf]{_TAIL}{{2}}|[\xf1-\xf3]{_TAIL}{{3}}|\xf4[\x80-\x8f]{_TAIL}{{2}}"
+    r")*\z"
+)
+UTF8 = "utf-8"
+_PADDING = pa.array([b"", b"\0", b"\0\0"], pa.binary())
+_EMPTY = pa.scalar(b"", pa.binary())
+_FILL = ord("=")
+_COMMON = ("ascii", "big5", "euc_", "gb", "iso8859", "shift_jis", "utf")  # charsets
+_LARGEST = (1 << 31) - 1  # offsets of Arrow strings have 32 bits
+
+
+def charset_named(name: str) -> str:
+    """The name of a charset as Python has it, for one that Java or Python knows: GBK, utf-8, Shift_JIS.
+
+    Raises InvalidArgumentError for another one.
+    """
+    try:
+        found = codecs.lookup(name)
+        "".encode(found.name)  # a codec that makes bytes of bytes, such as hex, is refused here
+    except (LookupError, ValueError):
+        raise InvalidArgumentError(
+            reason=f"there is no charset {name!r}",
+            advice=nearest(
+                name, {*aliases, *aliases.values()}, last=lambda one: not one.startswith(_COMMON)
+            ),
+        ) from None
+    return found.name
+
+
+def decoded(column: pa.Array, charset: str) -> pa.Array:
+    """Binary values as text of a charset, by any of its names; null where the bytes are not of it.
+
+    Raises InvalidArgumentError for an unknown charset.
+    """
+    name = charset_named(charset)
+    if name == UTF8:
+        return as_text(column)[0]
+    return pa.array([_decoded(raw, name) for raw in column.to_pylist()], pa.string())
+
+
+def _decoded(raw: bytes | None, charset: str) -> str | None:
+    try:
+        text = None if raw is None else raw.decode(charset)
+    except UnicodeError:
+        return None
+    return text if text is None or is_utf8(text) else None
+
+
+def as_text(column: pa.Array, charset: str = UTF8) -> tuple[pa.Array, pa.Array | None]:
+    """Binary values as text of a charset, and as base64. A value that is not of it is null in the first
+    array; any other is null in the second array, which is None if all are text.
+
+    `charset`: as `charset_named` has it.
+    """
+    if charset != UTF8:
+        text = decoded(column, charset)
+        other = pc.and_(text.is_null(), column.is_valid())
+        if not pc.any(other).as_py():
+            return text, None
+        return text, as_base64(pc.if_else(other, column, pa.scalar(None, pa.binary())))
+    try:
+        return column.cast(pa.string()), None
+    except pa.ArrowInvalid:
+        is_text = pc.match_substring_regex(column, _UTF8)
+        none = pa.scalar(None, pa.binary())
+        text = pc.if_else(is_text, column, none).cast(pa.string())
+        return text, as_base64(pc.if_else(is_text, none, column))
+
+
+def as_base64(column: pa.Array) -> pa.Array:
+    """Binary values as base64 (RFC 4648, section 4). Null stays null.
+
+    All values are encoded at once: each is padded to a multiple of three bytes with zeros, whose
+    last characters then become the padding of base64. Raises InvalidArgumentError if the base64 of
+    the column is 2 GiB or more.
+    """
+    values = column.fill_null(b"")  # a null may have bytes
+    ends, _ = buffers(values)
+    total = (int(ends[-1]) - int(ends[0]) + 2 * len(values)) * 4 // 3
+    _check_size("base64", total)
+    missing = -(ends[1:] - ends[:-1]) % 3
+    padding = _PADDING.take(pa.array(missing))
+    padded = pc.binary_join_element_wise(values, padding, _EMPTY)
+    starts, raw = buffers(padded)
+    used = raw[int(starts[0]) : int(starts[-1])].data
+    encoded = bytearray(binascii.b2a_base64(used, newline=False))
+    characters = np.frombuffer(encoded, dtype=np.uint8)
+    offsets = (starts - starts[0]) // 3 * 4
+    characters[offsets[1:][missing >= 1] - 1] = _FILL
+    characters[offsets[1:][missing == 2] - 2] = _FILL
+    bits = None if not column.null_count else pc.is_valid(column).buffers()[1]
+    data = [bits, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(encoded)]
+    return pa.Array.from_buffers(pa.string(), len(column), data)
+
+
+def as_hex(column: pa.Array) -> pa.Array:
+    """Binary values as hex, two digits a byte, all at once. Null stays null.
+
+    Raises InvalidArgumentError if the hex of the column is 2 GiB or more.
+    """
+    values = column.fill_null(b"")  # a null may have bytes
+    ends, raw = buffers(values)
+    used = raw[int(ends[0]) : int(ends[-1])]
+    _check_size("hex", 2 * len(used))
+    digits = pa.py_buffer(used.tobytes().hex().encode())
+    offsets = ((ends - ends[0]) * 2).astype(np.int32)
+    bits = None if not column.null_count else pc.is_valid(column).buffers()[1]
+    return pa.Array.from_buffers(pa.string(), len(column), [bits, pa.py_buffer(offsets), digits])
+
+
+def _check_size(form: str, size: int) -> None:
+    if size > _LARGEST:
+        raise InvalidArgumentError(
+            reason=f"a body is too large for {form}",
+            expected=f"less than {_LARGEST:,} bytes of {form}",
+            actual=f"{size:,}",
+            advice="Lower maxBodyBytes, or leave the columns of bodies out",
+        )
+
+
+# --- for a person ----------------------------------------------------------------------------------
 
 
 def bodies_as(form: str, column: pa.Array, charset: str = UTF8) -> pa.Array:

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 from rmq_store.arrow.column_definitions import PROPERTIES, TIMESTAMP
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.escaping import CONTROLS, json_text, printable
-from rmq_store.text.binary_values import UTF8, as_base64, as_text
-from rmq_store.text.bodies import marked
+from rmq_store.text.bodies import UTF8, as_base64, as_text, marked
 from rmq_store.text.times import LATEST_MS, in_utc
 
 _EMPTY = pa.scalar("", pa.string())

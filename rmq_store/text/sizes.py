@@ -1,6 +1,8 @@
-"""Counts as text: bytes, and how many there are of a thing."""
+"""Counts as text: bytes, how many there are of a thing, and how many messages errors hide."""
 
 from __future__ import annotations
+
+from rmq_store.errors import StoreError
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -19,3 +21,23 @@ def counted(count: int, noun: str) -> str:
     if count == 1:
         return f"1 {noun}"
     return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
+
+
+class HiddenMessages:
+    """Counts what some errors hide. As a text: `at least 3 messages`, or `2 places` if no number is known."""
+
+    def __init__(self) -> None:
+        self.errors = 0
+        self._messages, self._more = 0, False  # that are known to be hidden; whether others may be
+
+    def add(self, error: StoreError) -> None:
+        """Count those of one more error."""
+        messages = 0 if error.entry is None else error.entry.messages
+        self.errors += 1
+        self._messages += messages
+        self._more |= messages != 1
+
+    def __str__(self) -> str:
+        if not self._messages:
+            return counted(self.errors, "place")
+        return "at least " * self._more + counted(self._messages, "message")

@@ -24,8 +24,7 @@ from rmq_store.files.durable_files import sync_file
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.questions.answer_by_shares import OnProgress, ask
 from rmq_store.reading.slice_reader import ranges_of_slices
-from rmq_store.text.binary_values import UTF8, as_text
-from rmq_store.text.bodies import marked
+from rmq_store.text.bodies import UTF8, as_text, marked
 from rmq_store.text.lines import BASE64_SUFFIX, BODY, json_lines, text_columns
 from rmqstore_jobs.exporting.manifest import (
     CSV,

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.text import binary_values
-from rmq_store.text.binary_values import as_base64, as_text
+from rmq_store.text import bodies
+from rmq_store.text.bodies import as_base64, as_text
 
 _MALFORMED = (
     *(b"\xff", b"\xff\n", b"\xc0\x80", b"\xe0\x80\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80"),
@@ -64,7 +64,7 @@ def test_few_values(few: list[bytes | None]) -> None:
 
 
 def test_more_than_a_column_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binary_values, "_LARGEST", 100)
+    monkeypatch.setattr(bodies, "_LARGEST", 100)
     assert as_base64(pa.array([b"x" * 70])).to_pylist() == [encoded(b"x" * 70)]
     with pytest.raises(InvalidArgumentError, match="maxBodyBytes"):
         as_base64(pa.array([b"x" * 80]))

@@ -15,8 +15,7 @@ from rmq_store import MessageStore
 from rmq_store.cli.batch_printer import BatchPrinter
 from rmq_store.cli.messages import MessageForm
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.text.binary_values import as_text, charset_named
-from rmq_store.text.bodies import bodies_as
+from rmq_store.text.bodies import as_text, bodies_as, charset_named
 from rmqstore_jobs.export import ExportSpec
 from rmqstore_jobs.export import run as export
 from tests.support.running.commands import call, objects, run
