@@ -41,11 +41,10 @@ from rmqstore_jobs.exporting.manifest import (
     without,
 )
 from rmqstore_jobs.running.failures import is_damage, mended, reason_of
-from rmqstore_jobs.running.job_command import RANGES, SELECTION, Job, NearestChoice, size, spec_from
+from rmqstore_jobs.running.job_command import RANGES, SELECTION, Job, size, spec_from
 from rmqstore_jobs.running.provenance import provenance_of
-from rmqstore_jobs.running.queue_options import QUEUE_OPTIONS, with_queues
 from rmqstore_jobs.running.result_tables import Answer
-from rmqstore_jobs.running.source_options import source_options
+from rmqstore_jobs.running.source_options import QUEUE_OPTIONS, source_options, with_queues
 from rmqstore_jobs.running.store_selection import pieces_in, plan_of
 from spark_source.options.definitions import DROPMALFORMED, PERMISSIVE
 from spark_source.options.parse import HidesSecrets, without_secrets
@@ -456,7 +455,7 @@ _OPTIONS = {
     ),
     "format": option(
         "--format",
-        type=NearestChoice(FORMATS),
+        type=click.Choice(FORMATS),
         default=PARQUET,
         show_default=True,
         help="A folder of Parquet, CSV or JSON lines files, or a Delta table.",

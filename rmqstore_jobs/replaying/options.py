@@ -24,7 +24,7 @@ from rmq_store.cli.options import (
 )
 from rmqstore_jobs.replaying.replay_spec import DEFAULT_PATIENCE, ReplaySpec, check
 from rmqstore_jobs.running.job_command import OF_THE_RUN, size
-from rmqstore_jobs.running.queue_options import (
+from rmqstore_jobs.running.source_options import (
     QUEUE_OPTIONS,
     is_queue_id,
     offsets_of,

@@ -26,7 +26,7 @@ from rmq_store.text.times import (
     fixed_time,
     parse_time,
 )
-from rmqstore_jobs.running.queue_options import refuse_reversed_offsets, refuse_topics_beside
+from rmqstore_jobs.running.source_options import refuse_reversed_offsets, refuse_topics_beside
 
 DEFAULT_PATIENCE = 120.0
 QueueMap = Mapping[tuple[str | None, int], int]

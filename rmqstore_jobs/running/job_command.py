@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,15 +27,19 @@ from rmq_store.cli.options import (
     rare_flag,
     rare_option,
 )
-from rmq_store.errors import AccessError, nearest, spoken_as
+from rmq_store.errors import AccessError, DataLossError, spoken_as
 from rmq_store.escaping import LOG, json_text
 from rmq_store.heap_settings import keep_freed_memory
+from rmq_store.questions.answer_by_shares import ask, processes_for
+from rmq_store.questions.verify import VerifyQuestion
+from rmq_store.text.progress import Progress
+from rmq_store.verify.verdict import Verdict
 from rmqstore_jobs.running.failures import AlreadyDoneError, is_damage, spark_errors_said
 from rmqstore_jobs.running.result_tables import JobResult
 from rmqstore_jobs.running.source_options import advice_in_shell_words
-from rmqstore_jobs.running.spark_engine import AUTO, runs_on_spark
-from rmqstore_jobs.running.verify_first import verdict_first, with_verdict
-from spark_source.options.definitions import OPTIONS
+from rmqstore_jobs.running.spark_engine import AUTO, SparkEngine, runs_on_spark
+from rmqstore_jobs.running.store_selection import pinned_store
+from spark_source.options.definitions import FAILFAST, OPTIONS
 from spark_source.options.parse import hide_secrets
 from spark_source.options.value_parsers import parse_size
 
@@ -64,11 +69,6 @@ RANGES = (  # those that select queue ranges
     "failOnDataLoss",
 )
 
-if TYPE_CHECKING:
-    _Choice = click.Choice[str]
-else:
-    _Choice = click.Choice  # generic from click 8.2 on
-
 _OPTIONS = {
     "store": STORE_PATH,
     "as_json": JSON.but(help="Print the report as one JSON object, and the tables on stderr."),
@@ -83,6 +83,7 @@ _OPTIONS = {
 }
 OF_THE_RUN = ("as_json", "report", "engine", "master", "verify")
 """Options of every job that its spec does not have."""
+_OF_STORE = {"brokerName": "broker_name", "brokerConf": "broker_conf"}
 _ENGINE_OPTIONS = {
     "master": MASTER.but(RareOption, help="Spark's master (default: spark-submit's, else local)."),
     "engine": ENGINE.but(
@@ -95,18 +96,6 @@ _ENGINE_OPTIONS = {
 }
 
 _Spec = TypeVar("_Spec")
-
-
-class NearestChoice(_Choice):
-    """A choice that names the nearest word for an unknown one."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The word. Raises click's error."""
-        if value not in self.choices:
-            self.fail(f"{value!r} is unknown. {nearest(str(value), self.choices)}", param, ctx)
-        return super().convert(value, param, ctx)
-
-
 Given = Mapping[str, Any]
 Run = Callable[["SparkSession | None", Any, Callable[[], bool]], JobResult]
 Look = Callable[[Any], object]
@@ -175,7 +164,10 @@ class Job(Command):
         try:
             answer = self._answer(given)
         except AlreadyDoneError as done:
-            _say_that_it_is_done(done, self._name, given["as_json"])
+            # With nothing to do: that is what a program asked for that runs the job again.
+            click.echo(f"{self._name}: {done}", err=True)
+            if given["as_json"]:
+                print(json_text({"job": self._name, "ok": True, "alreadyDone": True}))
             return EXIT_OK
         if answer.stopped_by is not None:
             return EXIT_REFUSED if is_damage(answer.stopped_by) else EXIT_STOPPED
@@ -206,6 +198,36 @@ class Job(Command):
         return (self._prepare(builder, spec) if self._prepare else builder).getOrCreate()
 
 
+def verdict_first(spark: SparkSession | None, given: Mapping[str, Any]) -> Verdict:
+    """The verdict on the store of a job, by its options.
+
+    Raises DataLossError for a damaged one, unless the job leaves damage out.
+    """
+    options = {name: given.get(name) or given.get(other) for name, other in _OF_STORE.items()}
+    options["storageOptions"] = given.get("storageOptions")
+    pinned = pinned_store(given["store"], {k: v for k, v in options.items() if v is not None})
+    with pinned.open() as store, Progress("verify") as progress:
+        engine = processes_for(store) if spark is None else SparkEngine(spark)
+        verdict = ask(VerifyQuestion(), pinned, engine, progress=progress).verdict
+    if verdict.lacks_messages and (given.get("mode") or FAILFAST).upper() == FAILFAST:
+        helps = "" if verdict.help is None else f": {verdict.help.command}"
+        raise DataLossError(
+            given["store"],
+            reason=f"--verify: the store is {verdict.sentence()}",
+            advice=f"rmqstore verify says more{helps}. Without --verify the job reads what it can",
+        )
+    return verdict
+
+
+def with_verdict(result: JobResult, verdict: Verdict) -> JobResult:
+    """The result of a job whose store was verified; losses are a problem of it."""
+    sentence = verdict.sentence()
+    changes: dict[str, Any] = {"source": replace(result.source, verified=sentence)}
+    if verdict.lacks_messages:
+        changes |= {"problems": (*result.problems, f"the store is {sentence}"), "ok": False}
+    return replace(result, **changes)  # type: ignore[type-var]
+
+
 def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) -> _Spec:
     """The spec of a job: one field for each of its own options, and `options` for those of the
     source that were given."""
@@ -225,13 +247,6 @@ def print_result(answer: JobResult, as_json: bool, report: str | None, warnings:
         sys.stdout.flush()
     if report is not None:
         answer.save(report)
-
-
-def _say_that_it_is_done(done: AlreadyDoneError, name: str, as_json: bool) -> None:
-    """The end of a job with nothing to do: that is what a program asked for that runs it again."""
-    click.echo(f"{name}: {done}", err=True)
-    if as_json:
-        print(json_text({"job": name, "ok": True, "alreadyDone": True}))
 
 
 def _check_report(report: str | None) -> None:
