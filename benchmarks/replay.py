@@ -99,7 +99,7 @@ def main() -> None:
     keep_freed_memory()
     spark = None
     if given.spark:
-        from rmqstore_jobs.running.spark_session import builder_for
+        from rmqstore_jobs.running.spark_engine import builder_for
 
         spark = builder_for("benchmark", "local[2]").getOrCreate()
     for kind, messages in (("one layout", one_layout), ("mixed", mixed)):

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from rmq_store import MessageStore
 from rmq_store.heap_settings import keep_freed_memory
-from rmqstore_jobs.running.spark_session import builder_for
+from rmqstore_jobs.running.spark_engine import builder_for
 from spark_source.writing.commit import StoreWrite, commit
 from spark_source.writing.rows_to_append import to_append
 from spark_source.writing.target.staging import Part, folder_beside

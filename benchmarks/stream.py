@@ -32,7 +32,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from benchmarks.cpu_time import cpu_time
 from benchmarks.sink import messages
 from rmq_store import MessageStore
-from rmqstore_jobs.running.spark_session import builder_for
+from rmqstore_jobs.running.spark_engine import builder_for
 from spark_source.source import RmqStoreSource
 from spark_source.streaming.stream_reader import RmqStoreStreamReader
 

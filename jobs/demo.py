@@ -22,7 +22,7 @@ from rmq_store.escaping import printable
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.running.spark_session import builder_for
+from rmqstore_jobs.running.spark_engine import builder_for
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PYTHON = os.path.relpath(sys.prefix, CHECKOUT) + "/bin/python"  # as one types it in the checkout

@@ -9,7 +9,7 @@ from rmq_store.cli.engines import EngineArgs
 from rmq_store.cli.options import StoreArgs
 from rmq_store.questions.answer_by_shares import Engine, StoreSource
 from rmqstore_jobs.running.failures import spark_errors_said
-from rmqstore_jobs.running.spark_engine import SPARK, SparkEngine, runs_on_spark
+from rmqstore_jobs.running.spark_engine import SPARK, SparkEngine, builder_for, runs_on_spark
 from rmqstore_jobs.running.store_selection import pinned_store
 
 
@@ -25,8 +25,6 @@ def spark(command: str, at: StoreArgs, on: EngineArgs) -> tuple[StoreSource, Eng
     named = {"brokerName": at.broker_name, "brokerConf": at.broker_conf}
     options = {name: value for name, value in named.items() if value is not None}
     pinned = pinned_store(at.store, options)  # first, because a session takes some ten seconds
-    from rmqstore_jobs.running.spark_session import builder_for
-
     with spark_errors_said("Spark does not start: "):
         session = builder_for(command, on.master).getOrCreate()
     return pinned, _Reporting(session)

@@ -37,11 +37,6 @@ def mended(reason: str) -> str:
     return _REBUILT if _OF_QUEUES.search(reason) else _SALVAGED
 
 
-def is_from_spark(error: Exception) -> bool:
-    """Whether Spark raised the error, perhaps around one of ours."""
-    return type(error).__module__.split(".")[0] in ("pyspark", "py4j")
-
-
 def reason_of(error: Exception) -> str:
     """Our own error text if Spark's traceback contains one, else the first lines."""
     if type(error).__name__ in ("Py4JError", "Py4JNetworkError"):
@@ -60,7 +55,7 @@ def spark_errors_said(what: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not is_from_spark(error):
+        if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
             raise
         raise EngineFailedError(what + reason_of(error)) from None
 

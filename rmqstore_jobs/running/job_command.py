@@ -37,7 +37,7 @@ from rmq_store.verify.verdict import Verdict
 from rmqstore_jobs.running.failures import AlreadyDoneError, is_damage, spark_errors_said
 from rmqstore_jobs.running.result_tables import JobResult
 from rmqstore_jobs.running.source_options import advice_in_shell_words
-from rmqstore_jobs.running.spark_engine import AUTO, SparkEngine, runs_on_spark
+from rmqstore_jobs.running.spark_engine import AUTO, SparkEngine, builder_for, runs_on_spark
 from rmqstore_jobs.running.store_selection import pinned_store
 from spark_source.options.definitions import FAILFAST, OPTIONS
 from spark_source.options.parse import hide_secrets
@@ -192,8 +192,6 @@ class Job(Command):
         return answer
 
     def _session(self, given: Given, spec: Any) -> SparkSession:
-        from rmqstore_jobs.running.spark_session import builder_for
-
         builder = builder_for(self._name, given["master"])
         return (self._prepare(builder, spec) if self._prepare else builder).getOrCreate()
 

@@ -1,15 +1,17 @@
-"""The engine that answers a question on Spark, where executors work on shares of a store; and when a
-job takes it."""
+"""Spark as an engine: when a job takes it, its session, and the shares of a store that executors work on."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+import rmqstore_jobs
 from rmq_store.errors import StoreError
 from rmq_store.questions.answer_by_shares import (
     Answer,
@@ -67,8 +69,6 @@ class SparkEngine:
         progress: OnProgress,
     ) -> Iterator[Part]:
         """The part of each share, in order. Raises the errors of the work, wrapped by Spark."""
-        from rmqstore_jobs.running.spark_session import ship_jobs
-
         ship_jobs()
         for first in range(0, len(shares), self._together):
             sent = shares[first : first + self._together]
@@ -86,6 +86,42 @@ def _task(source: StoreSource, question: Question[Share, Part, Answer]) -> Calla
             return question.work(store, share, ignore)
 
     return work
+
+
+# --- the session ---------------------------------------------------------------------------------
+
+
+def builder_for(name: str, master: str | None) -> SparkSession.Builder:
+    """A builder for a Spark session with this Python; local if no master is given."""
+    from pyspark.sql import SparkSession
+
+    # By default Spark takes the first python3 on PATH, which may not have our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    ship_jobs()
+    builder = SparkSession.builder.appName(f"rmqstore {name}")
+    if master is not None:
+        builder = builder.master(master)
+    elif not submitted():
+        builder = builder.master("local[*]")
+    if not submitted():
+        logging = (Path(__file__).parents[1] / "log4j2.properties").resolve().as_uri()
+        # Not extraJavaOptions, because users set them. These options come before them.
+        builder = builder.config(
+            "spark.driver.defaultJavaOptions", f"-Dlog4j2.configurationFile={logging}"
+        )
+    quiet: dict[str, bool | float | int | str | None] = {
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }
+    return builder.config(map=quiet)
+
+
+def ship_jobs() -> None:
+    """Make Spark send the functions of this package by value: executors may have another version
+    of it, or none."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(rmqstore_jobs)  # type: ignore[no-untyped-call]
 
 
 # --- the choice ------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from rmqstore_jobs.replay_targets.retrying_sender import BrokerAccess
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running import provenance
 from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_REFUSED, Job
-from rmqstore_jobs.running.spark_session import ship_jobs
+from rmqstore_jobs.running.spark_engine import ship_jobs
 from tests.conftest import GoldenStore, unpack
 from tests.support.checkout import CHECKOUT
 from tests.support.running.commands import call, sent_to
@@ -170,7 +170,7 @@ def test_a_job_looks_at_its_arguments_before_spark_starts(
     def started(*_: object) -> None:
         raise AssertionError("a Spark session was asked for")
 
-    monkeypatch.setattr("rmqstore_jobs.running.spark_session.builder_for", started)
+    monkeypatch.setattr("rmqstore_jobs.running.job_command.builder_for", started)
     store, out = golden("clean-5.5.0").path, str(tmp_path / "out")
     main: Job = import_module(f"rmqstore_jobs.{words[0]}").main
     given = [word.replace("STORE", store).replace("OUT", out) for word in words[1:]]
@@ -194,7 +194,7 @@ def test_a_command_looks_at_its_arguments_before_spark_starts(
     def started(*_: object) -> None:
         raise AssertionError("a Spark session was asked for")
 
-    monkeypatch.setattr("rmqstore_jobs.running.spark_session.builder_for", started)
+    monkeypatch.setattr("rmqstore_jobs.running.engine_of_commands.builder_for", started)
     store = golden("clean-5.5.0").path
     done = call(*(word.replace("STORE", store) for word in words), "--engine", "spark")
     assert (done.returncode, said in done.stderr) == (EXIT_REFUSED, True), done.both

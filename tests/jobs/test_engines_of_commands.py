@@ -61,7 +61,7 @@ def test_auto_goes_by_bytes_and_says_what_it_took(
         raise click.UsageError("Spark would start now")
 
     store = golden("clean-5.5.0").path
-    monkeypatch.setattr("rmqstore_jobs.running.spark_session.builder_for", session)
+    monkeypatch.setattr("rmqstore_jobs.running.engine_of_commands.builder_for", session)
     small = call("verify", store, "--engine", "auto")
     assert small.returncode == 0
     assert "verify: running in this process; use --engine spark for a cluster" in small.stderr
@@ -102,7 +102,9 @@ def test_spark_that_does_not_start_is_an_error_of_the_command(
         def getOrCreate(self) -> None:
             raise PySparkRuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited")
 
-    monkeypatch.setattr("rmqstore_jobs.running.spark_session.builder_for", lambda *given: Builder())
+    monkeypatch.setattr(
+        "rmqstore_jobs.running.engine_of_commands.builder_for", lambda *given: Builder()
+    )
     done = call("verify", golden("clean-5.5.0").path, "--engine", "spark")
     assert done.returncode == 2
     assert "Spark does not start: [JAVA_GATEWAY_EXITED]" in done.stderr

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrameWriter, SparkSession
 from rmq_store import StoreError
 from rmqstore_jobs import export
 from rmqstore_jobs.exporting.delta import DeltaTarget, with_delta
-from rmqstore_jobs.running.spark_session import builder_for
+from rmqstore_jobs.running.spark_engine import builder_for
 
 
 def answer(spark: SparkSession, question: dict[str, Any]) -> dict[str, Any]:
