@@ -140,7 +140,8 @@ def _column(field: pa.Field, cells: Sequence[str]) -> Column:
     from rmq_store.cli.table_layout import Column, Kind
 
     name = printable(field.name)
-    if _is_wide(field):
+    is_wide = pa.types.is_binary(field.type) or pa.types.is_map(field.type)
+    if is_wide or field.name == "corruptRecord":
         return Column(name, Kind.BODY, cells)
     if pa.types.is_integer(field.type):
         least = _LEAST_NUMBER if field.type == pa.int64() else 0
@@ -148,11 +149,6 @@ def _column(field: pa.Field, cells: Sequence[str]) -> Column:
     if pa.types.is_timestamp(field.type):
         return Column(name, Kind.TIME, cells)
     return Column(name, Kind.TEXT, cells, _LIMITS.get(field.name, _OTHERS))
-
-
-def _is_wide(field: pa.Field) -> bool:
-    wide = pa.types.is_binary(field.type) or pa.types.is_map(field.type)
-    return bool(wide) or field.name == "corruptRecord"
 
 
 def with_bodies(

@@ -101,7 +101,10 @@ class Command(click.Command):
             if left:
                 raise click.UsageError(self._about_words(left), ctx)
             for param, count in Counter(given).items():
-                if isinstance(param, click.Option) and count > 1 and _counts_once(param):
+                once = isinstance(param, click.Option) and not (
+                    param.multiple or param.is_flag or param.count
+                )
+                if once and count > 1:
                     raise click.UsageError(f"{param.opts[0]} is given {count} times", ctx)
         return super().parse_args(ctx, args)
 
@@ -114,10 +117,6 @@ class Command(click.Command):
         if words[0].lower() in ("true", "false"):
             return f"{said}. A flag takes no value; some have the form --no-... too, see --help"
         return said + (f". Did you mean {hint}?" if hint else "")
-
-
-def _counts_once(option: click.Option) -> bool:
-    return not (option.multiple or option.is_flag or option.count)
 
 
 def _show_all(ctx: click.Context, _: click.Parameter, asked: bool) -> None:

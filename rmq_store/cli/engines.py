@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     Supplied = tuple[StoreSource, Engine]
 
 OTHER_ENGINES = "rmqstore.engines"
-"""The entry points of packages that supply engines: functions such as OtherEngine."""
+"""The entry points of packages that supply engines: such a package stands above this one.
+
+A function of the command, its StoreArgs and its EngineArgs returns the store as other processes open it, and
+the engine; None for work in this process. For AUTO it decides, and reports its choice on stderr. It raises
+StoreError if it cannot.
+"""
 LOCAL, SPARK, AUTO = "local", "spark", "auto"
 
 
@@ -30,16 +35,6 @@ class EngineArgs:
 
     engine: str | None = None
     master: str | None = None
-
-
-class OtherEngine(Protocol):
-    """Supplies an engine. It stands above this package, so it is found by its entry point."""
-
-    def __call__(self, command: str, at: StoreArgs, on: EngineArgs) -> Supplied | None:
-        """The store as other processes open it, and the engine; None for work in this process.
-
-        For AUTO it decides, and reports its choice on stderr. Raises StoreError if it cannot.
-        """
 
 
 ENGINE = option(
@@ -93,8 +88,8 @@ def _other(command: str, at: StoreArgs, on: EngineArgs) -> Supplied | None:
     from importlib.metadata import entry_points
 
     for point in entry_points(group=OTHER_ENGINES, name=SPARK):
-        supply: OtherEngine = point.load()
-        return supply(command, at, on)
+        supplied: Supplied | None = point.load()(command, at, on)
+        return supplied
     raise InvalidArgumentError(
         reason="no installed package supplies the engine spark",
         advice="pip install 'rmqstore[spark]', or leave out --engine and --master",

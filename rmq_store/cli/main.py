@@ -85,8 +85,8 @@ COMMANDS = {
 }
 
 
-# The groups of --help, as in docs/commands.md. Commands of other packages may be named too.
-GROUPS = {
+# The groups of --help, as in docs/commands.md; commands of other packages are a group of their own.
+_GROUPS = {
     "Look": ("info", "topics", "queues", "table"),
     "Find": (
         *("cat", "find", "tail", "trace", "sql"),
@@ -94,8 +94,8 @@ GROUPS = {
     ),
     "Check": ("verify", "diff", "lag", "usage", "retention", "report"),
     "Repair": ("recover", "rebuild", "salvage", "offsets"),
-    "Move": ("replay", "export", "dlq"),
 }
+_OTHERS = "Move"
 
 
 OTHER_COMMANDS = "rmqstore.commands"
@@ -135,15 +135,13 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # Uses the texts of COMMANDS, so that --help does not import the commands.
-        texts = {name: what for name, (_, what) in {**COMMANDS, **other_commands()}.items()}
-        grouped = {name for names in GROUPS.values() for name in names}
-        groups = {**GROUPS, "Others": tuple(name for name in texts if name not in grouped)}
+        others = other_commands()
+        texts = {name: what for name, (_, what) in {**COMMANDS, **others}.items()}
+        groups = {**_GROUPS, **({_OTHERS: others} if others else {})}
         for title, names in groups.items():
-            if rows := [(name, texts[name]) for name in names if name in texts]:
-                with formatter.section(title):
-                    formatter.write_dl(
-                        rows, col_spacing=_WIDEST_NAME - max(len(n) for n, _ in rows)
-                    )
+            with formatter.section(title):
+                spacing = _WIDEST_NAME - max(map(len, names))
+                formatter.write_dl([(name, texts[name]) for name in names], col_spacing=spacing)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

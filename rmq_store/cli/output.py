@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, islice
@@ -145,16 +145,10 @@ def print_rows(
 
     shown = ([printable(value) for value in row] for row in rows)
     table = TerminalTable(echo, note, kept, marks=True)
-    for some in _chunks(shown):
+    while some := list(islice(shown, _LAID_OUT)):
         make_room(progress)
         columns = zip(names, zip(*some, strict=True), strict=True)
         table.print([Column.of(name, cells, is_text=name in texts) for name, cells in columns])
-
-
-def _chunks(rows: Iterable[Sequence[str]]) -> Iterator[list[Sequence[str]]]:
-    left = iter(rows)
-    while some := list(islice(left, _LAID_OUT)):
-        yield some
 
 
 def _with_plain_times(table: pa.Table) -> pa.Table:

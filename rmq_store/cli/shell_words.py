@@ -58,11 +58,7 @@ def in_shell_words(text: str, command: click.Command | None = None) -> str:
     Where the `command` that runs has an option itself, that is advised.
     """
     text = _PHRASE.sub(lambda found: _SHELL[found[0]], text)
-    options = _options_of(command)
+    params = () if command is None else command.params
+    options = {word for param in params for word in (*param.opts, *param.secondary_opts)}
     own = next((words for option, words in _OWN.items() if option in options), _OF_ANOTHER)
     return (text if _ON_LOSS in options else _ABOUT_LOSS.sub("", text)).replace(_OF_ANOTHER, own)
-
-
-def _options_of(command: click.Command | None) -> set[str]:
-    params = () if command is None else command.params
-    return {option for one in params for option in (*one.opts, *one.secondary_opts)}
