@@ -58,6 +58,10 @@ COMMANDS = {
     ),
     "transactions": ("commands.system_topics", "List transactions with what became of them."),
     "retries": ("commands.system_topics", "List messages that consumers sent back."),
+    "pop": (
+        "commands.system_topics",
+        "List messages that consumers popped and did not acknowledge.",
+    ),
     "traces": ("commands.system_topics", "Print what clients reported of their messages."),
     "retention": (
         "commands.retention",
@@ -90,7 +94,7 @@ _GROUPS = {
     "Look": ("info", "topics", "queues", "table"),
     "Find": (
         *("cat", "find", "tail", "trace", "sql"),
-        *("scheduled", "transactions", "retries", "traces"),
+        *("scheduled", "transactions", "retries", "pop", "traces"),
     ),
     "Check": ("verify", "diff", "lag", "usage", "retention", "report"),
     "Repair": ("recover", "rebuild", "salvage", "offsets"),

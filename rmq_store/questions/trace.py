@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
+from rmq_store.config.consumer_offsets import CONSUMER_FILES, ConsumerOffsets
+from rmq_store.errors import CorruptConfigError, CorruptRecordError, MissingFileError, StoreError
+from rmq_store.escaping import LOG
+from rmq_store.format.queues import QueueId
+from rmq_store.format.topics import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    TRACE_TOPIC,
+    dead_letter_of,
+    is_group_of_broker,
+    retry_of,
+)
 from rmq_store.reading.message_lookup import behind_index
 from rmq_store.search.find_messages import find
-from rmq_store.search.message_history import TRACED, Life, TracedRecord, lives_of, once, sent_to
+from rmq_store.search.message_history import (
+    TRACED,
+    ConsumedBy,
+    Life,
+    TracedRecord,
+    lives_of,
+    once,
+    sent_to,
+)
 from rmq_store.search.queue_selection import Search
 from rmq_store.store import MessageStore
+from rmq_store.system_topics.pop import ACKNOWLEDGED, DUE, INVISIBLE, newest_popped
+from rmq_store.system_topics.system_topic_rows import Row
+from rmq_store.system_topics.traces import reports_in_bodies
+from rmq_store.tables.groups import source_of
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 
@@ -51,10 +75,114 @@ def trace(
         for record in (*named, *again, *records)
         if record.uniq_key in unique or record in records
     }
-    return [
+    lives = [
         replace(life, damage=once(*life.damage, *damage, *of_message.get(life.uniqKey or "", ())))
         for life in lives_of(store, every.values())
     ]
+    by_place = {record.commit_log_offset: record for record in every.values()}
+    listed = [record for record in by_place.values() if record.queue_offset is not None]
+    groups = Consumers.of(store, listed) if lives else None
+    return [
+        replace(
+            life,
+            consumers=()
+            if groups is None
+            else tuple(groups.of_message(_records_of(life, by_place))),
+            reports=tuple(reports_about(store, life.uniqKey)),
+        )
+        for life in lives
+    ]
+
+
+def _records_of(life: Life, by_place: Mapping[int, TracedRecord]) -> list[TracedRecord]:
+    """The records of a history that a queue lists, oldest first."""
+    records = (by_place[step.commitLogOffset] for step in life.steps)
+    return [record for record in records if record.queue_offset is not None]
+
+
+# --- the groups that read a message, and what clients reported of it -------------------------------
+
+
+class Consumers(NamedTuple):
+    """How far all groups are: their offsets, when the file was written (ms), and the states of records that
+    they popped, by group, queue and queue offset."""
+
+    store: MessageStore
+    offsets: ConsumerOffsets
+    written: int | None
+    popped: Mapping[tuple[str, QueueId, int], str]
+
+    @classmethod
+    def of(cls, store: MessageStore, records: Collection[TracedRecord]) -> Consumers | None:
+        """That of a store, about some records; None, and a warning, if a file of offsets cannot be read."""
+        places = set(map(_place, records))
+        popped: dict[tuple[str, QueueId, int], str] = {}
+        try:
+            for row in newest_popped(store):
+                queue, offset = QueueId(row["topic"], row["queueId"]), row["queueOffset"]
+                if (queue, offset) in places:
+                    popped[row["consumerGroup"], queue, offset] = row["state"]
+            offsets = store.consumer_offsets()
+        except CorruptConfigError as error:
+            LOG.warning("which groups consumed the message is not known: %s", error)
+            return None
+        return cls(store, offsets, source_of(store, CONSUMER_FILES[0])[1], popped)
+
+    def of_message(self, records: Sequence[TracedRecord]) -> Iterator[ConsumedBy]:
+        """What became of a message at each group that reads one of its `records`, oldest first."""
+        senders = {group for record in records if (group := self._sent_back_by(record)) is not None}
+        groups = {*self.offsets, *senders, *(group for group, _, _ in self.popped)}
+        for group in sorted(group for group in groups if not is_group_of_broker(group)):
+            mine = [record for record in records if self._reads(group, record)]
+            if mine:
+                retries = sum(record.topic.startswith(RETRY_PREFIX) for record in mine)
+                yield self._by(group, mine[-1], retries)
+
+    def _reads(self, group: str, record: TracedRecord) -> bool:
+        if record.topic in self.offsets.get(group, {}) or self._sent_back_by(record) == group:
+            return True
+        return (group, *_place(record)) in self.popped
+
+    def _sent_back_by(self, record: TracedRecord) -> str | None:
+        if record.topic.startswith(RETRY_PREFIX):
+            known = self.store.view.topics.known_names
+            return retry_of(record.topic, record.properties, known).group
+        if record.topic.startswith(DLQ_PREFIX):
+            return dead_letter_of(record.topic, record.properties).group
+        return None
+
+    def _by(self, group: str, last: TracedRecord, retries: int) -> ConsumedBy:
+        queue, place = _place(last)
+        offset = self.offsets.get(group, {}).get(queue.topic, {}).get(queue.queue_id)
+        popped = self.popped.get((group, queue, place))
+        if last.topic.startswith(DLQ_PREFIX):
+            state = "dead"
+        elif popped in (INVISIBLE, DUE):
+            state = "popped"
+        else:
+            is_behind = offset is not None and offset > place
+            state = "consumed" if popped == ACKNOWLEDGED or is_behind else "waiting"
+        return ConsumedBy(group, state, retries, *queue, offset, self.written)
+
+
+def _place(record: TracedRecord) -> tuple[QueueId, int]:
+    """The queue and queue offset of a record that a queue lists."""
+    assert record.queue_offset is not None
+    return QueueId(record.topic, record.queue_id), record.queue_offset
+
+
+def reports_about(store: MessageStore, uniq_key: str | None) -> Iterator[Row]:
+    """What clients reported of the message with a UNIQ_KEY, which trace messages have as a key."""
+    if uniq_key is None or not store.queues(TRACE_TOPIC):
+        return
+    met: list[StoreError] = []  # of other messages; the table traces reports it
+    search = Search(topics=[TRACE_TOPIC], keys=[uniq_key], include_system_topics=True)
+    bodies = (
+        body for batch in find(store, search, ("body",), met.append) for body in batch["body"]
+    )
+    for report in reports_in_bodies(body.as_py() for body in bodies):
+        if report.get("msgId") == uniq_key:
+            yield report
 
 
 def _records(

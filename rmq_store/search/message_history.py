@@ -57,16 +57,37 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumedBy:
+    """What became of a message at a consumer group, by its last record that the group gets.
+
+    `state`: consumed (the group's offset is behind it), waiting, popped (and not acknowledged) or dead.
+    `retries`: how often the group sent it back. `offset`: the group's in that queue, as its file said at the
+    time `written` (ms).
+    """
+
+    consumerGroup: str
+    state: str
+    retries: int
+    topic: str
+    queueId: int
+    offset: int | None
+    written: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Life:
     """All records of one message, oldest first. `transaction`: None if it was in no transaction.
 
-    `damage`: unreadable places where the message may have further records.
+    `damage`: unreadable places where the message may have further records. `consumers`: groups that read it.
+    `reports`: what clients reported of it, as rows of the table `traces`.
     """
 
     uniqKey: str | None
     steps: tuple[Step, ...]
     transaction: str | None
     damage: tuple[StoreError, ...] = ()
+    consumers: tuple[ConsumedBy, ...] = ()
+    reports: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def outcome(self) -> str:

@@ -138,28 +138,40 @@ def popped(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[R
     Takes memory for those alone. Raises CorruptConfigError, and the errors of `read_slices` for damage.
     """
     ranges = [part for topic in _topics(store) for part in all_of(store, topic)]
-    rows = iter(_rows(store, ranges, on_damage))
-    while some := list(islice(rows, _AT_ONCE)):
-        yield from _with_records(store, some, on_damage)
+    yield from _in_pieces(store, ranges, on_damage)
 
 
 def not_acknowledged(store: MessageStore) -> dict[GroupQueue, list[int]]:
     """The queue offsets of the messages that each group popped of a queue and has not acknowledged.
 
-    By the NEWEST check points and acknowledgements alone. Raises CorruptConfigError.
+    As `newest_popped`.
+    """
+    found: dict[GroupQueue, list[int]] = {}
+    for row in newest_popped(store):
+        if row["state"] in (INVISIBLE, DUE):
+            queue, offset = _place(row)
+            found.setdefault((row["consumerGroup"], queue), []).append(offset)
+    return found
+
+
+def newest_popped(store: MessageStore) -> Iterator[Row]:
+    """As `popped`, by the NEWEST check points and acknowledgements alone. Leaves damage to others.
+
+    Raises CorruptConfigError.
     """
     met: list[StoreError] = []  # a read of these topics reports it
     ranges = [part for topic in _topics(store) for part in all_of(store, topic)]
     most = NEWEST // max(1, len(ranges))
     newest = [part.cut(max(part.start, part.stop - most), part.stop) for part in ranges]
-    found: dict[GroupQueue, list[int]] = {}
-    rows = (row for row in _rows(store, newest, met.append) if row["state"] != ACKNOWLEDGED)
+    yield from _in_pieces(store, newest, met.append)
+
+
+def _in_pieces(
+    store: MessageStore, ranges: Sequence[QueueSlice], on_damage: OnDamage | None
+) -> Iterator[Row]:
+    rows = iter(_rows(store, ranges, on_damage))
     while some := list(islice(rows, _AT_ONCE)):
-        for row in _with_records(store, some, met.append):
-            if row["state"] in (INVISIBLE, DUE):
-                key = row["consumerGroup"], QueueId(row["topic"], row["queueId"])
-                found.setdefault(key, []).append(row["queueOffset"])
-    return found
+        yield from _with_records(store, some, on_damage)
 
 
 def _topics(store: MessageStore) -> list[str]:

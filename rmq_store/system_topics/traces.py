@@ -6,7 +6,7 @@ TraceDataEncoder). Later releases append fields, so a report may have fewer or m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rmq_store.format.topics import TRACE_TOPIC
@@ -67,6 +67,14 @@ def _with_group(report: Row, begun: _Begun) -> Row:
     elif report.get("traceType") == "SubAfter":
         return {**report, "groupName": begun.pop(consumed, None) if group is None else group}
     return report
+
+
+def reports_in_bodies(bodies: Iterable[bytes]) -> Iterator[Row]:
+    """The reports of some trace messages. A SubAfter without a group gets that of its SubBefore."""
+    begun: _Begun = {}
+    for body in bodies:
+        for report in reports_in(body.decode("utf-8", "replace")):
+            yield _with_group(report, begun)
 
 
 def reports_in(text: str) -> Iterator[Row]:

@@ -30,6 +30,7 @@ from tests.support.golden import (
     user_topic,
 )
 from tests.support.running.commands import Golden, call, complaint, objects, run, sent_to
+from tests.support.stores import SMALL
 
 
 def test_find_by_key_gives_what_the_truth_has(store: GoldenStore) -> None:
@@ -378,6 +379,60 @@ def test_trace_shows_the_retries_of_a_message(golden: Golden) -> None:
     assert kinds[0] == "stored"
     assert "retry" in kinds
     assert "retry" in run("trace", store.path, retry["uniqKey"])
+
+
+def test_trace_says_which_groups_have_consumed_a_message(golden: Golden) -> None:
+    store = golden("clean-5.5.0")
+    with store.open() as opened:
+        offsets = {
+            (topic, group, queue): offset
+            for group, topics in opened.consumer_offsets().items()
+            for topic, queues in topics.items()
+            for queue, offset in queues.items()
+        }
+    topics = {topic for topic, _, _ in offsets if not topic.startswith(("%", "RMQ_SYS", "rmq_sys"))}
+    sent = [r for r in store.truth if r["topic"] in topics and r["uniqKey"] and in_a_queue(r)]
+    once = Counter(record["uniqKey"] for record in store.truth)
+    states = Counter[str]()
+    for record in [record for record in sent if once[record["uniqKey"]] == 1][::40]:
+        (step,) = objects("trace", store.path, record["uniqKey"])
+        for consumer in step["consumers"]:
+            at = offsets.get((record["topic"], consumer["consumerGroup"], record["queueId"]), 0)
+            expected = "consumed" if at > record["queueOffset"] else "waiting"
+            assert consumer["state"] == expected
+            states[expected] += 1
+    assert states.keys() == {"consumed", "waiting"}
+
+
+def test_trace_has_what_clients_reported_of_a_message(tmp_path: Path) -> None:
+    values = [
+        "Pub",
+        1795000000000,
+        "r",
+        "producers",
+        "orders",
+        "{}",
+        "",
+        "k",
+        "h",
+        12,
+        7,
+        0,
+        "o",
+        "true",
+    ]
+    report = "\x01".join(map(str, values)) + "\x02"
+    with MessageStore.create(tmp_path / "s", SMALL) as store:
+        for key in ("ID1", "ID2"):
+            properties = {"UNIQ_KEY": key}
+            store.append({"topic": "orders", "queueId": 0, "body": b"", "properties": properties})
+        body = (report.format("ID1") + report.format("ID2")).encode()
+        trace = {"topic": "RMQ_SYS_TRACE_TOPIC", "queueId": 0, "body": body, "keys": "ID1 ID2"}
+        store.append(trace)
+    steps = objects("trace", str(tmp_path / "s"), "ID1")  # the trace message has the key too
+    (step,) = (step for step in steps if step["uniqKey"] == "ID1")
+    assert [(one["msgId"], one["groupName"]) for one in step["reports"]] == [("ID1", "producers")]
+    assert "Pub         group producers  (SUCCESS)" in run("trace", str(tmp_path / "s"), "ID1")
 
 
 @pytest.mark.parametrize("how", ["a bit of the body", "the whole record", "the file"])

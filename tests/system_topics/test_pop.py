@@ -136,3 +136,28 @@ def test_a_message_that_is_given_again_in_its_queue_counts_twice() -> None:
         5: (30, 50, 2),
         6: (10, 40, 1),
     }
+
+
+def test_trace_says_who_popped_a_message(stage: Stage) -> None:
+    ends = {}
+    for row in objects("table", "pop", str(stage.path)):
+        ends[row["topic"], row["queueId"], row["queueOffset"]] = row["state"]
+    popped = [record for record in fields(stage.path) if record.topic == "popt"][::7]
+    seen = Counter[str]()
+    for record in popped:
+        steps = objects("trace", str(stage.path), record.properties["UNIQ_KEY"])
+        last = next(step for step in reversed(steps) if step["topic"] != "rmq_sys_wheel_timer")
+        state = ends.get((last["topic"], last["queueId"], last["queueOffset"]))
+        if state is None and not (stage.path / "config" / "consumerOffset.json").exists():
+            assert last["consumers"] == []  # nothing says that a group reads the topic
+            continue
+        (consumer,) = last["consumers"]
+        seen[consumer["state"]] += 1
+        if last["topic"].startswith("%DLQ%"):
+            assert consumer["state"] == "dead"
+        elif state in ("invisible", "due"):
+            assert consumer["state"] == "popped"
+        elif state == "acknowledged":
+            assert consumer["state"] == "consumed"
+        assert consumer["consumerGroup"] == "gp"
+    assert seen.total() > 1

@@ -385,8 +385,13 @@ def trace(
 def _print_life(life: Life, out: Output) -> None:
     """A line for each step, and for a reader what became of the message before them."""
     if out.as_json:
+        of_life = {
+            "transaction": life.transaction,
+            "damage": [str(error) for error in life.damage],
+            "consumers": [_in_json(asdict(consumer), "written") for consumer in life.consumers],
+            "reports": [_in_json(dict(report), "timestamp") for report in life.reports],
+        }
         for step in life.steps:
-            of_life = {"transaction": life.transaction, "damage": [str(e) for e in life.damage]}
             stored = {"storeTimestamp": shown_time(step.storeTimestamp)}
             print_json({**asdict(step), **stored, **of_life})
         return
@@ -397,3 +402,25 @@ def _print_life(life: Life, out: Output) -> None:
             place = f"{step.topic}/{step.queueId}, in no queue"
         head = f"  {shown_time(step.storeTimestamp)}  {step.step:<12}"
         say(f"{head}{place}" + (f"  ({step.about})" if step.about else ""))
+    for report in life.reports:
+        group = report.get("groupName") or "not known"
+        _say_at(
+            report.get("timestamp"), str(report["traceType"]), f"group {group}", report["outcome"]
+        )
+    for consumer in life.consumers:
+        offset = "none" if consumer.offset is None else consumer.offset
+        about = {"popped": "not acknowledged", "dead": None}.get(
+            consumer.state, f"its offset in {consumer.topic}/{consumer.queueId}: {offset}"
+        )
+        _say_at(consumer.written, consumer.state, f"group {consumer.consumerGroup}", about)
+
+
+def _say_at(time: int | None, what: str, text: str, about: str | None) -> None:
+    """A line of a history after its records; `time` in ms."""
+    shown = "" if time is None else shown_time(time)
+    say(f"  {shown:<24}  {what:<12}{text}" + (f"  ({about})" if about else ""))
+
+
+def _in_json(row: dict[str, Any], time: str) -> dict[str, Any]:
+    """A row with its time, in ms, as text."""
+    return row | {time: None if row.get(time) is None else shown_time(row[time])}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,9 +30,22 @@ if TYPE_CHECKING:
     from rmq_store.store import MessageStore
 
 _NAMED = 3  # groups in a sentence
-_ROW = ("consumerGroup", "topic", "queueId", "consumerOffset", "lag", "lagBytes", "lagMs", "status")
+_POPPED = "notAcknowledged"
+_ROW = (
+    *("consumerGroup", "topic", "queueId", "consumerOffset", "lag", "lagBytes", "lagMs", _POPPED),
+    "status",
+)
 _KEPT = ("consumerGroup", "topic", "queueId", "lag", "status")
-_TOTALS = ("consumerGroup", "topic", "queues", "lag", "lagBytes", "lagMs", "queuesWithLoss")
+_TOTALS = (
+    "consumerGroup",
+    "topic",
+    "queues",
+    "lag",
+    "lagBytes",
+    "lagMs",
+    _POPPED,
+    "queuesWithLoss",
+)
 
 
 @command
@@ -92,15 +105,22 @@ def print_lag(
             unknown += found.without_offset(groups, topics)
         rows = TABLES["groups"].of_rows(opened.broker_name, found.furthest_behind()[:top])
     if by_group:
-        texts = ("consumerGroup", "topic")
-        out.rows(found.by_group()[:top], _TOTALS, texts=texts, kept=(*texts, "lag"))
+        totals, texts = found.by_group()[:top], ("consumerGroup", "topic")
+        columns = _popped_where_some(_TOTALS, totals)
+        out.rows(totals, columns, texts=texts, kept=(*texts, "lag"))
     else:
-        out.table([rows], _ROW, kept=_KEPT)
+        out.table([rows], _popped_where_some(_ROW, rows.to_pylist()), kept=_KEPT)
     note(found.summary())
     problems = [*unknown, *found.problems(max_lag)]
     for sentence in problems:
         problem(sentence)
     return bool(problems) or lacks_some
+
+
+def _popped_where_some(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns; that of popped messages only where a row has some."""
+    some = any(row[_POPPED] for row in rows)
+    return [column for column in columns if some or column != _POPPED]
 
 
 def _unknown_lag(store: MessageStore, *, is_asked: bool) -> Iterator[str]:

@@ -1,9 +1,9 @@
-"""rmqstore scheduled, transactions, retries, traces: what the broker's own topics stand for."""
+"""rmqstore scheduled, transactions, retries, pop, traces: what the broker's own topics stand for."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -34,6 +34,8 @@ from rmq_store.text.sizes import counted
 _DELAYED = ("waiting", "overdue", "delivered", "cancelled", "lost")
 _GROUPS, _TOPICS = ("consumerGroup", "groupName"), ("topic", "originTopic")
 _TRANSACTIONS = ("open", "committed", "rolledBack", "givenUp", "ended", "unknown")
+_POPPED = ("invisible", "due", "acknowledged", "retried")
+_ENDED = _POPPED[2:]
 
 
 class _Shown(NamedTuple):
@@ -65,11 +67,31 @@ _SHOWN = {
         "lastTimestamp deadLetterTimestamp keys uniqKey",
         "consumerGroup originTopic originQueueId reconsumeTimes lastTimestamp uniqKey",
     ),
+    "pop": _Shown(
+        "state consumerGroup topic queueId queueOffset givenTimestamp invisibleUntil timesGiven",
+        "state consumerGroup topic queueId queueOffset invisibleUntil",
+    ),
     "traces": _Shown(
         "timestamp traceType groupName topic outcome costMs keys msgId unreadable",
         "timestamp traceType groupName topic outcome keys",
     ),
 }
+
+
+class _Hidden(NamedTuple):
+    """Rows that are left out, and what is said of them."""
+
+    is_hidden: Callable[[Mapping[str, Any]], bool]
+    text: str
+
+
+_OF_BROKER = _Hidden(
+    lambda row: str(row.get("topic")).startswith(RESERVED_PREFIX),
+    "of the broker's own are left out; --system shows them",
+)
+_OF_ENDED_POPS = _Hidden(
+    lambda row: row["state"] in _ENDED, "acknowledged or retried are left out; --state shows them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +124,8 @@ def scheduled(
     What the broker's files count as delivered is left out. A message is overdue when it was due before
     the newest record of the log. Exit code 1 if messages expired with the log before they were delivered.
     """
-    everything = system or topic is not None
-    return _print(at, "scheduled", {"topic": topic, "state": state}, how, system=everything)
+    hidden = None if system or topic is not None else _OF_BROKER
+    return _print(at, "scheduled", {"topic": topic, "state": state}, how, hidden)
 
 
 @command
@@ -137,6 +159,25 @@ def retries(
 
 
 @command
+def pop(
+    at: StoreArgs = STORE,
+    group: str | None = GROUP,
+    topic: str | None = TOPIC.but(help="Only messages of this topic, which may be a retry topic."),
+    state: str | None = option(
+        "--state", type=click.Choice(_POPPED), help="Only messages in this state."
+    ),
+    how: RowArgs = _ROWS,
+) -> bool:
+    """List messages that consumer groups popped and did not acknowledge, so that they come again.
+
+    The broker's offset of a group moves when messages are given: lag counts these as consumed. invisible: no
+    other consumer gets it yet; due: the time for that is over. Clients of 5.x pop by default.
+    """
+    wanted = {"consumerGroup": group, "topic": topic, "state": state}
+    return _print(at, "pop", wanted, how, None if state else _OF_ENDED_POPS)
+
+
+@command
 def traces(
     at: StoreArgs = STORE,
     group: str | None = GROUP.but(help="Only reports of this producer or consumer group."),
@@ -150,7 +191,11 @@ def traces(
 
 
 def _print(
-    at: StoreArgs, name: str, wanted: Mapping[str, str | None], how: RowArgs, *, system: bool = True
+    at: StoreArgs,
+    name: str,
+    wanted: Mapping[str, str | None],
+    how: RowArgs,
+    hidden: _Hidden | None = None,
 ) -> bool:
     """Print the rows of a table that have the wanted values, and on stderr how many of each state.
 
@@ -160,7 +205,7 @@ def _print(
     given = {column: value for column, value in wanted.items() if value is not None}
     with at.open() as opened:
         with damage, reading(name, opened) as progress:
-            rows = _Rows(opened, name, given, damage, system)
+            rows = _Rows(opened, name, given, damage, hidden)
             found = islice(rows, how.limit)
             first = list(islice(found, 1))
             if not first and not damage.count:
@@ -172,27 +217,32 @@ def _print(
     states = ", ".join(f"{count} {state}" for state, count in rows.states.items() if state)
     total = counted(rows.states.total(), "row")
     note(f"{total}: {states}" if states else total)
-    if rows.left_out:
-        note(f"{rows.left_out:,} of the broker's own are left out; --system shows them")
+    if hidden is not None and rows.left_out:
+        note(f"{rows.left_out:,} {hidden.text}")
     for loss in expired:
         note(str(loss))
     return damage.conclude() or bool(expired)
 
 
 class _Rows:
-    """The rows of a table that have the values `given`; without `system` none of the broker's own.
+    """The rows of a table that have the values `given`, but for `hidden` ones.
 
     Counts meanwhile the `states` of these rows and those that are `left_out`. `groups`: all that the table
     names; those of producers stand nowhere else.
     """
 
     def __init__(
-        self, store: MessageStore, name: str, given: Mapping[str, str], damage: Damage, system: bool
+        self,
+        store: MessageStore,
+        name: str,
+        given: Mapping[str, str],
+        damage: Damage,
+        hidden: _Hidden | None,
     ) -> None:
         past = TABLES[name].rows_past_damage
         assert past is not None
         self._every = past(store, damage.once if damage.skips else None)
-        self._given, self._system = given, system
+        self._given, self._hidden = given, hidden
         self.states: Counter[str] = Counter()
         self.left_out, self.groups = 0, set[str]()
 
@@ -201,7 +251,7 @@ class _Rows:
             self.groups.update(row[name] for name in _GROUPS if row.get(name) is not None)
             if any(row.get(column) != value for column, value in self._given.items()):
                 continue
-            if not self._system and str(row.get("topic")).startswith(RESERVED_PREFIX):
+            if self._hidden is not None and self._hidden.is_hidden(row):
                 self.left_out += 1
                 continue
             self.states[row.get("state", "")] += 1

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.checkout import CHECKOUT
-from tests.support.golden import unpack
+from tests.support.golden import unpack, unpack_field
 from tests.support.running.commands import call
 
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -42,6 +42,7 @@ def folder_for(scratch: Path) -> Path:
     """A folder that looks like the checkout after make, with real brokers' stores in it."""
     Path(unpack("clean-5.5.0", scratch).path).rename(scratch / "store")
     Path(unpack("clean-4.9.7", scratch).path).rename(scratch / "older")  # it has dead letters
+    (unpack_field("pop-stages-5.5.0", scratch, "state") / "s3-second").rename(scratch / "popped")
     (scratch / ".venv").symlink_to(Path(sys.prefix))
     (scratch / "jobs").symlink_to(CHECKOUT / "jobs")
     return scratch
