@@ -75,7 +75,7 @@ def lag(inquiry: Inquiry) -> Section:
         "The time is that from the first unconsumed message to the newest of its queue.",
         plots=[_lag_plot(behind)] if behind else [],
         grids=[_lag_grid(rows), *_slowest(inquiry, behind)],
-        remarks=[*_lost(inquiry, answer), *_furthest(inquiry, behind)],
+        remarks=[*_lost(inquiry, answer), *_furthest(inquiry, behind), *_popped(inquiry, rows)],
         unseen=[note] if estimated else [],
     )
 
@@ -84,13 +84,17 @@ def _lag_grid(rows: Sequence[dict[str, Any]]) -> Grid:
     return Grid(
         "lag-by-group",
         "Lag by group and topic",
-        (*("group", "topic", "queues", "messages", "bytes", "time"), "queues that lost messages"),
+        (
+            *("group", "topic", "queues", "messages", "bytes", "time"),
+            *("popped, not acknowledged", "queues that lost messages"),
+        ),
         [
             [
                 text(row["consumerGroup"]),
                 text(row["topic"]),
                 number(row["queues"]),
                 *_lag_cells(row),
+                number(row["notAcknowledged"]),
                 number(row["queuesWithLoss"]),
             ]
             for row in rows[:_ROWS]
@@ -166,6 +170,19 @@ def _furthest(inquiry: Inquiry, behind: Sequence[dict[str, Any]]) -> list[Remark
             _look(inquiry, row),
         )
         for row in list(users)[:1]
+    ]
+
+
+def _popped(inquiry: Inquiry, rows: Sequence[dict[str, Any]]) -> list[Remark]:
+    return [
+        Remark(
+            Severity.NOTE,
+            f"group {row['consumerGroup']} popped {row['notAcknowledged']:,} messages of topic "
+            f"{row['topic']} and has not acknowledged them: they come again",
+            inquiry.command("pop", "--group", row["consumerGroup"], "--topic", row["topic"]),
+        )
+        for row in rows
+        if row["notAcknowledged"]
     ]
 
 

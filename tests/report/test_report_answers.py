@@ -17,8 +17,8 @@ from rmq_store.system_topics.delayed_messages import delayed_messages
 from rmq_store.tables import TABLES
 from rmq_store.text.times import shown_time
 from tests.report.conftest import MakePage, Page, page_of
-from tests.support.golden import GoldenStore, bodies_of, messages_in, unpack_kind
-from tests.support.running.commands import call
+from tests.support.golden import GoldenStore, bodies_of, messages_in, unpack_field, unpack_kind
+from tests.support.running.commands import call, objects
 
 Golden = Callable[[str], GoldenStore]
 NAME = "clean-4.9.7"  # it has dead letters, retries, open transactions and a group that is behind
@@ -98,6 +98,21 @@ def test_the_largest_messages_are_those_of_the_broker(
         )
         for one in records[:20]
     ]
+
+
+def test_popped_messages_are_counted_where_they_were_not_acknowledged(
+    report: MakePage, tmp_path: Path
+) -> None:
+    store = unpack_field("pop-stages-5.5.0", tmp_path, "state") / "s3-second"
+    rows = objects("table", "groups", str(store))
+    popped = {(r["consumerGroup"], r["topic"], r["notAcknowledged"]) for r in rows}
+    page = report(str(store))
+    assert ("gp", "popt", "2") in {
+        (row["group"], row["topic"], row["popped, not acknowledged"])
+        for row in page.rows("lag-by-group")
+    }
+    assert ("gp", "popt", 2) in popped
+    assert any(f"pop {store} --group gp --topic popt" in command for command in page.commands)
 
 
 def test_lag_is_that_of_the_table_groups(golden: Golden, page: Page) -> None:
