@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +53,22 @@ def test_a_batch_queue_ends_before_the_file_that_was_made_ahead(tmp_path: Path) 
         queue: (0, listed[-1]["queueOffset"] + messages_in(listed[-1]))
         for queue, listed in golden.by_queue.items()
     }
+
+
+def test_a_queue_that_is_lost_after_a_clean_stop_stays_lost(tmp_path: Path) -> None:
+    """A broker then lists only the records after those that its queues have."""
+    golden = unpack("clean-5.5.0", tmp_path)
+    shutil.rmtree(Path(golden.path, "consumequeue/orders/3"))
+    plan = plan_recovery(golden.path, golden.conf, mode="broker", release=RELEASE)
+    assert (plan.entries_rebuilt, plan.index_items_rebuilt) == (0, 0)
+    assert ("orders", 3) not in plan.queues
+
+
+def test_the_queues_of_an_expired_log_begin_with_its_first_records(tmp_path: Path) -> None:
+    golden = unpack("expired-5.5.0", tmp_path)
+    plan = plan_recovery(golden.path, golden.conf, mode="broker", release=RELEASE)
+    with golden.open() as store:
+        assert (plan.log_start, plan.log_end) == store.log_range()
+        for queue in store.queues("%RETRY%g1"):
+            ends = (store.min_offset(*queue), store.max_offset(*queue))
+            assert plan.queues[queue] == ends != (0, ends[1])

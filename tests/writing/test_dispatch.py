@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ def test_a_thread_that_follows_leaves_what_writing_inline_leaves(tmp_path: Path)
     with MessageStore.create(tmp_path / "thread", SMALL) as store:
         store.follow_in_background()
         append_many(store, 400)
+    assert "rmqstore-reput" not in {thread.name for thread in threading.enumerate()}
     with (
         MessageStore.open(tmp_path / "inline") as one,
         MessageStore.open(tmp_path / "thread") as two,
