@@ -220,7 +220,6 @@ class BrokerQueue:
     def destroy(self) -> None:
         """Delete all files: the log has none."""
         self._remove_from(0)
-        self.min_logic_offset = 0
 
     def count_left(self, log_end: int) -> int:
         """How many units of the last file are after the queue's end, or lead after the log's end."""
