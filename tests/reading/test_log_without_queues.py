@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store import MessageStore
+from rmq_store import MessageStore, QueueId
 from rmq_store.errors import CorruptRecordError, DataLossError, MissingFileError, StoreError
 from tests.support.damage import break_start
 from tests.support.golden import in_a_queue, unpack
@@ -144,3 +144,14 @@ def test_a_record_that_names_another_place_is_left_out_with_a_warning(
     with MessageStore.open(store.path) as opened:
         assert opened.read_log().read_all().num_rows == len(listed) - 1
     assert f"the first at log offset {hurt['commitLogOffset']})" in caplog.text
+
+
+def test_a_record_of_a_deleted_topic_is_in_no_queue(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    shutil.rmtree(Path(golden.path, "consumequeue/orders"))
+    topics = Path(golden.path, "config/topics.json")
+    topics.write_text(topics.read_text().replace('"orders"', '"orders-before"'))
+    record = golden.by_queue[QueueId("orders", 0)][0]
+    with golden.open() as store:
+        message = store.message_at(record["commitLogOffset"])
+    assert (message.msg_id, message.queue_offset) == (record["offsetMsgId"], None)
