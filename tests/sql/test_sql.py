@@ -614,6 +614,9 @@ def test_an_explain_is_one_with_comments_and_brackets_too(golden: Golden) -> Non
                 (answer,) = database.answers(before + query)
                 assert answer.explained is not None, before
                 assert [scan.view for scan in answer.explained.scans] == ["messages"], before
+        (answer,) = database.answers("SELECT topic FROM messages LIMIT 3")
+        assert answer.rows is not None
+        assert answer.rows.read_all().num_rows == 3
 
 
 @pytest.mark.parametrize("form", [(), ("--csv",), ("--json",)])
