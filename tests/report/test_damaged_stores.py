@@ -133,6 +133,7 @@ def test_what_would_take_long_is_left_out_and_the_report_says_so(golden: Golden)
         "Only the newest 11 messages of each queue were looked at",
         "groups have 7 offsets, and a report reads 3",
         "hold 39 such messages, and a report reads 5",
+        "hold 6 such messages, and a report reads 5",
         "Only the newest 5 of 13 dead letters were read",
     ):
         assert html.count(said) == 2, said  # in its section, and where all of these are listed

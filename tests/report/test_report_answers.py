@@ -248,3 +248,9 @@ def test_a_time_is_shown_in_utc(page: Page) -> None:
     ms = int(str(shown["title"]).split()[0])
     assert shown.get_text().strip() == shown_time(ms)
     assert datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat()[:19] in shown.get_text()
+
+
+def test_both_plots_of_the_rate_name_their_axis(page: Page) -> None:
+    """One is for a narrow window."""
+    texts = [one.get_text() for one in page.soup.select("#rate svg text")]
+    assert texts.count("messages per second") == 2
