@@ -60,9 +60,9 @@ def test_a_query_never_mixes_two_stores(
     assert any(batch.num_rows for batch in reader.read(partitions[0]))
     replace_store(path, golden(after))
     for partition in partitions:
-        with pytest.raises(OtherStoreError, match="another store is at this path"):
+        with pytest.raises(OtherStoreError):
             list(reader.read(partition))
-    with pytest.raises(OtherStoreError, match="another store is at this path"):
+    with pytest.raises(OtherStoreError):
         [list(reader.read(partition)) for partition in reader.partitions()]  # the next action
     again = reader_of(path)
     assert any(batch.num_rows for batch in again.read(again.partitions()[0]))
@@ -110,9 +110,7 @@ def test_log_files_that_expire_before_a_task_reads_them_are_data_loss(
     ]
     planned = [list(reader.partitions()) for reader in readers]
     expire(path)
-    with pytest.raises(
-        DataLossError, match="files of the log that the plan of this read has are gone"
-    ):
+    with pytest.raises(DataLossError, match="files of the log that the plan"):
         [list(readers[0].read(partition)) for partition in planned[0]]
     rest = sum(b.num_rows for one in planned[1] for b in readers[1].read(one))
     again = reader_of(path, source="commitlog")
@@ -143,7 +141,7 @@ def test_a_topic_that_is_deleted_after_load_is_not_read_as_empty(
     reader = reader_of(path, topic="orders", **options)
     goes_on = reader_of(path, topic="orders", failondataloss="false", **options)
     delete_orders(path)
-    with pytest.raises(DataLossError, match="queue orders/0 was deleted with its topic since the"):
+    with pytest.raises(DataLossError, match="queue orders/0 was deleted"):
         [list(reader.read(partition)) for partition in reader.partitions()]
     caplog.clear()
     assert not any(list(goes_on.read(partition)) for partition in goes_on.partitions())
@@ -166,7 +164,5 @@ def test_a_dataset_says_that_a_topic_was_deleted(golden: Golden, tmp_path: Path)
     with MessageStore.open(path) as store:
         messages = store.messages("orders")
         delete_orders(path)
-        with pytest.raises(
-            MissingFileError, match=r"was deleted with its topic .* [0-9]+ are gone"
-        ):
+        with pytest.raises(MissingFileError, match="was deleted with its topic"):
             messages.to_table()

@@ -113,8 +113,6 @@ def test_nothing_is_appended(spark: SparkSession, tmp_path: Path) -> None:
     before = golden.fingerprint()
     frame = spark.createDataFrame([("orders", b"x")], "topic string, body binary")
     write = frame.write.format("rmqstore").mode("append").option("ifExists", "append")
-    with pytest.raises(
-        Exception, match="in a RocksDB database too, which rmqstore does not change"
-    ):
+    with pytest.raises(Exception, match="in a RocksDB database too"):
         write.save(golden.path)
     assert golden.fingerprint() == before

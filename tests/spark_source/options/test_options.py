@@ -122,7 +122,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
 
 
 def test_stores_the_wrong_way_round_are_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="has the path '/data/a' as a name"):
+    with pytest.raises(InvalidArgumentError, match="the path '/data/a' as a name"):
         parse_options({"stores": '{"/data/a": "broker-a"}'})
     # A folder that is named from here may lie beside, and a name may have a slash.
     assert parse_options({"stores": '{"a": "store", "b/c": "/x"}'}).stores

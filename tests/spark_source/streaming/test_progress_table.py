@@ -76,7 +76,7 @@ def test_the_folder_of_another_query_is_refused(
     with pytest.raises(InvalidArgumentError, match="no folder 'offsets'"):
         progress(store, tmp_path)
     copy(spark, store, tmp_path / "rate", "rate")
-    with pytest.raises(InvalidArgumentError, match="does not read a stream of rmqstore"):
+    with pytest.raises(InvalidArgumentError, match="a stream of rmqstore"):
         progress(store, tmp_path / "rate")
 
 
