@@ -12,6 +12,7 @@ from rmq_store.admin.salvage import salvage
 from rmq_store.recovery import plan_recovery, recover
 from rmq_store.verify import Finding, verify
 from tests.support.golden import unpack, unpack_field
+from tests.support.stores import make_store
 
 NO_MMAP = "without-mmap-clean-torn-tail-note"
 END, REST = (
@@ -127,3 +128,19 @@ def test_an_append_leaves_nothing_of_the_rest_behind_it(tmp_path: Path) -> None:
 def test_a_store_written_with_mmap_has_no_such_bytes(tmp_path: Path) -> None:
     golden = unpack("clean-5.5.0", tmp_path)
     assert about_log(Path(golden.path)) == []
+
+
+def test_records_from_before_a_cut_are_reported_in_each_file(tmp_path: Path) -> None:
+    """A log of 100 messages was cut to its start, and 40 were written over it."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    make_store(old, 100)
+    make_store(new, 40)
+    with MessageStore.open(new) as store:
+        end = store.log_range()[1]
+    for file in sorted((old / "commitlog").iterdir()):
+        now = new / "commitlog" / file.name
+        kept = now.read_bytes()[:end] + bytes(8) if now.exists() else b""  # the next record is torn
+        now.write_bytes(kept + file.read_bytes()[len(kept) :])
+    behind = [one for one in about_log(new) if one.code == "log-records-behind-end"]
+    assert [Path(one.path).name for one in behind] == [f"{0:020}", f"{8192:020}"]
+    assert sum(one.count for one in behind) == 100 - 40 - 1

@@ -463,11 +463,12 @@ def test_what_waits_is_counted_from_its_first_record(golden: Golden) -> None:
     """Over ten files of the log, of which each is a part of its own."""
     store = golden("hours-crash-5.5.0")
     with store.open() as opened:
-        found = {
-            (finding.count, int(finding.meaning.partition("from log offset ")[2].split(" ")[0]))
-            for finding in verify(opened).findings
-            if finding.code == "not-dispatched"
-        }
+        waiting = [one for one in verify(opened).findings if one.code == "not-dispatched"]
+    assert [one.path for one in waiting] == sorted(one.path for one in waiting)
+    found = {
+        (one.count, int(one.meaning.partition("from log offset ")[2].split(" ")[0]))
+        for one in waiting
+    }
     listed = queue_entries(store.path)
     assert found == {
         (len(wanted) - len(listed[queue]), wanted[len(listed[queue])][0])
