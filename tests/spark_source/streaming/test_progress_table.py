@@ -58,6 +58,9 @@ def test_the_table_says_how_far_behind_a_query_is(
     copy(spark, store, checkpoint)
     (row,) = progress(store, checkpoint)
     assert (row["batchId"], row["logOffset"], row["bytesBehind"]) == (1, end, 0)
+    planned = checkpoint / "offsets" / "1"
+    planned.write_text(planned.read_text() + "\n-")  # a second source, which gave nothing
+    assert progress(store, checkpoint) == [row]
     (checkpoint / "commits" / "1").unlink()  # killed before it could commit
     (row,) = progress(store, checkpoint)
     assert (row["batchId"], row["plannedBatchId"], row["logOffset"]) == (0, 1, given)
