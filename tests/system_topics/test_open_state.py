@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from rmq_store import MessageStore
+from rmq_store import MessageStore, QueueId
 from rmq_store.admin.moved_records import NAMES_NOTHING
 from rmq_store.admin.salvage import salvage
 from rmq_store.format.topics import REVIVE_PREFIX
 from rmq_store.system_topics.delayed_messages import delayed_messages
-from rmq_store.system_topics.open_state import OpenState
+from rmq_store.system_topics.open_state import Given, OpenState
 from rmq_store.system_topics.transactions import OPEN, transactions
 from tests.support.golden import CLEAN, KINDS, UNCLEAN, unpack, unpack_kind, unpack_state
+from tests.support.stores import SMALL
 
 STATES = ("pop-5.5.0", "timers-waiting-5.5.0", "tx-expired-5.5.0")
 PATHS = [
@@ -46,3 +48,14 @@ def test_records_of_the_broker_in_no_queue_are_copied_and_not_counted(tmp_path: 
     assert (report.waiting, report.open_transactions) == (17, 17)
     assert report.ended == {NAMES_NOTHING: 20}  # op messages, with numbers that no half message has
     assert report.messages == len(store.truth) - 20
+
+
+def test_a_check_point_without_distances_has_offsets_in_a_row(tmp_path: Path) -> None:
+    """As older brokers write it: three messages from offset 5 on, of which the second is acknowledged."""
+    check_point = {"c": "g", "t": "orders", "q": 1, "so": 5, "pt": 1000, "n": 3, "bm": 0b010}
+    body = json.dumps(check_point).encode()
+    with MessageStore.create(tmp_path / "s", SMALL) as store:
+        store.append({"topic": f"{REVIVE_PREFIX}c", "queueId": 0, "tags": "ck", "body": body})
+    with MessageStore.open(tmp_path / "s") as store:
+        state = OpenState.of(store)
+    assert state.given == {("g", QueueId("orders", 1)): Given(5, 2)}

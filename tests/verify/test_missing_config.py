@@ -23,6 +23,7 @@ def test_a_file_that_is_gone_with_its_bak_is_named(name: str, tmp_path: Path) ->
     with golden.open() as store:
         (finding,) = verify(store).findings
     assert (finding.code, Path(finding.path).name) == ("config-missing", name)
+    assert "Restore the file " in (finding.advice or "")
     if name != "delayOffset.json":
         command = "topics" if name == "topics.json" else "lag"
         assert f"there is no {name}" in call(command, golden.path).stderr
@@ -42,6 +43,7 @@ def test_a_store_of_a_broker_without_any_configuration_is_named(
         found = [one for one in verify(store).findings if one.code == "config-missing"]
     assert [one.path for one in found] == [str(config)]
     assert "came through a broker" in found[0].meaning
+    assert "Restore them " in (found[0].advice or "")
 
 
 def test_batches_at_the_ends_of_queues_do_not_hide_the_broker(tmp_path: Path) -> None:
