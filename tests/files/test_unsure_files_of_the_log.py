@@ -49,7 +49,8 @@ def test_a_file_with_a_wrong_name_is_named_with_the_right_one(how: str, tmp_path
     golden = unpack("clean-5.5.0", tmp_path)
     names = hurt(golden, how)
     before = golden.fingerprint()
-    *found, _ = objects("verify", golden.path, expect=1)
+    *found, summary = objects("verify", golden.path, expect=1)
+    assert Path(summary["verdict"]["do"]).name == min(names)
     misnamed = {
         Path(one["path"]).name: one["meaning"]
         for one in found
