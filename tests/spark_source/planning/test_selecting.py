@@ -136,7 +136,7 @@ def test_a_range_is_refused_if_it_is_reversed_and_has_no_row_if_it_is_empty(gold
         {"startingTimestamp": "-1h", "endingTimestamp": "-2h"},
     ]
     for given in reversed_ranges:
-        with pytest.raises(InvalidArgumentError, match="Give an end that is not before the start"):
+        with pytest.raises(InvalidArgumentError, match="Give an end"):
             rows_of(options_of(store, **orders, **given))
     when = str(store.truth[100]["storeTimestamp"])
     last = str(store.truth[-1]["storeTimestamp"])
