@@ -267,8 +267,6 @@ def test_a_target_with_content_or_of_another_rebuild_is_refused(
     golden: Golden, tmp_path: Path
 ) -> None:
     store = golden("clean-5.3.3")
-    with pytest.raises(InvalidArgumentError, match="must be separate folders"):
-        rebuild(store.path, store.path)
     target = tmp_path / "target"
     target.mkdir()
     (target / "some").write_text("file", "utf-8")
