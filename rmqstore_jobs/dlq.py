@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rmq_store.cli.options import GROUPS, RELEASE, TOPICS, RareOption, WholeNumber, option
+from rmq_store.cli.options import GROUPS, RELEASE, TOP, TOPICS, RareOption, WholeNumber, option
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.topics import DLQ_PREFIX
 from rmq_store.questions.dead_letters import dead_letters, dead_ranges
@@ -149,12 +149,9 @@ _OF_SOURCE = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
 _OPTIONS = {
     "groups": GROUPS,
     "origin_topics": TOPICS.but(help="Only dead letters from this topic; repeatable."),
-    "top": option(
-        "--top",
+    "top": TOP.but(
         type=WholeNumber(1, _MOST_LISTED),
-        metavar="N",
         default=DEFAULT_TOP,
-        show_default=True,
         help="List the N newest dead letters.",
     ),
     "resend": option(

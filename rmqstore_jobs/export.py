@@ -457,12 +457,9 @@ _OPTIONS = {
         "--format",
         type=click.Choice(FORMATS),
         default=PARQUET,
-        show_default=True,
         help="A folder of Parquet, CSV or JSON lines files, or a Delta table.",
     ),
-    "wave_bytes": rare_option(
-        "--wave-bytes", type=size, default="8g", show_default=True, help="Bytes per wave."
-    ),
+    "wave_bytes": rare_option("--wave-bytes", type=size, default="8g", help="Bytes per wave."),
     "body": option(
         "--body",
         type=click.Choice([TEXT]),

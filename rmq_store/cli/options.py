@@ -52,7 +52,8 @@ class Declared:
 
     def params(self, name: str) -> list[click.Parameter]:
         """As click has it, for the parameter `name`."""
-        return [self.kind([*self.words, name], **self.settings)]
+        shows = {"show_default": True} if "default" in self.settings else {}
+        return [self.kind([*self.words, name], **self.settings | shows)]
 
     def value(self, name: str, given: dict[str, Any]) -> Any:
         """Take the value out of those that are given."""
@@ -73,7 +74,7 @@ class _Bundle(Declared):
 
 
 def option(*words: str, kind: type[click.Option] = click.Option, **settings: Any) -> Any:
-    """An option. `settings`: as click has them."""
+    """An option; its help shows a default. `settings`: as click has them."""
     return Declared(kind, words, **settings)
 
 
@@ -323,6 +324,14 @@ KEYS = option(
     help="Only messages with this word in KEYS, or this UNIQ_KEY; repeatable.",
 )
 SYSTEM = flag("--system", help="Include system topics.")
+TOP = option("--top", type=WholeNumber(min=1), metavar="N")
+ZONE = option(
+    "--zone",
+    type=zone,
+    metavar="ZONE",
+    default="UTC",
+    help="Time zone of the days and hours, such as Asia/Shanghai.",
+)
 LIMIT = option("--limit", type=WholeNumber(min=1), metavar="N", help="Print at most N messages.")
 HISTORY = flag(
     "--history",

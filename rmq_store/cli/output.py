@@ -32,13 +32,13 @@ class Output:
 
     as_json: bool
 
-    def record(self, report: Any, lines: Iterable[str]) -> None:
-        """Print a report: its fields as one JSON object with camelCase keys, or its lines."""
+    def record(self, report: Any, lines: Iterable[str], **style: Any) -> None:
+        """Print a report: its fields as one JSON object with camelCase keys, or its lines, as `say`."""
         if self.as_json:
             print_json(as_json_object(report))
             return
         for line in lines:
-            say(line)
+            say(line, **style)
 
     def rows(
         self,

@@ -91,7 +91,6 @@ OPTIONS: Mapping[str, Declared] = {
         "--patience",
         type=float,
         default=DEFAULT_PATIENCE,
-        show_default=True,
         metavar="SECONDS",
         help="Seconds to retry a message.",
     ),

@@ -89,7 +89,6 @@ _ENGINE_OPTIONS = {
     "engine": ENGINE.but(
         RareOption,
         default=AUTO,
-        show_default=True,
         help="Work in this process (local) or on Spark. auto: local up to a log of 4 GiB, "
         "without --master and spark-submit.",
     ),

@@ -13,6 +13,7 @@ from rmq_store.cli.options import (
     GROUPS,
     QUEUES,
     STORE,
+    TOP,
     TOPIC,
     TOPICS,
     StoreArgs,
@@ -54,9 +55,7 @@ def lag(
     out: Output = OUTPUT,
     groups: tuple[str, ...] = GROUPS,
     topics: tuple[str, ...] = TOPICS,
-    top: int | None = option(
-        "--top", type=WholeNumber(min=1), metavar="N", help="Only the N furthest behind."
-    ),
+    top: int | None = TOP.but(help="Only the N furthest behind."),
     max_lag: int | None = option(
         "--max-lag",
         type=WholeNumber(min=0),
@@ -67,7 +66,6 @@ def lag(
         "--by",
         type=click.Choice(["queue", "group"]),
         default="queue",
-        show_default=True,
         help="A row for each queue, or one for each group and topic.",
     ),
 ) -> bool:

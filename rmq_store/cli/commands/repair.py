@@ -53,7 +53,6 @@ def recover(
         "--method",
         type=click.Choice(["strict", "broker"]),
         default="strict",
-        show_default=True,
         help="strict: keep as much as possible; broker: what DefaultMessageStore would do, without --apply.",
     ),
     release: str | None = option(
@@ -114,14 +113,12 @@ def rebuild(
         "--log",
         type=click.Choice(LOG_MODES),
         default="copy",
-        show_default=True,
         help="Copy the log, or hard-link its full files and copy the last; links need one file system.",
     ),
     store_type: str = option(
         "--store-type",
         type=click.Choice(STORE_TYPES),
         default=FILES,
-        show_default=True,
         help="storeType of the broker that will start on it: queues in files, or in a RocksDB database.",
     ),
     verify: bool = flag("--verify", help="Verify the new store afterwards."),

@@ -9,7 +9,7 @@ import click
 
 from rmq_store.cli.command import command
 from rmq_store.cli.options import STORE, StoreArgs, flag, option, time, time_in
-from rmq_store.cli.output import OUTPUT, Output, print_json, print_rows, say
+from rmq_store.cli.output import OUTPUT, Output
 from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import TIME_FORMS, Time, shown_time
 
@@ -60,45 +60,37 @@ def retention(
         )
     freed = apply_retention(plan, lose_unread=lose_unread) if really else 0
     files = (*plan.log, *plan.queues, *plan.index)
-    if out.as_json:
-        for item in (*files, *plan.risks):
-            print_json(as_json_object(item))
-        for loss in plan.unfinished:
-            print_json(loss._asdict())
-        summary = {
-            "path": plan.path,
-            "trigger": plan.trigger,
-            "log_start": plan.log_start,
-            "log_start_after": plan.log_start_after,
-            "files": len(files),
-            "bytes": plan.bytes,
-            "freed": freed,
-            "unread": plan.unread,
-        }
-        print_json(as_json_object(summary))
-        return False
-    print_rows(["file", "size", "why"], [[file.path, size(file.size), file.why] for file in files])
+    rows = [[file.path, size(file.size), file.why] for file in files]
+    out.rows(map(as_json_object, files), ("file", "size", "why"), rows)
     for risk in plan.risks:
-        fields = asdict(risk)
         line = (
             "group {group} loses {messages} unconsumed messages of {topic}/{queue_id}: its offset "
-            "is {consumer_offset}, and the first offset left is {min_offset}".format(**fields)
+            "is {consumer_offset}, and the first offset left is {min_offset}"
         )
-        say(line, fg="yellow")
+        out.record(risk, [line.format(**asdict(risk))], fg="yellow")
     for loss in plan.unfinished:
-        lost = (
-            f"{counted(loss.messages, 'message')} that the broker is not done with: {loss.reader}"
-        )
-        say(lost, fg="yellow")
+        messages = counted(loss.messages, "message")
+        line = f"{messages} that the broker is not done with: {loss.reader}"
+        out.record(loss._asdict(), [line], fg="yellow")
+    summary = {
+        "path": plan.path,
+        "trigger": plan.trigger,
+        "log_start": plan.log_start,
+        "log_start_after": plan.log_start_after,
+        "files": len(files),
+        "bytes": plan.bytes,
+        "freed": freed,
+        "unread": plan.unread,
+    }
+    lines = []
     if plan.trigger is None:
-        say("nothing is due: it is not the hour of deleteWhen, and the disk is not too full")
+        lines = ["nothing is due: it is not the hour of deleteWhen, and the disk is not too full"]
     elif not files:
-        say("nothing is due: no file has only messages that are old enough")
-    say(
-        f"{counted(len(files), 'file')}, {size(plan.bytes)}"
-        + (f": deleted, {size(freed)}" if really else "; --apply deletes them" if files else "")
-        + (f", with {counted(plan.unread, 'unread message')}" if plan.unread else "")
-    )
+        lines = ["nothing is due: no file has only messages that are old enough"]
+    done = f": deleted, {size(freed)}" if really else "; --apply deletes them" if files else ""
+    unread = f", with {counted(plan.unread, 'unread message')}" if plan.unread else ""
+    lines.append(f"{counted(len(files), 'file')}, {size(plan.bytes)}{done}{unread}")
+    out.record(summary, lines)
     return False
 
 
@@ -111,18 +103,9 @@ def _print_why(store: MessageStore, out: Output) -> None:
     found = why_kept(store, policy)
     if found is None:
         raise click.UsageError("the log has no files")
-    if out.as_json:
-        times = {
-            name: None if ms is None else shown_time(ms)
-            for name, ms in (
-                ("written", found.written),
-                ("oldEnoughAt", found.old_enough_at),
-                ("goesAt", found.goes_at),
-            )
-        }
-        print_json({**as_json_object(found), **asdict(policy), **times})
-        return
-    goes = "never" if found.goes_at is None else f"{shown_time(found.goes_at)} at the earliest"
+    written, old = shown_time(found.written), shown_time(found.old_enough_at)
+    at = None if found.goes_at is None else shown_time(found.goes_at)
+    times = {"written": written, "oldEnoughAt": old, "goesAt": at}
     kept = found.kept_by or "nothing: it goes in the broker's next round"
     if kept == LAST_FILE:
         kept = "it is the last file, which a broker never deletes"
@@ -132,15 +115,14 @@ def _print_why(store: MessageStore, out: Output) -> None:
         else "cleanFileForciblyEnable is false"
     )
     lines = {
-        "oldest file": f"{found.path}, last written {shown_time(found.written)}",
-        "fileReservedTime": f"{policy.fileReservedTime} h: old enough from "
-        f"{shown_time(found.old_enough_at)} on",
+        "oldest file": f"{found.path}, last written {written}",
+        "fileReservedTime": f"{policy.fileReservedTime} h: old enough from {old} on",
         "deleteWhen": f"{policy.deleteWhen}: hours of the broker's local time; here that of this host",
         "disk": f"{found.disk_used_percent:.0f} % used; due at any hour above {policy.due_above} "
         f"(diskMaxUsedSpaceRatio), {forced}",
         "kept by": kept,
-        "it goes": goes,
+        "it goes": "never" if at is None else f"{at} at the earliest",
     }
     width = max(map(len, lines))
-    for name, text in lines.items():
-        say(f"{name:<{width}}  {text}")
+    texts = (f"{name:<{width}}  {text}" for name, text in lines.items())
+    out.record({**as_json_object(found), **asdict(policy), **times}, texts)

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from datetime import tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from rmq_store.cli.options import (
     STORE,
     SYSTEM,
     UNTIL,
+    ZONE,
     StoreArgs,
     StorePath,
     argument,
@@ -30,7 +32,6 @@ from rmq_store.cli.options import (
     opened_stores,
     option,
     time_range,
-    word,
 )
 from rmq_store.cli.output import Output, note, problem, say
 from rmq_store.errors import (
@@ -85,14 +86,7 @@ def sql(
     skip_damaged: bool = SKIP_DAMAGED,
     raw: bool = RAW,
     history: bool = HISTORY,
-    zone: str = option(
-        "--zone",
-        type=word,
-        metavar="ZONE",
-        default="UTC",
-        show_default=True,
-        help="Time zone of days and hours in the query, such as Asia/Shanghai.",
-    ),
+    zone: tzinfo = ZONE,
     explain: bool = flag("--explain", help="Show what of the stores the query would read."),
     files: bool = flag("--files", help="Let the query read and write other files."),
     parquet: Path | None = option(
@@ -132,7 +126,7 @@ def sql(
             "compacted": not history,
             "on_damage": damage.once if skip_damaged else None,
         }
-        database = stack.enter_context(_database(stores, begin, end, files, zone, how))
+        database = stack.enter_context(_database(stores, begin, end, files, str(zone), how))
         if text is None:
             _prompt(lambda one: _run(database, one, form, None, explain))
         else:

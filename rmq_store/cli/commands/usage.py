@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +12,17 @@ from rmq_store.cli.command import command
 from rmq_store.cli.options import (
     SINCE,
     STORE,
+    TOP,
     TOPICS,
     UNTIL,
+    ZONE,
     StoreArgs,
-    WholeNumber,
     option,
     time_range,
-    zone,
 )
-from rmq_store.cli.output import OUTPUT, Output, note, print_json, print_rows
+from rmq_store.cli.output import OUTPUT, Output, note
 from rmq_store.text.progress import Progress
-from rmq_store.text.sizes import size
+from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import shown_minute, shown_time
 
 if TYPE_CHECKING:
@@ -52,26 +52,13 @@ def usage(
         "--by",
         type=click.Choice([*_BY, _MESSAGE]),
         default="topic",
-        show_default=True,
         help="Group by; message: list the largest ones.",
     ),
     topics: tuple[str, ...] = TOPICS,
     begin: Time | None = SINCE,
     end: Time | None = UNTIL,
-    top: int | None = option(
-        "--top",
-        type=WholeNumber(min=1),
-        metavar="N",
-        help="Only the N largest (default: all; of messages 20).",
-    ),
-    zone_of_days: tzinfo = option(
-        "--zone",
-        type=zone,
-        metavar="ZONE",
-        default="UTC",
-        show_default=True,
-        help="Time zone of the days and hours, such as Asia/Shanghai.",
-    ),
+    top: int | None = TOP.but(help="Only the N largest (default: all; of messages 20)."),
+    zone_of_days: tzinfo = ZONE,
     out: Output = OUTPUT,
 ) -> bool:
     """Show which topic, queue, day or hour fills the disk: messages and bytes, largest first.
@@ -94,11 +81,19 @@ def usage(
         lacks_some = opened.opening.has_losses
     if by == _MESSAGE:
         out.rows(found.largest, _OF_MESSAGES, texts=["topic"], kept=_KEPT_OF_MESSAGES)
-    elif out.as_json:
-        for group in _groups(found, by, top):
-            print_json({**group, _HOUR: shown_time(group[_HOUR])} if group.get(_HOUR) else group)
-    else:
-        _print_groups(found, by, top, zone_of_days, whole=top is None and ranges is None)
+        return lacks_some
+    groups = _groups(found, by, top)
+    changes = ["change"] if by == _DAY else []
+    cells = _cells(found, groups, by, zone_of_days, whole=top is None and ranges is None)
+    out.rows(
+        ({**row, _HOUR: shown_time(row[_HOUR])} if row.get(_HOUR) else row for row in groups),
+        [*_BY[by], "messages", "bytes", "of the log", *changes],
+        cells,
+    )
+    growth = found.growth() if by == _DAY and not out.as_json else None
+    if growth is not None:
+        days, mean = growth
+        note(f"{size(mean)} a day, mean of {counted(days, 'day')} before the last")
     return lacks_some
 
 
@@ -134,17 +129,16 @@ def _groups(found: UsageAnswer, by: str, top: int | None) -> list[dict[str, Any]
     ]
 
 
-def _print_groups(
-    found: UsageAnswer, by: str, top: int | None, zone: tzinfo, *, whole: bool
-) -> None:
-    """The groups as a table; with `whole`, the bytes that no queue lists as its last row."""
+def _cells(
+    found: UsageAnswer, groups: Sequence[Mapping[str, Any]], by: str, zone: tzinfo, *, whole: bool
+) -> Iterator[list[str]]:
+    """The groups as rows of a table; with `whole`, the bytes that no queue lists as its last row."""
 
     def share(count: int) -> str:
         return f"{count / found.log_bytes:.1%}" if found.log_bytes else ""
 
     names = _BY[by]
-    lines = []
-    for group in _groups(found, by, top):
+    for group in groups:
         line = ["(not known)" if group[name] is None else str(group[name]) for name in names]
         if group.get(_HOUR) is not None:
             line = [shown_minute(group[_HOUR], zone)]
@@ -152,19 +146,12 @@ def _print_groups(
         line.append(share(group["bytes"]) + (_SHARED if group["shared"] else ""))
         if by == _DAY:
             line.append(_signed_size(group["change"]))
-        lines.append(line)
+        yield line
     rest = found.log_bytes - found.listed_bytes
     if whole and rest > 0:
         nothing = [""] * (len(names) - 1)
-        lines.append(["(in no queue)", *nothing, "", size(rest), share(rest)])
-        lines[-1] += [""] * (by == _DAY)
-    changes = ["change"] if by == _DAY else []
-    print_rows([*names, "messages", "bytes", "of the log", *changes], lines)
-    growth = found.growth() if by == _DAY else None
-    if growth is not None:
-        days, mean = growth
-        before = "1 day" if days == 1 else f"{days} days"
-        note(f"{size(mean)} a day, mean of {before} before the last")
+        last = ["(in no queue)", *nothing, "", size(rest), share(rest)]
+        yield [*last, ""] if by == _DAY else last
 
 
 def _signed_size(change: int | None) -> str:
