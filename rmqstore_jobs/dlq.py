@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rmq_store.cli.options import GROUPS, RELEASE, TOP, TOPICS, RareOption, WholeNumber, option
+from rmq_store.cli.options import GROUPS, TOP, TOPICS, WholeNumber, option
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.topics import DLQ_PREFIX
 from rmq_store.questions.dead_letters import dead_letters, dead_ranges
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 from rmqstore_jobs import replay
-from rmqstore_jobs.replaying.options import TLS, TLS_CA
+from rmqstore_jobs.replaying.options import OPTIONS
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Job, spec_from
 from rmqstore_jobs.running.provenance import provenance_of
@@ -38,20 +38,22 @@ _MOST_LISTED = 1_000_000  # rows that --top keeps in memory
 
 @dataclass(frozen=True, slots=True)
 class DlqSpec(HidesSecrets):
-    """Which dead letters: those of `groups` and of `origin_topics` (default: all). `options` are
-    the source's own.
+    """Which dead letters: those of `groups`, of `origin_topics` and with `keys` (default: all). `options`
+    are the source's own.
 
-    `resend`: the folder of a new store that gets them in their origin topics. `to_broker`: the
-    proxy of a running broker to send them to. `failed`: the folder for messages that the broker
-    refuses. `tls` and `tls_ca`: as for a replay.
+    `resend`: the folder of a store that gets them in their origin topics. `to_broker`: the proxy of a
+    running broker to send them to. All others: as for a replay.
     """
 
     store: str
     options: Mapping[str, str] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
     origin_topics: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
     top: int = DEFAULT_TOP
     resend: str | None = None
+    append: bool = False
+    dry_run: bool = False
     release: str | None = None
     to_broker: str | None = None
     failed: str | None = None
@@ -77,7 +79,7 @@ def run(
     with plan.store.open() as store, Progress("dlq", unit="messages") as progress:
         ranges = dead_ranges(store, spec.groups, plan.ranges)
         progress.expect(sum(map(len, ranges)))
-        dead = dead_letters(store, ranges, spec.origin_topics, spec.top, progress)
+        dead = dead_letters(store, ranges, spec.origin_topics, spec.top, progress, keys=spec.keys)
     resent = (
         None if spec.resent_to is None else replay.run(spark, resend_spec(spec, plan), should_stop)
     )
@@ -85,9 +87,16 @@ def run(
         "dead letters": sum(row["messages"] for row in dead.groups),
         "bytes": sum(row["bytes"] for row in dead.groups),
     }
-    if resent is not None:
+    if resent is not None and resent.would_write is not None:
+        numbers |= {"would be sent again": sum(resent.would_write.values()), "to": spec.resent_to}
+    elif resent is not None:
         numbers |= {"sent again": sum(resent.written.values()), "to": spec.resent_to}
-    asked = {"groups": spec.groups, "originTopics": spec.origin_topics, "resend": spec.resent_to}
+    asked = {
+        "groups": spec.groups,
+        "originTopics": spec.origin_topics,
+        "keys": spec.keys,
+        "resend": spec.resent_to,
+    }
     return Answer(
         job="dlq",
         ok=resent is None or resent.ok,
@@ -121,6 +130,9 @@ def resend_spec(spec: DlqSpec, plan: ReadPlan) -> ReplaySpec:
         until=_as_text(plan.asked.ending_timestamp),
         broker_name=spec.options.get("brokerName"),
         broker_conf=spec.options.get("brokerConf"),
+        keys=spec.keys,
+        append=spec.append,
+        dry_run=spec.dry_run,
         release=spec.release,
         to_broker=spec.to_broker,
         failed=spec.failed,
@@ -132,6 +144,11 @@ def resend_spec(spec: DlqSpec, plan: ReadPlan) -> ReplaySpec:
 
 def look(spec: DlqSpec) -> None:
     """Raise StoreError for a store or group that is not there, and for a target that cannot be."""
+    if spec.resent_to is None and (spec.append or spec.dry_run):
+        raise InvalidArgumentError(
+            reason="--append and --dry-run are for dead letters that are sent again",
+            advice="Give --to or --to-broker too",
+        )
     plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
     with plan.store.open() as store:
         dead_ranges(store, spec.groups, plan.ranges)
@@ -149,6 +166,7 @@ _OF_SOURCE = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
 _OPTIONS = {
     "groups": GROUPS,
     "origin_topics": TOPICS.but(help="Only dead letters from this topic; repeatable."),
+    "keys": OPTIONS["keys"],
     "top": TOP.but(
         type=WholeNumber(1, _MOST_LISTED),
         default=DEFAULT_TOP,
@@ -157,17 +175,14 @@ _OPTIONS = {
     "resend": option(
         "--to",
         metavar="DIR",
-        help="Send them again: write them to this new store, in their origin topics.",
+        help="Send them again: write them to this store, in their origin topics.",
     ),
-    "release": RELEASE.but(RareOption),
     "to_broker": option(
         "--to-broker",
         metavar="HOST:PORT",
         help="Send them again: to the proxy of a running broker.",
     ),
-    "failed": option("--failed", metavar="DIR", help="Folder for refused messages and reasons."),
-    "tls": TLS,
-    "tls_ca": TLS_CA,
+    **{name: OPTIONS[name] for name in ("append", "dry_run", "release", "failed", "tls", "tls_ca")},
     **source_options(_OF_SOURCE),
 }
 

@@ -69,14 +69,17 @@ def dead_letters(
     origin_topics: Collection[str] = (),
     top: int = 100,
     progress: OnProgress = ignore,
+    *,
+    keys: Sequence[str] = (),
 ) -> DeadLettersAnswer:
-    """Dead letters in ranges of dead-letter topics, of `origin_topics` (default: all), with the `top` newest.
+    """Dead letters in ranges of dead-letter topics, of `origin_topics` and with `keys` (default: all), with
+    the `top` newest.
 
     `progress` counts dead letters. Raises UnknownQueueError for an origin topic that the store does not know
     and no dead letter names, and the errors of `read_slices` for damage.
     """
     groups, newest = [], _table([])
-    for batch in store.read_slices(ranges, columns=_COLUMNS):
+    for batch in store.read_slices(ranges, columns=_COLUMNS, keys=keys or None):
         rows = _table([batch])
         if origin_topics:
             wanted = pa.array(sorted(origin_topics), pa.string())

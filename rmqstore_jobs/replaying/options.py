@@ -32,10 +32,6 @@ from rmqstore_jobs.running.source_options import (
     refused,
 )
 
-TLS = rare_flag("--tls", help="Connect to the proxy with TLS.")
-TLS_CA = rare_option(
-    "--tls-ca", metavar="FILE", help="Certificates, in PEM, that sign the proxy's own."
-)
 OPTIONS: Mapping[str, Declared] = {
     "to_store": option(
         "--to", metavar="DIR", help="Target store; created unless --append is given."
@@ -94,8 +90,10 @@ OPTIONS: Mapping[str, Declared] = {
         metavar="SECONDS",
         help="Seconds to retry a message.",
     ),
-    "tls": TLS,
-    "tls_ca": TLS_CA,
+    "tls": rare_flag("--tls", help="Connect to the proxy with TLS."),
+    "tls_ca": rare_option(
+        "--tls-ca", metavar="FILE", help="Certificates, in PEM, that sign the proxy's own."
+    ),
     "dry_run": flag(
         "--dry-run",
         help="Report what would be written or sent, and what would be refused; write nothing.",

@@ -28,7 +28,7 @@ from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_REFUSED
 from rmqstore_jobs.running.store_selection import plan_of
 from tests.conftest import GoldenStore, in_a_queue, unpack
 from tests.support.golden import messages_in
-from tests.support.running.commands import Done, call
+from tests.support.running.commands import Done, call, objects
 
 Golden = Callable[[str], GoldenStore]
 WITH_DEAD = "clean-4.9.7"
@@ -335,6 +335,30 @@ def test_dead_letters_are_sent_again_to_their_origin_once(
         assert not {"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DELAY", "REAL_TOPIC"} & set(properties)
     with pytest.raises(Exception, match="this replay"):
         dlq.run(engine, spec)
+
+
+def test_some_dead_letters_are_added_to_a_store_after_a_dry_run(
+    golden: Golden, tmp_path: Path
+) -> None:
+    store, target = golden(WITH_DEAD), tmp_path / "again"
+    every = dead_of(store)
+    key = every[-1]["uniqKey"]
+    words = [store.path, "--broker-conf", store.conf, "--to", str(target)]
+
+    def numbers(*more: str) -> dict[str, int]:
+        reported: dict[str, int] = objects("dlq", *words, *more)[0]["numbers"]
+        return reported
+
+    planned = numbers("--key", key, "--dry-run")
+    assert (planned["deadLetters"], planned["wouldBeSentAgain"]) == (1, 1)
+    assert not target.exists()
+    assert numbers("--key", every[0]["uniqKey"])["sentAgain"] == 1
+    assert numbers("--key", key, "--append")["sentAgain"] == 1
+    with MessageStore.open(target) as opened:
+        rows = [row for batch in opened.read_batches() for row in batch.to_pylist()]
+    assert [row["uniqKey"] for row in rows] == [every[0]["uniqKey"], key]
+    alone = call("dlq", store.path, "--dry-run")
+    assert (alone.returncode, "Give --to or --to-broker too" in alone.stderr) == (2, True)
 
 
 def test_a_relative_time_is_the_same_for_the_report_and_for_what_is_sent_again(

@@ -63,6 +63,8 @@ MEANINGS = {
     "--explain": Meaning("show what is read, not the rows"),
     "--json": Meaning("JSON instead of tables: one object a line"),
     "--to": Meaning("the new store, folder or file that is written", "path"),
+    "--append": Meaning("add to a target store that exists"),
+    "--dry-run": Meaning("report what would be written or sent; write nothing"),
     "--to-broker": Meaning("the proxy of a running broker that gets the messages"),
     "--failed": Meaning("the folder for messages that the broker refused"),
     "--tls": Meaning("connect to the proxy with TLS"),
