@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _LOOKED_AT = 4  # characters that are looked at for one cell: some take no cell
 # What a narrow terminal shows.
-_KEPT = ("topic", "queueId", "queueOffset", "storeTimestamp", "keys", "body")
+_KEPT = ("brokerName", "topic", "queueId", "queueOffset", "storeTimestamp", "keys", "body")
 # The least and the most cells of a column where there is room. Wider values are cut.
 _LIMITS: Mapping[str, tuple[int, int]] = {
     "topic": (10, 30),
@@ -48,11 +48,14 @@ class BatchPrinter:
 
     On a terminal they are a table: bodies, properties and errors share the width that the other columns
     leave, numbers are never cut, and times lose at most their milliseconds. `progress` leaves the terminal
-    to what is printed.
+    to what is printed. `whole`: the columns of ids that were asked for: they are not cut; nor are texts of
+    columns that were asked for by name.
     """
 
-    def __init__(self, form: MessageForm, progress: Progress | None = None) -> None:
-        self._form, self._progress = form, progress
+    def __init__(
+        self, form: MessageForm, progress: Progress | None = None, *, whole: Collection[str] = ()
+    ) -> None:
+        self._form, self._progress, self._whole = form, progress, whole
         self._charset = form.charset or UTF8
         self._names = form.names() if form.header else None
         self._table: TerminalTable | None = None
@@ -106,13 +109,18 @@ class BatchPrinter:
     def _print_table(self, batch: pa.RecordBatch) -> None:
         from rmq_store.cli.table_layout import TerminalTable  # it loads rich, for a terminal alone
 
+        names = batch.schema.names
+        # Columns that were asked for by name are neither left out nor cut.
+        kept = _KEPT if {*names} <= {"brokerName", *TEXT_COLUMNS.split(",")} else ()
+        whole = self._whole if kept else names
         if self._table is None:
-            # Columns that were asked for by name are not left out.
-            kept = _KEPT if set(batch.schema.names) <= set(TEXT_COLUMNS.split(",")) else ()
             self._table = TerminalTable(echo, note, kept, cuts=not self._form.full)
         pairs = zip(batch.schema, batch.columns, strict=True)
         self._table.print(
-            [_column(field, self._texts(values, field.name).to_pylist()) for field, values in pairs]
+            [
+                _column(field, self._texts(values, field.name).to_pylist(), field.name in whole)
+                for field, values in pairs
+            ]
         )
 
     def _texts(self, column: pa.Array, name: str) -> pa.Array:
@@ -136,7 +144,7 @@ class BatchPrinter:
                 target.write_batch(_for_csv(batch))
 
 
-def _column(field: pa.Field, cells: Sequence[str]) -> Column:
+def _column(field: pa.Field, cells: Sequence[str], is_whole: bool) -> Column:
     from rmq_store.cli.table_layout import Column, Kind
 
     name = printable(field.name)
@@ -148,7 +156,7 @@ def _column(field: pa.Field, cells: Sequence[str]) -> Column:
         return Column(name, Kind.NUMBER, cells, (least, least))
     if pa.types.is_timestamp(field.type):
         return Column(name, Kind.TIME, cells)
-    return Column(name, Kind.TEXT, cells, _LIMITS.get(field.name, _OTHERS))
+    return Column(name, Kind.TEXT, cells, _LIMITS.get(field.name, _OTHERS), is_whole)
 
 
 def with_bodies(

@@ -30,62 +30,44 @@ from rmq_store.heap_settings import keep_freed_memory
 _WIDEST_NAME = len("transactions") + 2  # cells of --help before the texts
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000  # 700 is Python's own number
 
-# Command -> the module of this package that defines it, and what it does.
+# Command -> the module of `commands` that defines it, and what it does.
 COMMANDS = {
-    "info": (
-        "commands.tables",
-        "Show the store's size, log range and whether it was closed cleanly.",
-    ),
-    "topics": ("commands.tables", "List topics with their queues and messages."),
-    "queues": (
-        "commands.tables",
-        "List queues: offsets, messages, and messages not yet dispatched.",
-    ),
-    "lag": ("commands.groups", "How far consumer groups are behind, and which lost messages."),
-    "usage": ("commands.usage", "Which topic, queue or day fills the disk."),
-    "table": ("commands.tables", "Print a table of the Spark source by name."),
-    "cat": ("commands.find", "Print the messages of a topic."),
-    "find": ("commands.find", "Find messages by topic, key, id, tag, property, time or text."),
-    "tail": ("commands.tail", "Print the newest messages of topics; -f waits for more."),
-    "sql": ("commands.sql", "Ask in SQL about messages and tables, by DuckDB."),
-    "trace": (
-        "commands.find",
-        "Show a message's history by key or id: retries, DLQ, delay, transaction.",
-    ),
+    "info": ("tables", "Show the store's size, log range and whether it was closed cleanly."),
+    "topics": ("tables", "List topics with their queues and messages."),
+    "queues": ("tables", "List queues: offsets, messages, and messages not yet dispatched."),
+    "lag": ("groups", "How far consumer groups are behind, and which lost messages."),
+    "usage": ("usage", "Which topic, queue or day fills the disk."),
+    "table": ("tables", "Print a table of the Spark source by name."),
+    "cat": ("find", "Print the messages of a topic."),
+    "find": ("find", "Find messages by topic, key, id, tag, property, time or text."),
+    "tail": ("tail", "Print the newest messages of topics; -f waits for more."),
+    "sql": ("sql", "Ask in SQL about messages and tables, by DuckDB."),
+    "trace": ("find", "Show a message's history by key or id: retries, DLQ, delay, transaction."),
     "scheduled": (
-        "commands.system_topics",
+        "system_topics",
         "List messages that are to be delivered later, and which are overdue.",
     ),
-    "transactions": ("commands.system_topics", "List transactions with what became of them."),
-    "retries": ("commands.system_topics", "List messages that consumers sent back."),
-    "pop": (
-        "commands.system_topics",
-        "List messages that consumers popped and did not acknowledge.",
-    ),
-    "traces": ("commands.system_topics", "Print what clients reported of their messages."),
+    "transactions": ("system_topics", "List transactions with what became of them."),
+    "retries": ("system_topics", "List messages that consumers sent back."),
+    "pop": ("system_topics", "List messages that consumers popped and did not acknowledge."),
+    "traces": ("system_topics", "Print what clients reported of their messages."),
     "retention": (
-        "commands.retention",
+        "retention",
         "Show what the broker would delete now, and which groups lose messages.",
     ),
-    "verify": ("commands.verify", "Check that log, queues, index and configuration agree."),
-    "diff": (
-        "commands.verify",
-        "Show what two stores, such as master and slave, do not have in common.",
-    ),
+    "verify": ("verify", "Check that log, queues, index and configuration agree."),
+    "diff": ("verify", "Show what two stores, such as master and slave, do not have in common."),
     "report": (
-        "commands.verify",
+        "verify",
         "Write a report of the store into one HTML file: findings, tables and plots.",
     ),
-    "rebuild": ("commands.repair", "Rebuild queues and index from the log into a new store."),
-    "salvage": ("commands.repair", "Copy intact messages of a damaged log into a new store."),
+    "rebuild": ("repair", "Rebuild queues and index from the log into a new store."),
+    "salvage": ("repair", "Copy intact messages of a damaged log into a new store."),
     "recover": (
-        "commands.repair",
+        "repair",
         "Show how to repair a store that was not closed cleanly, or repair it in place.",
     ),
-    "offsets": (
-        "commands.groups",
-        "Show a group's offsets, or reset them while the broker is down.",
-    ),
+    "offsets": ("groups", "Show a group's offsets, or reset them while the broker is down."),
 }
 
 
@@ -129,7 +111,7 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
-            module, name = f"rmq_store.cli.{COMMANDS[cmd_name][0]}", cmd_name
+            module, name = f"rmq_store.cli.commands.{COMMANDS[cmd_name][0]}", cmd_name
         elif cmd_name in (others := other_commands()):
             module, name = others[cmd_name][0].split(":")
         else:

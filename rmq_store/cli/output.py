@@ -134,7 +134,7 @@ def print_rows(
     """Print rows of text under a header: on a terminal in columns that fit it, by the first rows.
 
     `texts`: the columns whose values are no numbers, even if they look like some. `kept`: those that
-    a narrow terminal has to show, if others may be left out there.
+    a narrow terminal has to show, if others may be left out there, and texts be cut.
     """
     if not sys.stdout.isatty():
         click.echo("\t".join(names))
@@ -148,7 +148,10 @@ def print_rows(
     while some := list(islice(shown, _LAID_OUT)):
         make_room(progress)
         columns = zip(names, zip(*some, strict=True), strict=True)
-        table.print([Column.of(name, cells, is_text=name in texts) for name, cells in columns])
+        how = {"is_whole": not kept}
+        table.print(
+            [Column.of(name, cells, is_text=name in texts, **how) for name, cells in columns]
+        )
 
 
 def _with_plain_times(table: pa.Table) -> pa.Table:

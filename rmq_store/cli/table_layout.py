@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from itertools import groupby, zip_longest
+from itertools import chain, groupby, zip_longest
 from shutil import get_terminal_size
 
 from rich.cells import cell_len, set_cell_size
@@ -37,7 +37,9 @@ class Kind(Enum):
 
     NUMBER = "number"  # nothing; they stand at the right
     TIME = "time"  # they lose their milliseconds
-    TEXT = "text"  # they are cut in the middle, because ids differ at both ends
+    TEXT = (
+        "text"  # they are cut in the middle, because ids differ at both ends; asked for, not at all
+    )
     PATH = (
         "path"  # they are cut at the start, and keep the topic, the queue and the name of the file
     )
@@ -49,16 +51,20 @@ class Kind(Enum):
 class Column:
     """A column of a table. `cells`: the values as printable text.
 
-    `limits`: the least and the most cells where there is room; later values may be longer.
+    `limits`: the least and the most cells where there is room; later values may be longer. `is_whole`: a
+    text is never cut, because it was asked for.
     """
 
     name: str
     kind: Kind
     cells: Sequence[str]
     limits: tuple[int, int] = (0, 1000)
+    is_whole: bool = False
 
     @classmethod
-    def of(cls, name: str, cells: Sequence[str], *, is_text: bool = False) -> Column:
+    def of(
+        cls, name: str, cells: Sequence[str], *, is_text: bool = False, is_whole: bool = False
+    ) -> Column:
         """A column whose kind its name or its values show; empty ones fit all kinds."""
         if name in PATHS or name in SENTENCES:
             return cls(name, Kind.PATH if name in PATHS else Kind.SENTENCE, cells)
@@ -66,13 +72,14 @@ class Column:
         if given and not is_text and all(map(_NUMBER.match, given)):
             return cls(name, Kind.NUMBER, cells)
         is_time = bool(given) and all(map(_TIME.match, given))
-        return cls(name, Kind.TIME if is_time else Kind.TEXT, cells)
+        return cls(name, Kind.TIME if is_time else Kind.TEXT, cells, is_whole=is_whole)
 
     @property
     def wanted(self) -> int:
         """The cells that the values get where there is room."""
         least, most = self.limits
-        return max(least, self.needed if self.kind is not Kind.TEXT else min(self.needed, most))
+        is_limited = self.kind is Kind.TEXT and not self.is_whole
+        return max(least, min(self.needed, most) if is_limited else self.needed)
 
     @property
     def needed(self) -> int:
@@ -86,7 +93,7 @@ class Column:
         if self.kind is Kind.SENTENCE:
             return min(self.needed, _LEAST_SENTENCE)
         if self.kind is not Kind.PATH:
-            return _LEAST_TEXT
+            return self.needed if self.is_whole else _LEAST_TEXT
         ends = (os.sep.join(cell.split(os.sep)[-_LEAST_PARTS:]) for cell in self.cells)
         return max(map(cell_len, ends), default=0) + len(CUT)
 
@@ -127,7 +134,9 @@ class Layout:
         self.widths = [max(1, cell_len(one.name), one.wanted) for one in self._columns]
         if self._excess() > 0:
             self._set_narrow()
-        self._widen([at for at, one in enumerate(self._columns) if one.kind is Kind.BODY])
+        bodies = [at for at, one in enumerate(self._columns) if one.kind is Kind.BODY]
+        last = len(self._columns) - 1
+        self._widen(bodies or [last] * (self._columns[last].kind is Kind.TEXT))
 
     def _leave_out(self, kept: Sequence[int]) -> None:
         """Show the columns `kept`, and as many others as leave them readable; empty ones last."""
@@ -187,7 +196,7 @@ class Layout:
                 self.widths[at] += wanted
 
     def _widen(self, bodies: Sequence[int]) -> None:
-        """Give bodies what is left."""
+        """Give bodies what is left, or the last column."""
         left = -self._excess()
         for at in bodies if left > 0 and self._cuts else ():
             self.widths[at] += left // len(bodies)
@@ -210,21 +219,30 @@ class Layout:
         if self.is_listed:
             names = max(len(one.name) for one in self._columns)
             pairs = zip(self._columns, cells, strict=True)
-            return [*(filled(one.name, names) + GAP + cell for one, cell in pairs if cell), ""]
+            return [*chain.from_iterable(self._listed(*pair, names) for pair in pairs), ""]
         chosen = [cells[at] for at in self._places]
         shown = [
             _lines_of(_WORDS.findall(cell), width) or [""]
             if one.kind is Kind.SENTENCE and self._cuts
-            else [self._shown(one.kind, cell, width)]
+            else [self._shown(one, cell, width)]
             for one, cell, width in zip(self._columns, chosen, self.widths, strict=True)
         ]
         lines = (self._joined(line) for line in zip_longest(*shown, fillvalue=""))
         return [line if at == 0 else line.rstrip() for at, line in enumerate(lines)]
 
-    def _shown(self, kind: Kind, cell: str, width: int) -> str:
+    def _listed(self, column: Column, cell: str, names: int) -> list[str]:
+        """A value with its name, which a sentence may need several lines for; none for an empty one."""
+        room = self._width - names - len(GAP)
+        wraps = column.kind is Kind.SENTENCE and room >= _LEAST_SENTENCE
+        lines = _lines_of(_WORDS.findall(cell), room) if wraps else [cell] * bool(cell)
+        heads = [column.name, *[""] * len(lines)]
+        return [filled(head, names) + GAP + line for head, line in zip(heads, lines, strict=False)]
+
+    def _shown(self, column: Column, cell: str, width: int) -> str:
+        kind = column.kind
         if kind is Kind.TIME and self.short_times:
             return _MILLIS.sub("Z", cell)
-        if not self._cuts:
+        if not self._cuts or column.is_whole:
             return cell
         if kind is Kind.PATH:
             return cut_at_the_start(cell, width)

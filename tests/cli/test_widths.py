@@ -38,7 +38,7 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> Rendered:
     def run_in(width: int, *words: str, styles: bool = False) -> list[str]:
         monkeypatch.setenv("COLUMNS", str(width))
         monkeypatch.setenv("TERM", "xterm")
-        module = import_module(f"rmq_store.cli.{COMMANDS[words[0]][0]}")
+        module = import_module(f"rmq_store.cli.commands.{COMMANDS[words[0]][0]}")
         with CliRunner().isolation(color=True) as (out, *_):
             monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
             with suppress(SystemExit):  # of what is found
@@ -145,6 +145,32 @@ def test_a_narrow_terminal_gets_a_line_for_each_value(
         assert pairs["transactionId"] == row["transactionId"]
         assert pairs["sinceTimestamp"] == row["sinceTimestamp"]
         assert pairs["halfQueueOffset"] == str(row["halfQueueOffset"])
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_ids_that_were_asked_for_are_never_cut(
+    golden: Golden, rendered: Rendered, width: int
+) -> None:
+    store = golden("clean-5.5.0").path
+    (row,) = objects("find", store, "--key", "ORDER_7", "--limit", "1")
+    for column in ("keys", "uniqKey"):
+        lines = rendered(width, "find", store, "--key", row[column].split()[0])
+        assert any(row["keys"] in line for line in lines)
+    asked = f"SELECT topic, uniqKey, msgId FROM messages WHERE uniqKey = '{row['uniqKey']}'"
+    lines = rendered(width, "sql", store, asked)
+    assert all(any(row[name] in line for line in lines) for name in ("uniqKey", "msgId"))
+    columns = ("--columns", "topic,uniqKey,msgId")
+    lines = rendered(width, "find", store, "--key", row["uniqKey"], *columns)
+    assert any(row["msgId"] in line for line in lines)
+
+
+def test_a_sentence_of_a_listed_row_wraps_at_words() -> None:
+    ids = Column.of("id", ["7F" * 16], is_whole=True)
+    layout = Layout([ids, Column.of("why", ["one two three four five six"])], 30)
+    assert layout.is_listed
+    assert layout.lines(["7F", "one two three four five six"]) == [
+        *("id   7F", "why  one two three four five", "     six", "")
+    ]
 
 
 def test_what_is_wrong_is_red(

@@ -151,6 +151,9 @@ def _require_offset(store: MessageStore, search: Search, offset: int) -> None:
         )
 
 
+_IDS = ("keys", "uniqKey", "msgId")
+
+
 @command
 def find(
     at: StoreArgs = STORE,
@@ -200,7 +203,8 @@ def find(
     with damage, opened_stores(at) as stores, Progress("find") as progress:
         if len(stores) > 1 and form.columns is None and not form.as_json:
             form = replace(form, columns=f"brokerName,{TEXT_COLUMNS}")
-        names, printer = form.names(), BatchPrinter(form, progress)
+        names = form.names()
+        printer = BatchPrinter(form, progress, whole=_IDS if words else ())
         search = Search(
             list(topics) or None,
             queue_ids or None,
