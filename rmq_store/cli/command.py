@@ -74,7 +74,8 @@ class Command(click.Command):
         rows = [
             row
             for param in self.get_params(ctx)
-            if ctx.meta.get(_ALL_OPTIONS) or not isinstance(param, RareOption)
+            if isinstance(param, click.Option)
+            and (ctx.meta.get(_ALL_OPTIONS) or not isinstance(param, RareOption))
             for row in [param.get_help_record(ctx)]
             if row is not None
         ]

@@ -22,29 +22,13 @@ _SEVERAL = {"topic": ",", "tags": " || ", "keys": " || "}
 """Options that can be given more than once, with what separates their values in one text."""
 
 _RARE = ("brokerConf", "brokerName")
-_TEXTS: Mapping[str, str] = {
-    "keys": "Only messages with this word in KEYS, or this UNIQ_KEY, or with one of 'a || b'; repeatable.",
-    "subscribePattern": "Topics whose whole name matches a regular expression; system topics only with "
-    "--system.",
-    "columns": "Columns to read, separated by commas.",
-    "failOnDataLoss": "Whether the command fails if selected messages have expired; else it warns, and "
-    "takes the remaining ones.",
-    "splitBy": "log: partitions are slices of the log, which is read once; queue: each queue stays in one "
-    "partition, in order.",
-    "minPartitions": "Minimum number of partitions, if there are as many messages (with --split-by queue: "
-    "queues).",
-    "maxRecordsPerPartition": "Maximum number of queue entries in a partition.",
-    "maxBytesPerPartition": "Approximate bytes of messages in a partition; a number, or with k, m, g.",
-    "verifyQueue": "Check every queue entry against its record, and compare the whole log with the queues.",
-    "mode": "On damage: FAILFAST stops, PERMISSIVE writes a row about it with the column corruptRecord, "
-    "DROPMALFORMED leaves the message out and counts it.",
-    "maxBodyBytes": "A body that decompresses to more than this is damage.",
-    "unwrapBatches": "A row for each message of an inner batch, or one for the stored record.",
-    "storageOptions": "For a store such as s3://bucket/store: arguments for its class in pyarrow.fs, as "
-    'JSON: {"region": "eu-central-1"}; never shown.',
-}
-"""What options of the source mean to a command, but for their defaults. It takes the others too, and does not
-show them, because it has other words for them."""
+_EXPLAINED = (
+    *("subscribePattern", "columns", "failOnDataLoss", "splitBy", "minPartitions", "verifyQueue"),
+    *("maxRecordsPerPartition", "maxBytesPerPartition", "mode", "maxBodyBytes", "unwrapBatches"),
+    "storageOptions",
+)
+"""Options of the source alone that a help explains. A command takes the others too, and does not show them,
+because it has other words for them."""
 
 _YES_OR_NO = {"true": "yes", "false": "no"}
 
@@ -64,15 +48,17 @@ class SourceOption(RareOption):
 
 
 def _declared(known: Option) -> Declared:
-    own, text = WORDS.get(known.name), _TEXTS.get(known.name)
+    own, text = WORDS.get(known.name), None
     word, kind = word_of(known.name), SourceOption if own is None else click.Option
     how: dict[str, Any] = {"metavar": "TIME" if known.parse is time else "TEXT"}
     if own is not None:
         how = {"metavar": own.settings.get("metavar")}
-        text = text or own.settings["help"]
-    elif text is not None:
-        default = _YES_OR_NO.get(known.default, known.default or "none")
-        text = f"{text.removesuffix('.')} (default: {default})."
+        text = own.settings["help"]
+    elif known.name in _EXPLAINED:
+        meaning = advice_in_shell_words(known.meaning.replace("`", ""))
+        default = _YES_OR_NO.get(known.default, known.default)
+        first = meaning[0] if known.meaning.startswith("`") else meaning[0].upper()
+        text = f"{first}{meaning[1:]} (default: {default})."
     if known.name in _SEVERAL:
         how |= {"multiple": True, "callback": joined(_SEVERAL[known.name])}
     if known.parse is flag:
