@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli import options
 from rmq_store.cli.command import EXIT_FAILED, command
 from rmq_store.cli.messages import (
     MESSAGE_FORM,
@@ -19,28 +20,7 @@ from rmq_store.cli.messages import (
     MessageForm,
     where_it_was,
 )
-from rmq_store.cli.options import (
-    HISTORY,
-    KEYS,
-    LIMIT,
-    QUEUES,
-    SINCE,
-    SKIP_DAMAGED,
-    STORE,
-    SYSTEM,
-    TAGS,
-    TOPIC,
-    TOPICS,
-    UNTIL,
-    StoreArgs,
-    WholeNumber,
-    argument,
-    flag,
-    opened_stores,
-    option,
-    time_range,
-    word,
-)
+from rmq_store.cli.options import StoreArgs, argument, flag, option
 from rmq_store.cli.output import OUTPUT, Output, print_json, problem, say
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.text.progress import Progress
@@ -59,19 +39,19 @@ if TYPE_CHECKING:
 
 @command
 def cat(
-    at: StoreArgs = STORE,
-    topic: str = TOPIC.but(help="The topic.", required=True),
-    queue_ids: tuple[int, ...] = QUEUES,
+    at: StoreArgs = options.STORE,
+    topic: str = options.TOPIC.but(help="The topic.", required=True),
+    queue_ids: tuple[int, ...] = options.QUEUES,
     offset: int | None = option(
-        "--offset", type=WholeNumber(min=0), metavar="N", help="Start at this queue offset."
+        "--offset", type=options.WholeNumber(min=0), metavar="N", help="Start at this queue offset."
     ),
-    begin: Time | None = SINCE,
-    end: Time | None = UNTIL,
-    tags: str | None = TAGS,
-    limit: int | None = LIMIT,
-    skip_damaged: bool = SKIP_DAMAGED,
+    begin: Time | None = options.SINCE,
+    end: Time | None = options.UNTIL,
+    tags: str | None = options.TAGS,
+    limit: int | None = options.LIMIT,
+    skip_damaged: bool = options.SKIP_DAMAGED,
     raw: bool = RAW,
-    history: bool = HISTORY,
+    history: bool = options.HISTORY,
     verify_queue: bool = flag(
         "--verify-queue",
         help="Hold each entry against its record, even if no column needs the log.",
@@ -95,7 +75,7 @@ def cat(
     read = column_names(names)
     damage = Damage(skip_damaged)
     with damage, at.open() as opened, Progress("cat") as progress:
-        times = time_range([opened], begin, end)
+        times = options.time_range([opened], begin, end)
         search = Search([topic], queue_ids or None, *times, compacted=not history)
         slices = selected_slices(opened, search, CLOCK_SLACK_MS)
         on_damage = damage if skip_damaged else None
@@ -156,26 +136,32 @@ _IDS = ("keys", "uniqKey", "msgId")
 
 @command
 def find(
-    at: StoreArgs = STORE,
-    topics: tuple[str, ...] = TOPICS,
-    queue_ids: tuple[int, ...] = QUEUES,
-    keys: tuple[str, ...] = KEYS,
+    at: StoreArgs = options.STORE,
+    topics: tuple[str, ...] = options.TOPICS,
+    queue_ids: tuple[int, ...] = options.QUEUES,
+    keys: tuple[str, ...] = options.KEYS,
     message_id: str | None = option(
-        "--id", type=word, metavar="ID", help="Only messages with this offsetMsgId or UNIQ_KEY."
+        "--id",
+        type=options.word,
+        metavar="ID",
+        help="Only messages with this offsetMsgId or UNIQ_KEY.",
     ),
-    tags: str | None = TAGS,
+    tags: str | None = options.TAGS,
     properties: tuple[str, ...] = option(
         "--property", multiple=True, metavar="NAME=VALUE", help="With this property."
     ),
-    begin: Time | None = SINCE,
-    end: Time | None = UNTIL,
+    begin: Time | None = options.SINCE,
+    end: Time | None = options.UNTIL,
     text: str | None = option(
-        "--text", type=word, metavar="TEXT", help="Only messages with this text in the body."
+        "--text",
+        type=options.word,
+        metavar="TEXT",
+        help="Only messages with this text in the body.",
     ),
-    system: bool = SYSTEM,
-    limit: int | None = LIMIT,
+    system: bool = options.SYSTEM,
+    limit: int | None = options.LIMIT,
     explain: bool = flag("--explain", help="Show what the search reads, not the messages."),
-    skip_damaged: bool = SKIP_DAMAGED,
+    skip_damaged: bool = options.SKIP_DAMAGED,
     raw: bool = RAW,
     form: MessageForm = MESSAGE_FORM,
 ) -> bool:
@@ -200,7 +186,7 @@ def find(
     # What a look-up cannot read says nothing of what it finds.
     on_damage = damage if skip_damaged or words else None
     count, where, rows = 0, "", list[dict[str, Any]]()
-    with damage, opened_stores(at) as stores, Progress("find") as progress:
+    with damage, options.opened_stores(at) as stores, Progress("find") as progress:
         if len(stores) > 1 and form.columns is None and not form.as_json:
             form = replace(form, columns=f"brokerName,{TEXT_COLUMNS}")
         names = form.names()
@@ -208,7 +194,7 @@ def find(
         search = Search(
             list(topics) or None,
             queue_ids or None,
-            *time_range(stores, begin, end),
+            *options.time_range(stores, begin, end),
             tags=tags,
             properties=dict(map(_name_and_value, properties)),
             text=None if text is None else _in_charset(text, form.charset),
@@ -353,9 +339,9 @@ _MOST_LISTED = 10  # unreadable places that are listed one by one
 
 @command
 def trace(
-    at: StoreArgs = STORE,
-    key: str = argument(type=word),
-    topic: str | None = TOPIC.but(help="Only messages that were sent to this topic."),
+    at: StoreArgs = options.STORE,
+    key: str = argument(type=options.word),
+    topic: str | None = options.TOPIC.but(help="Only messages that were sent to this topic."),
     out: Output = OUTPUT,
 ) -> bool:
     """Show the history of the messages with a KEY (a word of KEYS, a UNIQ_KEY or an offsetMsgId):

@@ -7,22 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli import options
 from rmq_store.cli.command import command
-from rmq_store.cli.options import (
-    GROUP,
-    GROUPS,
-    QUEUES,
-    STORE,
-    TOP,
-    TOPIC,
-    TOPICS,
-    StoreArgs,
-    WholeNumber,
-    flag,
-    option,
-    time,
-    time_in,
-)
+from rmq_store.cli.options import StoreArgs, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, problem
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import TIME_FORMS, Time
@@ -51,14 +38,14 @@ _TOTALS = (
 
 @command
 def lag(
-    at: StoreArgs = STORE,
+    at: StoreArgs = options.STORE,
     out: Output = OUTPUT,
-    groups: tuple[str, ...] = GROUPS,
-    topics: tuple[str, ...] = TOPICS,
-    top: int | None = TOP.but(help="Only the N furthest behind."),
+    groups: tuple[str, ...] = options.GROUPS,
+    topics: tuple[str, ...] = options.TOPICS,
+    top: int | None = options.TOP.but(help="Only the N furthest behind."),
     max_lag: int | None = option(
         "--max-lag",
-        type=WholeNumber(min=0),
+        type=options.WholeNumber(min=0),
         metavar="N",
         help="Exit with 1 if a group is more messages behind in a topic.",
     ),
@@ -144,16 +131,16 @@ def _unknown_lag(store: MessageStore, *, is_asked: bool) -> Iterator[str]:
 
 @command
 def offsets(
-    at: StoreArgs = STORE,
-    group: str | None = GROUP,
-    topic: str | None = TOPIC,
-    queue_ids: tuple[int, ...] = QUEUES,
+    at: StoreArgs = options.STORE,
+    group: str | None = options.GROUP,
+    topic: str | None = options.TOPIC,
+    queue_ids: tuple[int, ...] = options.QUEUES,
     place: str | None = option(
         "--reset-to", metavar="PLACE", help="earliest, latest or a queue offset."
     ),
     moment: Time | None = option(
         "--reset-to-time",
-        type=time,
+        type=options.time,
         metavar="TIME",
         help=f"The first message stored at TIME or later: {TIME_FORMS}.",
     ),
@@ -187,7 +174,7 @@ def offsets(
             opened,
             group,
             to=to,
-            timestamp=time_in(opened, moment),
+            timestamp=options.time_in(opened, moment),
             topic=topic,
             queue_ids=queue_ids or None,
             new_group=new_group,

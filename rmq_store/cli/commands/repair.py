@@ -12,19 +12,11 @@ from click.core import ParameterSource
 from rmq_store.admin.moved_records import NAMES_NOTHING
 from rmq_store.admin.rebuild import FILES, LOG_MODES, STORE_TYPES, RebuildReport, work_of
 from rmq_store.admin.rebuild import rebuild as make
+from rmq_store.cli import options
 from rmq_store.cli.command import command
 from rmq_store.cli.commands.verify import print_findings
 from rmq_store.cli.engines import ENGINE_ARGS, EngineArgs
-from rmq_store.cli.options import (
-    BROKER_CONF,
-    RELEASE,
-    STORE_PATH,
-    TARGET,
-    StoreArgs,
-    flag,
-    option,
-    warn_of,
-)
+from rmq_store.cli.options import StoreArgs, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, problem
 from rmq_store.consumequeue.entries_after_log import line_of_lost_end
 from rmq_store.errors import StoreError
@@ -48,7 +40,7 @@ _WHAT_APPLY_DOES = "--apply repairs the store; then rmqstore verify says what it
 
 @command
 def recover(
-    store: str = STORE_PATH,
+    store: str = options.STORE_PATH,
     mode: str = option(
         "--method",
         type=click.Choice(["strict", "broker"]),
@@ -59,7 +51,7 @@ def recover(
         "--release", help="The broker release that will start on it (default: the newest)."
     ),
     really: bool = flag("--apply", help="Repair the store; without it the changes are only shown."),
-    broker_conf: str | None = BROKER_CONF,
+    broker_conf: str | None = options.BROKER_CONF,
     out: Output = OUTPUT,
 ) -> bool:
     """Show how a recovery would repair a store that was not closed cleanly, or repair it in place.
@@ -98,7 +90,7 @@ def _warned(store: str, broker_conf: str | None) -> bool:
 
     try:
         with MessageStore.open(store, broker_conf=broker_conf) as opened:
-            warn_of(opened)
+            options.warn_of(opened)
             return opened.opening.has_losses
     except (StoreError, OSError) as error:
         problem(f"warning: the store is repaired; what it still lacks is not known: {error}")
@@ -107,8 +99,8 @@ def _warned(store: str, broker_conf: str | None) -> bool:
 
 @command
 def rebuild(
-    store: str = STORE_PATH,
-    to: str = TARGET,
+    store: str = options.STORE_PATH,
+    to: str = options.TARGET,
     log: str = option(
         "--log",
         type=click.Choice(LOG_MODES),
@@ -122,8 +114,8 @@ def rebuild(
         help="storeType of the broker that will start on it: queues in files, or in a RocksDB database.",
     ),
     verify: bool = flag("--verify", help="Verify the new store afterwards."),
-    release: str | None = RELEASE,
-    broker_conf: str | None = BROKER_CONF,
+    release: str | None = options.RELEASE,
+    broker_conf: str | None = options.BROKER_CONF,
     on: EngineArgs = ENGINE_ARGS,
     out: Output = OUTPUT,
 ) -> bool:
@@ -209,14 +201,14 @@ _ENDED = {
 
 @command
 def salvage(
-    store: str = STORE_PATH,
-    to: str = TARGET,
+    store: str = options.STORE_PATH,
+    to: str = options.TARGET,
     raw: bool = flag(
         "--raw",
         help="Copy every record as it is, as evidence. No broker should start on the new store.",
     ),
-    release: str | None = RELEASE,
-    broker_conf: str | None = BROKER_CONF,
+    release: str | None = options.RELEASE,
+    broker_conf: str | None = options.BROKER_CONF,
     out: Output = OUTPUT,
 ) -> bool:
     """Copy the intact messages of STORE's log into a new store at --to.

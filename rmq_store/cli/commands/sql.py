@@ -12,27 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli import options
 from rmq_store.cli.command import command
 from rmq_store.cli.messages import BODY, FULL, RAW, Damage, MessageForm
-from rmq_store.cli.options import (
-    HISTORY,
-    JSON,
-    KEYS,
-    SINCE,
-    SKIP_DAMAGED,
-    STORE,
-    SYSTEM,
-    UNTIL,
-    ZONE,
-    StoreArgs,
-    StorePath,
-    argument,
-    bundle,
-    flag,
-    opened_stores,
-    option,
-    time_range,
-)
+from rmq_store.cli.options import StoreArgs, argument, bundle, flag, option
 from rmq_store.cli.output import Output, note, problem, say
 from rmq_store.errors import (
     AccessError,
@@ -57,7 +40,7 @@ _FORM = bundle(
     as_csv=flag("--csv", help="Print CSV: bodies as base64."),
     full=FULL,
     body=BODY,
-    as_json=JSON,
+    as_json=options.JSON,
 )
 _EXPLAINED = (
     *("scan", "view", "brokerName", "topic", "queueId", "startOffset", "stopOffset", "messages"),
@@ -71,22 +54,22 @@ _MOST_LINES = 1000  # of the history
 
 @command
 def sql(
-    at: StoreArgs = STORE,
+    at: StoreArgs = options.STORE,
     query: str | None = argument(metavar="[SQL]", required=False),
     others: tuple[str, ...] = option(
         "--store",
         multiple=True,
-        type=StorePath(),
+        type=options.StorePath(),
         help="Another store, or a pattern of some; repeatable. Column brokerName names the store of a row.",
     ),
-    keys: tuple[str, ...] = KEYS,
-    begin: Time | None = SINCE,
-    end: Time | None = UNTIL,
-    system: bool = SYSTEM,
-    skip_damaged: bool = SKIP_DAMAGED,
+    keys: tuple[str, ...] = options.KEYS,
+    begin: Time | None = options.SINCE,
+    end: Time | None = options.UNTIL,
+    system: bool = options.SYSTEM,
+    skip_damaged: bool = options.SKIP_DAMAGED,
     raw: bool = RAW,
-    history: bool = HISTORY,
-    zone: tzinfo = ZONE,
+    history: bool = options.HISTORY,
+    zone: tzinfo = options.ZONE,
     explain: bool = flag("--explain", help="Show what of the stores the query would read."),
     files: bool = flag("--files", help="Let the query read and write other files."),
     parquet: Path | None = option(
@@ -116,7 +99,7 @@ def sql(
     damage = Damage(skip_damaged)
     with ExitStack() as stack:
         stack.enter_context(damage)
-        stores = stack.enter_context(opened_stores(at, others))
+        stores = stack.enter_context(options.opened_stores(at, others))
         if parquet is not None:
             _check_file(parquet, [str(one.path) for one in stores])
         how: dict[str, Any] = {
@@ -156,7 +139,7 @@ def _database(
     from rmq_store.dataset.message_dataset import messages_of
     from rmq_store.sql.database import StoreDatabase
 
-    since, until = time_range(stores, begin, end)
+    since, until = options.time_range(stores, begin, end)
     messages = messages_of(stores, since=since, until=until, **how)
     return StoreDatabase(messages, stores, files=files, zone=zone, on_damage=how["on_damage"])
 

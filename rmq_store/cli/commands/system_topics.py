@@ -10,20 +10,10 @@ from typing import Any, NamedTuple
 
 import click
 
+from rmq_store.cli import options
 from rmq_store.cli.command import command
 from rmq_store.cli.messages import Damage
-from rmq_store.cli.options import (
-    GROUP,
-    LIMIT,
-    SKIP_DAMAGED,
-    STORE,
-    TOPIC,
-    StoreArgs,
-    bundle,
-    flag,
-    option,
-    word,
-)
+from rmq_store.cli.options import StoreArgs, bundle, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, reading
 from rmq_store.format.topics import RESERVED_PREFIX
 from rmq_store.store import MessageStore
@@ -104,14 +94,17 @@ class RowArgs:
 
 
 _ROWS = bundle(
-    RowArgs, limit=LIMIT.but(help="Print at most N rows."), skip_damaged=SKIP_DAMAGED, out=OUTPUT
+    RowArgs,
+    limit=options.LIMIT.but(help="Print at most N rows."),
+    skip_damaged=options.SKIP_DAMAGED,
+    out=OUTPUT,
 )
-_TOPIC = TOPIC.but(help="Only messages for this topic.")
+_TOPIC = options.TOPIC.but(help="Only messages for this topic.")
 
 
 @command
 def scheduled(
-    at: StoreArgs = STORE,
+    at: StoreArgs = options.STORE,
     topic: str | None = _TOPIC,
     state: str | None = option(
         "--state", type=click.Choice(_DELAYED), help="Only messages in this state."
@@ -130,7 +123,7 @@ def scheduled(
 
 @command
 def transactions(
-    at: StoreArgs = STORE,
+    at: StoreArgs = options.STORE,
     topic: str | None = _TOPIC,
     state: str | None = option(
         "--state", type=click.Choice(_TRANSACTIONS), help="Only transactions in this state."
@@ -146,9 +139,9 @@ def transactions(
 
 @command
 def retries(
-    at: StoreArgs = STORE,
-    group: str | None = GROUP,
-    topic: str | None = TOPIC.but(help="Only messages of this topic."),
+    at: StoreArgs = options.STORE,
+    group: str | None = options.GROUP,
+    topic: str | None = options.TOPIC.but(help="Only messages of this topic."),
     how: RowArgs = _ROWS,
 ) -> bool:
     """List messages that consumer groups sent back: where they came from, how often, since when.
@@ -160,9 +153,9 @@ def retries(
 
 @command
 def pop(
-    at: StoreArgs = STORE,
-    group: str | None = GROUP,
-    topic: str | None = TOPIC.but(help="Only messages of this topic, which may be a retry topic."),
+    at: StoreArgs = options.STORE,
+    group: str | None = options.GROUP,
+    topic: str | None = options.TOPIC.but(help="Only messages of this topic, which may be a retry topic."),
     state: str | None = option(
         "--state", type=click.Choice(_POPPED), help="Only messages in this state."
     ),
@@ -179,10 +172,10 @@ def pop(
 
 @command
 def traces(
-    at: StoreArgs = STORE,
-    group: str | None = GROUP.but(help="Only reports of this producer or consumer group."),
+    at: StoreArgs = options.STORE,
+    group: str | None = options.GROUP.but(help="Only reports of this producer or consumer group."),
     message_id: str | None = option(
-        "--id", type=word, metavar="ID", help="Only reports about this message (UNIQ_KEY)."
+        "--id", type=options.word, metavar="ID", help="Only reports about this message (UNIQ_KEY)."
     ),
     how: RowArgs = _ROWS,
 ) -> bool:

@@ -8,20 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rmq_store.cli import options
 from rmq_store.cli.command import command
 from rmq_store.cli.messages import Damage
-from rmq_store.cli.options import (
-    BROKER_CONF,
-    BROKER_NAME,
-    SKIP_DAMAGED,
-    STORE,
-    STORE_PATH,
-    SYSTEM,
-    TOPIC,
-    StoreArgs,
-    argument,
-    bundle,
-)
+from rmq_store.cli.options import StoreArgs, argument, bundle
 from rmq_store.cli.output import OUTPUT, Output, note, print_json, reading, say
 from rmq_store.errors import nearest
 from rmq_store.text.times import iso_time
@@ -30,7 +20,7 @@ _NO_TIME = ("unknown", "never")
 
 
 @command
-def info(at: StoreArgs = STORE, out: Output = OUTPUT) -> bool:
+def info(at: StoreArgs = options.STORE, out: Output = OUTPUT) -> bool:
     """Show the store's size, log range and whether it was closed cleanly."""
     from rmq_store.admin.info import facts_of, store_info
 
@@ -52,14 +42,19 @@ if TYPE_CHECKING:
 
 
 @command
-def topics(at: StoreArgs = STORE, out: Output = OUTPUT, system: bool = SYSTEM) -> bool:
+def topics(
+    at: StoreArgs = options.STORE, out: Output = OUTPUT, system: bool = options.SYSTEM
+) -> bool:
     """List topics with their queues and messages."""
     return print_named("topics", at, out, system=system)
 
 
 @command
 def queues(
-    at: StoreArgs = STORE, out: Output = OUTPUT, topic: str | None = TOPIC, system: bool = SYSTEM
+    at: StoreArgs = options.STORE,
+    out: Output = OUTPUT,
+    topic: str | None = options.TOPIC,
+    system: bool = options.SYSTEM,
 ) -> bool:
     """List queues: offsets, messages, and messages that only the log has so far."""
     return print_named("queues", at, out, topic=topic, system=system)
@@ -81,11 +76,11 @@ def table(
     name: str | None = argument(metavar="NAME", required=False, shell_complete=_table_names),
     at: StoreArgs = bundle(
         StoreArgs,
-        store=STORE_PATH.but(metavar="STORE", required=False),
-        broker_conf=BROKER_CONF,
-        broker_name=BROKER_NAME,
+        store=options.STORE_PATH.but(metavar="STORE", required=False),
+        broker_conf=options.BROKER_CONF,
+        broker_name=options.BROKER_NAME,
     ),
-    skip_damaged: bool = SKIP_DAMAGED,
+    skip_damaged: bool = options.SKIP_DAMAGED,
     out: Output = OUTPUT,
 ) -> bool:
     """Print a table of the Spark source by its NAME: files, index, checkpoint, config, damage,

@@ -9,20 +9,10 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rmq_store.cli import options
 from rmq_store.cli.command import command
 from rmq_store.cli.messages import MESSAGE_FORM, RAW, Damage, MessageForm
-from rmq_store.cli.options import (
-    QUEUES,
-    SKIP_DAMAGED,
-    STORE,
-    TAGS,
-    TOPICS,
-    StoreArgs,
-    WholeNumber,
-    flag,
-    option,
-    seconds,
-)
+from rmq_store.cli.options import StoreArgs, flag, option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,15 +28,15 @@ if TYPE_CHECKING:
 
 @command
 def tail(
-    at: StoreArgs = STORE,
-    topics: tuple[str, ...] = TOPICS.but(
+    at: StoreArgs = options.STORE,
+    topics: tuple[str, ...] = options.TOPICS.but(
         help="Only this topic; repeatable (default: all user topics)."
     ),
-    queue_ids: tuple[int, ...] = QUEUES,
+    queue_ids: tuple[int, ...] = options.QUEUES,
     lines: int = option(
         "-n",
         "--lines",
-        type=WholeNumber(min=0),
+        type=options.WholeNumber(min=0),
         metavar="N",
         default=10,
         help="Number of newest messages per queue.",
@@ -55,12 +45,12 @@ def tail(
     interval: float = option(
         "--interval",
         metavar="SECONDS",
-        type=seconds,
+        type=options.seconds,
         default=1.0,
         help="Seconds between two reads of the store.",
     ),
-    tags: str | None = TAGS,
-    skip_damaged: bool = SKIP_DAMAGED,
+    tags: str | None = options.TAGS,
+    skip_damaged: bool = options.SKIP_DAMAGED,
     raw: bool = RAW,
     form: MessageForm = MESSAGE_FORM,
 ) -> bool:

@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_store.cli import options
 from rmq_store.cli.command import command
-from rmq_store.cli.options import (
-    SINCE,
-    STORE,
-    TOP,
-    TOPICS,
-    UNTIL,
-    ZONE,
-    StoreArgs,
-    option,
-    time_range,
-)
+from rmq_store.cli.options import StoreArgs, option
 from rmq_store.cli.output import OUTPUT, Output, note
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted, size
@@ -47,18 +38,18 @@ _BY = {
 
 @command
 def usage(
-    at: StoreArgs = STORE,
+    at: StoreArgs = options.STORE,
     by: str = option(
         "--by",
         type=click.Choice([*_BY, _MESSAGE]),
         default="topic",
         help="Group by; message: list the largest ones.",
     ),
-    topics: tuple[str, ...] = TOPICS,
-    begin: Time | None = SINCE,
-    end: Time | None = UNTIL,
-    top: int | None = TOP.but(help="Only the N largest (default: all; of messages 20)."),
-    zone_of_days: tzinfo = ZONE,
+    topics: tuple[str, ...] = options.TOPICS,
+    begin: Time | None = options.SINCE,
+    end: Time | None = options.UNTIL,
+    top: int | None = options.TOP.but(help="Only the N largest (default: all; of messages 20)."),
+    zone_of_days: tzinfo = options.ZONE,
     out: Output = OUTPUT,
 ) -> bool:
     """Show which topic, queue, day or hour fills the disk: messages and bytes, largest first.
@@ -103,7 +94,7 @@ def _asked_ranges(
     """The queue ranges to count; None for all. Raises InvalidArgumentError for an unknown topic."""
     from rmq_store.search.queue_selection import Search, selected_slices
 
-    first, stop = time_range([store], begin, end)
+    first, stop = options.time_range([store], begin, end)
     if not topics and first is None and stop is None:
         return None
     wanted = Search(topics or None, begin=first, end=stop, include_system_topics=True)

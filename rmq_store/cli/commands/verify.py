@@ -8,17 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rmq_store.cli import options
 from rmq_store.cli.command import command
 from rmq_store.cli.engines import ENGINE_ARGS, EngineArgs, store_and_engine
-from rmq_store.cli.options import (
-    BROKER_CONF,
-    STORE,
-    STORE_PATH,
-    StoreArgs,
-    WholeNumber,
-    flag,
-    option,
-)
+from rmq_store.cli.options import StoreArgs, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, print_json, problem, say
 from rmq_store.escaping import printable
 from rmq_store.files.durable_files import write_whole
@@ -37,11 +30,11 @@ _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
 
 @command
 def verify(
-    at: StoreArgs = STORE,
+    at: StoreArgs = options.STORE,
     on: EngineArgs = ENGINE_ARGS,
     workers: int | None = option(
         "--workers",
-        type=WholeNumber(min=1),
+        type=options.WholeNumber(min=1),
         metavar="N",
         help="Processes that work on files of the log, with --engine local (default: the cores of this "
         "host).",
@@ -117,9 +110,9 @@ _SHOWN = ("what", "name", "first", "count", "meaning")
 
 @command
 def diff(
-    store: str = STORE_PATH,
-    other: str = STORE_PATH,
-    broker_conf: str | None = BROKER_CONF,
+    store: str = options.STORE_PATH,
+    other: str = options.STORE_PATH,
+    broker_conf: str | None = options.BROKER_CONF,
     other_conf: str | None = option(
         "--other-conf",
         type=click.Path(),
@@ -155,7 +148,7 @@ def diff(
 
 @command
 def report(
-    at: StoreArgs = STORE,
+    at: StoreArgs = options.STORE,
     output: Path = option(
         "-o",
         "--to",
