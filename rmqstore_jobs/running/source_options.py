@@ -55,10 +55,8 @@ def _declared(known: Option) -> Declared:
         how = {"metavar": own.settings.get("metavar")}
         text = own.settings["help"]
     elif known.name in _EXPLAINED:
-        meaning = advice_in_shell_words(known.meaning.replace("`", ""))
         default = _YES_OR_NO.get(known.default, known.default)
-        first = meaning[0] if known.meaning.startswith("`") else meaning[0].upper()
-        text = f"{first}{meaning[1:]} (default: {default})."
+        text = f"{_meaning(known)} (default: {default})."
     if known.name in _SEVERAL:
         how |= {"multiple": True, "callback": joined(_SEVERAL[known.name])}
     if known.parse is flag:
@@ -66,6 +64,15 @@ def _declared(known: Option) -> Declared:
         word = word if own is not None else f"{word}/--no-{word.removeprefix('--')}"
     kind = RareOption if known.name in _RARE else kind
     return Declared(kind, [word], help=text, hidden=text is None, **how)
+
+
+def _meaning(known: Option) -> str:
+    """What an option of the source means, in the words of the shell; not what a command cannot ask for."""
+    clauses = known.meaning.replace("`", "").split("; ")
+    of_commands = (one for one in clauses if not one.startswith(("table=", "not with source=")))
+    text = advice_in_shell_words("; ".join(of_commands)).replace("the query", "the command")
+    text = re.sub(r"(?<=--)([a-z-]+)=", r"\1 ", text)
+    return text if known.meaning.startswith("`") else text[0].upper() + text[1:]
 
 
 def _flag_text(_: click.Context, __: click.Parameter, given: bool | None) -> str | None:
