@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rmqstore_jobs.running.spark_engine import AUTO
+from rmq_store.cli.engines import AUTO
 
 COMMANDS = {
     "replay": (

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import add
 from typing import Any
 
 from rmq_store.config.consumer_offsets import committed_offsets
@@ -78,22 +77,23 @@ class LagAnswer:
 
         None: not known of one of the queues.
         """
-        found: dict[tuple[str, str], dict[str, Any]] = {}
+        groups: dict[tuple[str, str], list[Row]] = {}
         for row in self.rows:
-            group, topic = row["consumerGroup"], row["topic"]
-            total = found.setdefault((group, topic), _nothing_behind(group, topic))
-            total["queues"] += 1
-            for name, join in (("lag", add), ("lagBytes", add), ("lagMs", max)):
-                unknown = total[name] is None or _is_unknown(row, name)
-                total[name] = None if unknown else join(total[name], row.get(name) or 0)
-            total["notAcknowledged"] += row["notAcknowledged"]
-            total["queuesWithLoss"] += row["status"] in _LOSSES
-
-        def order(key: tuple[str, str]) -> tuple[bool, int, tuple[str, str]]:
-            lag = found[key]["lag"]
-            return lag is not None, -(lag or 0), key
-
-        return [found[key] for key in sorted(found, key=order)]
+            groups.setdefault((row["consumerGroup"], row["topic"]), []).append(row)
+        totals = [
+            {
+                "consumerGroup": group,
+                "topic": topic,
+                "queues": len(rows),
+                "lag": _joined(rows, "lag", sum),
+                "lagBytes": _joined(rows, "lagBytes", sum),
+                "lagMs": _joined(rows, "lagMs", max),
+                "notAcknowledged": sum(row["notAcknowledged"] for row in rows),
+                "queuesWithLoss": sum(row["status"] in _LOSSES for row in rows),
+            }
+            for (group, topic), rows in sorted(groups.items())
+        ]
+        return sorted(totals, key=lambda total: (total["lag"] is not None, -(total["lag"] or 0)))
 
     def losses(self) -> Iterator[tuple[dict[str, Any], str]]:
         """A sentence for each group and topic, a row of `by_group`, that lost messages."""
@@ -175,18 +175,12 @@ def _is_unknown(row: Row, name: str) -> bool:
     return row.get(name) is None and row["status"] != _NO_QUEUE
 
 
+def _joined(rows: Iterable[Row], name: str, join: Callable[[list[int]], int]) -> int | None:
+    """The sum, or the maximum, of a number of some queues; None if it is not known of one."""
+    if any(_is_unknown(row, name) for row in rows):
+        return None
+    return join([row.get(name) or 0 for row in rows])
+
+
 def _name(total: Mapping[str, Any]) -> str:
     return f"group {total['consumerGroup']} of topic {total['topic']}"
-
-
-def _nothing_behind(group: str, topic: str) -> dict[str, Any]:
-    return {
-        "consumerGroup": group,
-        "topic": topic,
-        "queues": 0,
-        "lag": 0,
-        "lagBytes": 0,
-        "lagMs": 0,
-        "notAcknowledged": 0,
-        "queuesWithLoss": 0,
-    }

@@ -58,28 +58,21 @@ class UsageAnswer:
         The largest groups come first. `shared`: the bytes are also counted in other topics. Groups
         without the topic have no light queues in them.
         """
-        totals: dict[tuple[Any, ...], tuple[int, int]] = {}
-        shared: dict[tuple[Any, ...], bool] = {}
+        groups: dict[tuple[Any, ...], list[Row]] = {}
         for row in self.rows:
-            if row["shared"] and "topic" not in names:
-                continue
-            key = tuple(row[name] for name in names)
-            shared[key] = row["shared"]
-            messages, size = totals.get(key, (0, 0))
-            totals[key] = messages + row["messages"], size + row["bytes"]
-        order = sorted(totals, key=lambda key: (-totals[key][1], [str(value) for value in key]))
-        return [
-            {
-                **dict(zip(names, key, strict=True)),
-                "messages": totals[key][0],
-                "bytes": totals[key][1],
-                "shared": shared[key],
-                "share of the log": round(totals[key][1] / self.log_bytes, 4)
-                if self.log_bytes
-                else None,
+            if not row["shared"] or "topic" in names:
+                groups.setdefault(tuple(row[name] for name in names), []).append(row)
+        totals = []
+        for key in sorted(groups, key=lambda key: list(map(str, key))):
+            size = sum(row["bytes"] for row in groups[key])
+            total = {
+                "messages": sum(row["messages"] for row in groups[key]),
+                "bytes": size,
+                "shared": groups[key][-1]["shared"],
+                "share of the log": round(size / self.log_bytes, 4) if self.log_bytes else None,
             }
-            for key in order
-        ]
+            totals.append(dict(zip(names, key, strict=True)) | total)
+        return sorted(totals, key=lambda total: -total["bytes"])
 
     def changes(self) -> dict[date, int]:
         """The change in bytes from the day before, of each day but the first."""

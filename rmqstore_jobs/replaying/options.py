@@ -5,23 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rmq_store.cli.options import (
-    BROKER_CONF,
-    BROKER_NAME,
-    KEYS,
-    RELEASE,
-    SINCE,
-    SYSTEM,
-    TAGS,
-    TOPICS,
-    UNTIL,
-    Declared,
-    RareOption,
-    flag,
-    option,
-    rare_flag,
-    rare_option,
-)
+from rmq_store.cli import options
+from rmq_store.cli.options import Declared, RareOption, flag, option, rare_flag, rare_option
 from rmqstore_jobs.replaying.replay_spec import DEFAULT_PATIENCE, ReplaySpec, check
 from rmqstore_jobs.running.job_command import OF_THE_RUN, size
 from rmqstore_jobs.running.source_options import (
@@ -40,18 +25,20 @@ OPTIONS: Mapping[str, Declared] = {
     "to_broker": option(
         "--to-broker", metavar="HOST:PORT", help="gRPC endpoint of a broker's proxy."
     ),
-    "topics": TOPICS,
+    "topics": options.TOPICS,
     **QUEUE_OPTIONS,
-    "since": SINCE.but(type=None),
-    "until": UNTIL.but(type=None),
-    "tags": TAGS.but(callback=None),
-    "keys": KEYS,
+    "since": options.SINCE.but(type=None),
+    "until": options.UNTIL.but(type=None),
+    "tags": options.TAGS.but(callback=None),
+    "keys": options.KEYS,
     "by_index": rare_flag(
         "--by-index", help="Find keys with the index instead of reading the whole selection."
     ),
-    "include_system_topics": SYSTEM.but(RareOption),
-    "broker_name": BROKER_NAME.but(RareOption, help="The source's name in the origin properties."),
-    "broker_conf": BROKER_CONF.but(
+    "include_system_topics": options.SYSTEM.but(RareOption),
+    "broker_name": options.BROKER_NAME.but(
+        RareOption, help="The source's name in the origin properties."
+    ),
+    "broker_conf": options.BROKER_CONF.but(
         RareOption, help="The broker's configuration file of the source."
     ),
     "topic_map": rare_option("--map-topic", metavar="OLD=NEW", multiple=True, help="Repeatable."),
@@ -70,7 +57,7 @@ OPTIONS: Mapping[str, Declared] = {
         metavar="FILE",
         help="Configuration file of the target broker, for file sizes.",
     ),
-    "release": RELEASE.but(RareOption),
+    "release": options.RELEASE.but(RareOption),
     "failed": option(
         "--failed", metavar="DIR", help="Folder for refused messages and reasons, as Parquet."
     ),

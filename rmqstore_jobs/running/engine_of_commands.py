@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rmq_store.cli.engines import EngineArgs
+from rmq_store.cli.engines import SPARK, EngineArgs
 from rmq_store.cli.options import StoreArgs
 from rmq_store.questions.answer_by_shares import Engine, StoreSource
 from rmqstore_jobs.running.failures import spark_errors_said
-from rmqstore_jobs.running.spark_engine import SPARK, SparkEngine, builder_for, runs_on_spark
+from rmqstore_jobs.running.spark_engine import SparkEngine, builder_for, runs_on_spark
 from rmqstore_jobs.running.store_selection import pinned_store
 
 

@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 
 from rmq_store.cli.command import Command, exit_code_of
-from rmq_store.cli.engines import ENGINE, MASTER, on_broken_pipe
+from rmq_store.cli.engines import AUTO, ENGINE, MASTER, on_broken_pipe
 from rmq_store.cli.options import (
     JSON,
     STORE_PATH,
@@ -37,7 +37,7 @@ from rmq_store.verify.verdict import Verdict
 from rmqstore_jobs.running.failures import AlreadyDoneError, is_damage, spark_errors_said
 from rmqstore_jobs.running.result_tables import JobResult
 from rmqstore_jobs.running.source_options import advice_in_shell_words
-from rmqstore_jobs.running.spark_engine import AUTO, SparkEngine, builder_for, runs_on_spark
+from rmqstore_jobs.running.spark_engine import SparkEngine, builder_for, runs_on_spark
 from rmqstore_jobs.running.store_selection import pinned_store
 from spark_source.options.definitions import FAILFAST, OPTIONS
 from spark_source.options.parse import hide_secrets

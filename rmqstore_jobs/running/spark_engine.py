@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import rmqstore_jobs
+from rmq_store.cli.engines import LOCAL, SPARK
 from rmq_store.errors import StoreError
 from rmq_store.questions.answer_by_shares import (
     Answer,
@@ -30,7 +31,6 @@ from rmqstore_jobs.running.store_selection import log_of_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-AUTO, LOCAL, SPARK = ENGINES = ("auto", "local", "spark")
 MOST_LOCAL_BYTES = 4 << 30
 """The largest log, in bytes, for which `--engine auto` starts no Spark."""
 _TASKS_A_CORE = 8
