@@ -35,6 +35,15 @@ def test_a_table_has_what_the_command_prints(golden: Golden, name: str) -> None:
             assert values == [row[column] for row in printed], column
 
 
+def test_an_empty_queue_has_neither_a_first_message_nor_a_last(golden: Golden) -> None:
+    with golden("expired-5.5.0").open() as store:
+        rows = store.table("queues").to_pylist()
+    empty = {
+        value for row in rows if not row["messages"] for name, value in row.items() if "Log" in name
+    }
+    assert empty == {None}
+
+
 def test_tables_of_messages_take_damage(tmp_path: Path) -> None:
     store = unpack(NAME, tmp_path)
     topic = next(r["topic"] for r in store.truth if r["topic"].startswith("%DLQ%"))

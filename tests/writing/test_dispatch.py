@@ -29,10 +29,13 @@ from tests.support.stores import (
 
 def test_a_thread_that_follows_leaves_what_writing_inline_leaves(tmp_path: Path) -> None:
     make_store(tmp_path / "inline", 400)
+    before = set(threading.enumerate())
     with MessageStore.create(tmp_path / "thread", SMALL) as store:
         store.follow_in_background()
         append_many(store, 400)
-    assert "rmqstore-reput" not in {thread.name for thread in threading.enumerate()}
+        threads = set(threading.enumerate()) - before
+    assert {thread.name for thread in threads} == {"rmqstore-flush", "rmqstore-reput"}
+    assert (len(threads), [one for one in threads if one.is_alive()]) == (2, [])
     with (
         MessageStore.open(tmp_path / "inline") as one,
         MessageStore.open(tmp_path / "thread") as two,
