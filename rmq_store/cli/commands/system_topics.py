@@ -155,7 +155,9 @@ def retries(
 def pop(
     at: StoreArgs = options.STORE,
     group: str | None = options.GROUP,
-    topic: str | None = options.TOPIC.but(help="Only messages of this topic, which may be a retry topic."),
+    topic: str | None = options.TOPIC.but(
+        help="Only messages of this topic, which may be a retry topic."
+    ),
     state: str | None = option(
         "--state", type=click.Choice(_POPPED), help="Only messages in this state."
     ),

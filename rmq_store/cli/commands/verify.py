@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +25,7 @@ from rmq_store.text.sizes import counted
 from rmq_store.verify.findings import Severity
 
 if TYPE_CHECKING:
+    from rmq_store.questions.diff_messages import OneSided
     from rmq_store.verify.verify_store import VerifyReport
 
 _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
@@ -119,19 +122,29 @@ def diff(
         metavar="FILE",
         help="The configuration file of OTHER's broker.",
     ),
+    messages: bool = flag(
+        "--messages",
+        help="Compare the messages by UNIQ_KEY and body, wherever they are: after a migration or replay.",
+    ),
+    topics: tuple[str, ...] = options.TOPICS,
     out: Output = OUTPUT,
 ) -> bool:
     """Show what two stores of one broker group do not have in common, such as master and slave.
 
     The logs are compared byte by byte up to the first record that differs, then the queues entry by
-    entry, consumer offsets and the configuration. Exit code 1 if they differ.
+    entry, consumer offsets and the configuration. With --messages only the messages of users' topics are,
+    in whatever queue and order. Exit code 1 if they differ.
     """
     from rmq_store.tables.diff import DIFF, compared_bytes, differences
 
+    if topics and not messages:
+        raise click.UsageError("--topic is for --messages")
     with (
         StoreArgs(store, broker_conf).open() as first,
         StoreArgs(other, other_conf).open() as second,
     ):
+        if messages:
+            return _print_messages(first, second, topics, out)
         with Progress("diff", compared_bytes(first, second)) as progress:
             rows = list(differences(first, second, progress))
         start, end = first.log_range()
@@ -144,6 +157,40 @@ def diff(
         tell = note if out.as_json else say
         tell(f"no difference: log {start} to {end}, {queues}, offsets and configuration")
     return bool(rows)
+
+
+_MOST_LISTED = 20  # messages; --json lists all
+
+
+def _print_messages(
+    first: MessageStore, second: MessageStore, topics: Sequence[str], out: Output
+) -> bool:
+    """Print for each topic how many messages are in both stores, and those that are not."""
+    from rmq_store.questions.diff_messages import diff_messages
+
+    counts: list[dict[str, Any]] = []
+    sided: list[OneSided] = []
+    differs = 0
+    with Progress("diff", unit="messages") as progress:
+        for topic, messages in diff_messages(first, second, topics, progress):
+            differs += topic.differs
+            if out.as_json:
+                print_json({**asdict(topic), "messages": [asdict(message) for message in messages]})
+            counts.append(asdict(topic))
+            sided += messages[: _MOST_LISTED + 1 - len(sided)]
+    if not out.as_json:
+        out.rows(counts, texts=("topic",))
+        rows = [asdict(message) for message in sided[:_MOST_LISTED]]
+        out.rows(
+            rows, texts=("topic", "uniqKey", "where", "store"), kept=("topic", "uniqKey", "where")
+        )
+        if len(sided) > _MOST_LISTED:
+            note(f"only the first {_MOST_LISTED} messages are listed; --json lists all")
+    note(
+        f"{counted(differs, 'topic')} of {len(counts)} with differences; first: {first.path}, "
+        f"second: {second.path}"
+    )
+    return bool(differs)
 
 
 @command
