@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +20,7 @@ from rmq_store.commitlog.misnamed_files import refuse_unsure_files
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import refuse_members_log, refuse_to_change
 from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues
+from rmq_store.config.retention_policy import RetentionPolicy as RetentionPolicy
 from rmq_store.config.rocksdb import refuse_rocksdb
 from rmq_store.errors import InvalidArgumentError, MissingFileError, OsErrorsOf, StoreError
 from rmq_store.files.changes import Change
@@ -34,56 +35,6 @@ from rmq_store.system_topics.expired_state import Unfinished, unfinished_before
 from rmq_store.text.sizes import counted
 
 _HOUR_MS = 3_600_000
-_QUARTER_MS = _HOUR_MS // 4
-_MOST_HOURS = 23
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionPolicy:
-    """When log files are deleted, with the broker's names and defaults. Hours are in local time."""
-
-    fileReservedTime: int = 72  # hours since a file was last written
-    deleteWhen: str = "04"  # hours of the day, separated by ;
-    # Percent of the disk. Above the first, deletion is always due; above the second, files are
-    # deleted at any age, unless cleanFileForciblyEnable is false.
-    diskMaxUsedSpaceRatio: int = 75
-    diskSpaceCleanForciblyRatio: int = 85
-    cleanFileForciblyEnable: bool = True
-    deleteFileBatchMax: int = 10  # files per round
-
-    @classmethod
-    def of(cls, config: StoreConfig) -> RetentionPolicy:
-        """The policy of a configuration, with the broker's defaults.
-
-        Raises InvalidArgumentError for invalid hours.
-        """
-        asked = {name: getattr(config, name) for name in cls.__dataclass_fields__}
-        policy = cls(**{name: value for name, value in asked.items() if value is not None})
-        policy.hours()
-        return policy
-
-    @property
-    def due_above(self) -> int:
-        """diskMaxUsedSpaceRatio within the broker's limits (MessageStoreConfig)."""
-        return min(max(self.diskMaxUsedSpaceRatio, 10), 95)
-
-    @property
-    def forced_above(self) -> int:
-        """diskSpaceCleanForciblyRatio within the broker's limits (CleanCommitLogService)."""
-        return min(max(self.diskSpaceCleanForciblyRatio, 30), 85)
-
-    def hours(self) -> set[int]:
-        """The hours of the day at which the broker deletes."""
-        try:
-            found = {int(part) for part in self.deleteWhen.split(";") if part.strip()}
-        except ValueError:
-            found = {-1}
-        if any(not 0 <= hour <= _MOST_HOURS for hour in found):
-            raise InvalidArgumentError(
-                reason=f"deleteWhen={self.deleteWhen!r} is not a list of hours",
-                expected="hours of the day separated by ;, such as 04 or 02;14",
-            )
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +180,7 @@ def why_kept(
     if not segments:
         return None
     written = _modified(segments[0])
-    old_enough = written + rules.fileReservedTime * _HOUR_MS
+    old_enough = rules.old_enough_from(written)
     kept_by: str | None = "fileReservedTime" if old_enough > now else None
     goes_at: int | None = max(now, old_enough)
     if len(segments) == 1:
@@ -237,21 +188,11 @@ def why_kept(
     elif rules.cleanFileForciblyEnable and used > rules.forced_above:
         kept_by, goes_at = None, now
     elif used <= rules.due_above:
-        at = _next_hour(rules.hours(), max(now, old_enough))
+        at = rules.next_hour(max(now, old_enough))
         if kept_by is None and at != now:
             kept_by = "deleteWhen"
         goes_at = at
     return OldestFile(segments[0].path, written, old_enough, used, kept_by, goes_at)
-
-
-def _next_hour(hours: Collection[int], at: int) -> int | None:
-    """The first moment from `at` on, ms, in one of the hours of local time; None without hours."""
-    last = at + 2 * (_MOST_HOURS + 1) * _HOUR_MS  # a change of the clock may skip an hour for a day
-    while at < last:
-        if time.localtime(at / 1000).tm_hour in hours:
-            return at
-        at += _QUARTER_MS - at % _QUARTER_MS  # hours of local time begin at a quarter of UTC's
-    return None
 
 
 def _used_percent(store: MessageStore) -> float:

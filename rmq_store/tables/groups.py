@@ -3,6 +3,7 @@ they wait."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,9 @@ from rmq_store.config.consumer_offsets import (
     read_delay_file,
 )
 from rmq_store.config.json_files import written_at
+from rmq_store.config.retention_policy import RetentionPolicy
 from rmq_store.config.topics_json import queue_count
+from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.byte_layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
@@ -90,7 +93,22 @@ def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int) -> Row:
         first, last = store.view.store_time(queue, start), store.view.store_time(queue, high - 1)
         row["firstUnconsumedTimestamp"] = first
         row["lagMs"] = None if first is None or last is None else last - first
+        row["deletedFrom"] = _deleted_from(store, store.view.log_offset_of(queue, start))
     return row
+
+
+def _deleted_from(store: MessageStore, place: int) -> int | None:
+    """When retention may delete the log file of a place (ms); None for the last file, and if unknown."""
+    segments = store.log.chain.segments
+    segment = store.log.chain.segment_at(place)
+    if segment is None or segment == segments[-1] or not store.log.chain.cost.grows:
+        return None
+    try:
+        policy = RetentionPolicy.of(store.config)
+        written = os.stat(segment.path).st_mtime_ns // 1_000_000
+        return policy.next_hour(policy.old_enough_from(written))
+    except (OSError, OverflowError, InvalidArgumentError):
+        return None
 
 
 def _within(start: int, stop: int, ranges: Iterable[tuple[int, int]]) -> Iterator[bool]:
@@ -122,6 +140,12 @@ GROUPS = Table(
         ),
         ("lagMs", LONG, "store time of the newest message minus that of the first unconsumed one"),
         ("firstUnconsumedTimestamp", TIMESTAMP, "when the first unconsumed message was stored"),
+        (
+            "deletedFrom",
+            TIMESTAMP,
+            "when retention may delete it for its age: fileReservedTime after its log file was written, in "
+            "an hour of deleteWhen; null in the last file, which no broker deletes",
+        ),
         (
             "status",
             TEXT,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from rmq_store import QueueId
 from rmq_store.admin.retention import (
     LAST_FILE,
     RetentionPolicy,
@@ -23,6 +24,7 @@ from rmq_store.admin.retention import (
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, StoreError, StoreLockedError
 from rmq_store.markers.lock_file import StoreLock
+from rmq_store.tables import TABLES
 from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, offsets, unpack
 from tests.support.listed import index_items, wanted_items
@@ -54,6 +56,23 @@ def aged(tmp_path: Path) -> GoldenStore:
 
 def log_files(store: str) -> list[Path]:
     return sorted((Path(store) / "commitlog").iterdir())
+
+
+def test_unread_messages_are_deleted_from_when_a_plan_takes_their_file(tmp_path: Path) -> None:
+    clean = unpack("clean-5.5.0", tmp_path)
+    for number, path in enumerate(log_files(clean.path)):
+        os.utime(path, ns=((NOW + 30 * number * HOUR) * 1_000_000,) * 2)
+    with clean.open() as store:
+        rows = TABLES["groups"].of(store).to_pylist()
+        unread = [row for row in rows if row["lag"] and row["deletedFrom"] is not None]
+        for row in unread:
+            at = store.log_offset_of(QueueId(row["topic"], row["queueId"]), row["consumerOffset"])
+            moment = int(row["deletedFrom"].timestamp() * 1000)
+            for now, goes in ((moment - 1, False), (moment, True)):
+                plan = plan_retention(store, now_ms=now, disk_used_percent=0)
+                assert (plan.log_start_after > at) is goes
+        assert unread
+        assert all(row["deletedFrom"] is None for row in rows if not row["lag"])
 
 
 def test_files_older_than_the_reserved_time_go_from_the_front(aged: GoldenStore) -> None:

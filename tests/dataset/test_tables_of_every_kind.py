@@ -164,11 +164,11 @@ def sorted_rows(rows: Any) -> list[dict[str, Any]]:
 
 
 def test_only_tables_named_here_have_no_rows(counts: Counts) -> None:
-    """In damage none was met; clients of these stores sent no trace."""
+    """In damage none was met; clients of these stores sent no trace, and popped nothing."""
     empty = {
         table for table, rule in RULES.items() if not any(list(rule(counts(kind))) for kind in ALL)
     }
-    assert empty == {"damage", "traces"}
+    assert empty == {"damage", "pop", "traces"}
 
 
 def test_columns_that_are_not_counted_are_there() -> None:

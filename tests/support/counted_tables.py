@@ -26,7 +26,10 @@ SYSTEM = (
     "DefaultHeartBeatSyncerTopic",
 )
 
-NOT_COUNTED = {("groups", "configAgeMs"): "it depends on the time of the read"}
+NOT_COUNTED = {
+    ("groups", "configAgeMs"): "it depends on the time of the read",
+    ("groups", "deletedFrom"): "it is compared with a plan of retention",
+}
 """Columns that no count can give, and why."""
 
 
@@ -143,6 +146,7 @@ def groups(store: CountedStore) -> Iterator[Row]:
             "maxOffset": high,
             "lag": len(left),
             "lagBytes": sum(one.size for one in left),
+            "notAcknowledged": len(pop(store)),
             "lagMs": left[-1].stored - left[0].stored if left else 0,
             "firstUnconsumedTimestamp": left[0].stored if left else None,
             "status": "OK" if is_read or not left else "NOT_READ",
@@ -363,6 +367,15 @@ def traces(store: CountedStore) -> list[Row]:
     return []
 
 
+def pop(store: CountedStore) -> list[Row]:
+    """None: nothing in the log is of pop, and nothing was popped in order."""
+    revive = "rmq_sys_REVIVE_LOG_"
+    names = {queue[0] for queue in store.by_queue}
+    real = (record.properties.get("REAL_TOPIC", "") for record in store.of_topic(TIMERS))
+    assert not any(name.startswith(revive) for name in (*names, *real))
+    return []
+
+
 RULES: Mapping[str, Rule] = {
     "topics": topics,
     "queues": queues,
@@ -378,6 +391,7 @@ RULES: Mapping[str, Rule] = {
     "transactions": transactions,
     "deadLetters": dead_letters,
     "retries": retries,
+    "pop": pop,
     "traces": traces,
 }
 """How the rows of each table are counted; times in ms, days as in ISO 8601."""
