@@ -94,6 +94,7 @@ def test_every_message_arrives_once_and_the_manifest_says_so(
     assert found == expected
     assert answer.ok, answer.problems
     assert answer.numbers["messages added"] == expected.total()
+    assert sum(row["messages"] for row in answer.tables["added"]) == expected.total()
     assert store.fingerprint() == before
     ends = {
         queue: max(place[2] for place in expected if place[:2] == queue) + 1
