@@ -128,7 +128,7 @@ class Staging:
                 yield from self._read(Path(path_inside(self.path, part.name)), part)
 
     def _read(self, path: Path, part: Part) -> Iterator[pa.RecordBatch]:
-        rows = at = 0
+        at = 0
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -148,9 +148,8 @@ class Staging:
                     raw = file.read(size)
                     _refuse_other(path, f"CRC of the batch at {at}", crc, crc32(raw))
                     (batch,) = pa.ipc.open_stream(raw)
-                    rows, at = rows + batch.num_rows, at + size
+                    at += size
                     yield batch
-                _refuse_other(path, "rows", part.rows, rows)
                 with _gone_or_logged(path):
                     path.unlink()  # before the file is closed, which then also frees its memory
         except (pa.ArrowInvalid, OSError, ValueError) as error:
