@@ -100,6 +100,14 @@ def test_a_newer_file_is_taken_in(tmp_path: Path, counter: int, newer: bool) -> 
     assert read_topic_configs(golden.path) == before | changed
 
 
+def test_a_newer_file_beside_version_2_is_not_taken_in(tmp_path: Path) -> None:
+    golden = unpack_kind(VERSION_2, tmp_path)
+    before = read_topic_configs(golden.path)
+    text = {"dataVersion": json.loads(version(10**9)), "topicConfigTable": {"t": TOPIC}}
+    Path(golden.path, "config", "topics.json").write_text(json.dumps(text))
+    assert read_topic_configs(golden.path) == before
+
+
 def v2(table: int, kind: int, rest: bytes = b"") -> bytes:
     return struct.pack(">BhB", 1, table, kind) + rest
 

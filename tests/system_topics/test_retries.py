@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rmq_store import MessageStore
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import AccessError
 from rmq_store.system_topics.retries import dead_letters, retries
@@ -17,6 +18,7 @@ from rmq_store.tables import TABLES
 from tests.support.golden import GoldenStore, Truth, in_a_queue, unpack
 from tests.support.log_records import parts, records
 from tests.support.running.commands import objects
+from tests.support.stores import make_store
 
 Golden = Callable[[str], GoldenStore]
 NAMES = ["clean-4.3.2", "clean-4.9.0", "clean-4.9.7", "clean-5.3.3", "clean-5.5.0"]
@@ -167,3 +169,19 @@ def test_trace_and_retries_say_the_same_of_a_pop_retry(
     assert all(one.endswith(f" of {said}") for one in about)
     if origin is not None:
         assert objects("trace", store.path, key, "--topic", origin)
+
+
+def test_a_retry_that_names_no_topic_has_the_place_of_its_origin(tmp_path: Path) -> None:
+    make_store(tmp_path / "s", 3)
+    with MessageStore.open(tmp_path / "s") as store:
+        origin = store.message_at(0)
+    retry = {"topic": "%RETRY%g", "queueId": 0, "body": b"again"}
+    with MessageStore.append_to(tmp_path / "s") as writer:
+        writer.append({**retry, "properties": {"ORIGIN_MESSAGE_ID": origin.msg_id}})
+    with MessageStore.open(tmp_path / "s") as store:
+        (row,) = store.table("retries").to_pylist()
+    assert (row["originTopic"], row["originQueueId"], row["originCommitLogOffset"]) == (
+        "orders",
+        0,
+        0,
+    )
