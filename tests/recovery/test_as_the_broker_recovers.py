@@ -72,3 +72,12 @@ def test_the_queues_of_an_expired_log_begin_with_its_first_records(tmp_path: Pat
         for queue in store.queues("%RETRY%g1"):
             ends = (store.min_offset(*queue), store.max_offset(*queue))
             assert plan.queues[queue] == ends != (0, ends[1])
+
+
+def test_a_folder_among_the_files_of_a_log_and_a_queue_is_passed_over(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    before = plan_recovery(golden.path, golden.conf, mode="broker", release=RELEASE)
+    for folder in ("commitlog", "consumequeue/orders/0"):
+        Path(golden.path, folder, "lost+found").mkdir()
+    after = plan_recovery(golden.path, golden.conf, mode="broker", release=RELEASE)
+    assert (after.log_end, after.queues) == (before.log_end, before.queues)
