@@ -34,11 +34,14 @@ def given(golden: GoldenStore, ranges: list[tuple[int, int]]) -> list[list[tuple
 
 
 @pytest.mark.parametrize(
-    ("hurt", "inside"),
-    [((2, 4), (2, 4)), ((3, 10), (5, 8)), ((0, 6), (1, 3)), ((20, 30), (22, 27))],
+    ("hurt", "inside", "by"),
+    [
+        *(((2, 4), (2, 4), 1000), ((3, 10), (5, 8), 1000), ((0, 6), (1, 3), 1000)),
+        *(((20, 30), (22, 27), 1000), ((39, 40), (38, 40), -100)),
+    ],
 )
 def test_the_order_of_reads_does_not_matter(
-    hurt: tuple[int, int], inside: tuple[int, int], tmp_path: Path
+    hurt: tuple[int, int], inside: tuple[int, int], by: int, tmp_path: Path
 ) -> None:
     golden = unpack("clean-5.5.0", tmp_path)
     path = units(golden)
@@ -47,7 +50,7 @@ def test_the_order_of_reads_does_not_matter(
     assert count == 40
     for number in range(*hurt):
         at = number * UNIT + BASE_AT
-        offset = int.from_bytes(raw[at : at + 8], "big") + 1000
+        offset = int.from_bytes(raw[at : at + 8], "big") + by
         raw[at : at + 8] = offset.to_bytes(8, "big")
     path.write_bytes(raw)
     whole = 0, count

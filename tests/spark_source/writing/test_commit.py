@@ -91,8 +91,9 @@ def test_an_empty_folder_becomes_a_store_and_no_rows_a_store_without_messages(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "store").mkdir()
-    write_rows(tmp_path / "store", 0, 5)
-    assert numbers_in(tmp_path / "store") == list(range(5))
+    for target in (tmp_path / "store", tmp_path / "new/folders/store"):
+        write_rows(target, 0, 5)
+        assert numbers_in(target) == list(range(5))
     empty = StoreWrite("none", options(tmp_path / "empty"))
     commit(empty, [Part(0), Part(1)])
     assert numbers_in(tmp_path / "empty") == []
