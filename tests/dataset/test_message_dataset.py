@@ -539,6 +539,9 @@ def test_what_a_dataset_refuses_and_warns_of(
         assert "there is no topic" not in caplog.text
         assert dataset.count_rows((F("topic") == "ordrs") | (F("topic") == "orders")) == 971
         assert "there is no topic 'ordrs'. Did you mean 'orders'?" in caplog.text
+        caplog.clear()
+        assert not opened.messages("orders").count_rows(F("topic") == "RMQ_SYS_TRANS_HALF_TOPIC")
+        assert "which this query does not read" not in caplog.text
         every = opened.messages(include_system_topics=True)
         assert every.count_rows(F("topic") == "RMQ_SYS_TRANS_HALF_TOPIC")
         assert isinstance(dataset, ds.Dataset)
