@@ -171,15 +171,18 @@ def test_trace_and_retries_say_the_same_of_a_pop_retry(
         assert objects("trace", store.path, key, "--topic", origin)
 
 
-def test_a_retry_that_names_no_topic_has_the_place_of_its_origin(tmp_path: Path) -> None:
+def test_a_retry_that_names_no_topic_is_known_by_its_origin_or_by_itself(tmp_path: Path) -> None:
     make_store(tmp_path / "s", 3)
     with MessageStore.open(tmp_path / "s") as store:
         origin = store.message_at(0)
     retry = {"topic": "%RETRY%g", "queueId": 0, "body": b"again"}
     with MessageStore.append_to(tmp_path / "s") as writer:
         writer.append({**retry, "properties": {"ORIGIN_MESSAGE_ID": origin.msg_id}})
+        for _ in range(2):  # nothing says that these are of one message
+            writer.append(retry)
     with MessageStore.open(tmp_path / "s") as store:
-        (row,) = store.table("retries").to_pylist()
+        row, *others = store.table("retries").to_pylist()
+    assert len(others) == 2
     assert (row["originTopic"], row["originQueueId"], row["originCommitLogOffset"]) == (
         "orders",
         0,
