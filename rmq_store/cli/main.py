@@ -36,7 +36,7 @@ COMMANDS = {
     "topics": ("tables", "List topics with their queues and messages."),
     "queues": ("tables", "List queues: offsets, messages, and messages not yet dispatched."),
     "lag": ("groups", "How far consumer groups are behind, and which lost messages."),
-    "usage": ("usage", "Which topic, queue or day fills the disk."),
+    "usage": ("tables", "Which topic, queue or day fills the disk."),
     "table": ("tables", "Print a table of the Spark source by name."),
     "cat": ("find", "Print the messages of a topic."),
     "find": ("find", "Find messages by topic, key, id, tag, property, time or text."),

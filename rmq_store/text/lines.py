@@ -62,7 +62,10 @@ def _lines_of_any_types(batch: pa.RecordBatch) -> bytes:
     for row in zip(*map(_listed, batch.columns), strict=True):
         found: dict[str, Any] = {}
         for name, kind, value in zip(names, batch.schema.types, row, strict=True):
-            _put(found, name, _json_value(value, kind))
+            found[name] = _json_value(value, kind)
+            if isinstance(found[name], bytes):  # bytes that are no text have a second key
+                found[name + BASE64_SUFFIX] = base64.b64encode(found[name]).decode()
+                found[name] = None
         lines.append(json_text(found))
     return "".join(f"{line}\n" for line in lines).encode()
 
@@ -302,14 +305,6 @@ def _as_text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False)
-
-
-def _put(row: dict[str, Any], name: str, value: Any) -> None:
-    """A column of a row; bytes that are no text have a second key, as in `json_lines`."""
-    if isinstance(value, bytes):
-        row[name], row[name + BASE64_SUFFIX] = None, base64.b64encode(value).decode()
-    else:
-        row[name] = value
 
 
 def _json_value(value: Any, kind: pa.DataType) -> Any:

@@ -52,7 +52,8 @@ def test_records_of_the_broker_in_no_queue_are_copied_and_not_counted(tmp_path: 
 
 def test_a_check_point_without_distances_has_offsets_in_a_row(tmp_path: Path) -> None:
     """As older brokers write it: three messages from offset 5 on, of which the second is acknowledged."""
-    check_point = {"c": "g", "t": "orders", "q": 1, "so": 5, "pt": 1000, "n": 3, "bm": 0b010}
+    given = {"c": "g", "t": "orders", "q": 1, "so": 5, "n": 3, "bm": 0b010}
+    check_point = given | {"pt": 1000, "it": 10}
     body = json.dumps(check_point).encode()
     with MessageStore.create(tmp_path / "s", SMALL) as store:
         store.append({"topic": f"{REVIVE_PREFIX}c", "queueId": 0, "tags": "ck", "body": body})

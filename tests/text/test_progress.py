@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rmq_store.cli.commands import find, groups, repair, usage, verify
+from rmq_store.cli.commands import find, groups, repair, tables, verify
 from rmq_store.cli.commands import system_topics as system
 from rmq_store.text.progress import Progress
 from rmqstore_jobs import dlq, export, replay
@@ -65,7 +65,7 @@ def asked(command: Any, *words: str) -> str:
     ("command", "words"),
     [
         (verify.verify, ()),
-        (usage.usage, ()),
+        (tables.usage, ()),
         (groups.lag, ()),
         (find.trace, ("ORDER_1",)),
         (find.find, ("--text", "order")),

@@ -21,7 +21,7 @@ from rmq_store.cli.messages import (
     where_it_was,
 )
 from rmq_store.cli.options import StoreArgs, argument, flag, option
-from rmq_store.cli.output import OUTPUT, Output, print_json, problem, say
+from rmq_store.cli.output import OUTPUT, Output, problem, say
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
@@ -374,41 +374,42 @@ def trace(
 
 def _print_life(life: Life, out: Output) -> None:
     """A line for each step, and for a reader what became of the message before them."""
-    if out.as_json:
-        of_life = {
-            "transaction": life.transaction,
-            "damage": [str(error) for error in life.damage],
-            "consumers": [_in_json(asdict(consumer), "written") for consumer in life.consumers],
-            "reports": [_in_json(dict(report), "timestamp") for report in life.reports],
-        }
-        for step in life.steps:
-            stored = {"storeTimestamp": shown_time(step.storeTimestamp)}
-            print_json({**asdict(step), **stored, **of_life})
-        return
-    say(f"message {life.uniqKey or life.steps[0].msgId}: {life.outcome}")
+    of_life = {
+        "transaction": life.transaction,
+        "damage": [str(error) for error in life.damage],
+        "consumers": [_in_json(asdict(consumer), "written") for consumer in life.consumers],
+        "reports": [_in_json(dict(report), "timestamp") for report in life.reports],
+    }
+    if not out.as_json:
+        say(f"message {life.uniqKey or life.steps[0].msgId}: {life.outcome}")
     for step in life.steps:
-        place = f"{step.topic}/{step.queueId}@{step.queueOffset}"
-        if step.queueOffset is None:
-            place = f"{step.topic}/{step.queueId}, in no queue"
-        head = f"  {shown_time(step.storeTimestamp)}  {step.step:<12}"
-        say(f"{head}{place}" + (f"  ({step.about})" if step.about else ""))
+        place = ", in no queue" if step.queueOffset is None else f"@{step.queueOffset}"
+        text = f"{step.topic}/{step.queueId}{place}"
+        row = _in_json(asdict(step), "storeTimestamp") | of_life
+        out.record(row, [_line(step.storeTimestamp, step.step, text, step.about)])
+    if not out.as_json:
+        for line in _of_clients(life):
+            say(line)
+
+
+def _of_clients(life: Life) -> Iterator[str]:
+    """The lines of what clients reported of a message, and of the groups that read it."""
     for report in life.reports:
-        group = report.get("groupName") or "not known"
-        _say_at(
-            report.get("timestamp"), str(report["traceType"]), f"group {group}", report["outcome"]
-        )
+        group = f"group {report.get('groupName') or 'not known'}"
+        yield _line(report.get("timestamp"), str(report["traceType"]), group, report["outcome"])
     for consumer in life.consumers:
         offset = "none" if consumer.offset is None else consumer.offset
         about = {"popped": "not acknowledged", "dead": None}.get(
             consumer.state, f"its offset in {consumer.topic}/{consumer.queueId}: {offset}"
         )
-        _say_at(consumer.written, consumer.state, f"group {consumer.consumerGroup}", about)
+        group = f"group {consumer.consumerGroup}"
+        yield _line(consumer.written, consumer.state, group, about)
 
 
-def _say_at(time: int | None, what: str, text: str, about: str | None) -> None:
-    """A line of a history after its records; `time` in ms."""
+def _line(time: int | None, what: str, text: str, about: str | None) -> str:
+    """A line of a history; `time` in ms."""
     shown = "" if time is None else shown_time(time)
-    say(f"  {shown:<24}  {what:<12}{text}" + (f"  ({about})" if about else ""))
+    return f"  {shown:<24}  {what:<12}{text}" + (f"  ({about})" if about else "")
 
 
 def _in_json(row: dict[str, Any], time: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from datetime import tzinfo
 from pathlib import Path
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmq_store.sql.database import Explained, StoreDatabase
-    from rmq_store.store import MessageStore
 
 
 _FORM = bundle(
@@ -95,6 +94,9 @@ def sql(
             "--body is for text: --json, --csv and --parquet have the whole body"
         )
     require_duckdb()
+    from rmq_store.dataset.message_dataset import messages_of
+    from rmq_store.sql.database import StoreDatabase
+
     text = _given_sql(query, parquet)
     damage = Damage(skip_damaged)
     with ExitStack() as stack:
@@ -102,14 +104,21 @@ def sql(
         stores = stack.enter_context(options.opened_stores(at, others))
         if parquet is not None:
             _check_file(parquet, [str(one.path) for one in stores])
-        how: dict[str, Any] = {
-            "keys": keys or None,
-            "include_system_topics": system,
-            "unwrap_batches": not raw,
-            "compacted": not history,
-            "on_damage": damage.once if skip_damaged else None,
-        }
-        database = stack.enter_context(_database(stores, begin, end, files, str(zone), how))
+        since, until = options.time_range(stores, begin, end)
+        on_damage = damage.once if skip_damaged else None
+        messages = messages_of(
+            stores,
+            keys=keys or None,
+            since=since,
+            until=until,
+            include_system_topics=system,
+            unwrap_batches=not raw,
+            compacted=not history,
+            on_damage=on_damage,
+        )
+        database = stack.enter_context(
+            StoreDatabase(messages, stores, files=files, zone=str(zone), on_damage=on_damage)
+        )
         if text is None:
             _prompt(lambda one: _run(database, one, form, None, explain))
         else:
@@ -126,22 +135,6 @@ def _given_sql(query: str | None, parquet: Path | None) -> str | None:
             raise click.UsageError("missing argument SQL: a prompt is for a terminal")
         return None
     return sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
-
-
-def _database(
-    stores: Sequence[MessageStore],
-    begin: Time | None,
-    end: Time | None,
-    files: bool,
-    zone: str,
-    how: dict[str, Any],
-) -> StoreDatabase:
-    from rmq_store.dataset.message_dataset import messages_of
-    from rmq_store.sql.database import StoreDatabase
-
-    since, until = options.time_range(stores, begin, end)
-    messages = messages_of(stores, since=since, until=until, **how)
-    return StoreDatabase(messages, stores, files=files, zone=zone, on_damage=how["on_damage"])
 
 
 def _run(
