@@ -181,7 +181,9 @@ def _for_csv(batch: pa.RecordBatch) -> pa.RecordBatch:
     if not sys.stdout.isatty():
         return plain
     columns = [
-        pc.if_else(one.is_valid(), plain_text(one), one) if pa.types.is_string(one.type) else one
-        for one in plain.columns
+        pc.if_else(values.is_valid(), plain_text(values), values)
+        if pa.types.is_string(values.type)
+        else values
+        for values in plain.columns
     ]
     return pa.RecordBatch.from_arrays(columns, names=list(map(printable, plain.schema.names)))

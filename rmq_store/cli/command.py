@@ -37,11 +37,12 @@ def command(function: Callable[..., bool | None]) -> Command:
     The function returns whether it found a problem: that is the exit code. Errors and warnings of its work
     are in the words of the shell, and advise options that the command has.
     """
-    options = {name: one.default for name, one in signature(function).parameters.items()}
+    parameters = signature(function).parameters
+    options = {name: parameter.default for name, parameter in parameters.items()}
 
     def run(**given: Any) -> int:
         with spoken_as(partial(in_shell_words, command=made)):
-            values = {name: one.value(name, given) for name, one in options.items()}
+            values = {name: declared.value(name, given) for name, declared in options.items()}
             return EXIT_FINDINGS if function(**values) else 0
 
     made = Command(
@@ -87,10 +88,9 @@ class Command(click.Command):
         try:
             return self._parsed(ctx, args)
         except click.NoSuchOption as wrong:
-            options = (one for one in self.params if not getattr(one, "hidden", False))
-            shown = {name for one in options for name in (*one.opts, *one.secondary_opts)}
-            asked = spelled(wrong.option_name.lstrip("-"))
-            word = MEANT.get(asked)
+            options = (param for param in self.params if not getattr(param, "hidden", False))
+            shown = {name for param in options for name in (*param.opts, *param.secondary_opts)}
+            word = MEANT.get(spelled(wrong.option_name.lstrip("-")))
             given = word if word in shown else wrong.option_name
             hint = nearest(given, [name for name in shown if name.startswith("--")])
             name = printable(wrong.option_name)
@@ -120,8 +120,8 @@ class Command(click.Command):
         return said + (f". Did you mean {hint}?" if hint else "")
 
 
-def _show_all(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked and not ctx.resilient_parsing:
+def _show_all(ctx: click.Context, _: click.Parameter, given: bool) -> None:
+    if given and not ctx.resilient_parsing:
         ctx.meta[_ALL_OPTIONS] = True
         click.echo(ctx.get_help(), color=ctx.color)
         ctx.exit()

@@ -92,10 +92,10 @@ def other_commands() -> dict[str, tuple[str, str]]:
     """The commands of other packages. They stand above this package, so it does not import them."""
     from importlib.metadata import entry_points
 
-    found: dict[str, tuple[str, str]] = {}
+    commands: dict[str, tuple[str, str]] = {}
     for point in entry_points(group=OTHER_COMMANDS):
-        found |= point.load()
-    return found
+        commands |= point.load()
+    return commands
 
 
 class _Commands(click.Group):
@@ -141,8 +141,8 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    if not asked or ctx.resilient_parsing:
+def _show_version(ctx: click.Context, _: click.Parameter, given: bool) -> None:
+    if not given or ctx.resilient_parsing:
         return
     from importlib.metadata import version
 

@@ -70,7 +70,8 @@ class _Bundle(Declared):
         return params_of(self._parts)
 
     def value(self, name: str, given: dict[str, Any]) -> Any:
-        return self._make(**{part: one.value(part, given) for part, one in self._parts.items()})
+        parts = self._parts.items()
+        return self._make(**{part: declared.value(part, given) for part, declared in parts})
 
 
 def option(*words: str, kind: type[click.Option] = click.Option, **settings: Any) -> Any:
@@ -95,7 +96,7 @@ def bundle(make: Callable[..., Any], **parts: Declared) -> Any:
 
 def params_of(options: Mapping[str, Declared]) -> list[click.Parameter]:
     """Options by the names of their values, as click has them."""
-    return [param for name, one in options.items() for param in one.params(name)]
+    return [param for name, declared in options.items() for param in declared.params(name)]
 
 
 # --- types of values -------------------------------------------------------------------------------
@@ -179,15 +180,16 @@ class StoreArgs:
         """
         from rmq_store.config.locate import expanded, names_of, without_repeats
 
-        found = without_repeats([path for one in (self.store, *others) for path in expanded(one)])
-        if len(found) == 1:
-            return [replace(self, store=found[0])]
+        patterns = (self.store, *others)
+        stores = without_repeats([path for pattern in patterns for path in expanded(pattern)])
+        if len(stores) == 1:
+            return [replace(self, store=stores[0])]
         if self.broker_conf or self.broker_name:
             raise click.UsageError(
-                f"--broker-conf and --broker-name are for one store, and there are {len(found)}"
+                f"--broker-conf and --broker-name are for one store, and there are {len(stores)}"
             )
         return [
-            StoreArgs(path, None, name) for path, name in zip(found, names_of(found), strict=True)
+            StoreArgs(path, None, name) for path, name in zip(stores, names_of(stores), strict=True)
         ]
 
 
@@ -196,8 +198,8 @@ def opened_stores(at: StoreArgs, others: Sequence[str] = ()) -> Iterator[list[Me
     """The stores of `each`, open. Raises its errors, and those of `StoreArgs.open`."""
     with ExitStack() as stack:
         opened = []
-        for one in at.each(others):
-            opened.append(stack.enter_context(one.open()))
+        for arguments in at.each(others):
+            opened.append(stack.enter_context(arguments.open()))
             opened[-1].release_files()
         yield opened
 
@@ -394,11 +396,11 @@ _BY_MEANING = {
 
 def spelled(name: str) -> str:
     """The name of an option of the source as a shell has such names."""
-    return "--" + re.sub("[A-Z]", lambda found: f"-{found[0].lower()}", name)
+    return "--" + re.sub("[A-Z]", lambda capital: f"-{capital[0].lower()}", name)
 
 
 MEANT = {
-    **{spelled(name): one.words[0] for name, one in WORDS.items()},
+    **{spelled(name): declared.words[0] for name, declared in WORDS.items()},
     **{spelled(name): word for name, word in _ALONE.items()},
     **_BY_MEANING,
 }

@@ -69,7 +69,7 @@ def _declared(known: Option) -> Declared:
 def _meaning(known: Option) -> str:
     """What an option of the source means, in the words of the shell; not what a command cannot ask for."""
     clauses = known.meaning.replace("`", "").split("; ")
-    of_commands = (one for one in clauses if not one.startswith(("table=", "not with source=")))
+    of_commands = (text for text in clauses if not text.startswith(("table=", "not with source=")))
     text = advice_in_shell_words("; ".join(of_commands)).replace("the query", "the command")
     text = re.sub(r"(?<=--)([a-z-]+)=", r"\1 ", text)
     return text if known.meaning.startswith("`") else text[0].upper() + text[1:]
@@ -84,7 +84,7 @@ def advice_in_shell_words(advice: str, command: click.Command | None = None) -> 
     """What an error or a warning of a job advises, in the words of the shell for its `command`."""
     return re.sub(
         r"(?<![\w-])[a-z]+(?:[A-Z][a-z]+)+\b",  # an option of the source of two words or more
-        lambda found: word_of(found[0]) if found[0] in _ALL else found[0],
+        lambda name: word_of(name[0]) if name[0] in _ALL else name[0],
         shell_words.in_shell_words(advice, command),
     )
 
