@@ -19,11 +19,10 @@ from rmq_store.questions.dead_letters import dead_letters, dead_ranges
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import Time
 from rmqstore_jobs import replay
-from rmqstore_jobs.replaying.options import OPTIONS
+from rmqstore_jobs.replay import OPTIONS
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Job, spec_from
-from rmqstore_jobs.running.provenance import provenance_of
-from rmqstore_jobs.running.result_tables import Answer
+from rmqstore_jobs.running.results import Answer, provenance_of
 from rmqstore_jobs.running.source_options import source_options
 from rmqstore_jobs.running.store_selection import plan_of
 from spark_source.options.parse import HidesSecrets

@@ -42,8 +42,7 @@ from rmqstore_jobs.exporting.manifest import (
 )
 from rmqstore_jobs.running.failures import is_damage, mended, reason_of
 from rmqstore_jobs.running.job_command import RANGES, SELECTION, Job, size, spec_from
-from rmqstore_jobs.running.provenance import provenance_of
-from rmqstore_jobs.running.result_tables import Answer
+from rmqstore_jobs.running.results import Answer, provenance_of
 from rmqstore_jobs.running.source_options import QUEUE_OPTIONS, source_options, with_queues
 from rmqstore_jobs.running.store_selection import pieces_in, plan_of
 from spark_source.options.definitions import DROPMALFORMED, PERMISSIVE

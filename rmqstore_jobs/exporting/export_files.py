@@ -35,7 +35,7 @@ from rmqstore_jobs.exporting.manifest import (
     Manifest,
     Wave,
 )
-from rmqstore_jobs.running.provenance import sum_of
+from rmqstore_jobs.running.results import sum_of
 from rmqstore_jobs.running.spark_engine import engine_of
 from spark_source.options.definitions import BY_LOG, CORRUPT, PERMISSIVE
 from spark_source.partition_reader import read_share

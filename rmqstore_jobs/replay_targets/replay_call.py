@@ -30,7 +30,7 @@ from rmqstore_jobs.replaying.replay_question import (
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.replaying.report import ReplayReport, TargetRange
-from rmqstore_jobs.running.provenance import provenance_of
+from rmqstore_jobs.running.results import provenance_of
 from rmqstore_jobs.running.spark_engine import cores_of, engine_of
 from rmqstore_jobs.running.store_selection import pieces_in
 from spark_source.planning.pinned_plan import ReadPlan

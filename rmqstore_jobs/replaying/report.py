@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 
 from rmq_store.text.json_keys import as_json_object
-from rmqstore_jobs.running.provenance import Provenance
-from rmqstore_jobs.running.result_tables import JobResult, print_pairs, print_table
+from rmqstore_jobs.running.results import JobResult, Provenance, print_pairs, print_table
 
 
 @dataclass(frozen=True, slots=True)

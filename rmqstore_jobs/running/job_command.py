@@ -35,7 +35,7 @@ from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.text.progress import Progress
 from rmq_store.verify.verdict import Verdict
 from rmqstore_jobs.running.failures import AlreadyDoneError, is_damage, spark_errors_said
-from rmqstore_jobs.running.result_tables import JobResult
+from rmqstore_jobs.running.results import JobResult
 from rmqstore_jobs.running.source_options import advice_in_shell_words
 from rmqstore_jobs.running.spark_engine import SparkEngine, builder_for, runs_on_spark
 from rmqstore_jobs.running.store_selection import pinned_store

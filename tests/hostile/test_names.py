@@ -18,8 +18,7 @@ from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.escaping import json_text, printable
 from rmq_store.tables import TABLES
-from rmqstore_jobs.running.provenance import Provenance
-from rmqstore_jobs.running.result_tables import Answer
+from rmqstore_jobs.running.results import Answer, Provenance
 from tests.support.golden import unpack, user_topic
 from tests.support.running.commands import call
 

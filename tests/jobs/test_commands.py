@@ -23,7 +23,7 @@ from rmqstore_jobs.exporting import export_files
 from rmqstore_jobs.replay_targets import waves_to_broker
 from rmqstore_jobs.replay_targets.retrying_sender import BrokerAccess
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.running import provenance
+from rmqstore_jobs.running import results
 from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_REFUSED, Job
 from rmqstore_jobs.running.spark_engine import ship_jobs
 from tests.conftest import GoldenStore, unpack
@@ -101,7 +101,7 @@ def test_every_option_of_a_jobs_own_is_in_its_spec(
 ) -> None:
     """One by one, for some exclude each other: what is given must make another spec."""
     main: Job = import_module(f"rmqstore_jobs.{name}").main
-    for module in ("rmqstore_jobs.replaying.options", main.run.__module__):
+    for module in ("rmqstore_jobs.replay", main.run.__module__):
         # Options alone: no check of the whole.
         monkeypatch.setattr(import_module(module), "check", lambda spec: None, raising=False)
     arguments = [p for p in main.params if isinstance(p, click.Argument)]
@@ -300,7 +300,7 @@ def test_an_error_of_an_executor_is_reported_in_our_words(
 def functions() -> Sequence[object]:
     spec = ReplaySpec("/store", to_broker="127.0.0.1:1", failed="/failed")
     sending = partial(waves_to_broker._send_rows, spec, BrokerAccess.of(spec), 2)
-    return [provenance.sum_of, export_files.summed_file, sending]
+    return [results.sum_of, export_files.summed_file, sending]
 
 
 def test_functions_travel_to_executors_without_this_folder() -> None:

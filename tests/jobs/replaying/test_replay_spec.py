@@ -10,8 +10,7 @@ import pytest
 
 from rmq_store import QueueId, QueueSlice
 from rmq_store.errors import InvalidArgumentError
-from rmqstore_jobs.replay import main
-from rmqstore_jobs.replaying.options import spec_of
+from rmqstore_jobs.replay import main, spec_of
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check, times_of, with_fixed_times
 from tests.support.running.commands import Golden

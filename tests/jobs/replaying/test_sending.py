@@ -17,7 +17,7 @@ import click
 import pytest
 
 from rmq_store.errors import InvalidArgumentError, MissingFileError
-from rmqstore_jobs.replay import main
+from rmqstore_jobs.replay import main, spec_of
 from rmqstore_jobs.replay_targets.grpc_client import MESSAGE_GROUP_LIMIT, group_of, user_properties
 from rmqstore_jobs.replay_targets.retrying_sender import (
     ACCESS_KEY,
@@ -31,7 +31,6 @@ from rmqstore_jobs.replay_targets.retrying_sender import (
     Sender,
     Unreachable,
 )
-from rmqstore_jobs.replaying.options import spec_of
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check
 from tests.support.checkout import CHECKOUT
 
