@@ -458,7 +458,9 @@ _OPTIONS = {
         default=PARQUET,
         help="A folder of Parquet, CSV or JSON lines files, or a Delta table.",
     ),
-    "wave_bytes": rare_option("--wave-bytes", type=size, default="8g", help="Bytes per wave."),
+    "wave_bytes": rare_option(
+        "--wave-bytes", type=size, metavar="SIZE", default="8g", help="Bytes per wave."
+    ),
     "body": option(
         "--body",
         type=click.Choice([TEXT]),

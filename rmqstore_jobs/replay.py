@@ -147,6 +147,7 @@ OPTIONS: Mapping[str, Declared] = {
     "wave_bytes": rare_option(
         "--wave-bytes",
         type=size,
+        metavar="SIZE",
         help="Bytes per wave (default: 64m, with many queues up to 256m; to a broker 8m).",
     ),
 }

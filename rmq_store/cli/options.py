@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +19,7 @@ import click
 from rmq_store.errors import StoreError, spoken
 from rmq_store.escaping import printable
 from rmq_store.files.remote.uri_filesystem import local_path
-from rmq_store.text.times import (
-    TIME_FORMS,
-    NotATimeError,
-    Time,
-    fixed_range,
-    fixed_time,
-    parse_time,
-    parse_zone,
-)
+from rmq_store.text.times import TIME_FORMS, Time, fixed_range, fixed_time, parse_time, parse_zone
 
 if TYPE_CHECKING:
     from rmq_store.store import MessageStore
@@ -134,20 +125,19 @@ def seconds(text: str) -> float:
     return value
 
 
-def time(text: str) -> Time:
-    """The type of an option that takes a time. Raises click.BadParameter for another text."""
-    try:
-        return parse_time(text)
-    except NotATimeError as error:
-        raise click.BadParameter(f"{text!r} {error}.") from None
+def parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The type of an option whose value `parse` makes, or raises a ValueError that ends a sentence."""
+
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise click.BadParameter(f"{text!r} {error}") from None
+
+    return convert
 
 
-def zone(text: str) -> tzinfo:
-    """The type of an option that takes a time zone. Raises click.BadParameter for an unknown one."""
-    try:
-        return parse_zone(text)
-    except NotATimeError as error:
-        raise click.BadParameter(f"{text!r} {error}") from None
+time, zone = parsed(parse_time), parsed(parse_zone)
 
 
 # --- the store ---------------------------------------------------------------------------------------

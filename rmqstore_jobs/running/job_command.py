@@ -24,6 +24,7 @@ from rmq_store.cli.options import (
     Declared,
     RareOption,
     params_of,
+    parsed,
     rare_flag,
     rare_option,
 )
@@ -69,6 +70,8 @@ RANGES = (  # those that select queue ranges
     "failOnDataLoss",
 )
 
+size = parsed(parse_size)
+"""The type of an option in bytes, or with k, m, g."""
 _OPTIONS = {
     "store": STORE_PATH,
     "as_json": JSON.but(help="Print the report as one JSON object, and the tables on stderr."),
@@ -288,11 +291,3 @@ def warnings_noted() -> Iterator[set[str]]:
         yield found
     finally:
         LOG.removeFilter(note)
-
-
-def size(text: str) -> int:
-    """Parse an option in bytes, or with k, m, g. Raises click's error."""
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} {error}") from None
