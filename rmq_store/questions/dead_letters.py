@@ -78,16 +78,17 @@ def dead_letters(
     `progress` counts dead letters. Raises UnknownQueueError for an origin topic that the store does not know
     and no dead letter names, and the errors of `read_slices` for damage.
     """
-    groups, newest = [], _table([])
+    newest = _table([])
+    groups = [_sums(_counted(newest))]
     for batch in store.read_slices(ranges, columns=_COLUMNS, keys=keys or None):
         rows = _table([batch])
         if origin_topics:
             wanted = pa.array(sorted(origin_topics), pa.string())
             rows = rows.filter(pc.is_in(rows["originTopic"], wanted))
-        groups.append(_sums(rows.append_column("messages", _ones(rows)), _FIRST_SUMS))
+        groups.append(_sums(_counted(rows)))
         newest = pa.concat_tables([newest, rows]).sort_by(_NEWEST_FIRST).slice(0, top)
         progress(batch.num_rows)
-    sums = _merged(groups)
+    sums = _sums(pa.concat_tables(groups))
     for topic in set(origin_topics).difference(sums["originTopic"].to_pylist()):
         require_topic(store, topic)
     order = [("messages", "descending"), *((name, "ascending") for name in _GROUP)]
@@ -112,20 +113,7 @@ def dead_ranges(
     return [part for part in dead if part.queue.topic in wanted]
 
 
-_FIRST_SUMS = [
-    ("messages", "sum", "messages"),
-    ("storeSize", "sum", "bytes"),
-    ("died", "min", "first"),
-    ("died", "max", "last"),
-    ("reconsumeTimes", "max", "most attempts"),
-]
-_LATER_SUMS = [
-    ("messages", "sum", "messages"),
-    ("bytes", "sum", "bytes"),
-    ("first", "min", "first"),
-    ("last", "max", "last"),
-    ("most attempts", "max", "most attempts"),
-]
+_SUMS = {"messages": "sum", "bytes": "sum", "first": "min", "last": "max", "most attempts": "max"}
 
 
 def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
@@ -171,21 +159,24 @@ def origin_topics(topics: Any, named: Any) -> Any:
     return pa.array(origins, pa.string())
 
 
-def _ones(rows: pa.Table) -> pa.Array:
-    return pa.array([1] * rows.num_rows, pa.int64())
+def _counted(rows: pa.Table) -> pa.Table:
+    """Dead letters as groups of one each, to be summed."""
+    return pa.table(
+        {
+            **{name: rows[name] for name in _GROUP},
+            "messages": pa.array([1] * rows.num_rows, pa.int64()),
+            "bytes": rows["storeSize"],
+            "first": rows["died"],
+            "last": rows["died"],
+            "most attempts": rows["reconsumeTimes"],
+        }
+    )
 
 
-def _sums(rows: pa.Table, sums: Sequence[tuple[str, str, str]]) -> pa.Table:
-    found = rows.group_by(list(_GROUP)).aggregate([(name, how) for name, how, _ in sums])
-    columns = {name: found[name] for name in _GROUP}
-    columns |= {as_name: found[f"{name}_{how}"] for name, how, as_name in sums}
-    return pa.table(columns)
-
-
-def _merged(groups: Sequence[pa.Table]) -> pa.Table:
-    nothing = _table([])
-    none = _sums(nothing.append_column("messages", _ones(nothing)), _FIRST_SUMS)
-    return _sums(pa.concat_tables([none, *groups]), _LATER_SUMS)
+def _sums(groups: pa.Table) -> pa.Table:
+    sums = groups.group_by(list(_GROUP)).aggregate(list(_SUMS.items()))
+    columns = {name: sums[name] for name in _GROUP}
+    return pa.table(columns | {name: sums[f"{name}_{how}"] for name, how in _SUMS.items()})
 
 
 def _with_reason(row: dict[str, Any]) -> dict[str, Any]:
