@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from rmq_store.cli.engines import SPARK, EngineArgs
 from rmq_store.cli.options import StoreArgs
 from rmq_store.questions.answer_by_shares import Engine, StoreSource
@@ -27,13 +24,4 @@ def spark(command: str, at: StoreArgs, on: EngineArgs) -> tuple[StoreSource, Eng
     pinned = pinned_store(at.store, options)  # first, because a session takes some ten seconds
     with spark_errors_said("Spark does not start: "):
         session = builder_for(command, on.master).getOrCreate()
-    return pinned, _Reporting(session)
-
-
-class _Reporting(SparkEngine):
-    """An engine whose failures are errors of a command."""
-
-    def run(self, *asked: Any, **named: Any) -> Iterator[Any]:
-        """The part of each share, in order. Raises EngineFailedError."""
-        with spark_errors_said():
-            yield from super().run(*asked, **named)
+    return pinned, SparkEngine(session)

@@ -26,6 +26,7 @@ from rmq_store.questions.answer_by_shares import (
     ignore,
 )
 from rmq_store.text.sizes import size
+from rmqstore_jobs.running.failures import spark_errors_said
 from rmqstore_jobs.running.store_selection import log_of_store
 
 if TYPE_CHECKING:
@@ -68,13 +69,13 @@ class SparkEngine:
         shares: Sequence[Share],
         progress: OnProgress,
     ) -> Iterator[Part]:
-        """The part of each share, in order. Raises the errors of the work, wrapped by Spark."""
+        """The part of each share, in order. Raises EngineFailedError for the errors of the work."""
         ship_jobs()
         for first in range(0, len(shares), self._together):
             sent = shares[first : first + self._together]
-            parts = (
-                self._context.parallelize(sent, len(sent)).map(_task(source, question)).collect()
-            )
+            with spark_errors_said():
+                tasks = self._context.parallelize(sent, len(sent))
+                parts = tasks.map(_task(source, question)).collect()
             for share, part in zip(sent, parts, strict=True):
                 progress(question.weight(share))
                 yield part

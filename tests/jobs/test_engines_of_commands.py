@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,7 +12,6 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from rmqstore_jobs.running import spark_engine
-from rmqstore_jobs.running.spark_engine import SparkEngine
 from tests.conftest import GoldenStore
 from tests.support.golden import unpack
 from tests.support.running.commands import call
@@ -43,12 +42,13 @@ def test_an_error_of_an_executor_is_one_of_the_command(
     """No traceback of Spark; the error of the store is named."""
     store = unpack("clean-5.5.0", tmp_path)
 
-    def failing(self: SparkEngine, *_: object) -> Iterator[Any]:
-        from pyspark.errors import PySparkException
+    def failing(*_: object) -> Any:
+        def work(share: object) -> None:
+            raise ValueError("[RMQSTORE_CORRUPT_RECORD] log: is damaged")
 
-        raise PySparkException("Traceback\n  x\n[RMQSTORE_CORRUPT_RECORD] log: is damaged\n")
+        return work
 
-    monkeypatch.setattr(SparkEngine, "run", failing)
+    monkeypatch.setattr(spark_engine, "_task", failing)
     done = call("verify", store.path, "--engine", "spark")
     assert done.returncode == 2
     assert done.stderr.endswith("rmqstore: [RMQSTORE_CORRUPT_RECORD] log: is damaged\n")
