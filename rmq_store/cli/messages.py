@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_store.cli.options import JSON, bundle, flag, option
+from rmq_store.cli.options import JSON, SKIP_DAMAGED, bundle, flag, option
 from rmq_store.cli.output import problem
 from rmq_store.errors import CorruptQueueError, InvalidArgumentError, StoreError
 from rmq_store.text.sizes import HiddenMessages, size
@@ -133,23 +133,29 @@ class Damage:
             )
             problem(f"stopped at {what}")
 
+    @property
+    def handler(self) -> Damage | None:
+        """What takes the errors; None where they end the command."""
+        return self if self.skips else None
+
     def __call__(self, error: StoreError) -> None:
-        """Count one error; print the first."""
+        """Count the errors of one place as one, for some tables read a queue twice; print the first."""
+        if (error.path, error.offset) in self._seen:
+            return
+        self._seen.add((error.path, error.offset))
         if not self.count:
             problem(f"left out: {error}")
         self._hidden.add(error)
-
-    def once(self, error: StoreError) -> None:
-        """As a call, but an error of the same place counts once: some tables read a queue twice."""
-        if (error.path, error.offset) not in self._seen:
-            self._seen.add((error.path, error.offset))
-            self(error)
 
     def conclude(self) -> bool:
         """Whether there were errors; print how many messages were not read after several."""
         if self.count > 1:
             problem(f"{self._hidden} could not be read; see `verify`")
         return self.count > 0
+
+
+DAMAGE = bundle(Damage, skips=SKIP_DAMAGED)
+"""The value is a Damage."""
 
 
 def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) -> str:

@@ -13,6 +13,7 @@ import click
 from rmq_store.cli import options
 from rmq_store.cli.command import EXIT_FAILED, command
 from rmq_store.cli.messages import (
+    DAMAGE,
     MESSAGE_FORM,
     RAW,
     TEXT_COLUMNS,
@@ -49,7 +50,7 @@ def cat(
     end: Time | None = options.UNTIL,
     tags: str | None = options.TAGS,
     limit: int | None = options.LIMIT,
-    skip_damaged: bool = options.SKIP_DAMAGED,
+    damage: Damage = DAMAGE,
     raw: bool = RAW,
     history: bool = options.HISTORY,
     verify_queue: bool = flag(
@@ -73,12 +74,10 @@ def cat(
 
     names = form.names()
     read = column_names(names)
-    damage = Damage(skip_damaged)
     with damage, at.open() as opened, Progress("cat") as progress:
         times = options.time_range([opened], begin, end)
         search = Search([topic], queue_ids or None, *times, compacted=not history)
         slices = selected_slices(opened, search, CLOCK_SLACK_MS)
-        on_damage = damage if skip_damaged else None
         if offset is not None:
             _require_offset(opened, search, offset)
             slices = [QueueSlice(s.queue, max(s.start, offset), s.stop) for s in slices]
@@ -89,7 +88,7 @@ def cat(
             tags=tags,
             unwrap_batches=not raw,
             verify_queue=verify_queue,
-            on_damage=on_damage,
+            on_damage=damage.handler,
             concerns=DamageInTime(opened, search),
             compacted=search.compacted,
         )
@@ -161,7 +160,7 @@ def find(
     system: bool = options.SYSTEM,
     limit: int | None = options.LIMIT,
     explain: bool = flag("--explain", help="Show what the search reads, not the messages."),
-    skip_damaged: bool = options.SKIP_DAMAGED,
+    damage: Damage = DAMAGE,
     raw: bool = RAW,
     form: MessageForm = MESSAGE_FORM,
 ) -> bool:
@@ -181,10 +180,9 @@ def find(
             "find needs something to search for, such as --topic, --key or --since, or --limit N; "
             "cat prints a whole topic"
         )
-    damage = Damage(skip_damaged)
     words = [*keys, *([] if message_id is None else [message_id])]
     # What a look-up cannot read says nothing of what it finds.
-    on_damage = damage if skip_damaged or words else None
+    on_damage = damage if damage.skips or words else None
     count, where, rows = 0, "", list[dict[str, Any]]()
     with damage, options.opened_stores(at) as stores, Progress("find") as progress:
         if len(stores) > 1 and form.columns is None and not form.as_json:
@@ -229,7 +227,7 @@ def find(
     if not count:
         several = f" in {len(stores)} stores" if len(stores) > 1 else ""
         problem(f"no message found{several}{where}")
-    if damage.conclude() and not skip_damaged and not count:
+    if damage.conclude() and not damage.skips and not count:
         raise click.exceptions.Exit(EXIT_FAILED)
     return not count or damage.count > 0
 

@@ -14,7 +14,7 @@ import click
 
 from rmq_store.cli import options
 from rmq_store.cli.command import command
-from rmq_store.cli.messages import BODY, FULL, RAW, Damage, MessageForm
+from rmq_store.cli.messages import BODY, DAMAGE, FULL, RAW, Damage, MessageForm
 from rmq_store.cli.options import StoreArgs, argument, bundle, flag, option
 from rmq_store.cli.output import Output, note, problem, say
 from rmq_store.errors import (
@@ -65,7 +65,7 @@ def sql(
     begin: Time | None = options.SINCE,
     end: Time | None = options.UNTIL,
     system: bool = options.SYSTEM,
-    skip_damaged: bool = options.SKIP_DAMAGED,
+    damage: Damage = DAMAGE,
     raw: bool = RAW,
     history: bool = options.HISTORY,
     zone: tzinfo = options.ZONE,
@@ -98,14 +98,12 @@ def sql(
     from rmq_store.sql.database import StoreDatabase
 
     text = _given_sql(query, parquet)
-    damage = Damage(skip_damaged)
     with ExitStack() as stack:
         stack.enter_context(damage)
         stores = stack.enter_context(options.opened_stores(at, others))
         if parquet is not None:
             _check_file(parquet, [str(one.path) for one in stores])
         since, until = options.time_range(stores, begin, end)
-        on_damage = damage.once if skip_damaged else None
         messages = messages_of(
             stores,
             keys=keys or None,
@@ -114,10 +112,10 @@ def sql(
             include_system_topics=system,
             unwrap_batches=not raw,
             compacted=not history,
-            on_damage=on_damage,
+            on_damage=damage.handler,
         )
         database = stack.enter_context(
-            StoreDatabase(messages, stores, files=files, zone=str(zone), on_damage=on_damage)
+            StoreDatabase(messages, stores, files=files, zone=str(zone), on_damage=damage.handler)
         )
         if text is None:
             _prompt(lambda one: _run(database, one, form, None, explain))

@@ -12,7 +12,7 @@ import click
 
 from rmq_store.cli import options
 from rmq_store.cli.command import command
-from rmq_store.cli.messages import Damage
+from rmq_store.cli.messages import DAMAGE, Damage
 from rmq_store.cli.options import StoreArgs, bundle, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, reading
 from rmq_store.format.topics import RESERVED_PREFIX
@@ -89,15 +89,12 @@ class RowArgs:
     """What is printed of the rows, and how."""
 
     limit: int | None
-    skip_damaged: bool
+    damage: Damage
     out: Output
 
 
 _ROWS = bundle(
-    RowArgs,
-    limit=options.LIMIT.but(help="Print at most N rows."),
-    skip_damaged=options.SKIP_DAMAGED,
-    out=OUTPUT,
+    RowArgs, limit=options.LIMIT.but(help="Print at most N rows."), damage=DAMAGE, out=OUTPUT
 )
 _TOPIC = options.TOPIC.but(help="Only messages for this topic.")
 
@@ -196,7 +193,7 @@ def _print(
 
     Also what expired before the broker was done with it. Returns whether there is such, or damage.
     """
-    damage, shown = Damage(how.skip_damaged), _SHOWN[name]
+    damage, shown = how.damage, _SHOWN[name]
     given = {column: value for column, value in wanted.items() if value is not None}
     with at.open() as opened:
         with damage, reading(name, opened) as progress:
@@ -236,7 +233,7 @@ class _Rows:
     ) -> None:
         past = TABLES[name].rows_past_damage
         assert past is not None
-        self._every = past(store, damage.once if damage.skips else None)
+        self._every = past(store, damage.handler)
         self._given, self._hidden = given, hidden
         self.states: Counter[str] = Counter()
         self.left_out, self.groups = 0, set[str]()

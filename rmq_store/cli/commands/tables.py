@@ -12,7 +12,7 @@ import click
 
 from rmq_store.cli import options
 from rmq_store.cli.command import command
-from rmq_store.cli.messages import Damage
+from rmq_store.cli.messages import DAMAGE, Damage
 from rmq_store.cli.options import StoreArgs, argument, bundle, option
 from rmq_store.cli.output import OUTPUT, Output, note, print_json, reading, say
 from rmq_store.errors import nearest
@@ -86,7 +86,7 @@ def table(
         broker_conf=options.BROKER_CONF,
         broker_name=options.BROKER_NAME,
     ),
-    skip_damaged: bool = options.SKIP_DAMAGED,
+    damage: Damage = DAMAGE,
     out: Output = OUTPUT,
 ) -> bool:
     """Print a table of the Spark source by its NAME: files, index, checkpoint, config, damage,
@@ -104,16 +104,15 @@ def table(
     if name not in TABLES_OF_A_STORE:
         raise click.BadParameter(f"there is no table {name!r}. {nearest(name, TABLES_OF_A_STORE)}")
     past = TABLES[name].rows_past_damage
-    if skip_damaged and past is None:
+    if damage.skips and past is None:
         of_messages = [one.name for one in TABLES.values() if one.rows_past_damage is not None]
         raise click.UsageError(
             f"--skip-damaged is for tables of messages: {', '.join(of_messages)}"
         )
     if past is None:
         return print_named(name, at, out, system=True)
-    damage = Damage(skip_damaged)
     with at.open() as opened, damage, reading(name, opened):
-        rows = past(opened, damage.once if skip_damaged else None)
+        rows = past(opened, damage.handler)
         found = TABLES[name].of_rows(opened.broker_name, rows)
     out.table([found])
     return damage.conclude()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli import options
 from rmq_store.cli.command import command
-from rmq_store.cli.messages import MESSAGE_FORM, RAW, Damage, MessageForm
+from rmq_store.cli.messages import DAMAGE, MESSAGE_FORM, RAW, Damage, MessageForm
 from rmq_store.cli.options import StoreArgs, flag, option
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def tail(
         help="Seconds between two reads of the store.",
     ),
     tags: str | None = options.TAGS,
-    skip_damaged: bool = options.SKIP_DAMAGED,
+    damage: Damage = DAMAGE,
     raw: bool = RAW,
     form: MessageForm = MESSAGE_FORM,
 ) -> bool:
@@ -62,12 +62,12 @@ def tail(
     from rmq_store.cli.batch_printer import BatchPrinter
     from rmq_store.search.queue_selection import Search
 
-    printer, damage = BatchPrinter(form), Damage(skip_damaged)
+    printer = BatchPrinter(form)
     how: dict[str, Any] = {
         "columns": form.names(),
         "tags": tags,
         "unwrap_batches": not raw,
-        "on_damage": damage if skip_damaged else None,
+        "on_damage": damage.handler,
     }
     interrupted = _interrupt_event()
     following = _Following(at, topics, queue_ids)
