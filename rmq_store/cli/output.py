@@ -51,7 +51,8 @@ class Output:
     ) -> None:
         """Print rows: JSON objects, or a table of the columns `names`.
 
-        `cells`: the rows as the table has them. `texts`, `kept`: as for `print_rows`.
+        `cells`: the rows as the table has them. `texts`: columns of texts, even if they look like numbers.
+        `kept`: columns that a narrow terminal has to show.
         """
         if self.as_json:
             for row in rows:
@@ -61,7 +62,7 @@ class Output:
         columns = list(listed[0] if listed else ()) if names is None else names
         values = ([cell(row[name]) for name in columns] for row in listed)
         if columns:
-            print_rows(columns, values if cells is None else cells, texts=texts, kept=kept)
+            _print_rows(columns, values if cells is None else cells, texts=texts, kept=kept)
 
     def table(
         self,
@@ -71,8 +72,8 @@ class Output:
         kept: Collection[str] = (),
         progress: Progress | None = None,
     ) -> None:
-        """Print the pieces of one table, at least one, each as it comes: JSON lines, or the `columns` (by
-        default all) as `print_rows`.
+        """Print the pieces of one table, at least one, each as it comes: JSON lines, or the `columns`, by
+        default all. `kept`: those that a narrow terminal has to show.
 
         `progress`: of the reading, which leaves the terminal to what is printed.
         """
@@ -91,7 +92,7 @@ class Output:
         shown = (_with_plain_times(piece.select(names)) for piece in chain([first], left))
         rows = (row for piece in shown for row in piece.to_pylist())
         cells = ([cell(value) for value in row.values()] for row in rows)
-        print_rows(names, cells, progress, texts=texts, kept=kept)
+        _print_rows(names, cells, progress, texts=texts, kept=kept)
 
 
 OUTPUT = bundle(Output, as_json=JSON)
@@ -123,7 +124,7 @@ def problem(text: str) -> None:
     note(f"rmqstore: {text}")
 
 
-def print_rows(
+def _print_rows(
     names: Sequence[str],
     rows: Iterable[Sequence[str]],
     progress: Progress | None = None,

@@ -124,8 +124,9 @@ class Layout:
         self._every, self._width, self._cuts = columns, width if cuts else _ANY_WIDTH, cuts
         self._choose(range(len(columns)))
         self.is_listed = self._excess() > 0
-        if kept and not self._is_readable():
-            self._leave_out([at for at, one in enumerate(columns) if one.name in kept])
+        places = [at for at, column in enumerate(columns) if column.name in kept]
+        if places and not self._is_readable():
+            self._leave_out(places)
 
     def _choose(self, places: Sequence[int]) -> None:
         self._places = places

@@ -231,6 +231,11 @@ def test_columns_that_need_not_be_kept_are_left_out_from_the_end() -> None:
     assert narrow.lines(["a", "", "b", "c", ""]) == ["first   a", "second  b", "third   c", ""]
 
 
+def test_a_table_without_a_column_that_is_kept_is_shown() -> None:
+    layout = Layout([Column.of("tags", ["x" * 30])], 8, kept=["topic"])
+    assert layout.lines(["x" * 30])
+
+
 @pytest.mark.parametrize("kind", [Kind.TEXT, Kind.BODY])
 def test_a_column_without_a_name_has_a_cell_for_later_values(kind: Kind) -> None:
     columns = [Column("", kind, [""], (8, 40)), Column("n", Kind.NUMBER, ["1"])]
