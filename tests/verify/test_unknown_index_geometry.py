@@ -115,6 +115,12 @@ def test_settings_that_put_the_only_item_in_front_of_the_first_are_blamed(tmp_pa
     assert "with the given maxHashSlotNum and maxIndexNum" in said["index-unreadable"]
 
 
+def test_an_item_that_gives_another_key_to_the_first_record_is_false(tmp_path: Path) -> None:
+    root = unpack_field(ONE_MESSAGE, tmp_path)
+    index_file(root).write_bytes(make_index(10_000, 10_000, ["FooBar#K"]))
+    assert "the first to log offset 0:" in findings(root)["index-false-item"]
+
+
 @pytest.mark.parametrize("ahead", [1, 9])
 def test_slots_may_be_ahead_of_the_header_by_an_item(tmp_path: Path, ahead: int) -> None:
     """A broker writes an item and its slot, and then counts it. A file that lacks more items is not asked:
