@@ -148,6 +148,22 @@ def test_find_and_verify_see_an_item_that_leads_to_no_record_of_its_key(
     assert counts["index-gap"] == counts["index-false-item"] == 1
 
 
+def test_an_item_that_follows_itself_hides_none_behind_it(tmp_path: Path) -> None:
+    """The file is not trusted any more, and its part of the log is read."""
+    golden = unpack("clean-5.5.0", tmp_path)
+    path = Path(golden.path, "index", "20261121092347979")
+    with golden.open() as store:
+        previous = 40 + 4 * (store.geometry().maxHashSlotNum or 0) + 20 * 396 + 16
+    raw = bytearray(path.read_bytes())
+    assert struct.unpack_from(">i", raw, previous) == (369,)
+    struct.pack_into(">i", raw, previous, 396)
+    path.write_bytes(raw)
+    (behind,) = (r for r in golden.truth if r["commitLogOffset"] == 199_544)  # of item 369
+    with golden.open() as store:
+        (found,) = store.query_message(behind["topic"], behind["uniqKey"])
+    assert found.commit_log_offset == 199_544
+
+
 def damage_record(golden: GoldenStore, record: Truth) -> None:
     """Flip the magic of a record in the first log file."""
     file = min(Path(golden.path, "commitlog").iterdir())
