@@ -252,5 +252,5 @@ def test_a_time_is_shown_in_utc(page: Page) -> None:
 
 def test_both_plots_of_the_rate_name_their_axis(page: Page) -> None:
     """One is for a narrow window."""
-    texts = [one.get_text() for one in page.soup.select("#rate svg text")]
+    texts = [text.get_text() for text in page.soup.select("#rate svg text")]
     assert texts.count("messages per second") == 2

@@ -160,8 +160,8 @@ def test_an_item_that_follows_itself_hides_none_behind_it(tmp_path: Path) -> Non
     path.write_bytes(raw)
     (behind,) = (r for r in golden.truth if r["commitLogOffset"] == 199_544)  # of item 369
     with golden.open() as store:
-        (found,) = store.query_message(behind["topic"], behind["uniqKey"])
-    assert found.commit_log_offset == 199_544
+        (message,) = store.query_message(behind["topic"], behind["uniqKey"])
+    assert message.commit_log_offset == 199_544
 
 
 def damage_record(golden: GoldenStore, record: Truth) -> None:

@@ -141,6 +141,6 @@ def test_records_from_before_a_cut_are_reported_in_each_file(tmp_path: Path) -> 
         now = new / "commitlog" / file.name
         kept = now.read_bytes()[:end] + bytes(8) if now.exists() else b""  # the next record is torn
         now.write_bytes(kept + file.read_bytes()[len(kept) :])
-    behind = [one for one in about_log(new) if one.code == "log-records-behind-end"]
-    assert [Path(one.path).name for one in behind] == [f"{0:020}", f"{8192:020}"]
-    assert sum(one.count for one in behind) == 100 - 40 - 1
+    behind = [finding for finding in about_log(new) if finding.code == "log-records-behind-end"]
+    assert [Path(finding.path).name for finding in behind] == [f"{0:020}", f"{8192:020}"]
+    assert sum(finding.count for finding in behind) == 100 - 40 - 1

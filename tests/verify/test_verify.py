@@ -463,11 +463,11 @@ def test_what_waits_is_counted_from_its_first_record(golden: Golden) -> None:
     """Over ten files of the log, of which each is a part of its own."""
     store = golden("hours-crash-5.5.0")
     with store.open() as opened:
-        waiting = [one for one in verify(opened).findings if one.code == "not-dispatched"]
-    assert [one.path for one in waiting] == sorted(one.path for one in waiting)
+        waiting = [note for note in verify(opened).findings if note.code == "not-dispatched"]
+    assert [note.path for note in waiting] == sorted(note.path for note in waiting)
     found = {
-        (one.count, int(one.meaning.partition("from log offset ")[2].split(" ")[0]))
-        for one in waiting
+        (note.count, int(note.meaning.partition("from log offset ")[2].split(" ")[0]))
+        for note in waiting
     }
     listed = queue_entries(store.path)
     assert found == {

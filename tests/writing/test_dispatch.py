@@ -35,7 +35,7 @@ def test_a_thread_that_follows_leaves_what_writing_inline_leaves(tmp_path: Path)
         append_many(store, 400)
         threads = set(threading.enumerate()) - before
     assert {thread.name for thread in threads} == {"rmqstore-flush", "rmqstore-reput"}
-    assert (len(threads), [one for one in threads if one.is_alive()]) == (2, [])
+    assert (len(threads), [thread for thread in threads if thread.is_alive()]) == (2, [])
     with (
         MessageStore.open(tmp_path / "inline") as one,
         MessageStore.open(tmp_path / "thread") as two,
