@@ -164,9 +164,6 @@ def test_what_is_wrong_is_said_before_a_task_runs(spark: SparkSession, tmp_path:
     assert "Did you mean 'tags'" in refusal(lambda: save(frame, target)).splitlines()[0]
     good = frame.drop("tag")
     assert "Did you mean 'queues'" in refusal(lambda: save(good, target, queue="3"))
-    assert "'startingOffsets' is for reading" in refusal(
-        lambda: save(good, target, startingOffsets="earliest")
-    )
     assert "URI" in refusal(
         lambda: good.write.format("rmqstore").mode("append").save("s3://bucket/store")
     )
