@@ -47,6 +47,7 @@ from rmq_store.system_topics.system_topic_rows import (
 INVISIBLE, DUE = "invisible", "due"
 ACKNOWLEDGED, RETRIED = "acknowledged", "retried"
 _CHECK_POINT = "ck"
+_TAGS = (_CHECK_POINT, "ack", "bAck")  # by which the entries of other timers are left out
 _READ = ("topic", "queueId", "queueOffset", "storeTimestamp", "tags", "body")
 _OF_RECORD = ("topic", "queueId", "queueOffset", "uniqKey", "reconsumeTimes")
 _AT_ONCE = 1 << 13  # rows whose records are read together
@@ -198,7 +199,8 @@ def _records(
     store: MessageStore, ranges: Sequence[QueueSlice], on_damage: OnDamage | None
 ) -> Iterator[Row]:
     """Check points and acknowledgements in the order of the log, as `PopLog.take` takes them."""
-    for batch in store.read_slices(ranges, columns=(*_READ, "properties"), on_damage=on_damage):
+    columns = (*_READ, "properties")
+    for batch in store.read_slices(ranges, columns=columns, tags=_TAGS, on_damage=on_damage):
         of_pop = pc.coalesce(property_of(batch, "REAL_TOPIC"), batch["topic"])
         some = batch.filter(pc.starts_with(of_pop, REVIVE_PREFIX))
         real = property_of(some, "REAL_TOPIC").to_pylist()
