@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from rmq_store.config.consumer_offsets import CONSUMER_FILES, ConsumerOffsets
-from rmq_store.errors import CorruptConfigError, CorruptRecordError, MissingFileError, StoreError
+from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.escaping import LOG
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import (
@@ -79,24 +79,23 @@ def trace(
         replace(life, damage=once(*life.damage, *damage, *of_message.get(life.uniqKey or "", ())))
         for life in lives_of(store, every.values())
     ]
-    by_place = {record.commit_log_offset: record for record in every.values()}
-    listed = [record for record in by_place.values() if record.queue_offset is not None]
-    groups = Consumers.of(store, listed) if lives else None
+    listed = [record for record in every.values() if record.queue_offset is not None]
+    groups = Consumers.of(store, listed) if listed else None
     return [
         replace(
             life,
-            consumers=()
-            if groups is None
-            else tuple(groups.of_message(_records_of(life, by_place))),
+            consumers=tuple(groups.of_message(_listed_of(life, every))) if groups else (),
             reports=tuple(reports_about(store, life.uniqKey)),
         )
         for life in lives
     ]
 
 
-def _records_of(life: Life, by_place: Mapping[int, TracedRecord]) -> list[TracedRecord]:
+def _listed_of(
+    life: Life, every: Mapping[tuple[int, str | None], TracedRecord]
+) -> list[TracedRecord]:
     """The records of a history that a queue lists, oldest first."""
-    records = (by_place[step.commitLogOffset] for step in life.steps)
+    records = (every[step.commitLogOffset, step.uniqKey] for step in life.steps)
     return [record for record in records if record.queue_offset is not None]
 
 
@@ -113,19 +112,19 @@ class Consumers(NamedTuple):
     popped: Mapping[tuple[str, QueueId, int], str]
 
     @classmethod
-    def of(cls, store: MessageStore, records: Collection[TracedRecord]) -> Consumers | None:
-        """That of a store, about some records; None, and a warning, if a file of offsets cannot be read."""
+    def of(cls, store: MessageStore, records: Collection[TracedRecord]) -> Consumers:
+        """That of a store, about some records. Warns if a file that says it cannot be read."""
         places = set(map(_place, records))
         popped: dict[tuple[str, QueueId, int], str] = {}
+        offsets: ConsumerOffsets = {}
         try:
+            offsets = store.consumer_offsets()
             for row in newest_popped(store):
                 queue, offset = QueueId(row["topic"], row["queueId"]), row["queueOffset"]
                 if (queue, offset) in places:
                     popped[row["consumerGroup"], queue, offset] = row["state"]
-            offsets = store.consumer_offsets()
-        except CorruptConfigError as error:
-            LOG.warning("which groups consumed the message is not known: %s", error)
-            return None
+        except StoreError as error:
+            LOG.warning("not all groups that consumed the message are known: %s", error)
         return cls(store, offsets, source_of(store, CONSUMER_FILES[0])[1], popped)
 
     def of_message(self, records: Sequence[TracedRecord]) -> Iterator[ConsumedBy]:

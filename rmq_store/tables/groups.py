@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,14 @@ from rmq_store.config.consumer_offsets import (
 from rmq_store.config.json_files import written_at
 from rmq_store.config.retention_policy import RetentionPolicy
 from rmq_store.config.topics_json import queue_count
-from rmq_store.errors import InvalidArgumentError
+from rmq_store.errors import InvalidArgumentError, StoreError
+from rmq_store.escaping import LOG
 from rmq_store.format.byte_layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.search.log_partitions import COUNTED, bytes_between
 from rmq_store.store import MessageStore
-from rmq_store.system_topics.pop import not_acknowledged
+from rmq_store.system_topics.pop import GroupQueue, not_acknowledged
 from rmq_store.tables.table import INT, LONG, TEXT, TIMESTAMP, Row, Table, columns
 
 NOT_READ, ABOVE_MAX = "NOT_READ", "ABOVE_MAX"
@@ -45,7 +46,7 @@ def group_rows(
     there, declared = set(store.queues()), store.view.topics.declared
     without_files = "NO_SUCH_QUEUE" if store.view.topics.problem is None else NOT_KNOWN
     sources: dict[str, tuple[str, int | None]] = {}
-    unacknowledged = not_acknowledged(store)
+    unacknowledged = _unacknowledged(store)
     for _, name, group, queue, offset in offsets:
         if name not in sources:
             sources[name] = source_of(store, name)
@@ -55,7 +56,9 @@ def group_rows(
             "topic": queue.topic,
             "queueId": queue.queue_id,
             "consumerOffset": offset,
-            "notAcknowledged": sum(at < offset for at in unacknowledged.get((group, queue), ())),
+            "notAcknowledged": None
+            if unacknowledged is None
+            else sum(at < offset for at in unacknowledged.get((group, queue), ())),
             "status": without_files,
             "configFile": path,
             "configModified": written,
@@ -68,6 +71,15 @@ def group_rows(
             row |= {"minOffset": 0, "maxOffset": 0, "lag": 0, "lagBytes": 0, "lagMs": 0}
             row["status"] = ABOVE_MAX if offset > 0 else "OK"
         yield row
+
+
+def _unacknowledged(store: MessageStore) -> Mapping[GroupQueue, Sequence[int]] | None:
+    """As `not_acknowledged`; None, and a warning, if a file that says it cannot be read."""
+    try:
+        return not_acknowledged(store)
+    except StoreError as error:
+        LOG.warning("which popped messages were not acknowledged is not known: %s", error)
+        return None
 
 
 def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int) -> Row:

@@ -106,6 +106,21 @@ def test_lag_counts_what_was_not_acknowledged_apart(stage: Stage) -> None:
         )
 
 
+def test_lag_and_trace_go_on_where_it_is_not_known(tmp_path: Path) -> None:
+    store = unpack_field("pop-stages-5.5.0", tmp_path, "state") / "s3-second"
+    for path in (store / "config").glob("consumerOrderInfo.json*"):
+        path.write_text("{")
+    rows = objects("table", "groups", str(store))
+    assert rows
+    assert {row["notAcknowledged"] for row in rows} == {None}
+    record = next(record for record in fields(store) if record.topic == "popt")
+    for words in (("lag", str(store)), ("trace", str(store), record.properties["UNIQ_KEY"])):
+        done = call(*words)
+        assert done.returncode == 0
+        assert "consumerOrderInfo.json" in done.stderr
+    assert "consumerOrderInfo.json" in call("table", "pop", str(store)).stderr
+
+
 def test_a_database_has_what_was_not_acknowledged(tmp_path: Path) -> None:
     """As a broker with popConsumerKVServiceEnable keeps it (PopConsumerRocksdbStore)."""
     store = unpack_field("pop-stages-5.5.0", tmp_path, "state") / STAGES[0]
