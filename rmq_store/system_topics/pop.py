@@ -50,6 +50,8 @@ _CHECK_POINT = "ck"
 _TAGS = (_CHECK_POINT, "ack", "bAck")  # by which the entries of other timers are left out
 _READ = ("topic", "queueId", "queueOffset", "storeTimestamp", "tags", "body")
 _OF_RECORD = ("topic", "queueId", "queueOffset", "uniqKey", "reconsumeTimes")
+_BEYOND = 1 << 62
+_MOST_OF_A_POP = 1 << 10  # messages; a broker gives 32
 _AT_ONCE = 1 << 13  # rows whose records are read together
 NEWEST = 1_000_000
 """How many of the newest check points and acknowledgements `not_acknowledged` reads."""
@@ -87,17 +89,20 @@ class PopLog:
             return
         try:
             content = json.loads(row["body"])
-            key = content["c"], QueueId(content["t"], content["q"])
-            start, time = content["so"], content["pt"]
+            key = str(content["c"]), QueueId(str(content["t"]), _number(content["q"]))
+            start, time = _number(content["so"]), _number(content["pt"])
             if row["tags"] != _CHECK_POINT:
-                ended, state = {content["ao"], *content.get("aol", ())}, ACKNOWLEDGED
+                ended, state = (
+                    {*map(_number, (content["ao"], *content.get("aol", ())))},
+                    ACKNOWLEDGED,
+                )
             else:
                 read = self._revived.get(row["heldIn"], {}).get(row["queueId"], 0)
                 given = _given_by(content)
                 if not timed and row["queueOffset"] < read:
                     ended, state = given, RETRIED
                 elif timed or row["dueTimestamp"] is None:  # else it stood in the timer's topic
-                    self._give(key, given, start, time, time + content["it"])
+                    self._give(key, given, start, time, time + _number(content["it"]))
                     return
                 else:
                     return
@@ -128,8 +133,16 @@ class PopLog:
 
 def _given_by(content: Mapping[str, Any]) -> set[int]:
     """The queue offsets of a check point, without those that it has as acknowledged."""
-    steps, bits = content.get("d") or range(content["n"]), content["bm"]
-    return {content["so"] + step for at, step in enumerate(steps) if not bits >> at & 1}
+    bits = _number(content["bm"])
+    steps = content.get("d") or range(min(_number(content["n"]), _MOST_OF_A_POP))
+    return {content["so"] + _number(step) for at, step in enumerate(steps) if not bits >> at & 1}
+
+
+def _number(value: Any) -> int:
+    """A number of a foreign file. Raises ValueError for what is none that a broker writes."""
+    if type(value) is not int or not 0 <= value < _BEYOND:
+        raise ValueError(f"{str(value)[:40]} is no whole number of 62 bits")
+    return value
 
 
 def popped(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[Row]:
@@ -219,7 +232,7 @@ def _row(key: GroupQueue, offset: int, pop: Pop, state: str) -> Row:
         "queueOffset": offset,
         "state": state,
         "givenTimestamp": pop.given,
-        "invisibleUntil": pop.until,
+        "invisibleUntil": min(pop.until, _BEYOND),
         "timesGiven": pop.times,
     }
 
@@ -260,9 +273,9 @@ def _in_database(store: MessageStore, newest: int) -> Iterator[Row]:
                 content = json.loads(value)
                 group, form = content["groupId"], _RETRY_FORMS[content["retryFlag"]]
                 topic = form.format(group=group, topic=content["topicId"])
-                key = group, QueueId(topic, content["queueId"])
-                time = content["popTime"]
-                pop = Pop(content["offset"], time, time, time + content["invisibleTime"])
+                key = group, QueueId(topic, _number(content["queueId"]))
+                time, until = map(_number, (content["popTime"], content["invisibleTime"]))
+                pop = Pop(_number(content["offset"]), time, time, time + until)
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 raise damaged(f"{value[:60]!r}: {error}") from None
             yield _row(key, pop.start, pop, INVISIBLE if pop.until > newest else DUE)

@@ -15,6 +15,7 @@ from tests.support.golden import unpack_field
 from tests.support.log_records import fields
 from tests.support.rocksdb import write_database
 from tests.support.running.commands import call, objects
+from tests.support.stores import SMALL
 
 STAGES = (
     "s0-given-none-acked-at-once",
@@ -151,6 +152,35 @@ def test_a_message_that_is_given_again_in_its_queue_counts_twice() -> None:
         5: (30, 50, 2),
         6: (10, 40, 1),
     }
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"c": ["g"], "t": {}},
+        {"n": 10**15},
+        {"n": 10**30},
+        {"so": -1},
+        {"pt": 1 << 70},
+        {"it": "12000"},
+        {"d": [1.5]},
+        {"bm": None},
+        {"it": 1 << 60},
+        {"pt": 1 << 60},
+    ],
+)
+def test_a_check_point_that_no_broker_writes_ends_nothing(
+    changed: dict[str, Any], tmp_path: Path
+) -> None:
+    content = {"c": "g", "t": "t", "q": 0, "so": 5, "pt": 1000, "it": 10, "bm": 0, "n": 1, "d": []}
+    with MessageStore.create(tmp_path / "s", SMALL) as store:
+        for text in map(json.dumps, (content | changed, content, [], {"c": "g"})):
+            record = {"topic": "rmq_sys_REVIVE_LOG_c", "queueId": 0, "tags": "ck"}
+            store.append({**record, "body": text.encode()})
+    rows = [row for row in objects("table", "pop", str(tmp_path / "s")) if row["topic"] == "t"]
+    assert call("pop", str(tmp_path / "s")).returncode == 0
+    assert ("g", 5) in {(row["consumerGroup"], row["queueOffset"]) for row in rows}
+    assert len(rows) < 2000
 
 
 def test_trace_says_who_popped_a_message(stage: Stage) -> None:
