@@ -11,7 +11,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.questions import diff_messages
 from tests.conftest import user_topic
-from tests.support.golden import in_a_queue
+from tests.support.golden import in_a_queue, unpack
 from tests.support.running.commands import Golden, call, objects
 from tests.support.stores import SMALL
 
@@ -35,11 +35,11 @@ def store_of(path: Path, messages: Iterable[Sent]) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("at_once", [diff_messages._MOST, 100])
+@pytest.mark.parametrize("at_once", [diff_messages._COMPARED_AT_ONCE, 100])
 def test_a_replay_has_the_messages_of_its_source(
     golden: Golden, replayed: tuple[str, str], at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diff_messages, "_MOST", at_once)
+    monkeypatch.setattr(diff_messages, "_COMPARED_AT_ONCE", at_once)
     truth = golden("clean-5.5.0").truth
     expected = Counter(r["topic"] for r in truth if user_topic(r) and in_a_queue(r))
     rows = objects("diff", *replayed, "--messages")
@@ -53,32 +53,57 @@ def test_a_replay_has_the_messages_of_its_source(
     assert done.stderr.startswith(f"0 topics of {len(rows)} with differences")
 
 
-def test_it_names_what_one_store_lacks_and_other_bodies(tmp_path: Path) -> None:
-    one = [("a", 0, "x"), ("b", 0, "x"), ("c", 1, "x"), ("d", 1, "x"), ("d", 1, "x"), ("", 2, "x")]
-    two = [("c", 3, "other"), ("b", 2, "x"), ("e", 0, "x"), ("d", 0, "x"), ("", 0, "x")]
+@pytest.mark.parametrize("at_once", [diff_messages._COMPARED_AT_ONCE, 2])
+def test_it_names_what_one_store_lacks_and_other_bodies(
+    tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diff_messages, "_COMPARED_AT_ONCE", at_once)
+    one = [("a", 0, "x"), ("b", 0, "x"), ("c", 1, "x"), ("c", 1, "y"), ("c", 1, "y")]
+    one += [("d", 1, "x"), ("d", 1, "x"), ("", 2, "x"), ("", 2, "y")]
+    two = [("c", 3, "other"), ("c", 3, "x"), ("b", 2, "x"), ("e", 0, "x"), ("d", 0, "x")]
+    two += [("", 0, "x"), ("", 0, "z")]
     first, second = store_of(tmp_path / "one", one), store_of(tmp_path / "two", two)
-    (row,) = objects("diff", first, second, "--messages", expect=1)
-    counts = {name: row[name] for name in ("both", "onlyFirst", "onlySecond", "different")}
-    assert counts == {"both": 3, "onlyFirst": 2, "onlySecond": 1, "different": 1}
-    messages = {
-        (m["uniqKey"], m["where"], m["store"], m["queueId"], m["queueOffset"])
-        for m in row["messages"]
+    *rows, counts = objects("diff", first, second, "--messages", expect=1)
+    assert counts == {
+        "topic": "orders",
+        **{"both": 4, "onlyFirst": 4, "onlySecond": 2, "different": 1},
     }
-    assert messages == {
+    names = ("uniqKey", "where", "store", "queueId", "queueOffset")
+    assert {tuple(row[name] for name in names) for row in rows} == {
         ("a", "first", "first", 0, 0),
-        ("c", "different", "first", 1, 0),
-        ("d", "first", "first", 1, 2),
+        ("c", "different", "first", 1, 1),
+        ("c", "first", "first", 1, 2),
+        ("d", "first", "first", 1, 4),
+        (None, "first", "first", 2, 1),
         ("c", "different", "second", 3, 0),
         ("e", "second", "second", 0, 0),
+        (None, "second", "second", 0, 3),
     }
     shown = call("diff", first, second, "--messages")
     assert shown.returncode == 1
     assert "orders\ta\tfirst\tfirst\t0\t0" in shown.stdout
 
 
+def test_damage_ends_it_or_is_left_out(golden: Golden, tmp_path: Path) -> None:
+    whole, hurt = golden("clean-5.5.0").path, unpack("clean-5.5.0", tmp_path)
+    record = next(r for r in hurt.truth if r["topic"] == "orders" and len(r["body"]) > 40)
+    files = sorted((Path(hurt.path) / "commitlog").iterdir())
+    file = max(path for path in files if int(path.name) <= record["commitLogOffset"])
+    with file.open("r+b") as log:
+        log.seek(record["commitLogOffset"] - int(file.name) + 4)  # the magic
+        log.write(bytes(4))
+    words = ("diff", whole, hurt.path, "--messages", "--topic", "orders")
+    stopped, left_out = call(*words), call(*words, "--skip-damaged")
+    assert stopped.returncode == 2
+    assert "--skip-damaged" in stopped.stderr
+    assert left_out.returncode == 1
+    assert "orders\t970\t1\t0\t0" in left_out.stdout
+
+
 def test_what_it_refuses(replayed: tuple[str, str]) -> None:
     for words, text in (
         (("--topic", "orders"), "--topic is for --messages"),
+        (("--skip-damaged",), "--skip-damaged is for --messages"),
         (("--messages", "--topic", "order"), "Did you mean 'orders'"),
     ):
         done = call("diff", *replayed, *words)

@@ -13,6 +13,7 @@ import click
 from rmq_store.cli import options
 from rmq_store.cli.command import command
 from rmq_store.cli.engines import ENGINE_ARGS, EngineArgs, store_and_engine
+from rmq_store.cli.messages import DAMAGE, Damage
 from rmq_store.cli.options import StoreArgs, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, print_json, problem, say
 from rmq_store.escaping import printable
@@ -25,7 +26,6 @@ from rmq_store.text.sizes import counted
 from rmq_store.verify.findings import Severity
 
 if TYPE_CHECKING:
-    from rmq_store.questions.diff_messages import OneSided
     from rmq_store.verify.verify_store import VerifyReport
 
 _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
@@ -127,6 +127,7 @@ def diff(
         help="Compare the messages by UNIQ_KEY and body, wherever they are: after a migration or replay.",
     ),
     topics: tuple[str, ...] = options.TOPICS,
+    damage: Damage = DAMAGE,
     out: Output = OUTPUT,
 ) -> bool:
     """Show what two stores of one broker group do not have in common, such as master and slave.
@@ -137,14 +138,15 @@ def diff(
     """
     from rmq_store.tables.diff import DIFF, compared_bytes, differences
 
-    if topics and not messages:
-        raise click.UsageError("--topic is for --messages")
+    if (topics or damage.skips) and not messages:
+        name = "--topic" if topics else "--skip-damaged"
+        raise click.UsageError(f"{name} is for --messages")
     with (
         StoreArgs(store, broker_conf).open() as first,
         StoreArgs(other, other_conf).open() as second,
     ):
         if messages:
-            return _print_messages(first, second, topics, out)
+            return _print_messages(first, second, topics, damage, out)
         with Progress("diff", compared_bytes(first, second)) as progress:
             rows = list(differences(first, second, progress))
         start, end = first.log_range()
@@ -163,34 +165,37 @@ _MOST_LISTED = 20  # messages; --json lists all
 
 
 def _print_messages(
-    first: MessageStore, second: MessageStore, topics: Sequence[str], out: Output
+    first: MessageStore, second: MessageStore, topics: Sequence[str], damage: Damage, out: Output
 ) -> bool:
     """Print for each topic how many messages are in both stores, and those that are not."""
-    from rmq_store.questions.diff_messages import diff_messages
+    from rmq_store.questions.diff_messages import TopicDiff, diff_messages
 
-    counts: list[dict[str, Any]] = []
-    sided: list[OneSided] = []
-    differs = 0
-    with Progress("diff", unit="messages") as progress:
-        for topic, messages in diff_messages(first, second, topics, progress):
-            differs += topic.differs
+    counts: list[TopicDiff] = []
+    listed: list[dict[str, Any]] = []
+    count = 0
+    with damage, Progress("diff", unit="messages") as progress:
+        for row in diff_messages(first, second, topics, progress, damage.handler):
             if out.as_json:
-                print_json({**asdict(topic), "messages": [asdict(message) for message in messages]})
-            counts.append(asdict(topic))
-            sided += messages[: _MOST_LISTED + 1 - len(sided)]
+                print_json(asdict(row))
+            if isinstance(row, TopicDiff):
+                counts.append(row)
+            else:
+                count += 1
+                listed += [asdict(row)] * (count <= _MOST_LISTED)
     if not out.as_json:
-        out.rows(counts, texts=("topic",))
-        rows = [asdict(message) for message in sided[:_MOST_LISTED]]
-        out.rows(
-            rows, texts=("topic", "uniqKey", "where", "store"), kept=("topic", "uniqKey", "where")
-        )
-        if len(sided) > _MOST_LISTED:
-            note(f"only the first {_MOST_LISTED} messages are listed; --json lists all")
+        out.rows(map(asdict, counts), texts=("topic",))
+        texts = ("topic", "uniqKey", "where", "store")
+        out.rows(listed, texts=texts, kept=texts[:3])
+        if count > _MOST_LISTED:
+            note(
+                f"the first {_MOST_LISTED} of {counted(count, 'message')} are listed; --json lists all"
+            )
+    differs = sum(topic.differs for topic in counts)
     note(
         f"{counted(differs, 'topic')} of {len(counts)} with differences; first: {first.path}, "
         f"second: {second.path}"
     )
-    return bool(differs)
+    return damage.conclude() or bool(differs)
 
 
 @command
