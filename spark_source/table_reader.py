@@ -96,7 +96,8 @@ class TableReader(DataSourceReader):
         elif self.table == USAGE:
             shares = shares_of(replaced(self.plan, split_by=BY_QUEUE))
         else:
-            shares = [Share(number) for number in range(len(self.plan.stores))]
+            snapshots = enumerate(one.store.snapshot for one in self.plan.stores)
+            shares = [Share(n, log_bytes=found.log_end - found.log_start) for n, found in snapshots]
         return [TablePartition(task) for task in in_tasks(self.plan, shares)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

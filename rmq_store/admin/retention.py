@@ -188,7 +188,7 @@ def why_kept(
     elif rules.cleanFileForciblyEnable and used > rules.forced_above:
         kept_by, goes_at = None, now
     elif used <= rules.due_above:
-        at = rules.next_hour(max(now, old_enough))
+        at = rules.goes_at(written, now)
         if kept_by is None and at != now:
             kept_by = "deleteWhen"
         goes_at = at

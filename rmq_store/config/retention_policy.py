@@ -51,9 +51,10 @@ class RetentionPolicy:
         """From when on a file that was last `written` then may be deleted for its age; both in ms."""
         return written + self.fileReservedTime * _HOUR_MS
 
-    def next_hour(self, at: int) -> int | None:
-        """The first moment from `at` on, ms, in an hour of deleteWhen; None without hours."""
-        hours = self.hours()
+    def goes_at(self, written: int, now: int) -> int | None:
+        """When a file that was last `written` then is deleted for its age, from `now` on, all in ms: in an
+        hour of deleteWhen; None without hours."""
+        hours, at = self.hours(), max(now, self.old_enough_from(written))
         last = (
             at + 2 * (_MOST_HOURS + 1) * _HOUR_MS
         )  # a change of the clock may skip an hour for a day

@@ -168,9 +168,13 @@ def _counted(rows: pa.Table) -> pa.Table:
             "bytes": rows["storeSize"],
             "first": rows["died"],
             "last": rows["died"],
-            "most attempts": rows["reconsumeTimes"],
+            "most attempts": pa.array(map(times_given, *_attempts(rows)), pa.int32()),
         }
     )
+
+
+def _attempts(rows: pa.Table) -> tuple[list[int], list[bool]]:
+    return rows["reconsumeTimes"].to_pylist(), rows["popped"].to_pylist()
 
 
 def _sums(groups: pa.Table) -> pa.Table:

@@ -68,8 +68,8 @@ class LagAnswer:
         unknown = len({row["consumerGroup"] for row in rows if _is_unknown(row, "lag")})
         total = f"{'at least ' if unknown else ''}{counted(lags.total(), 'message')}"
         some = f", {unknown} not known" if unknown else ""
-        popped = sum(row["notAcknowledged"] or 0 for row in rows)
-        given = f"; {popped:,} popped and not acknowledged" if popped else ""
+        popped = _joined(rows, "notAcknowledged", sum)
+        given = f"; {popped:,} popped before their offsets and not acknowledged" if popped else ""
         return f"{counted(len(lags), 'group')}, {behind} behind, by {total} in all{some}{given}"
 
     def by_group(self) -> list[dict[str, Any]]:
@@ -88,7 +88,7 @@ class LagAnswer:
                 "lag": _joined(rows, "lag", sum),
                 "lagBytes": _joined(rows, "lagBytes", sum),
                 "lagMs": _joined(rows, "lagMs", max),
-                "notAcknowledged": sum(row["notAcknowledged"] or 0 for row in rows),
+                "notAcknowledged": _joined(rows, "notAcknowledged", sum),
                 "queuesWithLoss": sum(row["status"] in _LOSSES for row in rows),
             }
             for (group, topic), rows in sorted(groups.items())

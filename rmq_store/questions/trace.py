@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from rmq_store.config.consumer_offsets import CONSUMER_FILES, ConsumerOffsets
+from rmq_store.config.consumer_offsets import CONSUMER_FILES, ConsumerOffsets, has_consumer_offsets
 from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
 from rmq_store.escaping import LOG
 from rmq_store.format.queues import QueueId
@@ -79,13 +79,16 @@ def trace(
         replace(life, damage=once(*life.damage, *damage, *of_message.get(life.uniqKey or "", ())))
         for life in lives_of(store, every.values())
     ]
+    # What clients reported is shown with the message that they reported of.
+    lives = [life for life in lives if {s.topic for s in life.steps} != {TRACE_TOPIC}] or lives
     listed = [record for record in every.values() if record.queue_offset is not None]
     groups = Consumers.of(store, listed) if listed else None
+    reports = reports_about(store, {life.uniqKey for life in lives if life.uniqKey is not None})
     return [
         replace(
             life,
             consumers=tuple(groups.of_message(_listed_of(life, every))) if groups else (),
-            reports=tuple(reports_about(store, life.uniqKey)),
+            reports=tuple(reports.get(life.uniqKey or "", ())),
         )
         for life in lives
     ]
@@ -103,26 +106,29 @@ def _listed_of(
 
 
 class Consumers(NamedTuple):
-    """How far all groups are: their offsets, when the file was written (ms), and the states of records that
-    they popped, by group, queue and queue offset."""
+    """How far all groups are: their offsets (None: not known), when the file was written (ms), and the rows
+    of the table `pop` about some records, by group, queue and queue offset."""
 
     store: MessageStore
-    offsets: ConsumerOffsets
+    offsets: ConsumerOffsets | None
     written: int | None
-    popped: Mapping[tuple[str, QueueId, int], str]
+    popped: Mapping[tuple[str, QueueId, int], Row]
 
     @classmethod
     def of(cls, store: MessageStore, records: Collection[TracedRecord]) -> Consumers:
         """That of a store, about some records. Warns if a file that says it cannot be read."""
         places = set(map(_place, records))
-        popped: dict[tuple[str, QueueId, int], str] = {}
-        offsets: ConsumerOffsets = {}
+
+        def is_about_one(row: Row) -> bool:
+            return (QueueId(row["topic"], row["queueId"]), row["queueOffset"]) in places
+
+        popped: dict[tuple[str, QueueId, int], Row] = {}
+        offsets: ConsumerOffsets | None = None
         try:
-            offsets = store.consumer_offsets()
-            for row in newest_popped(store):
-                queue, offset = QueueId(row["topic"], row["queueId"]), row["queueOffset"]
-                if (queue, offset) in places:
-                    popped[row["consumerGroup"], queue, offset] = row["state"]
+            offsets = store.consumer_offsets() if has_consumer_offsets(store.path) else None
+            for row in newest_popped(store, is_about_one):
+                queue = QueueId(row["topic"], row["queueId"])
+                popped[row["consumerGroup"], queue, row["queueOffset"]] = row
         except StoreError as error:
             LOG.warning("not all groups that consumed the message are known: %s", error)
         return cls(store, offsets, source_of(store, CONSUMER_FILES[0])[1], popped)
@@ -130,7 +136,7 @@ class Consumers(NamedTuple):
     def of_message(self, records: Sequence[TracedRecord]) -> Iterator[ConsumedBy]:
         """What became of a message at each group that reads one of its `records`, oldest first."""
         senders = {group for record in records if (group := self._sent_back_by(record)) is not None}
-        groups = {*self.offsets, *senders, *(group for group, _, _ in self.popped)}
+        groups = {*(self.offsets or ()), *senders, *(group for group, _, _ in self.popped)}
         for group in sorted(group for group in groups if not is_group_of_broker(group)):
             mine = [record for record in records if self._reads(group, record)]
             if mine:
@@ -138,7 +144,8 @@ class Consumers(NamedTuple):
                 yield self._by(group, mine[-1], retries)
 
     def _reads(self, group: str, record: TracedRecord) -> bool:
-        if record.topic in self.offsets.get(group, {}) or self._sent_back_by(record) == group:
+        topics = (self.offsets or {}).get(group, {})
+        if record.topic in topics or self._sent_back_by(record) == group:
             return True
         return (group, *_place(record)) in self.popped
 
@@ -152,16 +159,17 @@ class Consumers(NamedTuple):
 
     def _by(self, group: str, last: TracedRecord, retries: int) -> ConsumedBy:
         queue, place = _place(last)
-        offset = self.offsets.get(group, {}).get(queue.topic, {}).get(queue.queue_id)
-        popped = self.popped.get((group, queue, place))
-        if last.topic.startswith(DLQ_PREFIX):
+        offset = (self.offsets or {}).get(group, {}).get(queue.topic, {}).get(queue.queue_id)
+        popped = self.popped.get((group, queue, place), {})
+        state = "unknown" if self.offsets is None else "waiting"
+        if last.topic.startswith(DLQ_PREFIX) and self._sent_back_by(last) == group:
             state = "dead"
-        elif popped in (INVISIBLE, DUE):
+        elif popped.get("state") in (INVISIBLE, DUE):
             state = "popped"
-        else:
-            is_behind = offset is not None and offset > place
-            state = "consumed" if popped == ACKNOWLEDGED or is_behind else "waiting"
-        return ConsumedBy(group, state, retries, *queue, offset, self.written)
+        elif popped.get("state") == ACKNOWLEDGED or (offset is not None and offset > place):
+            state = "consumed"
+        until = popped.get("invisibleUntil") if state == "popped" else None
+        return ConsumedBy(group, state, retries, *queue, offset, self.written, until)
 
 
 def _place(record: TracedRecord) -> tuple[QueueId, int]:
@@ -170,18 +178,17 @@ def _place(record: TracedRecord) -> tuple[QueueId, int]:
     return QueueId(record.topic, record.queue_id), record.queue_offset
 
 
-def reports_about(store: MessageStore, uniq_key: str | None) -> Iterator[Row]:
-    """What clients reported of the message with a UNIQ_KEY, which trace messages have as a key."""
-    if uniq_key is None or not store.queues(TRACE_TOPIC):
-        return
-    met: list[StoreError] = []  # of other messages; the table traces reports it
-    search = Search(topics=[TRACE_TOPIC], keys=[uniq_key], include_system_topics=True)
-    bodies = (
-        body for batch in find(store, search, ("body",), met.append) for body in batch["body"]
-    )
-    for report in reports_in_bodies(body.as_py() for body in bodies):
-        if report.get("msgId") == uniq_key:
-            yield report
+def reports_about(store: MessageStore, uniq_keys: Collection[str]) -> dict[str, list[Row]]:
+    """What clients reported of the messages with some UNIQ_KEYs, which trace messages have as keys."""
+    reports: dict[str, list[Row]] = {key: [] for key in uniq_keys}
+    if not uniq_keys or not store.queues(TRACE_TOPIC):
+        return reports
+    search = Search(topics=[TRACE_TOPIC], keys=[*uniq_keys], include_system_topics=True)
+    # The table traces reports damage of that topic.
+    batches = find(store, search, ("body",), lambda error: None)
+    for report in reports_in_bodies(body.as_py() for batch in batches for body in batch["body"]):
+        reports.get(report.get("msgId") or "", []).append(report)
+    return reports
 
 
 def _records(

@@ -43,7 +43,6 @@ _ROWS = 50
 _SLOWEST = 5
 _BARS = 10
 _LONGEST = (16, 34)  # characters of a name in a plot, narrow and wide
-_HOUR_MS = 3_600_000
 _LEAST_COUNTED = 1000  # messages: to sample fewer takes longer than to count them
 
 
@@ -205,7 +204,7 @@ def retention(inquiry: Inquiry) -> Section:
         about = f"Nothing is due, and the broker never deletes its last log file. {said}."
         return replace(section, about=about)
     written = os.stat(segments[0].path).st_mtime_ns // 1_000_000
-    due = written + rules.fileReservedTime * _HOUR_MS
+    due = rules.old_enough_from(written)
     plan = plan_retention(store, rules, manual=True, now_ms=due + 1, disk_used_percent=0)
     when = f"in the first hour of deleteWhen after {shown_time(due)}, or when the disk is too full"
     text_ = f"Nothing is due now. {_retention_text(plan, when, said)}"

@@ -60,9 +60,10 @@ class Step:
 class ConsumedBy:
     """What became of a message at a consumer group, by its last record that the group gets.
 
-    `state`: consumed (the group's offset is behind it), waiting, popped (and not acknowledged) or dead.
-    `retries`: how often the group sent it back. `offset`: the group's in that queue, as its file said at the
-    time `written` (ms).
+    `state`: consumed (the group's offset is behind it, or it acknowledged a pop), waiting, popped (and not
+    acknowledged), dead, or unknown (no offsets can be read). `retries`: how often the group sent it back.
+    `offset`: the group's in that queue, by a file that was `written` then. Of a popped message
+    `invisibleUntil`. Times are in ms.
     """
 
     consumerGroup: str
@@ -72,6 +73,7 @@ class ConsumedBy:
     queueId: int
     offset: int | None
     written: int | None
+    invisibleUntil: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

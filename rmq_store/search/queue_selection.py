@@ -72,7 +72,9 @@ def require_group(store: MessageStore, group: str, met: Iterable[str] = ()) -> N
     known = known_groups(store).union(met)
     if group not in known:
         raise InvalidArgumentError(
-            store.path, reason=f"there is no group {group!r}", advice=nearest(group, known)
+            store.path,
+            reason=f"there is no group {group!r}",
+            advice=nearest(group, known, last=is_group_of_broker),
         )
 
 

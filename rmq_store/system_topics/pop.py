@@ -11,7 +11,8 @@ acknowledged in memory for some seconds, so that a copy of a running store lacks
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 
 from rmq_store.config.consumer_offsets import given_in_order, read_consumer_offsets
 from rmq_store.errors import CorruptQueueError, StoreError
-from rmq_store.files.rocksdb import had_database, open_database
+from rmq_store.files.rocksdb import had_database, open_database, require_rocksdict
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import (
     DLQ_PREFIX,
@@ -46,15 +47,16 @@ from rmq_store.system_topics.system_topic_rows import (
 
 INVISIBLE, DUE = "invisible", "due"
 ACKNOWLEDGED, RETRIED = "acknowledged", "retried"
+_OPEN = (INVISIBLE, DUE)
 _CHECK_POINT = "ck"
 _TAGS = (_CHECK_POINT, "ack", "bAck")  # by which the entries of other timers are left out
 _READ = ("topic", "queueId", "queueOffset", "storeTimestamp", "tags", "body")
 _OF_RECORD = ("topic", "queueId", "queueOffset", "uniqKey", "reconsumeTimes")
 _BEYOND = 1 << 62
 _MOST_OF_A_POP = 1 << 10  # messages; a broker gives 32
-_AT_ONCE = 1 << 13  # rows whose records are read together
-NEWEST = 1_000_000
-"""How many of the newest check points and acknowledgements `not_acknowledged` reads."""
+_AT_ONCE = 1 << 15  # rows whose records are read together
+NEWEST = 200_000
+"""How many of the newest check points and acknowledgements `newest_popped` reads."""
 
 GroupQueue = tuple[str, QueueId]
 
@@ -89,13 +91,11 @@ class PopLog:
             return
         try:
             content = json.loads(row["body"])
-            key = str(content["c"]), QueueId(str(content["t"]), _number(content["q"]))
+            key = _text(content["c"]), QueueId(_text(content["t"]), _number(content["q"]))
             start, time = _number(content["so"]), _number(content["pt"])
             if row["tags"] != _CHECK_POINT:
-                ended, state = (
-                    {*map(_number, (content["ao"], *content.get("aol", ())))},
-                    ACKNOWLEDGED,
-                )
+                # A batch of acknowledgements has 0 as `ao`, which is none of them.
+                ended, state = {*map(_number, content.get("aol") or [content["ao"]])}, ACKNOWLEDGED
             else:
                 read = self._revived.get(row["heldIn"], {}).get(row["queueId"], 0)
                 given = _given_by(content)
@@ -106,7 +106,7 @@ class PopLog:
                     return
                 else:
                     return
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return  # it names nothing
         here = self.open.get(key, {})
         for offset in sorted(ended & here.keys()):
@@ -138,6 +138,13 @@ def _given_by(content: Mapping[str, Any]) -> set[int]:
     return {content["so"] + _number(step) for at, step in enumerate(steps) if not bits >> at & 1}
 
 
+def _text(value: Any) -> str:
+    """A text of a foreign file. Raises ValueError for another value."""
+    if not isinstance(value, str):
+        raise ValueError(f"{str(value)[:40]} is no text")
+    return value
+
+
 def _number(value: Any) -> int:
     """A number of a foreign file. Raises ValueError for what is none that a broker writes."""
     if type(value) is not int or not 0 <= value < _BEYOND:
@@ -152,38 +159,43 @@ def popped(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[R
     Takes memory for those alone. Raises CorruptConfigError, and the errors of `read_slices` for damage.
     """
     ranges = [part for topic in _topics(store) for part in all_of(store, topic)]
-    yield from _in_pieces(store, ranges, on_damage)
+    yield from _in_pieces(store, _rows(store, ranges, on_damage), on_damage)
 
 
-def not_acknowledged(store: MessageStore) -> dict[GroupQueue, list[int]]:
-    """The queue offsets of the messages that each group popped of a queue and has not acknowledged.
+def not_acknowledged(store: MessageStore, offsets: Mapping[GroupQueue, int]) -> Counter[GroupQueue]:
+    """How many messages each group popped of a queue, before its offset there, and has not acknowledged.
 
     As `newest_popped`.
     """
-    found: dict[GroupQueue, list[int]] = {}
-    for row in newest_popped(store):
-        if row["state"] in (INVISIBLE, DUE):
-            queue, offset = _place(row)
-            found.setdefault((row["consumerGroup"], queue), []).append(offset)
-    return found
+
+    def is_open(row: Row) -> bool:
+        queue, offset = _place(row)
+        return row["state"] in _OPEN and offset < offsets.get((row["consumerGroup"], queue), 0)
+
+    rows = (row for row in newest_popped(store, is_open) if row["state"] in _OPEN)
+    return Counter((row["consumerGroup"], _place(row)[0]) for row in rows)
 
 
-def newest_popped(store: MessageStore) -> Iterator[Row]:
-    """As `popped`, by the NEWEST check points and acknowledgements alone. Leaves damage to others.
+def newest_popped(store: MessageStore, wanted: Callable[[Row], bool]) -> Iterator[Row]:
+    """As `popped`, the `wanted` rows alone, by the NEWEST check points and acknowledgements.
 
-    Raises CorruptConfigError.
+    A read of the broker's topics reports their damage. Raises CorruptConfigError, and the errors of a
+    database.
     """
-    met: list[StoreError] = []  # a read of these topics reports it
     ranges = [part for topic in _topics(store) for part in all_of(store, topic)]
     most = NEWEST // max(1, len(ranges))
     newest = [part.cut(max(part.start, part.stop - most), part.stop) for part in ranges]
-    yield from _in_pieces(store, newest, met.append)
+    rows = _rows(store, newest, _ignore)
+    yield from _in_pieces(store, filter(wanted, rows), _ignore)
+
+
+def _ignore(error: StoreError) -> None:
+    """Leave damage out."""
 
 
 def _in_pieces(
-    store: MessageStore, ranges: Sequence[QueueSlice], on_damage: OnDamage | None
+    store: MessageStore, rows: Iterator[Row], on_damage: OnDamage | None
 ) -> Iterator[Row]:
-    rows = iter(_rows(store, ranges, on_damage))
     while some := list(islice(rows, _AT_ONCE)):
         yield from _with_records(store, some, on_damage)
 
@@ -267,16 +279,17 @@ def _in_database(store: MessageStore, newest: int) -> Iterator[Row]:
             advice="Look for the folder in a copy or a replica",
         )
 
+    require_rocksdict(folder, "popped messages are in a RocksDB database", "Reading needs it alone")
     with closing(open_database(str(folder), (_FAMILY,), damaged)) as database:
         for _, value in database.items(_FAMILY):
             try:
                 content = json.loads(value)
-                group, form = content["groupId"], _RETRY_FORMS[content["retryFlag"]]
-                topic = form.format(group=group, topic=content["topicId"])
+                group, form = _text(content["groupId"]), _RETRY_FORMS[content["retryFlag"]]
+                topic = form.format(group=group, topic=_text(content["topicId"]))
                 key = group, QueueId(topic, _number(content["queueId"]))
                 time, until = map(_number, (content["popTime"], content["invisibleTime"]))
                 pop = Pop(_number(content["offset"]), time, time, time + until)
-            except (ValueError, KeyError, TypeError, IndexError) as error:
+            except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
                 raise damaged(f"{value[:60]!r}: {error}") from None
             yield _row(key, pop.start, pop, INVISIBLE if pop.until > newest else DUE)
 

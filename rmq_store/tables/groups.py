@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from rmq_store.search.log_partitions import COUNTED, bytes_between
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.pop import GroupQueue, not_acknowledged
 from rmq_store.tables.table import INT, LONG, TEXT, TIMESTAMP, Row, Table, columns
+from rmq_store.text.times import LATEST_MS
 
 NOT_READ, ABOVE_MAX = "NOT_READ", "ABOVE_MAX"
 NOT_KNOWN, LOST_ENTRIES, LOST_RECORDS = "NOT_KNOWN", "LOST_ENTRIES", "LOST_RECORDS"
@@ -46,8 +48,9 @@ def group_rows(
     there, declared = set(store.queues()), store.view.topics.declared
     without_files = "NO_SUCH_QUEUE" if store.view.topics.problem is None else NOT_KNOWN
     sources: dict[str, tuple[str, int | None]] = {}
-    unacknowledged = _unacknowledged(store)
-    for _, name, group, queue, offset in offsets:
+    listed = list(offsets)
+    unacknowledged = _unacknowledged(store, listed)
+    for _, name, group, queue, offset in listed:
         if name not in sources:
             sources[name] = source_of(store, name)
         path, written = sources[name]
@@ -56,16 +59,14 @@ def group_rows(
             "topic": queue.topic,
             "queueId": queue.queue_id,
             "consumerOffset": offset,
-            "notAcknowledged": None
-            if unacknowledged is None
-            else sum(at < offset for at in unacknowledged.get((group, queue), ())),
+            "notAcknowledged": None if unacknowledged is None else unacknowledged[group, queue],
             "status": without_files,
             "configFile": path,
             "configModified": written,
             "configAgeMs": None if written is None else now - written,
         }
         if queue in there:
-            row |= _lag(store, queue, offset, counted)
+            row |= _lag(store, queue, offset, counted, now)
         elif queue.queue_id < queue_count(declared.get(queue.topic)):
             # A queue gets files with its first message.
             row |= {"minOffset": 0, "maxOffset": 0, "lag": 0, "lagBytes": 0, "lagMs": 0}
@@ -73,16 +74,18 @@ def group_rows(
         yield row
 
 
-def _unacknowledged(store: MessageStore) -> Mapping[GroupQueue, Sequence[int]] | None:
+def _unacknowledged(
+    store: MessageStore, offsets: Iterable[Committed]
+) -> Counter[GroupQueue] | None:
     """As `not_acknowledged`; None, and a warning, if a file that says it cannot be read."""
     try:
-        return not_acknowledged(store)
+        return not_acknowledged(store, {(c.group, c.queue): c.offset for c in offsets})
     except StoreError as error:
         LOG.warning("which popped messages were not acknowledged is not known: %s", error)
         return None
 
 
-def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int) -> Row:
+def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int, now: int) -> Row:
     low, high = store.view.limits(queue)
     status = "BELOW_MIN" if offset < low else ABOVE_MAX if offset > high else "OK"
     if status == "OK" and offset < high and not store.view.topics.is_read(queue):
@@ -105,11 +108,11 @@ def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int) -> Row:
         first, last = store.view.store_time(queue, start), store.view.store_time(queue, high - 1)
         row["firstUnconsumedTimestamp"] = first
         row["lagMs"] = None if first is None or last is None else last - first
-        row["deletedFrom"] = _deleted_from(store, store.view.log_offset_of(queue, start))
+        row["deletedFrom"] = _deleted_from(store, store.view.log_offset_of(queue, start), now)
     return row
 
 
-def _deleted_from(store: MessageStore, place: int) -> int | None:
+def _deleted_from(store: MessageStore, place: int, now: int) -> int | None:
     """When retention may delete the log file of a place (ms); None for the last file, and if unknown."""
     segments = store.log.chain.segments
     segment = store.log.chain.segment_at(place)
@@ -118,9 +121,10 @@ def _deleted_from(store: MessageStore, place: int) -> int | None:
     try:
         policy = RetentionPolicy.of(store.config)
         written = os.stat(segment.path).st_mtime_ns // 1_000_000
-        return policy.next_hour(policy.old_enough_from(written))
+        moment = policy.goes_at(written, now)
     except (OSError, OverflowError, InvalidArgumentError):
         return None
+    return None if moment is None or moment > LATEST_MS else moment
 
 
 def _within(start: int, stop: int, ranges: Iterable[tuple[int, int]]) -> Iterator[bool]:
@@ -148,7 +152,7 @@ GROUPS = Table(
             "notAcknowledged",
             LONG,
             "messages before consumerOffset that the group popped and has not acknowledged, so that they "
-            "come again (by the newest million check points and acknowledgements)",
+            "come again (by the newest 200,000 check points and acknowledgements)",
         ),
         ("lagMs", LONG, "store time of the newest message minus that of the first unconsumed one"),
         ("firstUnconsumedTimestamp", TIMESTAMP, "when the first unconsumed message was stored"),
@@ -156,7 +160,8 @@ GROUPS = Table(
             "deletedFrom",
             TIMESTAMP,
             "when retention may delete it for its age: fileReservedTime after its log file was written, in "
-            "an hour of deleteWhen; null in the last file, which no broker deletes",
+            "an hour of deleteWhen, from now on; null in the last file, which no broker deletes, and if "
+            "it is not known",
         ),
         (
             "status",

@@ -37,9 +37,9 @@ BYTES_AN_ENTRY = 160
 OPENING_BYTES = 4 << 20
 """The weight in bytes of opening a store, as spark.sql.files.openCostInBytes is that of a file."""
 PARALLEL_TASKS = 64
-"""Stores share tasks as long as about this number of tasks is left, which a cluster runs at a time; but"""
+"""Stores share tasks as long as about this number of tasks is left, which a cluster runs at a time."""
 _SMALL_STORES_A_TASK = 8
-"""of so many small stores, which are opened in the time that the start of a task takes, they always do."""
+"""So many small stores share a task in any case: they are opened in the time that its start takes."""
 _BYTES_A_RECORD = 1 << 10
 
 
@@ -58,6 +58,7 @@ class Share:
     in_turn: bool = False
     lost: tuple[StoreError, ...] = ()
     verifies: tuple[int, int] | None = None
+    log_bytes: int = 0  # of all of the store
 
     @property
     def reports(self) -> bool:
@@ -71,7 +72,7 @@ class Share:
             return self.verifies[1] - self.verifies[0]
         if self.slice is not None:
             return self.slice.selected_bytes
-        return sum(map(len, self.ranges or ())) * _BYTES_A_RECORD
+        return self.log_bytes + sum(map(len, self.ranges or ())) * _BYTES_A_RECORD
 
 
 def in_tasks(plan: QueryPlan, shares: Sequence[Share]) -> list[tuple[Share, ...]]:

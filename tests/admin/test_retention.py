@@ -28,7 +28,7 @@ from rmq_store.tables import TABLES
 from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, offsets, unpack
 from tests.support.listed import index_items, wanted_items
-from tests.support.running.commands import call
+from tests.support.running.commands import call, objects
 
 HOUR = 3_600_000
 NOW = 1_790_000_000_000
@@ -60,8 +60,9 @@ def log_files(store: str) -> list[Path]:
 
 def test_unread_messages_are_deleted_from_when_a_plan_takes_their_file(tmp_path: Path) -> None:
     clean = unpack("clean-5.5.0", tmp_path)
+    now = time.time_ns()
     for number, path in enumerate(log_files(clean.path)):
-        os.utime(path, ns=((NOW + 30 * number * HOUR) * 1_000_000,) * 2)
+        os.utime(path, ns=(now + 30 * number * HOUR * 1_000_000,) * 2)
     with clean.open() as store:
         rows = TABLES["groups"].of(store).to_pylist()
         unread = [row for row in rows if row["lag"] and row["deletedFrom"] is not None]
@@ -73,6 +74,15 @@ def test_unread_messages_are_deleted_from_when_a_plan_takes_their_file(tmp_path:
                 assert (plan.log_start_after > at) is goes
         assert unread
         assert all(row["deletedFrom"] is None for row in rows if not row["lag"])
+
+
+def test_files_that_are_never_deleted_have_no_time_of_it(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    conf = tmp_path / "never.conf"
+    conf.write_text("fileReservedTime=99999999\n")
+    rows = objects("lag", store.path, "--broker-conf", str(conf))
+    assert {row["deletedFrom"] for row in rows} == {None}
+    assert call("lag", store.path, "--broker-conf", str(conf)).returncode == 0
 
 
 def test_files_older_than_the_reserved_time_go_from_the_front(aged: GoldenStore) -> None:

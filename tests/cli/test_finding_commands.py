@@ -404,6 +404,17 @@ def test_trace_says_which_groups_have_consumed_a_message(golden: Golden) -> None
     assert states.keys() == {"consumed", "waiting"}
 
 
+def test_trace_says_that_consumption_is_not_known_without_offsets(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    retry = next(one for one in store.truth if one["topic"].startswith("%RETRY%"))
+    for path in (Path(store.path) / "config").glob("consumerOffset.json*"):
+        path.unlink()
+    steps = objects("trace", store.path, retry["uniqKey"])
+    assert {consumer["state"] for consumer in steps[0]["consumers"]} == {"unknown"}
+    shown = run("trace", store.path, retry["uniqKey"])
+    assert "unknown     group g-retry\n" in shown
+
+
 def test_trace_has_what_clients_reported_of_a_message(tmp_path: Path) -> None:
     values = [
         "Pub",
@@ -429,8 +440,7 @@ def test_trace_has_what_clients_reported_of_a_message(tmp_path: Path) -> None:
         body = (report.format("ID1") + report.format("ID2")).encode()
         trace = {"topic": "RMQ_SYS_TRACE_TOPIC", "queueId": 0, "body": body, "keys": "ID1 ID2"}
         store.append(trace)
-    steps = objects("trace", str(tmp_path / "s"), "ID1")  # the trace message has the key too
-    (step,) = (step for step in steps if step["uniqKey"] == "ID1")
+    (step,) = objects("trace", str(tmp_path / "s"), "ID1")  # the trace message has the key too
     assert [(one["msgId"], one["groupName"]) for one in step["reports"]] == [("ID1", "producers")]
     assert "Pub         group producers  (SUCCESS)" in run("trace", str(tmp_path / "s"), "ID1")
 

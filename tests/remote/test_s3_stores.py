@@ -264,7 +264,7 @@ def test_a_configuration_file_over_a_megabyte_comes_whole(
 def near(rows: list[dict[str, Any]], address: str, store: GoldenStore) -> list[dict[str, Any]]:
     """Rows as they are of the local store, without what a copy has of its own."""
     # A copy is written when it is made, and takes no room on this disk.
-    gone = ("allocated", "modified", "configModified", "configAgeMs")
+    gone = ("allocated", "modified", "configModified", "configAgeMs", "deletedFrom")
     return [
         {
             name: value.replace(address, store.path) if isinstance(value, str) else value

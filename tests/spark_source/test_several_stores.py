@@ -221,6 +221,13 @@ def test_shares_of_one_store_are_in_different_tasks(two: dict[str, str]) -> None
     assert [len(task) for task in in_tasks(plan, shares)] == [1, 2, 1]
 
 
+def test_stores_with_long_logs_have_a_task_each(two: dict[str, str]) -> None:
+    plan = pin_all(parse_options({"stores": json.dumps(two)}))
+    for size, tasks in ((1 << 20, [2]), (1 << 30, [1, 1])):
+        shares = [Share(store, log_bytes=size) for store in (0, 1)]
+        assert [len(task) for task in in_tasks(plan, shares)] == tasks
+
+
 def test_a_task_unpickles_the_plan_of_its_store_alone(two: dict[str, str]) -> None:
     plan = pin_all(parse_options({"stores": json.dumps(two)}))
     with pytest.MonkeyPatch.context() as patch:

@@ -103,7 +103,7 @@ def test_lag_counts_what_was_not_acknowledged_apart(stage: Stage) -> None:
     assert {key: count for key, count in lag.items() if count} == expected
     if expected:
         assert (
-            f"{expected.total()} popped and not acknowledged" in call("lag", str(stage.path)).stderr
+            f"{expected.total()} popped before their offsets" in call("lag", str(stage.path)).stderr
         )
 
 
@@ -174,13 +174,31 @@ def test_a_check_point_that_no_broker_writes_ends_nothing(
 ) -> None:
     content = {"c": "g", "t": "t", "q": 0, "so": 5, "pt": 1000, "it": 10, "bm": 0, "n": 1, "d": []}
     with MessageStore.create(tmp_path / "s", SMALL) as store:
-        for text in map(json.dumps, (content | changed, content, [], {"c": "g"})):
+        bodies = [*map(json.dumps, (content | changed, content, [], {"c": "g"})), "[" * 3_000]
+        for text in bodies:
             record = {"topic": "rmq_sys_REVIVE_LOG_c", "queueId": 0, "tags": "ck"}
             store.append({**record, "body": text.encode()})
     rows = [row for row in objects("table", "pop", str(tmp_path / "s")) if row["topic"] == "t"]
     assert call("pop", str(tmp_path / "s")).returncode == 0
     assert ("g", 5) in {(row["consumerGroup"], row["queueOffset"]) for row in rows}
     assert len(rows) < 2000
+
+
+def test_a_batch_of_acknowledgements_has_no_offset_0() -> None:
+    """enablePopBatchAck: `aol` has the offsets, and `ao` is 0 (PopBufferMergeService#putBatchAckToStore)."""
+    content = {"c": "g", "t": "t", "q": 0, "so": 0, "pt": 10}
+    row = {"heldIn": "rmq_sys_REVIVE_LOG_c", "queueId": 0, "topic": None, "dueTimestamp": None}
+    given = json.dumps(content | {"it": 10, "bm": 0, "n": 5, "d": []}).encode()
+    log = PopLog({})
+    assert list(log.take(row | {"queueOffset": 0, "tags": "ck", "body": given})) == []
+    batch = json.dumps(content | {"ao": 0, "aol": [3, 4]}).encode()
+    ended = log.take(row | {"queueOffset": 1, "tags": "bAck", "body": batch})
+    assert [(offset, state) for _, offset, _, state in ended] == [
+        (3, "acknowledged"),
+        (4, "acknowledged"),
+    ]
+    (offsets,) = log.open.values()
+    assert sorted(offsets) == [0, 1, 2]
 
 
 def test_trace_says_who_popped_a_message(stage: Stage) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from rmq_store.format.record import Message
     from rmq_store.reading.query import OnDamage
-    from rmq_store.search.message_history import Life
+    from rmq_store.search.message_history import ConsumedBy, Life
     from rmq_store.search.queue_selection import Search
     from rmq_store.store import MessageStore
 
@@ -375,7 +375,7 @@ def _print_life(life: Life, out: Output) -> None:
     of_life = {
         "transaction": life.transaction,
         "damage": [str(error) for error in life.damage],
-        "consumers": [_in_json(asdict(consumer), "written") for consumer in life.consumers],
+        "consumers": [_in_json(asdict(c), "written", "invisibleUntil") for c in life.consumers],
         "reports": [_in_json(dict(report), "timestamp") for report in life.reports],
     }
     if not out.as_json:
@@ -396,12 +396,20 @@ def _of_clients(life: Life) -> Iterator[str]:
         group = f"group {report.get('groupName') or 'not known'}"
         yield _line(report.get("timestamp"), str(report["traceType"]), group, report["outcome"])
     for consumer in life.consumers:
-        offset = "none" if consumer.offset is None else consumer.offset
-        about = {"popped": "not acknowledged", "dead": None}.get(
-            consumer.state, f"its offset in {consumer.topic}/{consumer.queueId}: {offset}"
-        )
         group = f"group {consumer.consumerGroup}"
-        yield _line(consumer.written, consumer.state, group, about)
+        yield _line(None, consumer.state, group, _about_consumer(consumer))
+
+
+def _about_consumer(consumer: ConsumedBy) -> str | None:
+    """What a state is known by."""
+    if consumer.state == "popped":
+        until = consumer.invisibleUntil
+        return "not acknowledged" + (f", invisible until {shown_time(until)}" if until else "")
+    if consumer.state in ("dead", "unknown"):
+        return None
+    when = "" if consumer.written is None else f" at {shown_time(consumer.written)}"
+    offset = "none" if consumer.offset is None else consumer.offset
+    return f"its offset in {consumer.topic}/{consumer.queueId} was {offset}{when}"
 
 
 def _line(time: int | None, what: str, text: str, about: str | None) -> str:
@@ -410,6 +418,7 @@ def _line(time: int | None, what: str, text: str, about: str | None) -> str:
     return f"  {shown:<24}  {what:<12}{text}" + (f"  ({about})" if about else "")
 
 
-def _in_json(row: dict[str, Any], time: str) -> dict[str, Any]:
-    """A row with its time, in ms, as text."""
-    return row | {time: None if row.get(time) is None else shown_time(row[time])}
+def _in_json(row: dict[str, Any], *times: str) -> dict[str, Any]:
+    """A row with its times, in ms, as texts."""
+    shown = {name: row.get(name) for name in times}
+    return row | {name: None if at is None else shown_time(at) for name, at in shown.items()}

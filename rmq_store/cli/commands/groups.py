@@ -88,13 +88,14 @@ def print_lag(
         unknown = list(_unknown_lag(opened, is_asked=is_asked))
         if max_lag is not None and not unknown:
             unknown += found.without_offset(groups, topics)
-        rows = TABLES["groups"].of_rows(opened.broker_name, found.furthest_behind()[:top])
+        furthest = found.furthest_behind()[:top]
+        rows = TABLES["groups"].of_rows(opened.broker_name, furthest)
     if by_group:
         totals, texts = found.by_group()[:top], ("consumerGroup", "topic")
         columns = _popped_where_some(_TOTALS, totals)
         out.rows(totals, columns, texts=texts, kept=(*texts, "lag"))
     else:
-        out.table([rows], _popped_where_some(_ROW, rows.to_pylist()), kept=_KEPT)
+        out.table([rows], _popped_where_some(_ROW, furthest), kept=_KEPT)
     note(found.summary())
     problems = [*unknown, *found.problems(max_lag)]
     for sentence in problems:

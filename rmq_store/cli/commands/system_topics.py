@@ -209,7 +209,7 @@ def _print(
     states = ", ".join(f"{count} {state}" for state, count in rows.states.items() if state)
     total = counted(rows.states.total(), "row")
     note(f"{total}: {states}" if states else total)
-    if hidden is not None and rows.left_out:
+    if hidden is not None and rows.left_out and rows.states.total() != how.limit:
         note(f"{rows.left_out:,} {hidden.text}")
     for loss in expired:
         note(str(loss))
