@@ -188,7 +188,13 @@ _OPTIONS = {
 
 main = Job(
     "dlq",
-    "Report dead letters with reason, consumer group and origin topic; optionally send them again.",
+    """Report dead letters with reason, consumer group and origin topic; optionally send them again.
+
+    Examples:
+        rmqstore dlq /data/store --group g-retry --top 10
+        # what would be sent to the origin topics again; without --dry-run it is
+        rmqstore dlq /data/store --to-broker proxy:8081 --failed failed --dry-run
+    """,
     run,
     lambda given: spec_from(DlqSpec, given, _OF_SOURCE),
     _OPTIONS,

@@ -474,8 +474,13 @@ _OPTIONS = {
 
 main = Job(
     "export",
-    "Export messages to Parquet, CSV, JSON lines or Delta, partitioned by topic and day; each run adds only "
-    "new ones.",
+    """Export messages to Parquet, CSV, JSON lines or Delta, partitioned by topic and day; each run
+    adds only new ones.
+
+    Examples:
+        rmqstore export /data/store --to /data/exported --topic orders
+        rmqstore export /data/store --to lines --format jsonl --since 2026-11-21
+    """,
     run,
     lambda given: spec_from(ExportSpec, with_queues(given), SELECTION),
     _OPTIONS,

@@ -188,7 +188,13 @@ def _queue_pair(text: str) -> tuple[tuple[str | None, int], int]:
 
 main = Job(
     "replay",
-    "Replay selected messages of a store into another store, into Parquet, or to a broker.",
+    """Replay selected messages of a store into another store, into Parquet, or to a broker.
+
+    Examples:
+        rmqstore replay /data/store --to /data/new --topic orders --since -1h
+        # what would go to a running broker; without --dry-run it goes
+        rmqstore replay /data/store --to-broker proxy:8081 --failed failed --dry-run
+    """,
     run,
     spec_of,
     OPTIONS,

@@ -10,7 +10,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from inspect import signature
+from inspect import cleandoc, signature
+from textwrap import dedent
 from typing import Any
 
 import click
@@ -34,8 +35,8 @@ _ALL_OPTIONS = f"{__name__}.all"  # in the meta of a context whose help lists al
 def command(function: Callable[..., bool | None]) -> Command:
     """The command of a function whose parameters have options as defaults, by the function's name.
 
-    The function returns whether it found a problem: that is the exit code. Errors and warnings of its work
-    are in the words of the shell, and advise options that the command has.
+    Its docstring is the help. The function returns whether it found a problem: that is the exit code. Errors
+    and warnings of its work are in the words of the shell, and advise options that the command has.
     """
     parameters = signature(function).parameters
     options = {name: parameter.default for name, parameter in parameters.items()}
@@ -54,8 +55,14 @@ def command(function: Callable[..., bool | None]) -> Command:
 class Command(click.Command):
     """A command that refuses an option that is given twice and counts once: click takes the last.
 
-    For an unknown one it names its word for one of the Spark source, or the nearest option.
+    For an unknown one it names its word for one of the Spark source, or the nearest option. The help may end
+    with a part "Examples:": command lines, which stay lines, and before some a line "# what it is for".
     """
+
+    def __init__(self, name: str, *, help: str | None, **settings: Any) -> None:
+        about, _, examples = cleandoc(help or "").partition("\n\nExamples:\n")
+        super().__init__(name, help=about, **settings)
+        self.examples = dedent(examples).splitlines()
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """The parameters, with --help-all, which scripts and habits give to any command."""
@@ -82,6 +89,14 @@ class Command(click.Command):
         ]
         with formatter.section("Options"):
             formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The examples as they are, and what click has below the options."""
+        if self.examples:
+            with formatter.section("Examples"):
+                for line in self.examples:
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+        super().format_epilog(ctx, formatter)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words of a command line. Raises click's errors."""

@@ -59,7 +59,14 @@ def cat(
     ),
     form: MessageForm = MESSAGE_FORM,
 ) -> bool:
-    """Print the messages of a topic in log order; values are separated by tabs."""
+    """Print the messages of a topic in log order; values are separated by tabs.
+
+    Examples:
+        rmqstore cat /data/store --topic orders --since -1h --limit 10
+        rmqstore cat /data/store --topic orders --queue 1 --offset 100 --limit 5
+        # one JSON object per message, for jq
+        rmqstore cat /data/store --topic orders --json --columns storeTimestamp,keys
+    """
     from rmq_store.arrow.column_definitions import column_names
     from rmq_store.cli.batch_printer import BatchPrinter
     from rmq_store.format.queues import QueueSlice
@@ -167,6 +174,12 @@ def find(
     """Print the messages that match all given options. Exit code 1 if none match.
 
     STORE may be a pattern such as '/data/*/store': column brokerName names the store of a message.
+
+    Examples:
+        rmqstore find /data/store --key ORDER_1674
+        rmqstore find /data/store --topic orders --tag shipped --since 2026-11-21
+        # in all stores below /data
+        rmqstore find '/data/*/store' --topic orders --text 'order 506'
     """
     from rmq_store.cli.batch_printer import BatchPrinter
     from rmq_store.search.find_messages import find as search_for
@@ -344,7 +357,12 @@ def trace(
 ) -> bool:
     """Show the history of the messages with a KEY (a word of KEYS, a UNIQ_KEY or an offsetMsgId):
     stored, delayed, retried, dead, prepared, committed or rolled back. Exit code 1 if there are
-    none, or if damaged records were left out."""
+    none, or if damaged records were left out.
+
+    Examples:
+        rmqstore trace /data/store ORDER_1674
+        rmqstore trace /data/store ORDER_1674 --topic retrying
+    """
     from rmq_store.questions.trace import trace as lives_of
     from rmq_store.search.message_history import once
     from rmq_store.search.queue_selection import require_topic

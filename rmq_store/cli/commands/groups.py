@@ -62,6 +62,11 @@ def lag(
     misses what was consumed since the broker wrote it; --json prints the file's age. Exit code 1 if a
     group lost messages, does not get some, has an offset behind them, or is more than --max-lag behind,
     if the store lacks messages of any group, if the offsets are gone, and if --max-lag finds none.
+
+    Examples:
+        rmqstore lag /data/store --group g-slow
+        # for a cron job: exit code 1 if a group is more than 1000 messages behind
+        rmqstore lag /data/store --by group --max-lag 1000
     """
     return print_lag(at, out, groups, topics, top=top, max_lag=max_lag, by_group=by == "group")
 
@@ -154,6 +159,13 @@ def offsets(
     Without --apply a reset is only shown. --apply writes it into the broker's offset file and keeps
     the old file as .bak. It fails while a broker holds the store's lock. Give --broker-conf if it
     sets another folder for the log.
+
+    Examples:
+        rmqstore offsets /data/store --group g-slow
+        # skip what the group has not read; --apply writes it
+        rmqstore offsets /data/store --group g-slow --topic orders --reset-to latest
+        # read the last hour again
+        rmqstore offsets /data/store --group g-slow --reset-to-time -1h --apply
     """
     if place is None and moment is None:
         if really:

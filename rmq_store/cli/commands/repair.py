@@ -58,6 +58,13 @@ def recover(
 
     A recovery cuts the log after its last intact record, and makes queues and index match it.
     CHANGES THE STORE only with --apply. Fails while a broker has the store open.
+
+    Examples:
+        # what a recovery would change
+        rmqstore recover /data/store
+        rmqstore recover /data/store --apply
+        # what a broker of this release would do
+        rmqstore recover /data/store --method broker --release 5.3.3
     """
     from rmq_store.recovery.recover_store import plan_recovery
     from rmq_store.recovery.recover_store import recover as mend
@@ -125,6 +132,11 @@ def rebuild(
     continue. Exit code 1 if the log is damaged: the new store then has the intact messages. Also 1 if
     two records claim one queue offset: as in a broker, the queue lists the first (in RocksDB the last).
     And 1 if --verify finds a problem in the new store; --engine and --master say where it works.
+
+    Examples:
+        rmqstore rebuild /data/store --to /data/rebuilt --verify
+        # for a large log on the same disk
+        rmqstore rebuild /data/store --to /data/linked --log link
     """
     from rmq_store.store import MessageStore
 
@@ -217,6 +229,9 @@ def salvage(
     new queue offsets, and so do the offsets of consumer groups and what is open of transactions and
     delayed messages. Every range of the log that is left out is reported with its reason. Exit code 1
     if anything was left out, or if the store goes on in a DLedger log, which is not here.
+
+    Examples:
+        rmqstore salvage /data/store --to /data/salvaged
     """
     from rmq_store.admin.salvage import salvage as save
     from rmq_store.store import MessageStore

@@ -40,6 +40,12 @@ def retention(
     transactions. Follows fileReservedTime, deleteWhen and the disk ratios of --broker-conf, or the broker's
     defaults. DELETES only with --apply, and fails while a broker has the store open. --json prints
     one line per file, one for each loss, then a summary line.
+
+    Examples:
+        rmqstore retention /data/store
+        rmqstore retention /data/store --why
+        # which files --apply would delete, and which groups have not read them
+        rmqstore retention /data/store --keep-from 2026-11-21
     """
     from rmq_store.admin.retention import RetentionPolicy, apply_retention, plan_retention
     from rmq_store.text.json_keys import as_json_object

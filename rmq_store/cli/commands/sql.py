@@ -83,6 +83,12 @@ def sql(
 
     STORE may be a pattern such as '/data/*/store'. Without SQL it is read from stdin; in a
     terminal there is a prompt. Needs pip install 'rmqstore[sql]'.
+
+    Examples:
+        rmqstore sql /data/store "SELECT topic, count(*) FROM messages GROUP BY ALL"
+        rmqstore sql /data/store "SELECT * FROM groups WHERE lag > 100" --csv
+        # the messages of the last hour as a Parquet file
+        rmqstore sql /data/store "FROM messages" --since -1h --parquet hour.parquet
     """
     from rmq_store.sql.libraries import require_duckdb
 

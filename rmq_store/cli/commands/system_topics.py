@@ -113,6 +113,11 @@ def scheduled(
 
     What the broker's files count as delivered is left out. A message is overdue when it was due before
     the newest record of the log. Exit code 1 if messages expired with the log before they were delivered.
+
+    Examples:
+        # what the broker should have delivered
+        rmqstore scheduled /data/store --state overdue
+        rmqstore scheduled /data/store --topic payments --limit 10
     """
     hidden = None if system or topic is not None else _OF_BROKER
     return _print(at, "scheduled", {"topic": topic, "state": state}, how, hidden)
@@ -130,6 +135,10 @@ def transactions(
     """List transactions of which a half message is left, with what became of them.
 
     Exit code 1 if half messages expired with the log before the broker was done with them.
+
+    Examples:
+        # what is neither committed nor rolled back
+        rmqstore transactions /data/store --state open
     """
     return _print(at, "transactions", {"topic": topic, "state": state}, how)
 
@@ -144,6 +153,9 @@ def retries(
     """List messages that consumer groups sent back: where they came from, how often, since when.
 
     rmqstore dlq lists those that a group gave up.
+
+    Examples:
+        rmqstore retries /data/store --group g-retry --limit 10
     """
     return _print(at, "retries", {"consumerGroup": group, "originTopic": topic}, how)
 
@@ -164,6 +176,11 @@ def pop(
 
     The broker's offset of a group moves when messages are given: lag counts these as consumed. invisible: no
     other consumer gets it yet; due: the time for that is over. Clients of 5.x pop by default.
+
+    Examples:
+        rmqstore pop /data/store --group g-slow
+        # what consumers did not acknowledge in time
+        rmqstore pop /data/store --topic orders --state due
     """
     wanted = {"consumerGroup": group, "topic": topic, "state": state}
     return _print(at, "pop", wanted, how, None if state else _OF_ENDED_POPS)
@@ -178,7 +195,11 @@ def traces(
     ),
     how: RowArgs = _ROWS,
 ) -> bool:
-    """Print what producers and consumers reported of their messages (RMQ_SYS_TRACE_TOPIC)."""
+    """Print what producers and consumers reported of their messages (RMQ_SYS_TRACE_TOPIC).
+
+    Examples:
+        rmqstore traces /data/store --group g-slow --limit 10
+    """
     return _print(at, "traces", {"groupName": group, "msgId": message_id}, how)
 
 

@@ -31,7 +31,11 @@ _NO_TIME = ("unknown", "never")
 
 @command
 def info(at: StoreArgs = options.STORE, out: Output = OUTPUT) -> bool:
-    """Show the store's size, log range and whether it was closed cleanly."""
+    """Show the store's size, log range and whether it was closed cleanly.
+
+    Examples:
+        rmqstore info /data/store
+    """
     from rmq_store.admin.info import facts_of, store_info
 
     info = store_info(at.store, broker_name=at.broker_name, broker_conf=at.broker_conf)
@@ -51,7 +55,13 @@ def info(at: StoreArgs = options.STORE, out: Output = OUTPUT) -> bool:
 def topics(
     at: StoreArgs = options.STORE, out: Output = OUTPUT, system: bool = options.SYSTEM
 ) -> bool:
-    """List topics with their queues and messages."""
+    """List topics with their queues and messages.
+
+    Examples:
+        rmqstore topics /data/store
+        # with those of the broker, such as %RETRY%g-slow
+        rmqstore topics /data/store --system
+    """
     return print_named("topics", at, out, system=system)
 
 
@@ -62,7 +72,11 @@ def queues(
     topic: str | None = options.TOPIC,
     system: bool = options.SYSTEM,
 ) -> bool:
-    """List queues: offsets, messages, and messages that only the log has so far."""
+    """List queues: offsets, messages, and messages that only the log has so far.
+
+    Examples:
+        rmqstore queues /data/store --topic orders
+    """
     return print_named("queues", at, out, topic=topic, system=system)
 
 
@@ -90,7 +104,12 @@ def table(
     out: Output = OUTPUT,
 ) -> bool:
     """Print a table of the Spark source by its NAME: files, index, checkpoint, config, damage,
-    ..."""
+    ...
+
+    Examples:
+        rmqstore table files /data/store
+        rmqstore table checkpoint /data/store --json
+    """
     from rmq_store.tables import TABLES, TABLES_OF_A_STORE
     from rmq_store.tables.diff import DIFF
 
@@ -212,6 +231,12 @@ def usage(
     bytes that no queue lists: prepared messages, filler, preallocated space. Rows marked as shared are
     light queues (LMQ): their records also count in other rows. Exit code 1 if messages are lost, as far
     as opening the store sees that.
+
+    Examples:
+        rmqstore usage /data/store --top 10
+        # how much came when, and which messages are the largest
+        rmqstore usage /data/store --by hour --topic orders --zone Asia/Shanghai
+        rmqstore usage /data/store --by message --top 5
     """
     from rmq_store.questions.usage import usage_of
     from rmq_store.tables.table import all_ranges

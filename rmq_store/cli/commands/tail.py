@@ -58,6 +58,11 @@ def tail(
 
     With -f, a topic that is created later is printed from its first message. It fails if the log was
     cut behind what it has printed, if files expired before it read them, or if another store is there.
+
+    Examples:
+        rmqstore tail /data/store --topic orders -n 5
+        # also new messages, until ctrl-C
+        rmqstore tail /data/store -f --topic orders --tag shipped
     """
     from rmq_store.cli.batch_printer import BatchPrinter
     from rmq_store.search.queue_selection import Search

@@ -52,6 +52,11 @@ def verify(
     for each kind of finding, the worst first. Exit code 0: no problem, at most notes. 1: warnings or
     errors. 2: the store cannot be checked.
     --json prints one line per finding, then a summary line.
+
+    Examples:
+        rmqstore verify /data/store
+        # every finding, and what to do about it
+        rmqstore verify /data/store --verbose
     """
     report = print_findings(at, on, out, workers=workers, bodies=bodies, verbose=verbose)
     return not report.nothing_wrong
@@ -135,6 +140,11 @@ def diff(
     The logs are compared byte by byte up to the first record that differs, then the queues entry by
     entry, consumer offsets and the configuration. With --messages only the messages of users' topics are,
     in whatever queue and order. Exit code 1 if they differ.
+
+    Examples:
+        rmqstore diff /data/master /data/slave
+        # after a migration: are all messages in the new store?
+        rmqstore diff /data/store /data/migrated --messages --topic orders
     """
     from rmq_store.tables.diff import DIFF, compared_bytes, differences
 
@@ -216,6 +226,11 @@ def report(
 
     What would take long in a large store is sampled or left out, and the report says
     so. Changes nothing in the store. Needs pip install 'rmqstore[report]'.
+
+    Examples:
+        rmqstore report /data/store -o report.html
+        # also check the whole log of a large store
+        rmqstore report /data/store -o verified.html --verify
     """
     require_libraries()
     from rmq_store.report.page import check_target, html_of
