@@ -67,7 +67,7 @@ class BrokerStart:
 def broker_start(path: Path, config: StoreConfig) -> BrokerStart:
     """What a broker of 5.5.0 would do with a store that nobody has open. Changes nothing."""
     refusals = tuple(_refusals(path, config))
-    plan = None if refusals else plan_recovery(path, config, mode="broker")
+    plan = None if refusals else plan_recovery(path, config, method="broker")
     return BrokerStart(refusals, plan)
 
 

@@ -22,7 +22,7 @@ from rmq_store.recovery.as_broker import BrokerRecovery
 from rmq_store.recovery.report import ChangeList, RecoveryReport
 from rmq_store.recovery.strict_recovery import StrictRecovery
 
-MODES = ("strict", "broker")
+METHODS = ("strict", "broker")
 _Config = StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None
 
 
@@ -53,23 +53,23 @@ def plan_recovery(
     path: str | os.PathLike[str],
     config: _Config = None,
     *,
-    mode: str = "strict",
+    method: str = "strict",
     release: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> RecoveryReport:
-    """What `recover` would do to the store now, or in mode "broker" a broker that starts on it.
+    """What `recover` would do to the store now, or with method "broker" a broker that starts on it.
 
     Changes nothing, and takes no lock. Takes as long as the recovery. Raises what `recover` raises, also
-    StoreLockedError while a process holds the lock, because then the files change, and in mode "broker"
+    StoreLockedError while a process holds the lock, because then the files change, and with method "broker"
     UnrecoverableStoreError if the broker would not start.
     """
-    if mode not in MODES:
+    if method not in METHODS:
         raise InvalidArgumentError(
-            reason=f"unknown recovery mode {mode!r}", expected=" or ".join(MODES)
+            reason=f"unknown method of recovery {method!r}", expected=" or ".join(METHODS)
         )
     root, given, traits = _opened(path, config, release)
     refuse_locked(root)
-    if mode == "broker":
+    if method == "broker":
         report = BrokerRecovery(root, given, traits).run()
     else:
         report = recover_locked(root, given, traits, progress=progress, planned=True)

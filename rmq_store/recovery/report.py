@@ -97,7 +97,7 @@ class RecoveryReport:
     """
 
     path: str
-    mode: str
+    method: str
     clean: bool
     applied: bool = True
     untouched: bool = False
@@ -134,7 +134,7 @@ class RecoveryReport:
 
     def lines_of_intact_cut(self) -> Iterator[str]:
         """Sentences about intact records behind the log's new end."""
-        cut = "cut" if self.mode == "strict" else "left out"  # a broker leaves them in the file
+        cut = "cut" if self.method == "strict" else "left out"  # a broker leaves them in the file
         done = "are cut too" if self.applied else f"would be {cut} too"
         if self.intact_cut:
             yield (
@@ -234,8 +234,8 @@ class RecoveryReport:
                 "nothing else was checked, nothing was changed; `rmqstore verify` checks the rest"
             )
         state = "was closed cleanly" if self.clean else "was not closed cleanly"
-        done = f"recovered ({self.mode}) in {self.seconds:.2f} s"
-        planned = f"a recovery ({self.mode}) would give"
+        done = f"recovered ({self.method}) in {self.seconds:.2f} s"
+        planned = f"a recovery ({self.method}) would give"
         lines = [
             f"{printable(self.path)} {state}; {done if self.applied else planned}",
             f"  log {self.log_start} to {self.log_end}, scanned from {self.scanned_from}: "

@@ -57,7 +57,7 @@ def state_of(root: Path) -> dict[str, str]:
 WRITES: dict[str, Callable[[Path], Any]] = {
     "plan_recovery": plan_recovery,
     "recover": recover,
-    "plan as the broker": lambda root: plan_recovery(root, mode="broker"),
+    "plan as the broker": lambda root: plan_recovery(root, method="broker"),
     "append_to": MessageStore.append_to,
     "retention": plan_a_deletion,
 }

@@ -40,7 +40,7 @@ WRITERS: dict[str, Writer] = {
     "append, strict": lambda store, conf: appended(store, conf, "strict"),
     "append, refuse": lambda store, conf: appended(store, conf, "refuse"),
     "recover, strict": lambda store, conf: recover(store, conf),
-    "plan, as the broker": lambda store, conf: plan_recovery(store, conf, mode="broker"),
+    "plan, as the broker": lambda store, conf: plan_recovery(store, conf, method="broker"),
     "retention": expired,
 }
 

@@ -199,7 +199,7 @@ def java(stores: list[Path], settings: dict[str, str]) -> list[dict[str, Any]]:
 
 def ours(store: Path, config: StoreConfig) -> RecoveryReport | None:
     try:
-        return plan_recovery(store, config, mode="broker", release=RELEASE)
+        return plan_recovery(store, config, method="broker", release=RELEASE)
     except UnrecoverableStoreError:
         return None
 

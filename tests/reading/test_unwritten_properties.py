@@ -103,7 +103,7 @@ def test_a_broker_takes_such_a_record(golden: Golden, tmp_path: Path) -> None:
             with file.open("r+b") as log_file:
                 log_file.seek(at + len(raw) - 5)
                 log_file.write(bytes(5))
-    assert plan_recovery(root, store.conf, mode="broker").log_end == end
+    assert plan_recovery(root, store.conf, method="broker").log_end == end
     assert plan_recovery(root, store.conf).log_end == last["commitLogOffset"]
 
 

@@ -33,9 +33,9 @@ def test_log_and_queues_end_where_the_broker_found_them(
     answer = ANSWERS[name, hurt.__name__]
     if not answer["loaded"]:
         with pytest.raises(UnrecoverableStoreError):
-            plan_recovery(golden.path, golden.conf, mode="broker", release=RELEASE)
+            plan_recovery(golden.path, golden.conf, method="broker", release=RELEASE)
         return
-    plan = plan_recovery(golden.path, golden.conf, mode="broker", release=RELEASE)
+    plan = plan_recovery(golden.path, golden.conf, method="broker", release=RELEASE)
     assert (plan.log_start, plan.log_end) == (answer["start"], answer["end"])
     queues = {f"{queue.topic}@{queue.queue_id}": list(ends) for queue, ends in plan.queues.items()}
     assert queues == answer["queues"]
@@ -48,7 +48,7 @@ def test_a_batch_queue_ends_before_the_file_that_was_made_ahead(tmp_path: Path) 
     last = sorted(Path(golden.path, "batchconsumequeue/inner/0").iterdir())[-1]
     size = last.stat().st_size
     (last.parent / f"{int(last.name) + size:020}").write_bytes(bytes(size))
-    plan = plan_recovery(golden.path, golden.conf, mode="broker", release=RELEASE)
+    plan = plan_recovery(golden.path, golden.conf, method="broker", release=RELEASE)
     assert plan.queues == {
         queue: (0, listed[-1]["queueOffset"] + messages_in(listed[-1]))
         for queue, listed in golden.by_queue.items()
@@ -59,14 +59,14 @@ def test_a_queue_that_is_lost_after_a_clean_stop_stays_lost(tmp_path: Path) -> N
     """A broker then lists only the records after those that its queues have."""
     golden = unpack("clean-5.5.0", tmp_path)
     shutil.rmtree(Path(golden.path, "consumequeue/orders/3"))
-    plan = plan_recovery(golden.path, golden.conf, mode="broker", release=RELEASE)
+    plan = plan_recovery(golden.path, golden.conf, method="broker", release=RELEASE)
     assert (plan.entries_rebuilt, plan.index_items_rebuilt) == (0, 0)
     assert ("orders", 3) not in plan.queues
 
 
 def test_the_queues_of_an_expired_log_begin_with_its_first_records(tmp_path: Path) -> None:
     golden = unpack("expired-5.5.0", tmp_path)
-    plan = plan_recovery(golden.path, golden.conf, mode="broker", release=RELEASE)
+    plan = plan_recovery(golden.path, golden.conf, method="broker", release=RELEASE)
     with golden.open() as store:
         assert (plan.log_start, plan.log_end) == store.log_range()
         for queue in store.queues("%RETRY%g1"):
@@ -76,8 +76,8 @@ def test_the_queues_of_an_expired_log_begin_with_its_first_records(tmp_path: Pat
 
 def test_a_folder_among_the_files_of_a_log_and_a_queue_is_passed_over(tmp_path: Path) -> None:
     golden = unpack("clean-5.5.0", tmp_path)
-    before = plan_recovery(golden.path, golden.conf, mode="broker", release=RELEASE)
+    before = plan_recovery(golden.path, golden.conf, method="broker", release=RELEASE)
     for folder in ("commitlog", "consumequeue/orders/0"):
         Path(golden.path, folder, "lost+found").mkdir()
-    after = plan_recovery(golden.path, golden.conf, mode="broker", release=RELEASE)
+    after = plan_recovery(golden.path, golden.conf, method="broker", release=RELEASE)
     assert (after.log_end, after.queues) == (before.log_end, before.queues)

@@ -66,7 +66,7 @@ def test_a_recovery_as_the_broker_starts_on_a_damaged_index_file(
     sizes = sizes_of(golden)
     hurt(max(Path(golden.path, "index").iterdir()), harm)
     config = sizes if configured else None
-    report = plan_recovery(golden.path, config=config, release="5.3.3", mode="broker")
+    report = plan_recovery(golden.path, config=config, release="5.3.3", method="broker")
     end = golden.truth[-1]["commitLogOffset"] + golden.truth[-1]["storeSize"]
     assert report.log_end == end
 

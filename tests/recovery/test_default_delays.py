@@ -31,17 +31,17 @@ def delayed(store: GoldenStore) -> int:
     return sum(record["topic"] == SCHEDULE_TOPIC for record in store.truth)
 
 
-@pytest.mark.parametrize("mode", ["strict", "broker"])
+@pytest.mark.parametrize("method", ["strict", "broker"])
 def test_a_recovery_counts_the_times_that_it_makes_by_default_levels(
-    crashed: GoldenStore, mode: str
+    crashed: GoldenStore, method: str
 ) -> None:
     count = delayed(crashed)
     assert count
-    assert plan_recovery(crashed.path, crashed.conf, mode=mode).default_delays == 0
-    planned = run("recover", crashed.path, "--method", mode)
+    assert plan_recovery(crashed.path, crashed.conf, method=method).default_delays == 0
+    planned = run("recover", crashed.path, "--method", method)
     assert f"{count} {SAID} would get the times of the default delay levels" in planned
     assert "give its file: --broker-conf" in planned
-    if mode == "broker":
+    if method == "broker":
         return
     applied = recover(crashed.path)
     assert applied.default_delays == count == applied.to_dict()["default_delays"]

@@ -56,7 +56,7 @@ def injure(store: GoldenStore, chance: random.Random) -> None:
         path.write_bytes(raw)
 
 
-@pytest.mark.parametrize("mode", ["strict", "broker"])
+@pytest.mark.parametrize("method", ["strict", "broker"])
 @pytest.mark.parametrize(
     ("name", "injured"),
     [
@@ -66,7 +66,7 @@ def injure(store: GoldenStore, chance: random.Random) -> None:
     ],
 )
 def test_a_plan_is_what_the_recovery_does_and_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, injured: int, mode: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, injured: int, method: str
 ) -> None:
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
@@ -74,10 +74,10 @@ def test_a_plan_is_what_the_recovery_does_and_changes_nothing(
     if injured:
         injure(store, random.Random(_SEED + injured))
     before = store.fingerprint()
-    planned = outcome_of(plan_recovery, store.path, mode=mode)
+    planned = outcome_of(plan_recovery, store.path, method=method)
     assert store.fingerprint() == before
     assert not list((tmp_path / "scratch").glob("rmqstore-plan-*"))
-    if mode == "strict":  # what a broker does is compared with its classes
+    if method == "strict":  # what a broker does is compared with its classes
         assert planned == outcome_of(recover, store.path)
 
 
@@ -159,14 +159,14 @@ def test_the_log_on_another_disk_is_planned_with_its_own_names(tmp_path: Path) -
     assert outcome_of(plan_recovery, store.path, config) == outcome_of(recover, store.path, config)
 
 
-@pytest.mark.parametrize("mode", ["strict", "broker"])
-def test_a_plan_leaves_files_that_another_store_shares(mode: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["strict", "broker"])
+def test_a_plan_leaves_files_that_another_store_shares(method: str, tmp_path: Path) -> None:
     """A recovery gives the store a copy of its own of each that it changes; a plan changes none."""
     store = unpack("hours-crash-4.9.7", tmp_path)
     files = sorted(Path(store.path, "index").iterdir())
     (tmp_path / "other").mkdir()
     for file in files:
         os.link(file, tmp_path / "other" / file.name)
-    plan = plan_recovery(store.path, store.conf, mode=mode, release="4.9.7")
+    plan = plan_recovery(store.path, store.conf, method=method, release="4.9.7")
     assert plan.index_items_rebuilt
     assert [file.stat().st_nlink for file in files] == [2] * len(files)

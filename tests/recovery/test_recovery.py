@@ -235,7 +235,7 @@ def test_a_missing_file_of_the_log_is_reported_as_damage(clean: bool, tmp_path: 
     if not clean:
         Path(store.path, "abort").touch()
         assert plan_recovery(store.path).damage == [(start, start + size)]
-    plan = plan_recovery(store.path, mode="broker", release="5.5.0")
+    plan = plan_recovery(store.path, method="broker", release="5.5.0")
     assert plan.damage == [(start, start + size)]
 
 
@@ -246,17 +246,17 @@ def test_an_empty_file_of_the_log_gets_its_size_again(tmp_path: Path) -> None:
     path.write_bytes(b"")
     Path(store.path, "abort").touch()
     with pytest.raises(UnrecoverableStoreError):
-        plan_recovery(store.path, mode="broker", release="5.5.0")
+        plan_recovery(store.path, method="broker", release="5.5.0")
     report = recover(store.path)
     assert ("extended", size) in [(file.what, file.bytes) for file in report.files]
     Path(store.path, "abort").touch()
-    plan_recovery(store.path, mode="broker", release="5.5.0")
+    plan_recovery(store.path, method="broker", release="5.5.0")
 
 
-@pytest.mark.parametrize("mode", ["strict", "broker"])
+@pytest.mark.parametrize("method", ["strict", "broker"])
 @pytest.mark.parametrize("number", [1, 40])
 def test_intact_records_that_are_cut_with_a_damaged_one_are_counted(
-    mode: str, number: int, tmp_path: Path
+    method: str, number: int, tmp_path: Path
 ) -> None:
     store = unpack("crash-5.3.3", tmp_path)
     places = sorted(record["commitLogOffset"] for record in store.truth)
@@ -265,11 +265,11 @@ def test_intact_records_that_are_cut_with_a_damaged_one_are_counted(
     with path.open("r+b") as file:
         file.seek(hurt - int(path.name) + 4)
         file.write(b"\xff")
-    plan = plan_recovery(store.path, mode=mode, release="5.3.3")
+    plan = plan_recovery(store.path, method=method, release="5.3.3")
     assert (plan.log_end, plan.intact_cut) == (hurt, behind)
-    done = "cut" if mode == "strict" else "left out"  # as a broker leaves them in the file
+    done = "cut" if method == "strict" else "left out"  # as a broker leaves them in the file
     assert f"{behind} intact records after log offset {hurt} would be {done} too" in str(plan)
-    if mode == "strict":
+    if method == "strict":
         before = [p.read_bytes() for p in sorted(Path(store.path, "commitlog").iterdir())]
         with pytest.raises(UnrecoverableStoreError, match=f"{behind} intact records are behind"):
             MessageStore.append_to(store.path, release="5.3.3")
@@ -330,11 +330,11 @@ def test_a_crash_in_the_middle_of_a_recovery_is_recovered_from(
         assert index_answers(mine) == index_answers(other)
 
 
-def test_it_holds_the_lock_and_takes_no_mode_that_is_none(tmp_path: Path) -> None:
+def test_it_holds_the_lock_and_takes_no_other_method(tmp_path: Path) -> None:
     with MessageStore.create(tmp_path / "s", SMALL), pytest.raises(StoreLockedError):
         recover(tmp_path / "s")
     with pytest.raises(InvalidArgumentError, match="strict or broker"):
-        plan_recovery(tmp_path / "s", mode="lenient")
+        plan_recovery(tmp_path / "s", method="lenient")
 
 
 def test_the_checkpoint_says_afterwards_what_is_there(tmp_path: Path) -> None:
@@ -445,13 +445,13 @@ def test_intact_records_of_an_only_file_that_begins_with_damage_are_counted(tmp_
     file.write_bytes(raw)
     (Path(store.path) / "checkpoint").unlink()
     (Path(store.path) / "abort").touch()
-    for mode in ("strict", "broker"):
-        plan = plan_recovery(store.path, mode=mode)
+    for method in ("strict", "broker"):
+        plan = plan_recovery(store.path, method=method)
         assert (plan.log_end, plan.intact_cut) == (0, len(store.truth) - 1)
 
 
-@pytest.mark.parametrize("mode", ["strict", "broker"])
-def test_damage_behind_the_end_of_the_log_is_not_left_in_it(tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize("method", ["strict", "broker"])
+def test_damage_behind_the_end_of_the_log_is_not_left_in_it(tmp_path: Path, method: str) -> None:
     """The last file begins with damage, and the one before it ends with zeros: nothing was flushed."""
     store = unpack("clean-5.5.0", tmp_path)
     *_, before, last = sorted((Path(store.path) / "commitlog").iterdir())
@@ -463,7 +463,7 @@ def test_damage_behind_the_end_of_the_log_is_not_left_in_it(tmp_path: Path, mode
     assert break_start(store, 1) == int(last.name)
     (Path(store.path) / "checkpoint").unlink()
     (Path(store.path) / "abort").touch()
-    plan = plan_recovery(store.path, store.conf, mode=mode)
+    plan = plan_recovery(store.path, store.conf, method=method)
     inside = sum(place > int(last.name) for place in places)
     assert (plan.log_end, plan.damage, plan.intact_cut) == (cut, [], inside)
 
@@ -527,7 +527,7 @@ def test_entries_that_lead_to_an_intact_record_behind_damage_are_not_lost(tmp_pa
     store = unpack("crash-5.5.0", tmp_path)
     hit, *behind = store.truth[-60:]
     flip_body_at(store, hit["commitLogOffset"])
-    report = plan_recovery(store.path, mode="broker", release="5.5.0")
+    report = plan_recovery(store.path, method="broker", release="5.5.0")
     assert report.intact_cut == len(behind)
     assert report.entries_after_log == {QueueId(hit["topic"], hit["queueId"]): 1}
 
@@ -535,7 +535,7 @@ def test_entries_that_lead_to_an_intact_record_behind_damage_are_not_lost(tmp_pa
 def test_entries_that_a_broker_leaves_in_the_files_are_named(tmp_path: Path) -> None:
     """The broker passes over them in memory alone; a recovery cuts them."""
     store = unpack("hot-5.5.0", tmp_path)
-    plan = plan_recovery(store.path, mode="broker")
+    plan = plan_recovery(store.path, method="broker")
     assert plan.entries_left == {QueueId("payments", 0): 1}
     assert "would be left in the files" in str(plan)
     assert recover(store.path).entries_cut == 1
@@ -562,7 +562,7 @@ def test_entries_that_a_broker_cuts_are_said_to_be_cut(
     lost = min(used, 20000)
     raw[used - lost : used] = bytes(lost)
     last.write_bytes(raw)
-    plan = plan_recovery(store.path, mode="broker")
+    plan = plan_recovery(store.path, method="broker")
     assert sum(plan.entries_after_log.values()) > sum(plan.entries_left.values())
     assert f"{said} would be cut, so put the file back first" in str(plan)
 
@@ -572,7 +572,7 @@ def test_records_from_before_the_log_was_cut_are_counted(tmp_path: Path) -> None
     store = unpack("crash-5.5.0", tmp_path)
     hit, *behind = store.truth[-60:]
     flip_body_at(store, hit["commitLogOffset"])
-    end = plan_recovery(store.path, mode="broker").log_end
+    end = plan_recovery(store.path, method="broker").log_end
     (file,) = (path for path in log_files(store) if 0 <= end - int(path.name) < path.stat().st_size)
     before = file.read_bytes()
     with MessageStore.append_to(store.path, until=end) as writer:

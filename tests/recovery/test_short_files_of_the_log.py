@@ -85,7 +85,7 @@ def test_a_short_file_of_a_store_that_was_closed_is_recovered_as_verify_says(
         assert (int(path.name) + size, int(path.name) + full) in report.damage
     with store.open() as opened:
         assert "log-file-refused" not in {one.code for one in verify(opened).findings}
-    plan_recovery(store.path, mode="broker", release="5.5.0")  # a broker starts on it
+    plan_recovery(store.path, method="broker", release="5.5.0")  # a broker starts on it
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -96,7 +96,7 @@ def test_empty_files_before_the_log_are_removed(count: int, tmp_path: Path) -> N
     for path in empty:
         path.write_bytes(b"")
     with pytest.raises(UnrecoverableStoreError):
-        plan_recovery(store.path, mode="broker", release="5.5.0")
+        plan_recovery(store.path, method="broker", release="5.5.0")
     plan, report = plan_recovery(store.path), recover(store.path)
     assert plan.damage == report.damage == []
     assert (plan.log_start, report.log_start) == (int(kept[0].name), int(kept[0].name))
@@ -104,7 +104,7 @@ def test_empty_files_before_the_log_are_removed(count: int, tmp_path: Path) -> N
     with store.open() as opened:
         assert not [f for f in verify(opened).findings if f.code.startswith("log-")]
     Path(store.path, "abort").touch()
-    plan_recovery(store.path, mode="broker", release="5.5.0")
+    plan_recovery(store.path, method="broker", release="5.5.0")
 
 
 def test_an_empty_file_behind_the_end_of_the_log_is_removed(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_the_only_file_of_the_log_gets_its_size_by_the_brokers_configuration(
         max(r["commitLogOffset"] + r["storeSize"] for r in whole),
     )
     # A broker starts: its own recovery accepts every file, and finds the same end.
-    assert plan_recovery(cut_short.path, cut_short.conf, mode="broker").log_end == report.log_end
+    assert plan_recovery(cut_short.path, cut_short.conf, method="broker").log_end == report.log_end
 
 
 @pytest.mark.parametrize("how", ["strict", "broker", "rebuild", "salvage"])

@@ -361,7 +361,7 @@ def test_a_queue_file_with_which_no_broker_starts(
     finding = one(report_of(clean.path), "queue-file-refused")
     assert (finding.severity, finding.path) == (Severity.ERROR, str(path))
     with pytest.raises(UnrecoverableStoreError, match=re.escape(str(path))):
-        plan_recovery(clean.path, mode="broker", release="5.5.0")
+        plan_recovery(clean.path, method="broker", release="5.5.0")
 
 
 def test_the_first_file_of_a_queue_that_a_broker_makes_while_the_store_is_opened(
@@ -385,7 +385,7 @@ def test_a_foreign_file_in_the_folder_of_a_queue(clean: GoldenStore, kind: str) 
     path.write_bytes(b"x")
     assert one(report_of(clean.path), "queue-file-refused").path == str(path)
     with pytest.raises(UnrecoverableStoreError, match=re.escape(str(path))):
-        plan_recovery(clean.path, mode="broker", release="5.5.0")
+        plan_recovery(clean.path, method="broker", release="5.5.0")
     path.unlink()
     assert report_of(clean.path).nothing_wrong
 

@@ -41,7 +41,7 @@ _WHAT_APPLY_DOES = "--apply repairs the store; then rmqstore verify says what it
 @command
 def recover(
     store: str = options.STORE_PATH,
-    mode: str = option(
+    method: str = option(
         "--method",
         type=click.Choice(["strict", "broker"]),
         default="strict",
@@ -69,7 +69,7 @@ def recover(
     from rmq_store.recovery.recover_store import plan_recovery
     from rmq_store.recovery.recover_store import recover as mend
 
-    if really and mode == "broker":
+    if really and method == "broker":
         raise click.UsageError(
             "--method broker shows what a broker would do: to have it done, start the broker. --apply "
             "repairs the store with method strict, which keeps more"
@@ -78,7 +78,9 @@ def recover(
         report = (
             mend(store, broker_conf, release=release, progress=progress)
             if really
-            else plan_recovery(store, broker_conf, mode=mode, release=release, progress=progress)
+            else plan_recovery(
+                store, broker_conf, method=method, release=release, progress=progress
+            )
         )
     out.record(report.to_dict(), str(report).splitlines())
     if not out.as_json and not really and not report.untouched:
