@@ -84,7 +84,8 @@ def recover(
         )
     out.record(report.to_dict(), str(report).splitlines())
     if not out.as_json and not really and not report.untouched:
-        note(f"nothing was changed; {_WHAT_APPLY_DOES}")
+        next_step = "start the broker to have it done" if method == "broker" else _WHAT_APPLY_DOES
+        note(f"nothing was changed; {next_step}")
     lost = report.entries_after_log or report.entries_left or report.lacking or report.left_out
     lacks = really and not report.untouched and _warned(store, broker_conf)
     return bool(report.damage or report.intact_cut or lost or lacks)
