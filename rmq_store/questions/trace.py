@@ -138,10 +138,10 @@ class Consumers(NamedTuple):
         senders = {group for record in records if (group := self._sent_back_by(record)) is not None}
         groups = {*(self.offsets or ()), *senders, *(group for group, _, _ in self.popped)}
         for group in sorted(group for group in groups if not is_group_of_broker(group)):
-            mine = [record for record in records if self._reads(group, record)]
-            if mine:
-                retries = sum(record.topic.startswith(RETRY_PREFIX) for record in mine)
-                yield self._by(group, mine[-1], retries)
+            read = [record for record in records if self._reads(group, record)]
+            if read:
+                retries = sum(record.topic.startswith(RETRY_PREFIX) for record in read)
+                yield self._consumption(group, read[-1], retries)
 
     def _reads(self, group: str, record: TracedRecord) -> bool:
         topics = (self.offsets or {}).get(group, {})
@@ -157,16 +157,16 @@ class Consumers(NamedTuple):
             return dead_letter_of(record.topic, record.properties).group
         return None
 
-    def _by(self, group: str, last: TracedRecord, retries: int) -> ConsumedBy:
-        queue, place = _place(last)
+    def _consumption(self, group: str, last: TracedRecord, retries: int) -> ConsumedBy:
+        queue, queue_offset = _place(last)
         offset = (self.offsets or {}).get(group, {}).get(queue.topic, {}).get(queue.queue_id)
-        popped = self.popped.get((group, queue, place), {})
+        popped = self.popped.get((group, queue, queue_offset), {})
         state = "unknown" if self.offsets is None else "waiting"
         if last.topic.startswith(DLQ_PREFIX) and self._sent_back_by(last) == group:
             state = "dead"
         elif popped.get("state") in (INVISIBLE, DUE):
             state = "popped"
-        elif popped.get("state") == ACKNOWLEDGED or (offset is not None and offset > place):
+        elif popped.get("state") == ACKNOWLEDGED or (offset is not None and offset > queue_offset):
             state = "consumed"
         until = popped.get("invisibleUntil") if state == "popped" else None
         return ConsumedBy(group, state, retries, *queue, offset, self.written, until)

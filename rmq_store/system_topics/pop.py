@@ -62,14 +62,13 @@ GroupQueue = tuple[str, QueueId]
 
 
 class Pop(NamedTuple):
-    """A message that a group was given: by which check point (its start and time), when first, until when
-    it is invisible (ms), and how often."""
+    """A message that a group was given. Times are in ms."""
 
-    start: int
-    time: int
-    given: int
-    until: int
-    times: int = 1
+    start: int  # queue offset at which its check point begins
+    time: int  # of its check point
+    given: int  # when the group was given it
+    until: int  # when another consumer may get it
+    times: int = 1  # how often it was given
 
 
 class PopLog:
@@ -108,27 +107,27 @@ class PopLog:
                     return
         except (ValueError, KeyError, TypeError, RecursionError):
             return  # it names nothing
-        here = self.open.get(key, {})
-        for offset in sorted(ended & here.keys()):
-            pop = here[offset]
+        pops = self.open.get(key, {})
+        for offset in sorted(ended & pops.keys()):
+            pop = pops[offset]
             if (pop.start, pop.time) == (start, time):
-                del here[offset]
+                del pops[offset]
                 yield key, offset, pop, state
-        if not here:
+        if not pops:
             self.open.pop(key, None)
 
     def _give(
         self, key: GroupQueue, offsets: Iterable[int], start: int, time: int, until: int
     ) -> None:
-        here = self.open.setdefault(key, {})
+        pops = self.open.setdefault(key, {})
         for offset in offsets:
-            before = here.get(offset)
+            before = pops.get(offset)
             if before is None:
-                here[offset] = Pop(start, time, time, until)
+                pops[offset] = Pop(start, time, time, until)
             elif before.until > time:  # its invisible time was changed
-                here[offset] = Pop(start, time, before.given, until, before.times)
+                pops[offset] = Pop(start, time, before.given, until, before.times)
             else:
-                here[offset] = Pop(start, time, time, until, before.times + 1)
+                pops[offset] = Pop(start, time, time, until, before.times + 1)
 
 
 def _given_by(content: Mapping[str, Any]) -> set[int]:
@@ -208,13 +207,13 @@ def _rows(
     store: MessageStore, ranges: Sequence[QueueSlice], on_damage: OnDamage | None
 ) -> Iterator[Row]:
     newest = newest_time([store]) or 0
-    log = PopLog(read_consumer_offsets(store.path).get(REVIVE_GROUP, {}))
+    pops = PopLog(read_consumer_offsets(store.path).get(REVIVE_GROUP, {}))
     for record in _records(store, ranges, on_damage):
-        for key, offset, pop, state in log.take(record):
+        for key, offset, pop, state in pops.take(record):
             ended = record["storeTimestamp"] if state == ACKNOWLEDGED else None
             yield _row(key, offset, pop, state) | {"acknowledgedTimestamp": ended}
-    for key in sorted(log.open):
-        for offset, pop in sorted(log.open[key].items()):
+    for key in sorted(pops.open):
+        for offset, pop in sorted(pops.open[key].items()):
             yield _row(key, offset, pop, INVISIBLE if pop.until > newest else DUE)
     yield from _given_in_order(store, newest)
     yield from _in_database(store, newest)
