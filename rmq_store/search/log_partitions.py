@@ -139,8 +139,9 @@ def plan_partitions(
     """
     parts = [part for part in wanted if len(part)]
     one = log_bytes is not None and log_bytes <= target_bytes and min_slices <= 1
-    most = QUEUES_OF_ONE_SLICE if one and max_entries is None else QUEUES_IN_ALL
-    samples = len(parts) if one else SAMPLES_IN_ALL
+    one = one and max_entries is None
+    most = QUEUES_OF_ONE_SLICE if one else QUEUES_IN_ALL
+    samples = len(parts) if one else SAMPLES_IN_ALL  # the first entry of each, and the last
     if selected_bytes is not None:
         expected = max(min_slices, -(-selected_bytes // target_bytes))
         enough = max(SAMPLES_OF_ONE_SLICE * expected, LEAST_SAMPLES_OF_A_QUEUE * len(parts))

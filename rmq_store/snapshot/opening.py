@@ -64,13 +64,6 @@ class Opening:
         there = (part for part in slices if part.queue in states)
         return {part.queue for part in there if part.stop >= states[part.queue].max_offset}
 
-    @property
-    def has_errors(self) -> bool:
-        """Whether `errors` has something to say of some queues."""
-        return bool(
-            self.snapshot.misplaced or self._ends_before_checkpoint is not None or self.after_log
-        )
-
     def errors(self, queues: Collection[QueueId]) -> Iterator[StoreError]:
         """The errors for a read that reaches the end of some queues.
 

@@ -129,7 +129,7 @@ def reporting_shares(plan: QueryPlan, *, verify: bool | None = None) -> list[Sha
     shares: list[Share] = []
     for number, of_store in enumerate(plan.stores):
         verifies = of_store.asked.verify_queue if verify is None else verify
-        if of_store.nothing or not of_store.ranges or not (of_store.has_errors or verifies):
+        if of_store.nothing or not of_store.ranges or not (of_store.may_have_errors or verifies):
             continue
         with of_store.store.open() as store:
             opening = store.opening

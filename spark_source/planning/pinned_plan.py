@@ -213,7 +213,9 @@ class ReadPlan:
     limits: Limits | None = None
     words: frozenset[str] | None = None
     nothing: bool = False  # the filters exclude everything
-    has_errors: bool = False  # opening the store saw something to be missing at the ends of queues
+    may_have_errors: bool = (
+        True  # False: opening the store saw nothing to be missing at ends of queues
+    )
     is_wave: bool = False  # a job reads the rest of the selection by other plans
 
     @property
@@ -337,8 +339,8 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
         asked.storage_options,
         store.listing(),
     )
-    has_errors = limits is None and store.opening.has_errors
-    return ReadPlan(pinned, ranges, asked, limits, has_errors=has_errors)
+    errors = store.opening.errors(store.snapshot().queues) if limits is None else ()
+    return ReadPlan(pinned, ranges, asked, limits, may_have_errors=any(True for _ in errors))
 
 
 def replaced(plan: QueryPlan, **changed: Any) -> QueryPlan:
