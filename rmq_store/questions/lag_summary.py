@@ -12,6 +12,7 @@ from rmq_store.format.topics import is_group_of_broker
 from rmq_store.search.log_partitions import COUNTED
 from rmq_store.search.queue_selection import require_group, require_topic
 from rmq_store.store import MessageStore
+from rmq_store.system_topics.pop import has_more_than_newest
 from rmq_store.tables.groups import (
     ABOVE_MAX,
     LOST_ENTRIES,
@@ -46,6 +47,7 @@ class LagAnswer:
     """A row of the table `groups` for each queue where a group has an offset."""
 
     rows: Sequence[Row]
+    popped_is_least: bool = False  # more check points are in the log than were read
 
     def furthest_behind(self) -> list[Row]:
         """The rows, furthest behind first; before them those of which the lag is not known."""
@@ -69,7 +71,12 @@ class LagAnswer:
         total = f"{'at least ' if unknown else ''}{counted(lags.total(), 'message')}"
         some = f", {unknown} not known" if unknown else ""
         popped = _joined(rows, "notAcknowledged", sum)
-        given = f"; {popped:,} popped before their offsets and not acknowledged" if popped else ""
+        least = "at least " if self.popped_is_least else ""
+        given = (
+            f"; {least}{popped:,} popped before their offsets and not acknowledged"
+            if popped
+            else ""
+        )
         return f"{counted(len(lags), 'group')}, {behind} behind, by {total} in all{some}{given}"
 
     def by_group(self) -> list[dict[str, Any]]:
@@ -167,7 +174,7 @@ def lag_of(
         rows.append(row)
         if progress is not None:
             progress(1)
-    return LagAnswer(rows)
+    return LagAnswer(rows, has_more_than_newest(store))
 
 
 def _is_unknown(row: Row, name: str) -> bool:

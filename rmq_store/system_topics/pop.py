@@ -157,8 +157,7 @@ def popped(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[R
     Messages that were acknowledged come first, in the order of that, then the others by group and queue.
     Takes memory for those alone. Raises CorruptConfigError, and the errors of `read_slices` for damage.
     """
-    ranges = [part for topic in _topics(store) for part in all_of(store, topic)]
-    yield from _in_pieces(store, _rows(store, ranges, on_damage), on_damage)
+    yield from _in_pieces(store, _rows(store, _ranges(store), on_damage), on_damage)
 
 
 def not_acknowledged(store: MessageStore, offsets: Mapping[GroupQueue, int]) -> Counter[GroupQueue]:
@@ -181,7 +180,7 @@ def newest_popped(store: MessageStore, wanted: Callable[[Row], bool]) -> Iterato
     A read of the broker's topics reports their damage. Raises CorruptConfigError, and the errors of a
     database.
     """
-    ranges = [part for topic in _topics(store) for part in all_of(store, topic)]
+    ranges = _ranges(store)
     most = NEWEST // max(1, len(ranges))
     newest = [part.cut(max(part.start, part.stop - most), part.stop) for part in ranges]
     rows = _rows(store, newest, _ignore)
@@ -199,8 +198,15 @@ def _in_pieces(
         yield from _with_records(store, some, on_damage)
 
 
-def _topics(store: MessageStore) -> list[str]:
-    return [topic for topic in store.topics() if topic.startswith((TIMER_TOPIC, REVIVE_PREFIX))]
+def has_more_than_newest(store: MessageStore) -> bool:
+    """Whether `newest_popped` leaves out some check points and acknowledgements."""
+    ranges = _ranges(store)
+    return any(len(part) > NEWEST // len(ranges) for part in ranges)
+
+
+def _ranges(store: MessageStore) -> list[QueueSlice]:
+    topics = (t for t in store.topics() if t.startswith((TIMER_TOPIC, REVIVE_PREFIX)))
+    return [part for topic in topics for part in all_of(store, topic)]
 
 
 def _rows(

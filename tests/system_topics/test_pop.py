@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from rmq_store import MessageStore
+from rmq_store.system_topics import pop
 from rmq_store.system_topics.pop import PopLog
 from tests.support.golden import unpack_field
 from tests.support.log_records import fields
@@ -105,6 +106,14 @@ def test_lag_counts_what_was_not_acknowledged_apart(stage: Stage) -> None:
         assert (
             f"{expected.total()} popped before their offsets" in call("lag", str(stage.path)).stderr
         )
+
+
+def test_lag_says_that_it_read_the_newest_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = unpack_field("pop-stages-5.5.0", tmp_path, "state") / "s2-revived"
+    monkeypatch.setattr(pop, "NEWEST", 6)
+    assert "; at least 1 popped before their offsets" in call("lag", str(store)).stderr
 
 
 def test_lag_and_trace_go_on_where_it_is_not_known(tmp_path: Path) -> None:

@@ -59,7 +59,8 @@ def lag(
     """Show how far consumer groups are behind in each queue: messages, bytes, time.
 
     The row that is furthest behind comes first. The offsets come from the broker's offset file, which
-    misses what was consumed since the broker wrote it; --json prints the file's age. Exit code 1 if a
+    misses what was consumed since the broker wrote it; --json prints the file's age. What was popped
+    before an offset and not acknowledged is counted apart. Exit code 1 if a
     group lost messages, does not get some, has an offset behind them, or is more than --max-lag behind,
     if the store lacks messages of any group, if the offsets are gone, and if --max-lag finds none.
 
