@@ -80,14 +80,15 @@ class BatchPrinter:
                 break
         return count
 
-    def print_query(self, rows: pa.RecordBatchReader) -> None:
-        """Print all rows of a query; in a pipe and as CSV also the names above them."""
+    def print_query(self, rows: pa.RecordBatchReader) -> int:
+        """Print all rows of a query; in a pipe and as CSV also the names above them. Returns their number."""
         if self._form.as_csv:
-            self._print_csv(rows)
-            return
+            return self._print_csv(rows)
         self.print_names(rows.schema.names)
-        if not self.print(rows) and self._is_table:
+        count = self.print(rows)
+        if not count and self._is_table:
             note("no rows")
+        return count
 
     def print_names(self, names: Sequence[str]) -> None:
         """Print the names of the columns, unless each row has them or a table shows them."""
@@ -99,7 +100,7 @@ class BatchPrinter:
         if self._form.as_json:
             write(json_lines(batch, charset))
             return
-        batch = printable_columns(batch)
+        batch = printable_columns(batch, in_zones=self._is_table)
         if self._is_table:
             self._print_table(batch)
         else:
@@ -114,7 +115,10 @@ class BatchPrinter:
         kept = _KEPT if {*names} <= {"brokerName", *TEXT_COLUMNS.split(",")} else ()
         whole = self._whole if kept else names
         if self._table is None:
-            self._table = TerminalTable(echo, note, kept, cuts=not self._form.full)
+            form = self._form
+            self._table = TerminalTable(
+                echo, note, kept, cuts=not form.full, is_listed=form.is_listed
+            )
         pairs = zip(batch.schema, batch.columns, strict=True)
         self._table.print(
             [
@@ -134,14 +138,17 @@ class BatchPrinter:
                 column = pc.utf8_slice_codeunits(column, 0, most)
         return plain_text(column)
 
-    def _print_csv(self, rows: pa.RecordBatchReader) -> None:
+    def _print_csv(self, rows: pa.RecordBatchReader) -> int:
         from pyarrow import csv
 
+        count = 0
         empty = _for_csv(pa.RecordBatch.from_pylist([], schema=rows.schema))
         with csv.CSVWriter(sys.stdout.buffer, empty.schema) as target:
             for batch in rows:
                 make_room(self._progress)
                 target.write_batch(_for_csv(batch))
+                count += batch.num_rows
+        return count
 
 
 def _column(field: pa.Field, cells: Sequence[str], is_whole: bool) -> Column:

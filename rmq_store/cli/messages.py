@@ -57,7 +57,7 @@ class MessageForm:
 
     `full`: rows of a table are not cut. `body`: the form of bodies, by default what suits the output.
     `charset`: that of bodies, by default UTF-8. `header`: text begins with the names of the columns,
-    also if there is no message.
+    also if there is no message. `is_listed`: on a terminal each value has a line of its own.
     """
 
     full: bool
@@ -67,6 +67,7 @@ class MessageForm:
     header: bool = False
     columns: str | None = None
     charset: str | None = None
+    is_listed: bool = False
 
     def names(self) -> tuple[str, ...] | None:
         """The columns to print; None means all default columns. Raises for an unknown column, and for

@@ -28,8 +28,8 @@ _READABLE_TEXT = 16  # cells: so many come before a column that may be left out
 _WORDS = re.compile(r"\s*\S+")
 _HUMPS = re.compile(r"[^A-Z]+|[A-Z]+[^A-Z]*")
 _NUMBER = re.compile(r"[-+]?\d[\d,.]*( ?[KMGTP]?i?B|%)?$")
-_TIME = re.compile(r"\d{4,5}-\d\d-\d\dT[\d:.]+Z$")
-_MILLIS = re.compile(r"\.\d{3}Z$")
+_TIME = re.compile(r"\d{4,5}-\d\d-\d\dT[\d:.]+(Z|[-+]\d\d:\d\d)$")
+_MILLIS = re.compile(r"\.\d{3}(?=Z$|[-+]\d\d:\d\d$)")
 
 
 class Kind(Enum):
@@ -109,8 +109,8 @@ class Layout:
     Where the columns need it, names and sentences come on several lines, times lose their milliseconds,
     and texts are cut. Columns that are not among `kept` are left out then, the last ones first, if those are
     given.
-    `is_listed`: even so they do not fit, and each value has a line. Without `cuts` lines are as wide as
-    their values.
+    `is_listed`: each value has a line, because that was asked for, or because even so they do not fit.
+    Without `cuts` lines are as wide as their values.
     """
 
     def __init__(
@@ -120,10 +120,13 @@ class Layout:
         kept: Collection[str] = (),
         *,
         cuts: bool = True,
+        is_listed: bool = False,
     ) -> None:
         self._every, self._width, self._cuts = columns, width if cuts else _ANY_WIDTH, cuts
         self._choose(range(len(columns)))
-        self.is_listed = self._excess() > 0
+        self.is_listed = is_listed or self._excess() > 0
+        if is_listed:
+            return
         places = [at for at, column in enumerate(columns) if column.name in kept]
         if places and not self._is_readable():
             self._leave_out(places)
@@ -242,7 +245,7 @@ class Layout:
     def _shown(self, column: Column, cell: str, width: int) -> str:
         kind = column.kind
         if kind is Kind.TIME and self.short_times:
-            return _MILLIS.sub("Z", cell)
+            return _MILLIS.sub("", cell)
         if not self._cuts or column.is_whole:
             return cell
         if kind is Kind.PATH:
@@ -267,9 +270,9 @@ class Layout:
 class TerminalTable:
     """A table on a terminal: the first rows set the widths and come with a header; later ones keep them.
 
-    `echo` prints lines, maybe bold or red; `note` says what else there is. `kept`, `cuts`: as for
-    `Layout`. `marks`: rows with a status that is a reason to look closer are red. `width`: by default that
-    of this process's terminal.
+    `echo` prints lines, maybe bold or red; `note` says what else there is. `kept`, `cuts`,
+    `is_listed`: as for `Layout`. `marks`: rows with a status that is a reason to look closer are red.
+    `width`: by default that of this process's terminal.
     """
 
     def __init__(
@@ -280,17 +283,20 @@ class TerminalTable:
         *,
         cuts: bool = True,
         marks: bool = False,
+        is_listed: bool = False,
         width: int | None = None,
     ) -> None:
         self._width = get_terminal_size().columns if width is None else width
         self._echo, self._note = echo, note
         self._kept, self._cuts, self._marks = kept, cuts, marks
+        self._is_listed = is_listed
         self._layout: Layout | None = None
 
     def print(self, columns: Sequence[Column]) -> None:
         """Print the rows that the cells of some columns make."""
         if self._layout is None:
-            self._layout = Layout(columns, self._width, self._kept, cuts=self._cuts)
+            how = {"cuts": self._cuts, "is_listed": self._is_listed}
+            self._layout = Layout(columns, self._width, self._kept, **how)
             if left_out := ", ".join(self._layout.left_out):
                 self._note(f"a wider terminal, a pipe and --json show more: {left_out}")
             for line in self._layout.header():

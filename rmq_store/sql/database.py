@@ -102,11 +102,11 @@ class StoreDatabase:
         stores: Sequence[MessageStore],
         *,
         files: bool = False,
-        zone: str = "UTC",
+        zone: str | None = "UTC",
         on_damage: OnDamage | None = None,
     ) -> None:
-        """`messages`: what that view has; `zone`: of the days and hours in queries; `on_damage`: see
-        TableDataset.
+        """`messages`: what that view has; `zone`: of the days and hours in queries, and of times in their
+        rows; None: that of this machine; `on_damage`: see TableDataset.
 
         Raises SqlUnavailableError without DuckDB, SqlError for an unknown zone.
         """
@@ -126,19 +126,22 @@ class StoreDatabase:
         self._explained: Explained | None = None
         self._database = duckdb.connect(":memory:", config=dict(_NO_DOWNLOADS))
         self._add_functions()
-        self._unregistered: dict[str, LazyDataset] = {
+        self.views: Mapping[str, LazyDataset] = {
             MESSAGES: messages,
             RAW_MESSAGES: messages.with_columns(_RAW_COLUMNS),
+            **{
+                name: TableDataset(table, stores, on_damage)
+                for name, table in TABLES_OF_A_STORE.items()
+            },
         }
-        self._unregistered |= {
-            name: TableDataset(table, stores, on_damage)
-            for name, table in TABLES_OF_A_STORE.items()
-        }
+        self._unregistered = dict(self.views)
         spill = os.path.join(tempfile.gettempdir(), f"rmqstore-sql-{uuid.uuid4().hex}")
         try:
-            self._database.execute(f"SET TimeZone = '{_quoted(zone)}'")
+            if zone is not None:
+                self._database.execute(f"SET TimeZone = '{_quoted(zone)}'")
         except duckdb.Error as error:
             raise self._said(error) from None
+        self.zone = str(self._value("SELECT current_setting('TimeZone')"))
         self._database.execute(f"SET temp_directory = '{_quoted(spill)}'")
         if not files:
             self._database.execute("SET enable_external_access = false")
@@ -170,6 +173,20 @@ class StoreDatabase:
         for name in names:
             self._database.register(name, _View(name, self._unregistered.pop(name), self))
         return bool(names)
+
+    def _value(self, sql: str) -> Any:
+        row = self._database.execute(sql).fetchone()
+        return None if row is None else row[0]
+
+    def types(self, view: str) -> list[tuple[str, str]]:
+        """The columns of a view with their types as DuckDB names them."""
+        self._register(view)
+        rows = self._database.execute(f'DESCRIBE "{view}"').fetchall()
+        return [(str(name), str(kind)) for name, kind, *_ in rows]
+
+    def keywords(self) -> list[str]:
+        """The words of SQL, in lower case."""
+        return list(self._value("SELECT list(keyword_name) FROM duckdb_keywords()"))
 
     def __enter__(self) -> StoreDatabase:
         return self

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.column_definitions import PROPERTIES, TIMESTAMP
+from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.arrow.string_slices import buffers
 from rmq_store.escaping import CONTROLS, json_text, printable
 from rmq_store.text.bodies import UTF8, as_base64, as_text, marked
@@ -30,7 +31,9 @@ _WIDE = CONTROLS.removeprefix("\x00-\x1f")
 _WIDE_STARTS = (0x7F, 0xC2, 0xD8, 0xE2, 0xEF)  # their first bytes
 # JSON's short escapes. Other control characters are written by number.
 _SHORT = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_MILLIS = pa.array([f"{ms:03d}Z" for ms in range(1000)])
+_MILLIS = pa.array([f".{ms:03d}" for ms in range(1000)])
+_UTC = ("UTC", "Etc/UTC")
+_SECONDS = len("2024-05-01T12:00:00")
 BODY = "body"
 BASE64_SUFFIX = "Base64"  # added to a column's name if a value is not UTF-8
 
@@ -131,7 +134,8 @@ def _objects(column: pa.Array) -> pa.Array:
 
 
 def iso_times(column: pa.Array) -> pa.Array:
-    """Timestamps as `2024-05-01T12:00:00.123Z`. Each distinct second is formatted once.
+    """Timestamps as `2024-05-01T12:00:00.123Z`, or with the offset of the column's zone. Each distinct second
+    is formatted once.
 
     A time that is centuries away stays a number, as `4611686018427387904 ms`.
     """
@@ -139,17 +143,28 @@ def iso_times(column: pa.Array) -> pa.Array:
     numbers = ms.fill_null(0).to_numpy()
     far = (numbers > LATEST_MS) | (numbers < -LATEST_MS)
     if far.any():
-        near = pc.if_else(pa.array(far), pa.scalar(None, pa.int64()), ms)
+        near = pc.if_else(pa.array(far), pa.scalar(None, column.type), column)
         as_number = pc.binary_join_element_wise(ms.cast(pa.string()), pa.scalar("ms"), " ")
         return pc.if_else(pa.array(far), as_number, iso_times(near))
     seconds, millis = np.divmod(numbers, 1000)
     distinct = pa.array(seconds).dictionary_encode()
-    whole = pc.cast(distinct.dictionary, pa.timestamp("s"))
-    texts = pc.strftime(whole, format="%Y-%m-%dT%H:%M:%S").take(distinct.indices)
+    whole, zones = _at_seconds(distinct.dictionary, column.type.tz)
+    ends = zones if isinstance(zones, pa.Scalar) else zones.take(distinct.indices)
     iso = pc.binary_join_element_wise(
-        texts, pa.scalar(".", pa.string()), _MILLIS.take(pa.array(millis)), _EMPTY
+        whole.take(distinct.indices), _MILLIS.take(pa.array(millis)), ends, _EMPTY
     )
     return pc.if_else(column.is_valid(), iso, pa.scalar(None, pa.string()))
+
+
+def _at_seconds(seconds: pa.Array, zone: str | None) -> tuple[pa.Array, pa.Array | pa.Scalar]:
+    """Whole seconds as ISO 8601, and what stands behind their milliseconds: the offset of a zone."""
+    if zone in (None, *_UTC):
+        whole = pc.cast(seconds, pa.timestamp("s"))
+        return pc.strftime(whole, format="%Y-%m-%dT%H:%M:%S"), pa.scalar("Z")
+    at = ZoneInfo(zone)
+    texts = [datetime.fromtimestamp(second, at).isoformat() for second in seconds.to_pylist()]
+    offsets = [text[_SECONDS:].replace("+00:00", "Z") for text in texts]
+    return pa.array((text[:_SECONDS] for text in texts), pa.string()), pa.array(offsets)
 
 
 def text_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -235,9 +250,12 @@ def _each_printable(strings: pa.Array, used: np.ndarray) -> pa.Array:
 # --- columns of any type --------------------------------------------------------------------------
 
 
-def printable_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows in the types of message columns: what has no such type is text, or JSON as text."""
-    batch = _with_plain_types(batch)
+def printable_columns(batch: pa.RecordBatch, *, in_zones: bool = False) -> pa.RecordBatch:
+    """The rows in the types of message columns: what has no such type is text, or JSON as text.
+
+    `in_zones`: times stay in the zones of their columns; else they are in UTC.
+    """
+    batch = _with_plain_types(batch, in_zones=in_zones)
     columns = [
         column if _is_plain(column.type) else pa.array(map(_as_text, _values(column)), pa.string())
         for column in batch.columns
@@ -245,24 +263,27 @@ def printable_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _with_plain_types(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [_as_time(column) for column in batch.columns], names=batch.schema.names
-    )
+def _with_plain_types(batch: pa.RecordBatch, *, in_zones: bool = False) -> pa.RecordBatch:
+    columns = [_as_time(column, in_zones) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _as_time(column: pa.Array) -> pa.Array:
+def _as_time(column: pa.Array, in_zone: bool) -> pa.Array:
     """A column of moments in whole ms as such. DuckDB counts in microseconds."""
     if not pa.types.is_timestamp(column.type) or column.type.tz is None:
         return column
     try:
-        return column.cast(TIMESTAMP)
+        return column.cast(pa.timestamp("ms", column.type.tz if in_zone else "UTC"))
     except pa.ArrowInvalid:
         return column
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    return kind in (TIMESTAMP, PROPERTIES) or any(is_one(kind) for is_one in _PLAIN)
+    return kind == PROPERTIES or _is_moment(kind) or any(is_one(kind) for is_one in _PLAIN)
+
+
+def _is_moment(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) and kind.unit == "ms" and kind.tz is not None
 
 
 def _values(column: pa.Array) -> list[Any]:
@@ -275,7 +296,7 @@ def _values(column: pa.Array) -> list[Any]:
 def _listed(column: pa.Array) -> list[Any]:
     """The values in Python's types. Where Python has no such time, such as after the year 9999 or of
     whole nanoseconds, all times of the column are numbers of its unit."""
-    if column.type == TIMESTAMP:
+    if _is_moment(column.type):
         return list(iso_times(column).to_pylist())
     try:
         if pa.types.is_timestamp(column.type) and column.type.unit == "ns":

@@ -446,10 +446,11 @@ SILENCE = 5  # seconds, after which a key is typed again
 class Terminal:
     """A prompt in a terminal of 80 columns."""
 
-    def __init__(self, *words: str, home: Path) -> None:
+    def __init__(self, *words: str, home: Path, **environment: str) -> None:
         process, self._terminal = pty.fork()
         if process == 0:
             os.environ |= {"COLUMNS": "80", "TERM": "xterm", "XDG_STATE_HOME": str(home)}
+            os.environ |= environment
             os.execv(sys.executable, [*COMMAND, *words])
         self._process = process
         self.seen = ""
@@ -517,6 +518,32 @@ def test_the_prompt_runs_statements_and_keeps_its_history(golden: Golden, tmp_pa
     history = tmp_path / "rmqstore" / "sql_history"
     assert "FROM topics WHERE queues > 0;" in history.read_text()
     assert history.stat().st_mode & 0o077 == 0
+
+
+def test_the_prompt_shows_views_columns_and_rows(golden: Golden, tmp_path: Path) -> None:
+    with golden(NAME).open() as store:
+        topics = store.table("topics").column("topic").to_pylist()
+    terminal = Terminal("sql", golden(NAME).path, home=tmp_path, TZ="Asia/Tokyo")
+    assert "Times are in Asia/Tokyo" in terminal.until("rmqstore> ")
+    terminal.type("help\n")
+    terminal.until(".schema VIEW", "rmqstore> ")
+    terminal.type(".tables\n")
+    terminal.until("messages ", "rawMessages ", "queues ", "pop ", "rmqstore> ")
+    terminal.type(".schema grups\n")
+    assert "Did you mean 'groups'?" in terminal.until("rmqstore> ")
+    terminal.type(".schema GROUPS;\n")
+    terminal.until("lag", "BIGINT", "rmqstore> ")
+    terminal.type(".tabels\n")
+    assert "Did you mean '.tables'?" in terminal.until("rmqstore> ")
+    terminal.type("SELECT topic, queues AS q FROM topics WHERE messages >= 0\\G\n")
+    shown = terminal.until(f"{len(topics)} rows, ", " s", "rmqstore> ")
+    assert f"topic  {topics[0]}\r\nq      " in shown
+    terminal.type("SELECT min(storeTimestamp) AS first FROM messages;\n")
+    assert re.search(r"T18:23:4\d\.\d{3}\+09:00", terminal.until("1 row, ", "rmqstore> "))
+    terminal.type("SELECT notAck\t FROM groups;\n")
+    terminal.until("notAcknowledged", "FROM groups", "rows, ", "rmqstore> ")
+    terminal.type(".exit\n")
+    assert terminal.ended() == 0
 
 
 def test_a_table_fits_a_terminal_of_80_columns(golden: Golden, tmp_path: Path) -> None:

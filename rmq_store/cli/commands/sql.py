@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from rmq_store.cli import options
 from rmq_store.cli.command import command
 from rmq_store.cli.messages import BODY, DAMAGE, FULL, RAW, Damage, MessageForm
 from rmq_store.cli.options import StoreArgs, argument, bundle, flag, option
 from rmq_store.cli.output import Output, note, problem, say
-from rmq_store.errors import (
-    AccessError,
-    InvalidArgumentError,
-    StoreError,
-    TargetExistsError,
-    from_os_error,
-)
+from rmq_store.errors import AccessError, InvalidArgumentError, TargetExistsError, from_os_error
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import Time
@@ -46,9 +42,6 @@ _EXPLAINED = (
     *("keys", "columns", "filter"),
 )
 _SHOWN = _EXPLAINED[:-2]
-_FIRST, _NEXT = "rmqstore> ", "      ... "
-_ENDS = ("exit", "quit", "\\q")
-_MOST_LINES = 1000  # of the history
 
 
 @command
@@ -120,11 +113,14 @@ def sql(
             compacted=not history,
             on_damage=damage.handler,
         )
+        # A person at a prompt thinks in the time of the clock on the wall.
+        is_local = text is None and _is_default("zone")
+        named = None if is_local else str(zone)
         database = stack.enter_context(
-            StoreDatabase(messages, stores, files=files, zone=str(zone), on_damage=damage.handler)
+            StoreDatabase(messages, stores, files=files, zone=named, on_damage=damage.handler)
         )
         if text is None:
-            _prompt(lambda one: _run(database, one, form, None, explain))
+            _prompt(database, form, explain)
         else:
             _run(database, text, form, parquet, explain)
     return damage.conclude()
@@ -141,15 +137,31 @@ def _given_sql(query: str | None, parquet: Path | None) -> str | None:
     return sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
 
 
+def _is_default(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.DEFAULT
+
+
+def _prompt(database: StoreDatabase, form: MessageForm, explain: bool) -> None:
+    from rmq_store.cli.sql_prompt import Prompt
+
+    def run(statement: str, is_listed: bool) -> int | None:
+        how = replace(form, is_listed=is_listed)
+        return _run(database, statement, how, None, explain)
+
+    Prompt(database, run).read()
+
+
 def _run(
     database: StoreDatabase, query: str, form: MessageForm, parquet: Path | None, explain: bool
-) -> None:
-    """Run statements and print what they give."""
+) -> int | None:
+    """Run statements and print what they give. Returns the number of rows; None without any."""
     from rmq_store.cli.batch_printer import BatchPrinter
 
     if explain:
         _print_explained(database.explained(query), form)
-        return
+        return None
+    printed: int | None = None
     only_one = form.as_json or form.as_csv or parquet is not None
     with Progress("sql", unit="rows", measure=lambda: database.rows_read) as progress:
         for answer in database.answers(query, only_one=only_one):
@@ -162,7 +174,9 @@ def _run(
             elif answer.rows is not None and parquet is not None:
                 note(f"{parquet}: {counted(_write_parquet(answer.rows, parquet), 'row')}")
             elif answer.rows is not None:
-                BatchPrinter(form, progress).print_query(answer.rows)
+                count = BatchPrinter(form, progress).print_query(answer.rows)
+                printed = count + (printed or 0)
+    return printed
 
 
 def _print_explained(found: Explained, form: MessageForm) -> None:
@@ -248,63 +262,3 @@ def _write_parquet(rows: pa.RecordBatchReader, target: Path) -> int:
         with suppress(OSError):
             part.unlink()
     return count
-
-
-# --- the prompt ------------------------------------------------------------------------------------
-
-
-def _prompt(run: Callable[[str], None]) -> None:
-    """Read statements until ctrl-D, `exit` or `quit`, and run each that ends with a semicolon.
-
-    Ctrl-C drops what is typed, or ends the statement that runs. Errors are printed.
-    """
-    say(
-        "Views: messages, and the tables of rmqstore table. A statement ends with ; and ctrl-D exits."
-    )
-    history = _history()
-    typed: list[str] = []
-    try:
-        while True:
-            try:
-                line = input(_NEXT if typed else _FIRST)
-                if not typed and line.strip().rstrip(";").lower() in _ENDS:
-                    return
-                typed.append(line)
-                if line.rstrip().endswith(";"):
-                    statement, typed = "\n".join(typed), []
-                    run(statement)
-            except KeyboardInterrupt:
-                typed = []
-                click.echo()
-            except StoreError as error:
-                problem(str(error))
-    except EOFError:
-        click.echo()
-    finally:
-        _keep(history)
-
-
-def _history() -> Path | None:
-    """The file of earlier lines, which are then at hand; None where there is no readline."""
-    try:
-        import readline
-    except ImportError:
-        return None
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    path = Path(state) / "rmqstore" / "sql_history"
-    with suppress(OSError):
-        readline.read_history_file(path)
-    return path
-
-
-def _keep(history: Path | None) -> None:
-    """Keep the lines for the next prompt. They may name customers, so nobody else reads them."""
-    if history is None:
-        return
-    import readline
-
-    readline.set_history_length(_MOST_LINES)
-    with suppress(OSError):
-        history.parent.mkdir(parents=True, exist_ok=True)
-        history.touch(mode=0o600)
-        readline.write_history_file(history)
