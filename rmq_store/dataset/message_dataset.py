@@ -36,10 +36,9 @@ from rmq_store.reading.query import (
     several,
 )
 from rmq_store.search.log_by_time import newest_time
-from rmq_store.search.log_partitions import joined, plan_partitions
+from rmq_store.search.log_partitions import joined, parts_along_log
 from rmq_store.search.plan_key_search import KeyPlan, plan_keys
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS, DamageInTime, Search, selected_slices
-from rmq_store.snapshot.ranges import pieces_of
 from rmq_store.store import MessageStore
 from rmq_store.text.times import NotATimeError, Time, fixed_range, parse_time
 
@@ -335,18 +334,11 @@ def _places(store: MessageStore, plan: KeyPlan, compacted: bool) -> list[QueueSl
 
 
 def _pieces(part: StorePart, compacted: bool) -> Iterator[StorePart]:
-    """The part cut into slices of the log; the first has the queues without messages."""
+    """The part cut into slices of the log."""
+    if part.words is not None:
+        yield part
+        return
     with part.store.again() as store:
-        empty = tuple(one for one in part.slices if not len(one))
-        some = [one for one in part.slices if len(one)]
-        if part.words is not None:
-            yield part
-            return
         view = store.ranges_for(compacted)
-        cuts = plan_partitions(some, view.entry_at, _FRAGMENT_BYTES)
-        pieces = [tuple(pieces_of(some, cut, view.offset_at_log)) for cut in cuts]
-        if cuts and empty:
-            pieces[0] = (*empty, *pieces[0])
-        for piece in pieces or ([part.slices] if part.slices else []):
-            if piece:
-                yield replace(part, slices=piece)
+        for slices in parts_along_log(store, part.slices, _FRAGMENT_BYTES, view):
+            yield replace(part, slices=slices)

@@ -1,38 +1,65 @@
 """Which messages of two stores are in both, by UNIQ_KEY and body: for migrations and replays, where offsets
-differ."""
+differ.
+
+Each store adds up its messages in buckets of keys. The messages of a bucket with the same sums in both are in
+both stores; those of the other buckets are read again, and compared one by one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.string_slices import buffers
-from rmq_store.format.array_types import Ints
+from rmq_store.errors import StoreError
+from rmq_store.format.array_types import Mask
 from rmq_store.format.hashes import crc32_of_slices, java_string_hashes
 from rmq_store.format.queues import QueueSlice
+from rmq_store.questions.answer_by_shares import (
+    Engine,
+    InProcess,
+    OnProgress,
+    Part,
+    Question,
+    StoreSource,
+    ignore,
+    processes_for,
+)
 from rmq_store.reading.query import OnDamage
+from rmq_store.search.log_partitions import parts_along_log
 from rmq_store.search.queue_selection import require_topic
 from rmq_store.store import MessageStore
 from rmq_store.text.progress import Progress
 
 FIRST, SECOND = SIDES = ("first", "second")
 DIFFERENT = "different"
-_READ = ("uniqKey", "bornTimestamp", "bornHost", "queueId", "queueOffset", "body")
+_READ = ("topic", "uniqKey", "bornTimestamp", "bornHost", "queueId", "queueOffset", "body")
 _SCHEMA = pa.schema(
     [
-        *(("key", pa.string()), ("crc", pa.int64()), ("queueId", pa.int32())),
-        *(("queueOffset", pa.int64()), (FIRST, pa.int64()), (SECOND, pa.int64())),
+        *(("topic", pa.string()), ("key", pa.string()), ("crc", pa.int64())),
+        *(("queueId", pa.int32()), ("queueOffset", pa.int64()), ("bucket", pa.int64())),
     ]
 )
+_COUNTED = pa.schema([*_SCHEMA, *((side, pa.int64()) for side in SIDES)])
+_MESSAGE = ["topic", "key", "crc"]
 _WITHOUT_UNIQ_KEY = "\0"  # begins the key that stands for one
-_COMPARED_AT_ONCE = 500_000  # messages, with a few hundred bytes each where the stores differ
+_BUCKETS = 1 << 14
+_SHARE_BYTES = 128 << 20  # of the log
+_COMPARED_AT_ONCE = 500_000  # messages, with a few hundred bytes each
+
+Hashes = np.ndarray[tuple[int], np.dtype[np.uint64]]
+Share = tuple[QueueSlice, ...]
+Opened = tuple[MessageStore, StoreSource, Engine | None]
+"""A store, the same store as an engine opens it, and the engine; None: processes of this host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,142 +94,292 @@ class OneSided:
     queueOffset: int
 
 
+@dataclass(slots=True)
+class Sums:
+    """Messages added up: their hashes modulo 2**64 and their number by bucket, and their number by topic.
+
+    `damage`: the errors of those that were left out.
+    """
+
+    hashes: Hashes = field(default_factory=lambda: np.zeros(_BUCKETS, dtype=np.uint64))
+    counts: Hashes = field(default_factory=lambda: np.zeros(_BUCKETS, dtype=np.uint64))
+    topics: Counter[str] = field(default_factory=Counter)
+    damage: list[StoreError] = field(default_factory=list)
+
+    def add(self, other: Sums) -> None:
+        """Add those of another part of the store."""
+        self.hashes += other.hashes
+        self.counts += other.counts
+        self.topics += other.topics
+        self.damage += other.damage
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What both looks at a store have in common: shares of its messages along the log.
+
+    `skips`: leave damage out.
+    """
+
+    topics: Sequence[str]
+    skips: bool
+
+    def plan(self, store: MessageStore) -> list[Share]:
+        """Ranges of queues along the log, of about `_SHARE_BYTES` each."""
+        return parts_along_log(store, _ranges(store, self.topics), _SHARE_BYTES)
+
+    def weight(self, share: Share) -> int:
+        """The number of entries."""
+        return sum(map(len, share))
+
+    def _messages(
+        self, store: MessageStore, share: Share, on_damage: Callable[[StoreError], None]
+    ) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
+        """The messages of a share as rows of _SCHEMA, and the hash of each."""
+        batches = store.read_slices(
+            share,
+            columns=_READ,
+            compacted=False,
+            unwrap_batches=True,
+            check_ends=False,
+            on_damage=on_damage if self.skips else None,
+        )
+        for batch in batches:
+            yield _hashed(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class SumsQuestion(_Look):
+    """Adds up the messages of a store."""
+
+    def work(self, store: MessageStore, share: Share, progress: OnProgress) -> Sums:
+        """The sums of one share."""
+        sums = Sums()
+        for batch, hashes in self._messages(store, share, sums.damage.append):
+            progress(batch.num_rows)
+            buckets = batch["bucket"].to_numpy()
+            np.add.at(sums.hashes, buckets, hashes)
+            sums.counts += np.bincount(buckets, minlength=_BUCKETS).astype(np.uint64)
+            counted = pc.value_counts(batch["topic"])
+            sums.topics.update({row["values"]: row["counts"] for row in counted.to_pylist()})
+        return sums
+
+    def merge(self, store: MessageStore, parts: Sequence[Sums]) -> Sums:
+        """The sums of the whole store."""
+        whole = Sums()
+        for part in parts:
+            whole.add(part)
+        return whole
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesQuestion(_Look):
+    """The messages of a store in some buckets."""
+
+    buckets: Mask
+
+    def work(self, store: MessageStore, share: Share, progress: OnProgress) -> pa.Table:
+        """Those of one share."""
+        batches = []
+        for batch, _ in self._messages(store, share, lambda error: None):
+            progress(batch.num_rows)
+            batches.append(batch.filter(pa.array(self.buckets[batch["bucket"].to_numpy()])))
+        return pa.Table.from_batches(batches, schema=_SCHEMA)
+
+    def merge(self, store: MessageStore, parts: Sequence[pa.Table]) -> pa.Table:
+        """Those of the whole store."""
+        return pa.concat_tables(parts)
+
+
 def diff_messages(
-    first: MessageStore,
-    second: MessageStore,
+    first: Opened,
+    second: Opened,
     topics: Sequence[str] = (),
     progress: Progress | None = None,
     on_damage: OnDamage | None = None,
 ) -> Iterator[OneSided | TopicDiff]:
-    """For each topic the messages that are not in both stores with the same body, then the counts.
+    """The messages that are not in both stores with the same body, then the counts of each topic.
 
     By default topics of users, of both stores. A message without UNIQ_KEY counts by the time and host of its
-    producer, and by its body. Takes memory for half a million messages; those of a larger topic go through
+    producer, and by its body. Takes memory for half a million messages; if more differ they go through
     temporary files. Raises UnknownQueueError for a topic that neither store has, and the errors of
-    `read_slices` for damage.
+    `read_slices` for damage, which `on_damage` gets instead.
     """
-    stores = first, second
+    sides = first, second
+    stores = [store for store, _, _ in sides]
     for topic in topics:
         if not any(store.view.queues_of(topic) for store in stores):
-            require_topic(first, topic)
+            require_topic(stores[0], topic)
     wanted = sorted(set(topics) or {topic for store in stores for topic in store.topics(False)})
-    counts = {t: sum(len(part) for store in stores for part in _ranges(store, t)) for t in wanted}
-    if progress is not None:
-        progress.expect(sum(counts.values()))
-    for topic in wanted:
+    skips = on_damage is not None
+    sums = Sums(), Sums()
+    for side, of_side in zip(sides, sums, strict=True):
+        for part in _run(side, SumsQuestion(wanted, skips), progress):
+            of_side.add(part)
+        for error in [*of_side.damage, *_missing_at_ends(side[0], wanted)]:
+            if on_damage is None:
+                raise error
+            on_damage(error)
+    uneven = (sums[0].hashes != sums[1].hashes) | (sums[0].counts != sums[1].counts)
+    counts = {topic: np.zeros(3, dtype=np.int64) for topic in wanted}
+    if uneven.any():
+        question = MessagesQuestion(wanted, skips, uneven)
         messages = (
-            piece
-            for store, side in zip(stores, SIDES, strict=True)
-            for piece in _messages(store, topic, side, progress, on_damage)
+            _of_side(table, name)
+            for side, name in zip(sides, SIDES, strict=True)
+            for table in _run(side, question, progress)
         )
-        sums = np.zeros(4, dtype=np.int64)
-        for part in _by_key(messages, 1 + counts[topic] // _COMPARED_AT_ONCE):
-            of_part, uneven = _compare(part)
-            sums += of_part
-            yield from _places(part, uneven, topic)
-        yield TopicDiff(topic, *sums.tolist())
+        most = sum(int(one.counts[uneven].sum()) for one in sums)
+        for part in _by_key(messages, 1 + most // _COMPARED_AT_ONCE):
+            differing = _compare(part)
+            for topic, *of_topic in _by_topic(differing):
+                counts[topic] += of_topic
+            yield from _places(part, differing)
+    for topic in wanted:
+        only_first, only_second, different = counts[topic].tolist()
+        both = sums[0].topics[topic] - only_first - different
+        yield TopicDiff(topic, both, only_first, only_second, different)
 
 
-def _ranges(store: MessageStore, topic: str) -> list[QueueSlice]:
-    return store.view.ranges_of([topic]) if store.view.queues_of(topic) else []
+def _ranges(store: MessageStore, topics: Sequence[str]) -> list[QueueSlice]:
+    return store.view.ranges_of([topic for topic in topics if store.view.queues_of(topic)])
 
 
-def _messages(
-    store: MessageStore,
-    topic: str,
-    side: str,
-    progress: Progress | None,
-    on_damage: OnDamage | None,
-) -> Iterator[pa.RecordBatch]:
-    """The messages of a topic as rows of _SCHEMA."""
-    batches = store.read_slices(
-        _ranges(store, topic),
-        columns=_READ,
-        compacted=False,
-        unwrap_batches=True,
-        on_damage=on_damage,
-    )
-    for batch in batches:
-        if progress is not None:
-            progress(batch.num_rows)
-        bounds, bodies = buffers(batch["body"])
-        starts = bounds.astype(np.int64)
-        crcs = pa.array(crc32_of_slices(bodies, starts[:-1], np.diff(starts)))
-        born = batch["bornTimestamp"].cast(pa.int64()).cast(pa.string())
-        made = pc.binary_join_element_wise(born, batch["bornHost"], crcs.cast(pa.string()), " ")
-        count = {name: pa.array(np.full(len(crcs), name == side, dtype=np.int64)) for name in SIDES}
-        columns = {
-            "key": pc.coalesce(
-                batch["uniqKey"], pc.binary_join_element_wise(_WITHOUT_UNIQ_KEY, made, "")
-            ),
-            "crc": crcs,
-            "queueId": batch["queueId"],
-            "queueOffset": batch["queueOffset"],
-            **count,
-        }
-        yield pa.RecordBatch.from_pydict(columns, schema=_SCHEMA)
+def _missing_at_ends(store: MessageStore, topics: Sequence[str]) -> Iterator[StoreError]:
+    """What opening the store saw to be missing at the ends of the queues."""
+    ends = store.opening.ends_in(_ranges(store, topics))
+    return store.opening.errors(ends)
 
 
-def _by_key(messages: Iterator[pa.RecordBatch], parts: int) -> Iterator[pa.Table]:
+def _run(
+    side: Opened, question: Question[Share, Part, Any], progress: Progress | None
+) -> Iterator[Part]:
+    store, source, engine = side
+    shares = question.plan(store)
+    if progress is not None:
+        progress.expect(sum(map(question.weight, shares)))
+    how = engine or processes_for(store) or InProcess()
+    return how.run(source, question, shares, progress or ignore)
+
+
+def _hashed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Hashes]:
+    """Messages as rows of _SCHEMA, and the hash of topic, key and body of each."""
+    bounds, bodies = buffers(batch["body"])
+    starts = bounds.astype(np.int64)
+    crcs = crc32_of_slices(bodies, starts[:-1], np.diff(starts))
+    born = batch["bornTimestamp"].cast(pa.int64()).cast(pa.string())
+    texts = born, batch["bornHost"], pa.array(crcs).cast(pa.string())
+    made = pc.binary_join_element_wise(_WITHOUT_UNIQ_KEY, *texts, " ")
+    keys = pc.coalesce(batch["uniqKey"], made)
+    topics = batch["topic"].cast(pa.string())
+    of_keys = _hashes(pc.binary_join_element_wise(topics, keys, "\n"))
+    buckets = (of_keys % np.uint64(_BUCKETS)).astype(np.int64)
+    columns = topics, keys, pa.array(crcs), batch["queueId"], batch["queueOffset"]
+    rows = pa.RecordBatch.from_arrays([*columns, pa.array(buckets)], schema=_SCHEMA)
+    return rows, _mixed(of_keys + crcs.astype(np.uint64))
+
+
+def _hashes(texts: pa.Array) -> Hashes:
+    """Hashes of 64 bits: two of 32 bits that have nothing in common."""
+    ends, raw = buffers(texts)
+    starts = ends.astype(np.int64)
+    low = crc32_of_slices(raw, starts[:-1], np.diff(starts)).astype(np.uint64)
+    high = java_string_hashes(raw, ends).astype(np.uint32).astype(np.uint64)
+    return _mixed((high << np.uint64(32)) | low)
+
+
+def _mixed(values: Hashes) -> Hashes:
+    """The values with each bit spread over all others (the last step of SplitMix64)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Hashes = values ^ (values >> np.uint64(31))
+    return mixed
+
+
+def _of_side(messages: pa.Table, side: str) -> pa.Table:
+    """Rows of _COUNTED: messages of one store."""
+    for name in SIDES:
+        counts = np.full(len(messages), name == side, dtype=np.int64)
+        messages = messages.append_column(name, pa.array(counts))
+    return messages
+
+
+def _by_key(messages: Iterator[pa.Table], parts: int) -> Iterator[pa.Table]:
     """The messages in so many parts; those of one key are in one part, in their order."""
     if parts == 1:
-        yield pa.Table.from_batches(messages, schema=_SCHEMA)
+        yield pa.concat_tables([_COUNTED.empty_table(), *messages])
         return
     with TemporaryDirectory(prefix="rmqstore-diff-") as folder:
         paths = [Path(folder, str(part)) for part in range(parts)]
         with ExitStack() as writers:
-            files = [writers.enter_context(pa.ipc.new_stream(path, _SCHEMA)) for path in paths]
-            for batch in messages:
-                part_of = _hashes(batch["key"]) % parts
+            files = [writers.enter_context(pa.ipc.new_stream(path, _COUNTED)) for path in paths]
+            for table in messages:
+                part_of = table["bucket"].to_numpy() % parts
                 for part in np.unique(part_of).tolist():
-                    files[part].write_batch(batch.filter(pa.array(part_of == part)))
+                    files[part].write_table(table.filter(pa.array(part_of == part)))
         for path in paths:
             with pa.ipc.open_stream(path) as stream:
                 yield stream.read_all()
 
 
-def _hashes(keys: pa.Array) -> Ints:
-    ends, text = buffers(keys)
-    return java_string_hashes(text, ends).astype(np.int64)
-
-
-def _compare(messages: pa.Table) -> tuple[list[int], pa.Table]:
-    """The counts of a TopicDiff, and for each key and CRC how many more one of the stores has."""
-    grouped = messages.group_by(["key", "crc"]).aggregate([(side, "sum") for side in SIDES])
+def _compare(messages: pa.Table) -> pa.Table:
+    """For each topic, key and CRC how many more messages one of the stores has."""
+    grouped = messages.group_by(_MESSAGE).aggregate([(side, "sum") for side in SIDES])
     in_first, in_second = (grouped[f"{side}_sum"].to_numpy() for side in SIDES)
     both = np.minimum(in_first, in_second)
-    uneven = grouped.select(["key", "crc"])
+    differing = grouped.select(_MESSAGE)
     for side, count in ((FIRST, in_first), (SECOND, in_second)):
-        uneven = uneven.append_column(side, pa.array(count - both))
-    uneven = uneven.filter(pa.array(in_first != in_second))
-    by_key = uneven.group_by("key").aggregate([(side, "sum") for side in SIDES])
-    more_first, more_second = (by_key[f"{side}_sum"].to_numpy() for side in SIDES)
-    different = np.minimum(more_first, more_second)
-    counts = (both, more_first - different, more_second - different, different)
-    return [int(count.sum()) for count in counts], uneven
+        differing = differing.append_column(side, pa.array(count - both))
+    return differing.filter(pa.array(in_first != in_second))
 
 
-def _places(messages: pa.Table, uneven: pa.Table, topic: str) -> Iterator[OneSided]:
+def _by_topic(differing: pa.Table) -> Iterator[tuple[str, int, int, int]]:
+    """Each topic with the messages only in the first store, only in the second, and with other bodies."""
+    by_key = differing.group_by(["topic", "key"]).aggregate([(side, "sum") for side in SIDES])
+    in_first, in_second = (by_key[f"{side}_sum"].to_numpy() for side in SIDES)
+    different = np.minimum(in_first, in_second)
+    counts = pa.table(
+        {
+            "topic": by_key["topic"],
+            FIRST: in_first - different,
+            SECOND: in_second - different,
+            DIFFERENT: different,
+        }
+    )
+    names = (FIRST, SECOND, DIFFERENT)
+    summed = counts.group_by("topic").aggregate([(name, "sum") for name in names])
+    for row in summed.to_pylist():
+        yield row["topic"], *(row[f"{name}_sum"] for name in names)
+
+
+def _places(messages: pa.Table, differing: pa.Table) -> Iterator[OneSided]:
     """The messages of which one store has more. Of several with one key and body the first ones are in both,
     and of a key that both stores have with other bodies the first ones are different."""
-    even: dict[tuple[str, int, str], int] = {}
-    more: dict[tuple[str, str], int] = {}
-    some = messages.filter(pc.is_in(messages["key"], uneven["key"].combine_chunks()))
-    grouped = some.group_by(["key", "crc"]).aggregate([(side, "sum") for side in SIDES])
-    for key, crc, *counts in zip(*(column.to_pylist() for column in grouped.columns), strict=True):
+    some = messages.join(differing.select(_MESSAGE), _MESSAGE, join_type="left semi")
+    grouped = some.group_by(_MESSAGE).aggregate([(side, "sum") for side in SIDES])
+    even: dict[tuple[str, str, int, str], int] = {}
+    more: Counter[tuple[str, str, str]] = Counter()
+    for topic, key, crc, *counts in zip(
+        *(column.to_pylist() for column in grouped.columns), strict=True
+    ):
         for side, count in zip(SIDES, counts, strict=True):
-            even[key, crc, side] = min(counts)
-            more[key, side] = more.get((key, side), 0) + count - min(counts)
+            even[topic, key, crc, side] = min(counts)
+            more[topic, key, side] += count - min(counts)
     different = {
-        (key, side): min(more[key, FIRST], more[key, SECOND]) for key, _ in more for side in SIDES
+        (topic, key, side): min(more[topic, key, FIRST], more[topic, key, SECOND])
+        for topic, key, _ in more
+        for side in SIDES
     }
-    for batch in some.to_batches(max_chunksize=1 << 13):
+    in_order = some.sort_by(
+        [(FIRST, "descending"), ("queueId", "ascending"), ("queueOffset", "ascending")]
+    )
+    for batch in in_order.to_batches(max_chunksize=1 << 13):
         for row in batch.to_pylist():
-            key, side = row["key"], FIRST if row[FIRST] else SECOND
-            if even[key, row["crc"], side]:
-                even[key, row["crc"], side] -= 1
+            topic, key, side = row["topic"], row["key"], FIRST if row[FIRST] else SECOND
+            if even[topic, key, row["crc"], side]:
+                even[topic, key, row["crc"], side] -= 1
                 continue
-            where = DIFFERENT if different[key, side] else side
-            different[key, side] -= where == DIFFERENT
+            where = DIFFERENT if different[topic, key, side] else side
+            different[topic, key, side] -= where == DIFFERENT
             shown = None if key.startswith(_WITHOUT_UNIQ_KEY) else key
             yield OneSided(topic, shown, where, side, row["queueId"], row["queueOffset"])

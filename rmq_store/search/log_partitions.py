@@ -22,7 +22,7 @@ from rmq_store.files.parallel import side_by_side
 from rmq_store.format.queues import EntryAt, QueueId, QueueSlice
 from rmq_store.snapshot.compacted_view import ServedQueues
 from rmq_store.snapshot.queue_view import QueueView
-from rmq_store.snapshot.ranges import LogSlice
+from rmq_store.snapshot.ranges import LogSlice, pieces_of
 from rmq_store.store import MessageStore
 
 SAMPLES_IN_ALL = 20_000
@@ -158,6 +158,25 @@ def plan_partitions(
     # Where all entries that were looked at are damaged or gone, others may not be, and the read reports it.
     found = slices_of(looked_at(parts, most)) or slices_of((part, 1.0) for part in parts)
     return found or [LogSlice(None, None, 0)] * bool(parts)
+
+
+def parts_along_log(
+    store: MessageStore,
+    ranges: Sequence[QueueSlice],
+    target_bytes: int,
+    view: QueueView | ServedQueues | None = None,
+) -> list[tuple[QueueSlice, ...]]:
+    """The parts of `ranges` in adjacent slices of the log, each with about `target_bytes` of them.
+
+    Ranges without messages are in the first. `view`: what the ranges are of, by default the queues
+    themselves.
+    """
+    view = view or store.view
+    some = [part for part in ranges if len(part)]
+    cuts = plan_partitions(some, entry_at(store, some, view), target_bytes)
+    parts = [pieces_of(some, cut, view.offset_at_log) for cut in cuts]
+    parts[:1] = [[part for part in ranges if not len(part)] + (parts[0] if parts else [])]
+    return [tuple(part) for part in parts if part]
 
 
 def looked_at(

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
 from rmq_store.questions import diff_messages
-from tests.conftest import user_topic
+from tests.conftest import GoldenStore, user_topic
 from tests.support.golden import in_a_queue, unpack
 from tests.support.running.commands import Golden, call, objects
 from tests.support.stores import SMALL
@@ -84,14 +85,41 @@ def test_it_names_what_one_store_lacks_and_other_bodies(
     assert "orders\ta\tfirst\tfirst\t0\t0" in shown.stdout
 
 
-def test_damage_ends_it_or_is_left_out(golden: Golden, tmp_path: Path) -> None:
-    whole, hurt = golden("clean-5.5.0").path, unpack("clean-5.5.0", tmp_path)
-    record = next(r for r in hurt.truth if r["topic"] == "orders" and len(r["body"]) > 40)
-    files = sorted((Path(hurt.path) / "commitlog").iterdir())
+def test_spark_gives_the_same_answer(
+    spark: SparkSession, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many shares, of which one has a message that the other store lacks, and another has damage."""
+    monkeypatch.setattr(diff_messages, "_SHARE_BYTES", 64 << 10)
+    hurt = unpack("clean-5.5.0", tmp_path)
+    hurt_record(hurt)
+    words = (
+        "diff",
+        golden("clean-5.5.0").path,
+        hurt.path,
+        "--messages",
+        "--skip-damaged",
+        "--json",
+    )
+    here, there = (call(*words, "--engine", engine) for engine in ("local", "spark"))
+    assert here.returncode == 1
+    assert '"onlyFirst":1' in here.stdout
+    assert "left out: [RMQSTORE_CORRUPT_RECORD]" in here.stderr
+    assert (here.stdout, here.stderr) == (there.stdout, there.stderr)
+
+
+def hurt_record(store: GoldenStore) -> None:
+    """Destroy the magic of one record of the topic orders."""
+    record = next(r for r in store.truth if r["topic"] == "orders" and len(r["body"]) > 40)
+    files = sorted((Path(store.path) / "commitlog").iterdir())
     file = max(path for path in files if int(path.name) <= record["commitLogOffset"])
     with file.open("r+b") as log:
-        log.seek(record["commitLogOffset"] - int(file.name) + 4)  # the magic
+        log.seek(record["commitLogOffset"] - int(file.name) + 4)
         log.write(bytes(4))
+
+
+def test_damage_ends_it_or_is_left_out(golden: Golden, tmp_path: Path) -> None:
+    whole, hurt = golden("clean-5.5.0").path, unpack("clean-5.5.0", tmp_path)
+    hurt_record(hurt)
     words = ("diff", whole, hurt.path, "--messages", "--topic", "orders")
     stopped, left_out = call(*words), call(*words, "--skip-damaged")
     assert stopped.returncode == 2
@@ -104,6 +132,7 @@ def test_what_it_refuses(replayed: tuple[str, str]) -> None:
     for words, text in (
         (("--topic", "orders"), "--topic is for --messages"),
         (("--skip-damaged",), "--skip-damaged is for --messages"),
+        (("--engine", "spark"), "--engine is for --messages"),
         (("--messages", "--topic", "order"), "Did you mean 'orders'"),
     ):
         done = call("diff", *replayed, *words)

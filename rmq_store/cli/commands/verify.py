@@ -133,6 +133,7 @@ def diff(
     ),
     topics: tuple[str, ...] = options.TOPICS,
     damage: Damage = DAMAGE,
+    on: EngineArgs = ENGINE_ARGS,
     out: Output = OUTPUT,
 ) -> bool:
     """Show what two stores of one broker group do not have in common, such as master and slave.
@@ -148,15 +149,15 @@ def diff(
     """
     from rmq_store.tables.diff import DIFF, compared_bytes, differences
 
-    if (topics or damage.skips) and not messages:
-        name = "--topic" if topics else "--skip-damaged"
-        raise click.UsageError(f"{name} is for --messages")
-    with (
-        StoreArgs(store, broker_conf).open() as first,
-        StoreArgs(other, other_conf).open() as second,
-    ):
-        if messages:
-            return _print_messages(first, second, topics, damage, out)
+    places = StoreArgs(store, broker_conf), StoreArgs(other, other_conf)
+    if messages:
+        return _print_messages(places, on, topics, damage, out)
+    of_messages = {"--topic": topics, "--skip-damaged": damage.skips}
+    of_messages |= {"--engine": on.engine, "--master": on.master}
+    for name, given in of_messages.items():
+        if given:
+            raise click.UsageError(f"{name} is for --messages")
+    with places[0].open() as first, places[1].open() as second:
         with Progress("diff", compared_bytes(first, second)) as progress:
             rows = list(differences(first, second, progress))
         start, end = first.log_range()
@@ -175,7 +176,7 @@ _MOST_LISTED = 20  # messages; --json lists all
 
 
 def _print_messages(
-    first: MessageStore, second: MessageStore, topics: Sequence[str], damage: Damage, out: Output
+    places: Sequence[StoreArgs], on: EngineArgs, topics: Sequence[str], damage: Damage, out: Output
 ) -> bool:
     """Print for each topic how many messages are in both stores, and those that are not."""
     from rmq_store.questions.diff_messages import TopicDiff, diff_messages
@@ -183,7 +184,10 @@ def _print_messages(
     counts: list[TopicDiff] = []
     listed: list[dict[str, Any]] = []
     count = 0
-    with damage, Progress("diff", unit="messages") as progress:
+    with ExitStack() as stack:
+        stack.enter_context(damage)
+        first, second = (stack.enter_context(store_and_engine("diff", at, on)) for at in places)
+        progress = stack.enter_context(Progress("diff", unit="messages"))
         for row in diff_messages(first, second, topics, progress, damage.handler):
             if out.as_json:
                 print_json(asdict(row))
@@ -202,8 +206,8 @@ def _print_messages(
             )
     differs = sum(topic.differs for topic in counts)
     note(
-        f"{counted(differs, 'topic')} of {len(counts)} with differences; first: {first.path}, "
-        f"second: {second.path}"
+        f"{counted(differs, 'topic')} of {len(counts)} with differences; first: {places[0].store}, "
+        f"second: {places[1].store}"
     )
     return damage.conclude() or bool(differs)
 
