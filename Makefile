@@ -127,6 +127,11 @@ live: jdk $(LOOPS) $(VENV)/spark-classes.jsa  ## run tests that start a real bro
 long: jdk $(LOOPS) $(VENV)/spark-classes.jsa  ## run the long tests with real brokers
 	@$(TIMED) "long tests" $(PYTEST) -m long $(FILE)
 
+# Minutes for each pair, most of them to install PySpark. Not part of test-all.
+.PHONY: matrix
+matrix: jdk  ## test the built package with CPython 3.10 to 3.14 and PySpark 4.0 to the newest
+	@$(TIMED) matrix .ci/matrix
+
 .PHONY: test-all
 test-all: test  ## run make test, interpreted, the long campaigns and the tests with real brokers
 	@$(MAKE) --no-print-directory interpreted

@@ -24,7 +24,6 @@ from spark_source.spark_reader import RmqStoreReader
 from spark_source.spark_types import spark_schema
 from spark_source.spark_words import plain_errors, without_traceback
 from spark_source.streaming.stream_options import as_batch, parse_stream_options
-from spark_source.streaming.stream_reader import FailingStream
 from spark_source.table_reader import TableReader, table_schema
 
 
@@ -32,6 +31,19 @@ class UnsupportedOperationError(StoreError):
     """The source does not support an operation; the advice names an alternative."""
 
     code = "RMQSTORE_UNSUPPORTED_OPERATION"
+
+
+class FailingStream(DataSourceStreamReader):
+    """Raises at its first call. If a constructor raised, Spark would hide the error."""
+
+    def __init__(self, failure: StoreError) -> None:
+        self.failure = failure
+
+    def _fail(self, *args: Any, **named: Any) -> Any:
+        """Always raises. The arguments differ between releases of Spark."""
+        raise without_traceback(self.failure)
+
+    initialOffset = latestOffset = partitions = read = _fail
 
 
 class RmqStoreSource(DataSource):
@@ -109,23 +121,28 @@ class RmqStoreSource(DataSource):
         try:
             from spark_source.streaming.stream_reader import RmqStoreStreamReader
         except ImportError:
-            refusal = UnsupportedOperationError(
-                self.options.get("path"),
-                reason="reading as a stream with this PySpark is not supported by format 'rmqstore'",
-                advice="Install PySpark 4.2 or later",
-            )
-            return FailingStream(refusal)
+            return FailingStream(self._needs_newer("reading as a stream", "4.2"))
         try:
             return RmqStoreStreamReader(*parse_stream_options(self.options), schema)
         except StoreError as error:
             return FailingStream(error)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """A writer of the micro-batches of a query, each of them once."""
-        from spark_source.writing.writers import RmqStoreStreamWriter
+        """A writer of the micro-batches of a query, each of them once. Needs PySpark 4.1 or later."""
+        try:
+            from spark_source.writing.stream_writer import RmqStoreStreamWriter
+        except ImportError:
+            raise without_traceback(self._needs_newer("writing as a stream", "4.1")) from None
 
         with plain_errors():
             return RmqStoreStreamWriter(self.options, schema, overwrite)
+
+    def _needs_newer(self, what: str, version: str) -> UnsupportedOperationError:
+        return UnsupportedOperationError(
+            self.options.get("path"),
+            reason=f"{what} with this PySpark is not supported by format 'rmqstore'",
+            advice=f"Install PySpark {version} or later",
+        )
 
     def _raise_failure(self) -> None:
         self._pin()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rmq_store.escaping import LOG
@@ -14,10 +15,12 @@ from spark_source.options.definitions import PERMISSIVE
 from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import Share, in_tasks, reporting_shares, shares_of
 from spark_source.planning.pinned_plan import QueryPlan
-from spark_source.planning.pushed_filters import PushFilters, narrowed
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
 from spark_source.spark_words import plain_errors, settle_reading_worker
 from spark_source.task_damage import DamageHandler
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 _WARNED: deque[str] = deque(maxlen=1000)  # the last loads that were warned of
 _KEPT_BY_SPARK = (
@@ -37,6 +40,34 @@ class LogPartition(InputPartition):
         self.shares = shares
 
 
+class PushFilters:
+    """The method `pushFilters` of a reader. It works whether filter pushdown is on or off.
+
+    If pushdown is off, Spark rejects a reader that overrides the method. It compares
+    `reader.pushFilters.__func__` with the method of the base class, so the bound method pretends to
+    be that one.
+    """
+
+    def __init__(self, push: Callable[[Any, list[Filter]], Iterable[Filter]]) -> None:
+        self._push = push
+
+    def __get__(self, reader: Any, kind: type[Any]) -> Any:
+        if reader is None:
+            return self._push
+        return _Bound(self._push, reader)
+
+
+class _Bound:
+    """Calls our method, and pretends to be that of the base class."""
+
+    def __init__(self, push: Callable[[Any, list[Filter]], Iterable[Filter]], reader: Any) -> None:
+        self._push, self._reader = push, reader
+        self.__func__ = DataSourceReader.pushFilters
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._push(self._reader, filters)
+
+
 class RmqStoreReader(DataSourceReader):
     """Plans the shares on the driver and reads some of them in each task."""
 
@@ -47,6 +78,10 @@ class RmqStoreReader(DataSourceReader):
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
         """Narrow the plan by the filters. Returns those that Spark must apply as well."""
+        from spark_source.planning.pushed_filters import (
+            narrowed,  # for which PySpark 4.0 has no classes
+        )
+
         before = self.plan
         self.plan, left = narrowed(before, filters)
         if self.plan != before and self.plan.load not in _WARNED:

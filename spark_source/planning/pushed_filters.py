@@ -4,6 +4,7 @@ Every filter narrows the plan as far as it can. Spark applies a filter again unl
 exactly the rows that match it. So a query has the same rows with
 `spark.sql.python.filterPushdown.enabled` on and off, if it is the first of its DataFrame: Spark keeps the
 narrowed plan with the table, and later queries of it that push no filter get that plan (PythonScanBuilder).
+PySpark has filters from 4.1 on.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from itertools import chain
 from typing import Any
 
 from pyspark.sql.datasource import (
-    DataSourceReader,
     EqualTo,
     Filter,
     GreaterThan,
@@ -35,34 +35,6 @@ from rmq_store.snapshot.compacted_view import ServedQueues
 from rmq_store.snapshot.queue_view import QueueView
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
-
-
-class PushFilters:
-    """The method `pushFilters` of a reader. It works whether filter pushdown is on or off.
-
-    If pushdown is off, Spark rejects a reader that overrides the method. It compares
-    `reader.pushFilters.__func__` with the method of the base class, so the bound method pretends to
-    be that one.
-    """
-
-    def __init__(self, push: Callable[[Any, list[Filter]], Iterable[Filter]]) -> None:
-        self._push = push
-
-    def __get__(self, reader: Any, kind: type[Any]) -> Any:
-        if reader is None:
-            return self._push
-        return _Bound(self._push, reader)
-
-
-class _Bound:
-    """Calls our method, and pretends to be that of the base class."""
-
-    def __init__(self, push: Callable[[Any, list[Filter]], Iterable[Filter]], reader: Any) -> None:
-        self._push, self._reader = push, reader
-        self.__func__ = DataSourceReader.pushFilters
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        return self._push(self._reader, filters)
 
 
 def narrowed(plan: QueryPlan, filters: Sequence[Filter]) -> tuple[QueryPlan, list[Filter]]:

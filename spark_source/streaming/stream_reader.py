@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from rmq_store import MessageStore, StoreSnapshot
-from rmq_store.errors import InvalidArgumentError, StoreError
+from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
 from rmq_store.reading.growing_log import LogPlace, expired
 from rmq_store.search.log_partitions import even_slices
@@ -30,7 +30,7 @@ from spark_source.planning.partitions import Share
 from spark_source.planning.pinned_plan import PinnedStore, ReadPlan, Target
 from spark_source.planning.selection import WantedQueues
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
-from spark_source.spark_words import plain_errors, settle_reading_worker, without_traceback
+from spark_source.spark_words import plain_errors, settle_reading_worker
 from spark_source.streaming.micro_batch_ends import Follower
 from spark_source.streaming.offsets import StorePlace, StreamOffset, from_dict, to_dict
 from spark_source.streaming.stream_options import StreamOptions
@@ -170,19 +170,6 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             batches = read_share(plan, share, store, names, damage)
             yield from all_to_spark(batches, schema, ahead=store.log.chain.cost.looks_at_once > 1)
             damage.log()
-
-
-class FailingStream(DataSourceStreamReader):
-    """Raises at its first call. If a constructor raised, Spark would hide the error."""
-
-    def __init__(self, failure: StoreError) -> None:
-        self.failure = failure
-
-    def _fail(self, *args: Any, **named: Any) -> Any:
-        """Always raises. The arguments differ between releases of Spark."""
-        raise without_traceback(self.failure)
-
-    initialOffset = latestOffset = partitions = read = _fail
 
 
 # What a stream selects, as its checkpoint keeps it: a query that goes on must not select more.

@@ -1,0 +1,51 @@
+"""What the source does with a PySpark that has no filters and no streams of ours: 4.0 lacks these names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from textwrap import dedent
+
+from tests.support.running.commands import Golden
+
+_AS_IN_4_0 = """
+import sys
+import pyspark.sql.datasource as datasource
+
+sys.modules["pyspark.sql.streaming.datasource"] = None
+for name in ("Filter", "EqualTo", "DataSourceStreamArrowWriter"):
+    delattr(datasource, name)
+del datasource.DataSourceReader.pushFilters
+
+from spark_source.source import RmqStoreSource
+
+source = RmqStoreSource({"path": sys.argv[1], "topic": "orders"})
+schema = source.schema()
+reader = source.reader(schema)
+print(sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)))
+streams = {
+    "read": lambda: source.streamReader(schema).initialOffset(),
+    "write": lambda: source.streamWriter(schema, False),
+}
+for begin in streams.values():
+    try:
+        begin()
+    except Exception as error:
+        print(error.code, error.advice)
+"""
+
+
+def test_pyspark_4_0_reads_and_says_what_streams_need(golden: Golden) -> None:
+    store = golden("clean-5.5.0")
+    expected = sum(record["topic"] == "orders" for record in store.truth)
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(_AS_IN_4_0), store.path],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.splitlines() == [
+        str(expected),
+        "RMQSTORE_UNSUPPORTED_OPERATION Install PySpark 4.2 or later",
+        "RMQSTORE_UNSUPPORTED_OPERATION Install PySpark 4.1 or later",
+    ], done.stderr
