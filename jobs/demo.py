@@ -48,7 +48,7 @@ def main() -> int:
         target_conf=os.path.relpath(source.parent / "broker.conf"),
     )
     report = run(spark, spec)
-    report.show(console)
+    report.show()
     replayed = spark.read.format("rmqstore").option("unwrapBatches", "false")
     records = replayed.load(str(out / "store"))
     console.print(by_topic(records))

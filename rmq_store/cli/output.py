@@ -109,9 +109,10 @@ def say(text: str, **style: Any) -> None:
     echo(printable(text), **style)
 
 
-def echo(text: str, **style: Any) -> None:
-    """Print printable text: on a terminal in a style of click's, unless NO_COLOR is set (no-color.org)."""
-    click.echo(text if os.environ.get("NO_COLOR") else click.style(text, **style))
+def echo(text: str, *, err: bool = False, **style: Any) -> None:
+    """Print printable text, maybe on stderr: on a terminal in a style of click's, unless NO_COLOR is set
+    (no-color.org)."""
+    click.echo(text if os.environ.get("NO_COLOR") else click.style(text, **style), err=err)
 
 
 def note(text: str) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from rich.console import Console
-
 from rmq_store.text.json_keys import as_json_object
 from rmqstore_jobs.running.results import JobResult, Provenance, print_pairs, print_table
 
@@ -76,10 +74,10 @@ class ReplayReport(JobResult):
             else f"finished with problems, {took}{again}"
         )
 
-    def _show_tables(self, console: Console) -> None:
-        print_pairs(console, "replay: result", [("", self._unit()), *self._counts()])
+    def _show_tables(self) -> None:
+        print_pairs("replay: result", [("", self._unit()), *self._counts()])
         for title, rows in (("target", self.target_queues), ("planned target", self.planned)):
-            print_table(console, f"{title} queues", [as_json_object(row) for row in rows])
+            print_table(f"{title} queues", [as_json_object(row) for row in rows])
 
     def _unit(self) -> str:
         # A broker gets the messages of an inner batch one by one; a store and Parquet get its record.

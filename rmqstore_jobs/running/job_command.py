@@ -7,14 +7,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.console import Console
 
 from rmq_store.cli.command import Command, exit_code_of
 from rmq_store.cli.engines import AUTO, ENGINE, MASTER, on_broken_pipe
@@ -241,7 +240,8 @@ def print_result(answer: JobResult, as_json: bool, report: str | None, warnings:
     # Like other shell tools: end without an error when the reader of the output closes it. Only here,
     # because a connection that breaks during a job's work is an error.
     with on_broken_pipe(signal.SIG_DFL):
-        answer.show(Console(stderr=as_json), warnings, errors=Console(stderr=True))
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():
+            answer.show(warnings)
         if as_json:
             print(answer.to_json())
         sys.stdout.flush()

@@ -9,21 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 from rich.cells import cell_len
-from rich.console import Console
-from rich.style import Style
-from rich.text import Text
 
-from rmq_store.cli.table_layout import Column, TerminalTable, filled
+from rmq_store.cli.output import Output, echo, say
+from rmq_store.cli.table_layout import filled
 from rmq_store.errors import OsErrorsOf
 from rmq_store.escaping import json_text, printable
 from rmq_store.files.remote.remote_store import shadow_of
@@ -192,28 +191,26 @@ class JobResult(ABC):
         """Write the JSON to a file."""
         Path(path).write_text(self.to_json(indent=1) + "\n", encoding="utf-8")
 
-    def show(self, console: Console, warnings: int = 0, errors: Console | None = None) -> None:
-        """Print for a person: the verdict and the problems, then the tables and what was read.
+    def show(self, warnings: int = 0) -> None:
+        """Print for a person: the verdict, the tables and what was read; on stderr what is wrong.
 
-        `warnings`: how many the job has logged. `errors` takes what is wrong, if it is given.
+        `warnings`: how many the job has logged.
         """
-        good = "green" if self.ok else "yellow"
-        color = good if self.stopped_by is None else "red"
+        stopped = self.stopped_by is not None
+        color = "red" if stopped else "green" if self.ok else "yellow"
         after = f"; {counted(warnings, 'warning')} before" if warnings else ""
-        errors = errors or console
-        first = console if self.stopped_by is None else errors
-        _print_line(first, printable(self._verdict() + after), color=color, bold=True)
+        say(self._verdict() + after, err=stopped, fg=color, bold=True)
         for problem in self.problems:
-            _print_line(errors, printable(f"! {problem}"), color="red", bold=True)
-        self._show_tables(console)
-        print_pairs(console, "what was read", source_rows(self.source))
+            say(f"! {problem}", err=True, fg="red", bold=True)
+        self._show_tables()
+        print_pairs("what was read", source_rows(self.source))
 
     @abstractmethod
     def _verdict(self) -> str:
         """The first line."""
 
     @abstractmethod
-    def _show_tables(self, console: Console) -> None:
+    def _show_tables(self) -> None:
         """Print the tables of the job."""
 
 
@@ -254,10 +251,10 @@ class Answer(JobResult):
         usual = "no problems" if self.ok else "finished with problems"
         return f"{self.verdict or usual}, {took}"
 
-    def _show_tables(self, console: Console) -> None:
+    def _show_tables(self) -> None:
         for title, rows in self.tables.items():
-            print_table(console, f"{self.job}: {title}", rows)
-        print_pairs(console, f"{self.job}: total", self.numbers.items())
+            print_table(f"{self.job}: {title}", rows)
+        print_pairs(f"{self.job}: total", self.numbers.items())
 
 
 def _with_keys(row: Row) -> dict[str, Any]:
@@ -268,53 +265,41 @@ def _key_of(name: str) -> str:
     return camel_case(name.replace(" ", "_"))
 
 
-def print_table(console: Console, title: str, rows: Sequence[Row]) -> None:
+def print_table(title: str, rows: Sequence[Row]) -> None:
     """Print rows with the names of their columns; nothing without rows."""
     if not rows:
         return
-    if not console.is_terminal:
-        _print_plain(console, title, [list(rows[0]), *(row.values() for row in rows)])
-        return
-    shown = [[_cell(value) for value in row.values()] for row in rows[:_MOST_ROWS]]
-    columns = [Column.of(name, [row[at] for row in shown]) for at, name in enumerate(rows[0])]
-    _print_line(console, title, italic=True)
-    echo = partial(_print_line, console)
+    _print_title(title)
+    shown = rows[:_MOST_ROWS] if sys.stdout.isatty() else rows
+    cells = ([_cell(value) for value in row.values()] for row in shown)
     kept = [name for name in rows[0] if name in _KEPT]
-    TerminalTable(echo, echo, kept, width=console.width).print(columns)
-    if len(rows) > _MOST_ROWS:
-        _print_line(console, f"and {len(rows) - _MOST_ROWS:,} more; --json has all rows")
+    Output(False).rows(shown, list(rows[0]), cells, kept=kept)
+    if len(rows) > len(shown):
+        say(f"and {len(rows) - len(shown):,} more; --json has all rows")
 
 
-def print_pairs(console: Console, title: str, pairs: Iterable[tuple[str, Any]]) -> None:
+def print_pairs(title: str, pairs: Iterable[tuple[str, Any]]) -> None:
     """Print names and values."""
-    if not console.is_terminal:
-        _print_plain(console, title, pairs)
-        return
-    shown = [(printable(name), _cell(value)) for name, value in pairs]
-    width = max((cell_len(name) for name, _ in shown), default=0)
-    _print_line(console, title, italic=True)
+    _print_title(title)
+    shown = [(printable(name), printable(_cell(value))) for name, value in pairs]
+    on_screen = sys.stdout.isatty()
+    width = max((cell_len(name) for name, _ in shown), default=0) if on_screen else 0
     for name, value in shown:
-        _print_line(console, f"{filled(name, width)}  {value}")
+        echo(filled(name, width) + ("  " if on_screen else "\t") + value)
 
 
-def _print_line(console: Console, text: str, **style: Any) -> None:
-    """Print text that is printable, whatever its width; `style`: as rich has it."""
-    console.print(Text(text, style=Style(**style)), soft_wrap=True)
-
-
-def _print_plain(console: Console, title: str, lines: Iterable[Iterable[Any]]) -> None:
-    """Print a blank line, the title, and lines of values."""
-    texts = ("\t".join(printable(plain_value(value)) for value in line) for line in lines)
-    for text in ("", title, *texts):
-        print(text, file=console.file)  # rich makes blanks of tabs
+def _print_title(title: str) -> None:
+    """Print a title; in a pipe with a blank line before it."""
+    if not sys.stdout.isatty():
+        click.echo()
+    say(title, italic=True)
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.3f}"
-    return printable(plain_value(value))
+    """A value for a person: numbers with separators on a terminal."""
+    if sys.stdout.isatty() and isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"
+    return plain_value(value)
 
 
 def plain_value(value: Any) -> str:

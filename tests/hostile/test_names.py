@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
@@ -12,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError
@@ -21,6 +19,7 @@ from rmq_store.tables import TABLES
 from rmqstore_jobs.running.results import Answer, Provenance
 from tests.support.golden import unpack, user_topic
 from tests.support.running.commands import call
+from tests.support.running.screens import shown
 
 RED, TITLE, BIDI, C1 = "evil\x1b[31m", "g\x1b]0;x\x07\n", "bi\u202edi", "c\x9bd"
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -92,12 +91,10 @@ def test_errors_and_reports_of_jobs_are_printable() -> None:
     source = Provenance(f"/data/{RED}", TITLE, (0, 1), read, {"topic": C1}, version="1")
     rows = [{"topic": RED, "about": "[red]x"}, {"topic": BIDI, "about": TITLE}]
     answer = Answer("usage", False, {"by topic": rows}, source, 1.0, {C1: 1}, (RED,), False, TITLE)
-    for width, terminal in ((30, True), (200, True), (30, False)):
-        printed = io.StringIO()
-        console = Console(file=printed, width=width, force_terminal=terminal, color_system=None)
-        answer.show(console)
-        assert RAW.search(printed.getvalue()) is None
-    assert "[red]x" in printed.getvalue()
+    for width, is_terminal in ((30, True), (200, True), (30, False)):
+        lines = shown(answer, width, is_terminal=is_terminal)
+        assert not any(map(RAW.search, lines))
+        assert any("[red]x" in line for line in lines)
     assert RAW.search(answer.to_json()) is None
     assert json.loads(answer.to_json())["tables"]["byTopic"][0]["topic"] == RED
 

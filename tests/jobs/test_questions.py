@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import os
 import re
@@ -17,7 +16,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from rich.console import Console
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.errors import InvalidArgumentError
@@ -29,6 +27,7 @@ from rmqstore_jobs.running.store_selection import plan_of
 from tests.conftest import GoldenStore, in_a_queue, unpack
 from tests.support.golden import messages_in
 from tests.support.running.commands import Done, call, objects
+from tests.support.running.screens import shown
 
 Golden = Callable[[str], GoldenStore]
 WITH_DEAD = "clean-4.9.7"
@@ -270,39 +269,33 @@ def test_dead_letters_with_their_group_origin_and_attempts(golden: Golden) -> No
 def test_wide_tables_are_readable_on_a_narrow_screen(golden: Golden) -> None:
     store = golden(WITH_DEAD)
     answer = dlq.run(None, dlq.DlqSpec(store.path, conf(store)))
-    reported = io.StringIO()
-    answer.show(Console(file=reported, width=80, force_terminal=True))
-    lines = reported.getvalue().splitlines()
-    assert all(len(re.sub(r"\x1b\[[\d;]*m", "", line)) <= 80 for line in lines if "…" in line)
+    lines = shown(answer, 80)
+    assert all(len(line) <= 80 for line in lines if "…" in line)
     for record in dead_of(store):
         assert any(record["uniqKey"][-5:] in line for line in lines)
-    wide = io.StringIO()
-    answer.show(Console(file=wide, width=400, force_terminal=True))
-    assert any("uniqKey" in line and "originTopic" in line for line in wide.getvalue().splitlines())
+    wide = shown(answer, 400)
+    assert any("uniqKey" in line and "originTopic" in line for line in wide)
 
 
 def test_the_verdict_comes_first_and_a_pipe_gets_every_row(golden: Golden) -> None:
     store = golden(WITH_DEAD)
     answer = dlq.run(None, dlq.DlqSpec(store.path, conf(store)))
     many = replace(answer, tables={"of many": [{"n": n * 1000, "of": "a\tb"} for n in range(99)]})
-    printed = io.StringIO()
-    many.show(Console(file=printed, width=20))
-    first, blank, title, header, *lines = printed.getvalue().splitlines()
+    first, blank, title, header, *lines = shown(many, 20, is_terminal=False)
     assert first.startswith("no problems, in ")
     assert "warning" not in first
     assert (blank, title, header) == ("", "dlq: of many", "n\tof")
     assert [line.split("\t") for line in lines[:99]] == [
         [str(n * 1000), "a\\tb"] for n in range(99)
     ]
-    screen = io.StringIO()
-    many.show(Console(file=screen, width=80, force_terminal=True))
-    assert "no problems, in " in screen.getvalue().splitlines()[0]
-    assert "59 more" in screen.getvalue()
+    screen = shown(many, 80)
+    assert "no problems, in " in screen[0]
+    assert any("59 more" in line for line in screen)
+    assert any("39,000" in line for line in screen)
     wrong = replace(many, ok=False, problems=("one", "two"), verdict="2 problems found")
-    printed = io.StringIO()
-    wrong.show(Console(file=printed, width=20))
-    assert printed.getvalue().splitlines()[0].startswith("2 problems found, in ")
-    assert printed.getvalue().splitlines()[1:3] == ["! one", "! two"]
+    printed = shown(wrong, 20, is_terminal=False)
+    assert printed[0].startswith("2 problems found, in ")
+    assert printed[1:3] == ["! one", "! two"]
 
 
 def test_verify_says_first_how_many_problems_there_are(golden: Golden, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_no_output_of_a_job_has_the_key(
     spec = kind(golden(NAME).path, **{**fields, "options": GIVEN})
     answer = module.run(engine, spec)
     print(spec, answer.to_json(), answer)
-    answer.show(import_module("rich.console").Console())
+    answer.show()
     answer.save(str(tmp_path / "report.json"))
     assert reveal(spec.options["storageOptions"]) == GIVEN["storageOptions"]
     said = capfd.readouterr()
