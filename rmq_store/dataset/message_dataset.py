@@ -24,6 +24,7 @@ from rmq_store.dataset.planned_slices import ProvenLimits, SlicePlanner
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.escaping import LOG
 from rmq_store.format.queues import QueueSlice
+from rmq_store.format.record import log_offsets_of_ids
 from rmq_store.format.topics import is_system_topic
 from rmq_store.index.index_writer import indexed_word
 from rmq_store.reading.query import (
@@ -32,13 +33,20 @@ from rmq_store.reading.query import (
     Query,
     ReadHow,
     handler_of,
+    is_plain_tag,
     number,
     several,
 )
 from rmq_store.search.log_by_time import newest_time
 from rmq_store.search.log_partitions import joined, parts_along_log
 from rmq_store.search.plan_key_search import KeyPlan, plan_keys
-from rmq_store.search.queue_selection import CLOCK_SLACK_MS, DamageInTime, Search, selected_slices
+from rmq_store.search.queue_selection import (
+    CLOCK_SLACK_MS,
+    DamageInTime,
+    Search,
+    at_log_offsets,
+    selected_slices,
+)
 from rmq_store.store import MessageStore
 from rmq_store.text.times import NotATimeError, Time, fixed_range, parse_time
 
@@ -57,12 +65,14 @@ class StorePart:
     """What a scan reads of one store.
 
     `slices`: ranges of its queues. `words`: None, or words of which each row has one in KEYS or as
-    UNIQ_KEY, so that the index leads to the rows. `wanted`: the filter that the rows must match.
+    UNIQ_KEY, so that the index leads to the rows. `tags`: None, or tags of which each row has one.
+    `wanted`: the filter that the rows must match.
     """
 
     store: MessageStore
     slices: tuple[QueueSlice, ...]
     words: frozenset[str] | None = None
+    tags: tuple[str, ...] | None = None
     wanted: Any = None
 
 
@@ -75,6 +85,8 @@ class MessageDataset(LazyDataset):
       on commitLogOffset or storeTimestamp does too, by limits that are proven of each range: reading
       them takes the entries, or a look at each record's head, once a dataset. Other filters,
       whatever their form, read all messages.
+    - A filter that only some values of `tags` can match reads the records of these tags, by the hashes in the
+      entries; one that only some values of `msgId` can match, the records at their log offsets.
     - A filter that only some values of `keys` or `uniqKey` can match (up to 20 in a list) uses the
       index, as `keys` does, and reads the log where no index covers it. If the index has none of them
       and the log is short (256 MiB), the queues are read whole: a damaged index hides messages.
@@ -153,11 +165,16 @@ class MessageDataset(LazyDataset):
             return [replace(part, slices=()) for part in self._parts]  # no value can match
         self._warn_of_unread_topics(wanted)
         self._warn_of_unknown_topics(wanted)
+        tags, places = self._tags(wanted), self._places(wanted)
         found = []
         for part, proven in zip(self._parts, self._proven, strict=True):
             with self._lock, part.store.again() as store:
-                slices = tuple(self._planner(store, wanted, proven).narrowed(part.slices))
-                found.append(replace(part, slices=slices, words=words, wanted=wanted))
+                slices = self._planner(store, wanted, proven).narrowed(part.slices)
+                if places is not None:
+                    view = store.ranges_for(_sees_compacted(self._how))
+                    slices = at_log_offsets(store, slices, places, view)
+                narrowed = replace(part, slices=tuple(slices), words=words, tags=tags)
+                found.append(replace(narrowed, wanted=wanted))
         return found
 
     def _named(self, wanted: Any) -> frozenset[str]:
@@ -174,6 +191,21 @@ class MessageDataset(LazyDataset):
             return None
         words = [indexed_word(value) if column == "keys" else value for value in values]
         return None if "" in words else frozenset(words)
+
+    def _tags(self, wanted: Any) -> tuple[str, ...] | None:
+        """Tags of which each row that matches has one; None if unknown."""
+        values = self._values(wanted, "tags")
+        return None if not values or not all(map(is_plain_tag, values)) else tuple(sorted(values))
+
+    def _places(self, wanted: Any) -> frozenset[int] | None:
+        """Log offsets at which each row that matches has its record; None if unknown."""
+        values = self._values(wanted, "msgId")
+        return None if values is None else log_offsets_of_ids(values)
+
+    def _values(self, wanted: Any, column: str) -> frozenset[str] | None:
+        if column not in self._named(wanted):
+            return None
+        return implied_values(self._readable, wanted, column)
 
     def _warn_of_unread_topics(self, wanted: Any) -> None:
         """A filter may name a topic of the broker, which is not among the topics that are read."""
@@ -227,7 +259,7 @@ class MessageDataset(LazyDataset):
             how.setdefault("check_crc", not _BODIES.isdisjoint(columns))
             if not isinstance(how.get("on_damage"), str):
                 how["concerns"] = DamageInTime(store, self._search)
-            how["keys"] = part.words
+            how["keys"], how["tags"] = part.words, part.tags
             slices: Sequence[QueueSlice] = part.slices
             if part.words:
                 compacted = _sees_compacted(how)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NoReturn
@@ -51,6 +51,14 @@ def log_offset_of_id(message_id: str) -> int | None:
         return int.from_bytes(bytes.fromhex(message_id)[-8:], "big", signed=True)
     except ValueError:
         return None
+
+
+def log_offsets_of_ids(message_ids: Iterable[str]) -> frozenset[int] | None:
+    """The log offsets in offsetMsgIds; None if one is of another form."""
+    offsets = list(map(log_offset_of_id, message_ids))
+    return (
+        None if None in offsets else frozenset(offset for offset in offsets if offset is not None)
+    )
 
 
 class Gap(Enum):

@@ -337,6 +337,11 @@ def parse_tags(tags: str | Sequence[str] | None) -> frozenset[str] | None:
     return None if not wanted or ALL_TAGS in wanted else wanted
 
 
+def is_plain_tag(tag: str) -> bool:
+    """Whether `tags=[tag]` selects just the messages with this tag: others mean all, or lose their blanks."""
+    return tag == tag.strip() and tag not in ("", "*")
+
+
 def _in_one_expression(tags: Sequence[str]) -> str:
     return repr(f" {TAG_SEPARATOR} ".join(tags))
 

@@ -22,6 +22,9 @@ from rmq_store.format.topics import (
     is_system_topic,
     retry_of,
 )
+from rmq_store.search.log_partitions import joined
+from rmq_store.snapshot.compacted_view import ServedQueues
+from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.store import MessageStore
 
 
@@ -132,6 +135,33 @@ def selected_slices(store: MessageStore, search: Search, slack_ms: int = 0) -> l
                 stop = min(stop, view.first_since(queue, late, unreadable_before=True))
             found.append(QueueSlice(queue, start, stop))
     return found
+
+
+def at_log_offsets(
+    store: MessageStore,
+    ranges: Iterable[QueueSlice],
+    places: Collection[int],
+    view: QueueView | ServedQueues,
+) -> list[QueueSlice]:
+    """The entries of `ranges` that lead to these log offsets, and those that records there name, which the
+    queue may have lost.
+
+    A record that names an entry is in no other queue. Places of a compacted queue are those in its own log.
+    """
+    start, end = store.log_range()
+    recorded = store.lookup.recorded_queue_offset
+    named = {place: recorded(place) if start <= place < end else None for place in sorted(places)}
+    found: list[QueueSlice] = []
+    for part in ranges:
+        is_compacted = isinstance(view, ServedQueues) and view.compacted(part.queue) is not None
+        for place, said in named.items():
+            entry = None if is_compacted else said
+            if entry is None or entry.queue == part.queue:
+                first = view.offset_at_log(part.queue, place)
+                found.append(part.cut(first, view.offset_at_log(part.queue, place + 1)))
+                if entry is not None:
+                    found.append(part.cut(entry.start, entry.stop))
+    return joined(one for one in found if len(one))
 
 
 class DamageInTime:

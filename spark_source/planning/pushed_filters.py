@@ -9,10 +9,9 @@ PySpark has filters from 4.1 on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from itertools import chain
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -25,12 +24,11 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from rmq_store import MessageStore
 from rmq_store.format.byte_layout import KEY_SEPARATOR
 from rmq_store.format.queues import QueueSlice
-from rmq_store.format.record import log_offset_of_id
-from rmq_store.search.log_partitions import joined
-from rmq_store.search.queue_selection import CLOCK_SLACK_MS
+from rmq_store.format.record import log_offsets_of_ids
+from rmq_store.reading.query import is_plain_tag
+from rmq_store.search.queue_selection import CLOCK_SLACK_MS, at_log_offsets
 from rmq_store.snapshot.compacted_view import ServedQueues
 from rmq_store.snapshot.queue_view import QueueView
 from spark_source.options.definitions import PERMISSIVE
@@ -87,8 +85,7 @@ class _Bounds:
             view = store.ranges_for(plan.asked.sees_compacted)
             parts = [self._in_time(view, part) for part in plan.ranges]
             if self.places is not None:
-                named = {place: _named(store, place) for place in sorted(self.places)}
-                parts = joined(chain.from_iterable(_at_places(view, one, named) for one in parts))
+                parts = at_log_offsets(store, parts, self.places, view)
         return _with_parts(plan, parts)
 
     def _in_time(self, view: QueueView | ServedQueues, part: QueueSlice) -> QueueSlice:
@@ -98,31 +95,7 @@ class _Bounds:
         if self.until is not None:
             after = view.first_since(part.queue, self.until, unreadable_before=True)
             stop = min(stop, after)
-        return _within(part, start, stop)
-
-
-def _named(store: MessageStore, place: int) -> QueueSlice | None:
-    """The queue entry that the record at a log offset names, if there is one."""
-    start, end = store.log_range()
-    return store.lookup.recorded_queue_offset(place) if start <= place < end else None
-
-
-def _at_places(
-    view: QueueView | ServedQueues, part: QueueSlice, named: Mapping[int, QueueSlice | None]
-) -> Iterator[QueueSlice]:
-    """The entries of a part that lead to log offsets, and those that records there name: the queue may have
-    lost them. A record that names an entry is in no other queue. Places of a compacted queue are those in
-    its own log."""
-    is_compacted = isinstance(view, ServedQueues) and view.compacted(part.queue) is not None
-    for place, said in named.items():
-        entry = None if is_compacted else said
-        if entry is None or entry.queue == part.queue:
-            first = view.offset_at_log(part.queue, place)
-            found = _within(part, first, view.offset_at_log(part.queue, place + 1))
-            if len(found):
-                yield found
-            if entry is not None:
-                yield _within(part, entry.start, entry.stop)
+        return part.cut(start, stop)
 
 
 def _narrow(plan: QueryPlan, one: Filter) -> tuple[QueryPlan, bool]:
@@ -192,12 +165,6 @@ def _with_parts(plan: ReadPlan, parts: Sequence[QueueSlice]) -> ReadPlan:
     return replace(plan, ranges=tuple(part for part in parts if len(part)))
 
 
-def _within(part: QueueSlice, start: int, stop: int) -> QueueSlice:
-    """The offsets [start, stop) of a part; without a message there, a range at its start or its end."""
-    first = min(max(part.start, start), part.stop)
-    return QueueSlice(part.queue, first, max(first, min(part.stop, stop)))
-
-
 def _reads_queues(plan: QueryPlan) -> bool:
     return all(store.limits is None for store in plan.stores)
 
@@ -236,9 +203,7 @@ def _queue_offset(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
     low, high = _range(one)
 
     def cut(part: QueueSlice) -> QueueSlice:
-        return _within(
-            part, part.start if low is None else low, part.stop if high is None else high
-        )
+        return part.cut(part.start if low is None else low, part.stop if high is None else high)
 
     # The offsets between the values of an IN are read too. A batch that is not unwrapped has one
     # offset, and is read if any of its messages is in the range.
@@ -268,8 +233,7 @@ def _millis(value: Any) -> int:
 
 def _tags(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
     values = _values(one)
-    # As tags of a read these would mean something else: all, none, or the tag without its spaces.
-    if values is None or any(v != v.strip() or v in ("", "*") for v in values):
+    if values is None or not all(map(is_plain_tag, values)):
         return plan, False
 
     def of_store(store: ReadPlan) -> ReadPlan | None:
@@ -308,12 +272,8 @@ def _keys(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
 
 
 def _places(one: Any) -> frozenset[int] | None:
-    """The log offsets in the offsetMsgIds of a filter; None if one is not an offsetMsgId."""
     values = _values(one)
-    if values is None:
-        return None
-    places = [log_offset_of_id(value) for value in values]
-    return None if None in places else frozenset(place for place in places if place is not None)
+    return None if values is None else log_offsets_of_ids(values)
 
 
 _HANDLERS: dict[str, Callable[[QueryPlan, Any], tuple[QueryPlan, bool]]] = {

@@ -104,6 +104,22 @@ def questions(rows: list[tuple[QueueId, int, Truth]]) -> dict[str, tuple[Any, An
             lambda q, o, r: r["storeTimestamp"] < stored,
         ),
         "tags": (F("tags") == (tag or "?"), lambda q, o, r: r["tags"] == (tag or "?")),
+        "some tags": (
+            F("tags").isin([tag or "?", "nobody"]) & (F("queueOffset") >= 1),
+            lambda q, o, r: r["tags"] == (tag or "?") and o >= 1,
+        ),
+        "a tag or none": (
+            (F("tags") == (tag or "?")) | F("tags").is_null(),
+            lambda q, o, r: r["tags"] in (tag or "?", None),
+        ),
+        "an offsetMsgId": (
+            F("msgId") == record["offsetMsgId"],
+            lambda q, o, r: r["offsetMsgId"] == record["offsetMsgId"],
+        ),
+        "offsetMsgIds": (
+            F("msgId").isin([record["offsetMsgId"], keyed["offsetMsgId"], "no id"]),
+            lambda q, o, r: r["offsetMsgId"] in (record["offsetMsgId"], keyed["offsetMsgId"]),
+        ),
         "keys": (F("keys") == keys, lambda q, o, r: r["keys"] == keys),
         "an id": (F("uniqKey") == uniq, lambda q, o, r: r["uniqKey"] == uniq),
         "ids": (
@@ -189,7 +205,14 @@ def test_a_filter_leaves_parts_of_queues_unread(golden: Golden) -> None:
         for column in ("keys", "uniqKey"):
             (part,) = dataset.plan(F(column) == "ORDER_7 CUSTOMER_7")
             assert part.words == {{"keys": "ORDER_7"}.get(column, "ORDER_7 CUSTOMER_7")}
-        assert dataset.plan((F("keys") == "A") | (F("tags") == "B"))[0].words is None
+        (part,) = dataset.plan((F("keys") == "A") | (F("tags") == "B"))
+        assert (part.words, part.tags) == (None, None)
+        assert dataset.plan(F("tags").isin(["B", "A"]))[0].tags == ("A", "B")
+        assert dataset.plan(F("tags") == " A")[0].tags is None  # which a read takes for A
+        ids = [r["offsetMsgId"] for q, _, r in rows if q.topic == "orders"]
+        assert selected(dataset, F("msgId") == ids[7]) == 1
+        assert selected(dataset, F("msgId").isin(ids[:3])) == 3
+        assert selected(dataset, F("msgId").isin([ids[0], "no id"])) == in_all
 
 
 @pytest.fixture
