@@ -11,9 +11,11 @@ import pytest
 
 from rmq_store.admin.info import store_info
 from tests.support.golden import KINDS, STORES, in_a_queue, unpack, unpack_kind
+from tests.support.running.campaigns import few
 from tests.support.running.commands import call, objects, run
 
 NAME = "clean-5.5.0"
+NAMES = [name for name in (*STORES, *KINDS) if name != "multipath-5.5.0"]
 
 
 def no_queues(root: Path) -> None:
@@ -73,7 +75,7 @@ def test_verify_agrees_that_a_closed_store_without_queue_files_has_lost_them(
         assert "are lost" not in run(command, path)
 
 
-@pytest.mark.parametrize("name", [name for name in (*STORES, *KINDS) if name != "multipath-5.5.0"])
+@pytest.mark.parametrize("name", few("whole queues", NAMES, *KINDS, "clean-5.5.0", "expired-5.5.0"))
 def test_no_store_of_a_real_broker_lacks_files_of_queues(name: str, tmp_path: Path) -> None:
     golden = (unpack_kind if name in KINDS else unpack)(name, tmp_path)
     damage = store_info(golden.path, broker_conf=golden.conf).damage

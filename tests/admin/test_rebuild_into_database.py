@@ -138,7 +138,7 @@ def test_a_broker_takes_in_the_configuration(golden: Golden, tmp_path: Path) -> 
     assert '"0"' not in offsets
 
 
-@pytest.mark.parametrize("at", [1, 300_000, 900_000, 1_500_000, 2_100_000])
+@pytest.mark.parametrize("at", [1, 1_500_000])
 def test_killed_anywhere_it_goes_on_to_the_same_database(
     golden: Golden, tmp_path: Path, at: int
 ) -> None:

@@ -35,6 +35,7 @@ from rmq_store.tables import TABLES
 from rmq_store.tables.table import TableDataset
 from tests.support.damage import flip_body
 from tests.support.golden import STORES, GoldenStore, Truth, messages_in, unpack, user_topic
+from tests.support.running.campaigns import few
 
 Golden = Callable[[str], GoldenStore]
 F = pc.field
@@ -148,12 +149,7 @@ def questions(rows: list[tuple[QueueId, int, Truth]]) -> dict[str, tuple[Any, An
     }
 
 
-FAST = ("clean-5.2.0", "ext-5.5.0")  # the others are a campaign
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in FAST else pytest.mark.campaign) for n in STORES]
-)
+@pytest.mark.parametrize("name", few("filters", STORES, "clean-5.2.0", "ext-5.5.0"))
 def test_a_filter_has_the_rows_that_match_it_in_every_store(untouched: Golden, name: str) -> None:
     store = untouched(name)
     rows = listed(store)
@@ -645,7 +641,7 @@ def test_a_log_that_vanished_is_an_error_and_no_warning(tmp_path: Path) -> None:
         dataset.to_table(columns=["body"])
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", few("encoded", STORES, "clean-5.5.0", "lmq-5.3.3", "ext-5.5.0"))
 def test_encoded_names_are_those_of_the_broker(untouched: Golden, name: str) -> None:
     store = untouched(name)
     with store.open() as opened:

@@ -14,6 +14,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.files.source import stored_until
 from tests.support.golden import STORES, unpack
+from tests.support.running.campaigns import few
 
 _TOPICS, _QUEUES, _ROUNDS = 10, 4, 3
 
@@ -57,7 +58,9 @@ def test_a_queue_of_a_few_entries_is_opened_without_touching_its_holes(tmp_path:
         assert not store.reads().queues.files
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize(
+    "name", few("ends", STORES, "clean-5.5.0", "crash-4.9.7", "geometry-5.5.0")
+)
 @pytest.mark.parametrize("zeros", [None, (0, 60), (100, 60), (-60, 60)])
 def test_the_ends_of_a_queue_are_where_a_search_ends(
     tmp_path: Path, name: str, zeros: tuple[int, int] | None

@@ -10,7 +10,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.verify import verify
-from tests.support.golden import STORES, GoldenStore, log_files, unpack
+from tests.support.golden import GoldenStore, log_files, unpack
 from tests.support.running.child import become_nobody, in_a_child
 from tests.support.running.commands import call, objects
 
@@ -85,12 +85,6 @@ def test_nobody_is_advised_to_overwrite_a_file_that_belongs_there(tmp_path: Path
     for said in (salvaged, call("verify", golden.path).stdout, call("recover", golden.path).stderr):
         assert "Another file has that name" in said
         assert "Give it that name" not in said
-
-
-@pytest.mark.parametrize("name", STORES)
-def test_no_file_of_a_real_broker_is_called_misnamed(name: str, tmp_path: Path) -> None:
-    with unpack(name, tmp_path).open() as store:
-        assert "log-file-misnamed" not in {one.code for one in verify(store).findings}
 
 
 def test_many_findings_of_a_code_are_counted_in_one_sentence(tmp_path: Path) -> None:

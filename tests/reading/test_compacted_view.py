@@ -551,8 +551,11 @@ def test_interrupted_exchanges_of_many_queues_are_waited_for_together(
 
 
 @pytest.mark.parametrize("written", [0, 12, 28, 36])
-def test_a_message_that_is_half_written_ends_the_queue(golden: GoldenStore, written: int) -> None:
+def test_a_message_that_is_half_written_ends_the_queue(
+    golden: GoldenStore, written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a store that a broker writes, or was killed in; where it was closed, that is damage."""
+    monkeypatch.setattr(f"{MODULE}.time", SimpleNamespace(sleep=lambda _: None))
     _, path = files_of(golden, 16560)
     rows = served(golden)
     last = [row for row in rows if row[1] == 1 and row[3] >= 16560]

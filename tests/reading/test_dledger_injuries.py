@@ -18,7 +18,7 @@ from tests.support.dledger import HEAD, Entry, entries_of, put_records_into_entr
 from tests.support.golden import unpack, unpack_kind
 from tests.support.running.campaigns import some
 
-FAST_CASES, CASES = 12, 400
+FAST_CASES, CASES = 4, 400
 WIDTHS = (1, 2, 4, 8, 48, 60, 500, 4096)
 COLUMNS = ["commitLogOffset", "storeSize", "topic", "queueId", "queueOffset", "rawBody"]
 

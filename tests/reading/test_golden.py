@@ -22,6 +22,7 @@ from tests.support.golden import (
     messages_in,
 )
 from tests.support.golden_rows import Expected, all_rows, expected_message, fields_of, log_end_of
+from tests.support.running.campaigns import few
 
 # --- the log ---------------------------------------------------------------------------------------
 
@@ -153,7 +154,7 @@ def test_read_batches_gives_every_queue_whole_and_every_field_equal(
 # --- snapshots -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", few("pickled", STORES, "clean-5.5.0", "hot-5.5.0", "lmq-5.3.3"))
 def test_a_pickled_snapshot_shows_the_same_rows(
     untouched: Callable[[str], GoldenStore], name: str
 ) -> None:

@@ -20,6 +20,7 @@ from rmq_store.recovery.recover_store import plan_recovery
 from rmq_store.verify.verify_store import verify
 from tests.support.golden import GoldenStore, in_a_queue, user_topic
 from tests.support.log_records import parts, records
+from tests.support.running.campaigns import few
 from tests.support.running.commands import run
 from tests.support.stores import SMALL
 
@@ -68,7 +69,7 @@ def copy_of(store: GoldenStore, tmp_path: Path) -> Path:
     return Path(shutil.copytree(store.path, tmp_path / "copy"))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", few("unwritten", range(6), 0))
 @pytest.mark.parametrize("name", NAMES)
 def test_such_a_record_is_an_error_at_its_place_and_no_row(
     golden: Golden, tmp_path: Path, name: str, seed: int

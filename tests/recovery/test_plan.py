@@ -15,7 +15,7 @@ from rmq_store.errors import StoreError, StoreLockedError
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.recovery import plan_recovery, recover
 from tests.support.golden import UNCLEAN, GoldenStore, unpack
-from tests.support.running.campaigns import some
+from tests.support.running.campaigns import few
 from tests.support.running.commands import complaint, objects, run
 
 _SEED = 20261122
@@ -83,16 +83,7 @@ def test_a_plan_is_what_the_recovery_does_and_changes_nothing(
 
 # Of the first two a queue gets a file again that was removed; of the others the records of the log take
 # the places of entries that lead after its end.
-@pytest.mark.parametrize(
-    "seed",
-    [
-        *(3, 21, 280, 292),
-        *(
-            pytest.param(seed, marks=pytest.mark.campaign)
-            for seed in some("plans", range(100, 280))
-        ),
-    ],
-)
+@pytest.mark.parametrize("seed", few("plans", range(100, 280), 3, 21, 280, 292))
 def test_a_plan_is_what_the_recovery_does_however_much_is_hurt(tmp_path: Path, seed: int) -> None:
     chance = random.Random(f"x{seed}")
     store = unpack(chance.choice(BASES), tmp_path)

@@ -26,7 +26,7 @@ from rmq_store.recovery import RecoveryReport, plan_recovery, recover
 from rmq_store.verify import verify
 from tests.support.damage import break_start
 from tests.support.golden import UNCLEAN, GoldenStore, log_files, unpack
-from tests.support.running.campaigns import some
+from tests.support.running.campaigns import few, some
 from tests.support.running.commands import complaint, run
 from tests.support.stores import (
     SMALL,
@@ -294,7 +294,7 @@ def test_a_rebuild_keeps_intact_records_behind_a_damaged_one(number: int, tmp_pa
     assert not report.all_well
 
 
-@pytest.mark.parametrize("step", range(12))
+@pytest.mark.parametrize("step", few("crashes", range(12), 0, 3, 7))
 def test_a_crash_in_the_middle_of_a_recovery_is_recovered_from(
     step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

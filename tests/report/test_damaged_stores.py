@@ -86,7 +86,6 @@ def test_a_store_that_lost_its_queues_still_has_its_facts(
 
 @pytest.mark.usefixtures("_no_plots")
 @pytest.mark.parametrize("name", ["crash-4.9.7", "crash-5.5.0"])
-@pytest.mark.usefixtures("_no_plots")
 def test_a_crashed_store_says_so(name: str, golden: Golden, report: MakePage) -> None:
     store = golden(name)
     page = report(store.path)
@@ -192,7 +191,6 @@ def test_where_a_report_may_be_written(tmp_path: Path, golden: Golden) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html"]
 
 
-@pytest.mark.usefixtures("_no_plots")
 def with_time(store: GoldenStore, time: int, places: range) -> None:
     """Of the records that begin in a range of the log."""
     for record in store.truth:
@@ -205,6 +203,7 @@ def with_time(store: GoldenStore, time: int, places: range) -> None:
 
 
 @pytest.mark.parametrize("time", [253_402_300_800_000, 2**62, 2**63 - 1, -(2**62), 0])
+@pytest.mark.usefixtures("_no_plots")
 def test_a_damaged_time_costs_no_report(tmp_path: Path, report: MakePage, time: int) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     with_time(store, time, range(1))

@@ -15,6 +15,7 @@ from rmq_store.system_topics.delayed_messages import delayed_messages
 from rmq_store.system_topics.open_state import Given, OpenState
 from rmq_store.system_topics.transactions import OPEN, transactions
 from tests.support.golden import CLEAN, KINDS, UNCLEAN, unpack, unpack_kind, unpack_state
+from tests.support.running.campaigns import few
 from tests.support.stores import SMALL
 
 STATES = ("pop-5.5.0", "timers-waiting-5.5.0", "tx-expired-5.5.0")
@@ -23,9 +24,10 @@ PATHS = [
     *((unpack_kind, name) for name in KINDS),
     *((unpack_state, name) for name in STATES),
 ]
+OFTEN = [PATHS[0], *(path for path in PATHS if path[0] is not unpack), (unpack, "clean-5.5.0")]
 
 
-@pytest.mark.parametrize("case", PATHS, ids=lambda case: case[1])
+@pytest.mark.parametrize("case", few("open state", PATHS, *OFTEN), ids=lambda case: case[1])
 def test_one_pass_finds_what_the_tables_find(tmp_path: Path, case: tuple[type, str]) -> None:
     unpacked, name = case
     store = unpacked(name, tmp_path)

@@ -7,7 +7,6 @@ import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,20 +15,8 @@ from rmq_store import MessageStore
 from rmq_store.format.byte_layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, index_item_at
 from rmq_store.index.index_file_reader import IndexFile, list_index_files
 from rmq_store.verify import Finding, Severity, VerifyReport, verify
-from tests.support.golden import CLEAN, STORES, UNCLEAN, GoldenStore, unpack
-from tests.support.running.campaigns import some
-
-# Some at once, the others at length.
-SHORT = ("clean-4.3.2", "clean-5.5.0", "crash-5.5.0")
-
-
-def short_first(names: list[str]) -> list[Any]:
-    others = some("index", [name for name in names if name not in SHORT])
-    return [
-        *(name for name in names if name in SHORT),
-        *(pytest.param(name, marks=pytest.mark.campaign) for name in others),
-    ]
-
+from tests.support.golden import CLEAN, UNCLEAN, GoldenStore, unpack
+from tests.support.running.campaigns import few
 
 WHOLE = [name for name in CLEAN if name != "multipath-5.5.0"]  # which asks for its settings
 KILLED_IN_A_FILE = [name for name in UNCLEAN if name != "hours-crash-5.5.0"]  # beside a new one
@@ -123,7 +110,7 @@ def about(report: VerifyReport, path: Path) -> list[Finding]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", short_first(WHOLE))
+@pytest.mark.parametrize("name", few("index", WHOLE, "clean-5.5.0"))
 def test_damage_is_reported_with_its_place(tmp_path: Path, name: str, kind: str) -> None:
     store = unpack(name, tmp_path)
     files = index_of(store)
@@ -236,7 +223,7 @@ OLDER = [
 
 
 @pytest.mark.parametrize("kind", OLDER)
-@pytest.mark.parametrize("name", short_first(KILLED_IN_A_FILE))
+@pytest.mark.parametrize("name", few("half an index", KILLED_IN_A_FILE, "crash-5.5.0"))
 def test_what_a_broker_was_writing_is_not_called_damaged(
     tmp_path: Path, name: str, kind: str
 ) -> None:
@@ -290,19 +277,6 @@ def test_slots_of_noise_are_damage_even_in_the_last_file_of_a_crashed_store(tmp_
     parts.put(HEAD, noise(parts.slots * INDEX_SLOT.itemsize))
     parts.write()
     assert about(report_of(store.path), path)
-
-
-@pytest.mark.parametrize("name", STORES)
-def test_index_files_of_real_brokers_are_sound(
-    golden: Callable[[str], GoldenStore], name: str
-) -> None:
-    with golden(name).open() as store:
-        report = verify(store)
-    found = {one.code for one in report.findings}
-    assert not found & {*DAMAGE, "index-unreadable"}
-    killed_beside_a_new_file = name == "hours-crash-5.5.0"
-    assert ("index-half-written" in found) is killed_beside_a_new_file
-    assert report.index
 
 
 def test_a_last_record_of_which_some_keys_are_indexed_is_no_gap(tmp_path: Path) -> None:

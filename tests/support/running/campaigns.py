@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import pytest
 
 _T = TypeVar("_T")
 
@@ -28,6 +30,12 @@ def some(name: str, cases: Sequence[_T], share: int = SHARE) -> list[_T]:
         return list(cases)
     chosen = chance(name).sample(range(len(cases)), count(len(cases), share))
     return [cases[at] for at in sorted(chosen)]
+
+
+def few(name: str, cases: Sequence[Any], *often: Any) -> list[Any]:
+    """Cases of a test: the `often` in each run, of the others a part in each campaign."""
+    others = some(name, [case for case in cases if case not in often])
+    return [*often, *(pytest.param(case, marks=pytest.mark.campaign) for case in others)]
 
 
 def count(whole: int, share: int = SHARE) -> int:
