@@ -55,7 +55,7 @@ def proxy_store(golden: Golden) -> GoldenStore:
     return golden("proxy-5.5.0")
 
 
-@pytest.mark.parametrize("width", [60, 80, 140])
+@pytest.mark.parametrize("width", [60, 140])
 @pytest.mark.parametrize("words", TABLES_OF_COMMANDS, ids=" ".join)
 def test_tables_fit_the_terminal(
     proxy_store: GoldenStore, rendered: Rendered, words: list[str], width: int

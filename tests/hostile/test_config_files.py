@@ -14,6 +14,7 @@ from rmq_store.config.json_files import parse_fastjson
 from rmq_store.errors import CorruptConfigError, MissingFileError
 from rmq_store.markers.checkpoint import Checkpoint
 from tests.support.golden import GoldenStore, unpack
+from tests.support.running.campaigns import few, some
 from tests.support.running.commands import call
 
 NAME = "clean-5.5.0"
@@ -60,7 +61,7 @@ def all_commands(golden: GoldenStore, case: int) -> dict[str, str]:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("case", range(len(WRONG)))
+@pytest.mark.parametrize("case", some("odd offsets", range(len(WRONG)), 4))
 def test_an_offset_file_that_is_no_table_is_named(tmp_path: Path, case: int) -> None:
     text = WRONG[case]
     golden = unpack(NAME, tmp_path)
@@ -87,7 +88,7 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("case", range(len(ODD)))
+@pytest.mark.parametrize("case", few("odd settings", range(len(ODD)), 0, 5, 7))
 def test_odd_settings_of_a_topic_end_no_command(tmp_path: Path, case: int) -> None:
     golden = unpack(NAME, tmp_path)
     path = Path(golden.path, "config", "topics.json")

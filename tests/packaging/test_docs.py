@@ -174,6 +174,7 @@ def test_the_origin_properties_are_those_of_the_code() -> None:
     assert re.findall(r"`([A-Z_]+)`", said) == [name.removeprefix(ORIGIN_PREFIX) for name in ORIGIN]
 
 
+@pytest.mark.campaign
 def test_the_picture_of_a_terminal_shows_what_commands_print(tmp_path: Path) -> None:
     """`python -m tests.support.pages.terminal` draws it again."""
     assert terminal.drawn_lines() == terminal.plain(folder_for(tmp_path))

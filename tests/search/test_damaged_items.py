@@ -24,7 +24,7 @@ from tests.support.running.commands import complaint
 
 HEAD, SLOT, ITEM = 40, 4, 20
 SLOTS = {"clean-5.5.0": 200, "clean-5.2.0": 200}  # maxHashSlotNum of the brokers
-FAST, CASES = 10, 1200
+FAST, CASES = 4, 1200
 
 
 class Index:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from rmqstore_jobs.export import ExportSpec, run
 from rmqstore_jobs.exporting.manifest import CSV, JSONL, PARQUET
 from tests.conftest import GoldenStore, unpack
 from tests.support.exported import files_in, rows_in
-from tests.support.running.commands import COMMAND
+from tests.support.running.commands import run as run_command
 
 Golden = Callable[[str], GoldenStore]
 TEXT = pytest.mark.parametrize("table", [CSV, JSONL])
@@ -63,7 +62,7 @@ def odd_store(tmp_path: Path) -> GoldenStore:
 
 
 @TEXT
-@pytest.mark.parametrize("name", ["clean-4.9.7", "direct-5.5.0", "proxy-5.5.0", "lmq-5.3.3"])
+@pytest.mark.parametrize("name", ["direct-5.5.0", "lmq-5.3.3"])
 def test_the_rows_are_those_of_parquet(
     golden: Golden, tmp_path: Path, name: str, table: str
 ) -> None:
@@ -103,9 +102,8 @@ def test_the_lines_are_those_that_cat_prints(tmp_path: Path, topic: str) -> None
     lines = [line for path in files_in(target) for line in path.read_bytes().splitlines()]
     columns = [column.name for column in COLUMNS if not column.on_request]
     columns.remove("topic")
-    command = [*COMMAND, "cat", store.path, "--topic", topic]
-    command += ["--json", "--columns", ",".join(columns), "--broker-conf", store.conf]
-    printed = subprocess.run(command, capture_output=True, check=True).stdout
+    words = ["cat", store.path, "--topic", topic, "--json", "--columns", ",".join(columns)]
+    printed = run_command(*words, "--broker-conf", store.conf).encode()
     by_name = printed.replace(b'{"brokerName":"store"', b'{"brokerName":"broker-a"')
     of_cat = by_name.splitlines()
     assert sorted(lines) == sorted(of_cat)
@@ -149,8 +147,7 @@ def test_parquet_has_bodies_as_text_where_they_are_text(charset: str, tmp_path: 
             writer.append({"topic": "odd", "queueId": 0, "body": body})
     words = ["--body", "text", *([] if charset == "utf-8" else ["--charset", charset])]
     out = tmp_path / "out"
-    command = [*COMMAND, "export", store.path, "--to", str(out), "--topic", "odd", *words]
-    subprocess.run(command, check=True, capture_output=True)
+    run_command("export", store.path, "--to", str(out), "--topic", "odd", *words)
     (file,) = out.rglob("*.parquet")
     table = pq.read_table(file, partitioning=None).sort_by("queueOffset")
     assert table.schema.field("body").type == table.schema.field("bodyBase64").type == pa.string()

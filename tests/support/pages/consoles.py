@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -24,8 +25,9 @@ BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ANYTHING = "…"
 COLUMNS = "100"
 EXIT_CODE = '; echo "exit code $?"'
-# Asked within this process, for there are many: what no shell has a part in.
-PLAIN = re.compile(r"rmqstore( [\w./:=-]+)+")
+# Asked within this process, for there are many: what no shell has a part in but to take off quotes.
+QUOTED = re.compile(r"""'[^']*'|"[^"$`\\]*\"""")
+PLAIN = re.compile(r"rmqstore( [\w./:=,-]+)+")
 
 
 def steps(page: Path) -> list[tuple[str, str]]:
@@ -53,13 +55,14 @@ def output_of(command: str, folder: Path) -> str:
 
     Raises AssertionError where it does not end well; pages show other ends by `; echo "exit code $?"`.
     """
-    plain = command.removesuffix(EXIT_CODE)
-    if PLAIN.fullmatch(plain):
+    asks_code = command.endswith(EXIT_CODE)
+    plain = command.removesuffix(EXIT_CODE).removesuffix(" 2>&1")
+    if PLAIN.fullmatch(QUOTED.sub("quoted", plain)):
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(folder)
             patch.setenv("COLUMNS", COLUMNS)
-            asked = call(*plain.split()[1:])
-        if plain != command:
+            asked = call(*shlex.split(plain)[1:])
+        if asks_code:
             return f"{asked.both}exit code {asked.returncode}\n"
         assert asked.returncode == 0, asked.both
         return asked.both
