@@ -144,7 +144,7 @@ def check_columns(found: list[Record], base: int, written: list[bool]) -> None:
 LISTS_OF_RECORDS = st.lists(records(), min_size=1, max_size=6)
 
 
-@fast(200)
+@fast(100)
 @given(LISTS_OF_RECORDS, st.integers(0, 2**62), st.lists(st.booleans(), min_size=6, max_size=6))
 def test_columns_equal_messages(found: list[Record], base: int, written: list[bool]) -> None:
     check_columns(found, base, written[: len(found)])
@@ -232,7 +232,7 @@ def damaged_logs(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], Ints, int]:
     return np.frombuffer(bytes(raw), dtype=np.uint8), places, 1000
 
 
-@fast(300)
+@fast(120)
 @given(damaged_logs())
 def test_damage_is_noticed_by_both_paths(log: tuple[np.ndarray[Any, Any], Ints, int]) -> None:
     check_validity(*log)
@@ -247,7 +247,7 @@ def test_damage_is_noticed_by_both_paths_at_length(
     check_validity(*log)
 
 
-@fast(200)
+@fast(100)
 @given(st.binary(max_size=300), st.lists(st.integers(-10, 310), max_size=8))
 def test_random_bytes_are_no_record_to_both_paths(raw: bytes, places: list[int]) -> None:
     check_validity(np.frombuffer(raw, dtype=np.uint8), np.array(places, dtype=np.int64), 0)
@@ -276,7 +276,7 @@ def test_a_record_crc_covers_the_whole_record_for_both_paths(
 # --- hashes ----------------------------------------------------------------------------------------
 
 
-@fast(200)
+@fast(100)
 @given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12)))
 @example(["TagA", "TagB", "A||B", "😀emoji", "polygenelubricants", ""])
 def test_hashes_of_a_column_equal_single_hashes(words: list[str]) -> None:

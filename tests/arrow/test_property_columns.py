@@ -45,7 +45,7 @@ def rows_of_one_length(draw: st.DrawFn) -> list[bytes]:
     return [bytes(row) for row in rows]
 
 
-@fast(300)
+@fast(100)
 @given(rows_of_one_length())
 @example([b"TAGS\x01a\x02", b"TAGS\x01\x02\x02"])
 @example([b"KEYS\x01a\x02TAGS\x01b\x02", b"KEYZ\x01a\x02TAGS\x01b\x02"])
@@ -60,7 +60,7 @@ def test_rows_of_one_length_read_like_any_others_at_length(stored: list[bytes]) 
     check_properties(stored)
 
 
-@fast(400)
+@fast(150)
 @given(st.lists(property_strings(), max_size=6))
 @example([b"", b""])
 @example([b"TAGS\x01a\x02", b"", b"TAGS\x01a\x02"])
@@ -99,7 +99,7 @@ def rows_of_few_patterns(draw: st.DrawFn) -> list[bytes]:
     ]
 
 
-@fast(300)
+@fast(100)
 @given(rows_of_few_patterns())
 @example([b"TAGS\x01a\x02", b"KEYS\x01bb\x02TAGS\x01c\x02", b""])
 @example([b"a\x01b\x02", b"", b"", b"c\x01d\x02"])

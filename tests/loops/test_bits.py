@@ -28,6 +28,7 @@ DECLARED = re.compile(
     r"^cdef inline (?P<result>[\w ]+?) (?P<name>\w+)\((?P<taken>[^)]*)\)(?P<rest>[^:]*):$", re.M
 )
 BYTES = {"Bytes", "Room"}
+CASES = 1500
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def test_every_function_has_a_twin() -> None:
 def test_compiled_equals_interpreted(one: Declared, compiled: ModuleType) -> None:
     chosen = random.Random(zlib.crc32(one.name.encode()))
     errors = 0
-    for _ in range(4000):
+    for _ in range(CASES):
         given = [argument(kind, name, chosen) for kind, name in one.taken]
         rest, own = ([copied(value) for value in given] for _ in range(2))
         expected = outcome(getattr(bits, one.name), rest)
@@ -97,7 +98,7 @@ def test_compiled_equals_interpreted(one: Declared, compiled: ModuleType) -> Non
         errors += expected is IndexError
         if expected is not IndexError:
             assert written(one, own) == written(one, rest), given
-    assert errors < 4000, "no case is inside of its buffer"
+    assert errors < CASES, "no case is inside of its buffer"
 
 
 def argument(kind: str, name: str, chosen: random.Random) -> Any:

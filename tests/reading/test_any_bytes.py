@@ -41,7 +41,7 @@ def decode_anything(raw: bytes, at: int, log_offset: int) -> Record | Gap | Stor
         return error
 
 
-@fast(400)
+@fast(150)
 @given(st.binary(max_size=400), st.integers(0, 2**62))
 def test_any_bytes_give_a_record_a_gap_or_our_error(raw: bytes, log_offset: int) -> None:
     for at in (0, len(raw) // 2, len(raw)):
@@ -64,7 +64,7 @@ def check_flips(record: Record, seed: int) -> None:
             assert body_crc(found.body) == (found.body_crc if found.body else 0)
 
 
-@fast(150)
+@fast(80)
 @given(records(), st.integers(0, 2**32))
 def test_a_flipped_bit_never_brings_an_exception_or_a_body_with_a_wrong_crc(
     record: Record, seed: int

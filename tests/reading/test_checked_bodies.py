@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> Path:
             "body": pa.array(BODIES, pa.binary()),
         }
     )
-    with MessageStore.create(tmp_path / "store") as writer:
+    with MessageStore.create(tmp_path / "store", {"mappedFileSizeCommitLog": 1 << 24}) as writer:
         writer.append_batch(batch)
     return tmp_path / "store"
 
@@ -49,7 +49,7 @@ def test_short_bodies(tmp_path: Path) -> None:
     bodies = [body[:1_024] for body in BODIES] * 40
     damaged = bodies[WRONG]
     queue = pa.array([0] * len(bodies), pa.int32())
-    with MessageStore.create(tmp_path / "store") as writer:
+    with MessageStore.create(tmp_path / "store", {"mappedFileSizeCommitLog": 1 << 24}) as writer:
         writer.append_batch(
             pa.record_batch({"topic": ["orders"] * len(bodies), "queueId": queue, "body": bodies})
         )

@@ -24,7 +24,7 @@ Golden = Callable[[str], GoldenStore]
 NAME = "clean-4.9.7"  # it has dead letters, retries, open transactions and a group that is behind
 
 
-NAMES = (NAME, "hours-crash-4.9.7", "days-crash-5.5.0")
+NAMES = (NAME, "hours-crash-4.9.7")
 Pages = Callable[[str], Page]
 
 

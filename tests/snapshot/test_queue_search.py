@@ -80,7 +80,7 @@ HARMS = {"low": (5, 100), "high": (2**40, 100), "empty": (0, 0)}  # log offset, 
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_no_damaged_entry_leads_the_search_astray(tmp_path: Path, harm: str) -> None:
-    """Each entry in turn is damaged: what is found is at most that one entry off.
+    """Every third entry in turn is damaged: what is found is at most that one entry off.
 
     Not the two at each end, where nothing shows which of the two is wrong.
     """
@@ -89,7 +89,7 @@ def test_no_damaged_entry_leads_the_search_astray(tmp_path: Path, harm: str) -> 
     places = sorted(places_by_queue(store)[QueueId("orders", 1)].values())
     count = len(places)
     asked = [*places[::9], places[-1], places[-1] + 1]
-    for number in range(2, count - 2):
+    for number in range(2, count - 2, 3):
         path = max(p for p in folder.iterdir() if int(p.name) <= number * 20)
         whole = path.read_bytes()
         raw = bytearray(whole)

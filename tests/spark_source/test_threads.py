@@ -41,7 +41,7 @@ def store(tmp_path: Path) -> Path:
             "body": pa.array([bytes([number]) * BODY for number in range(COUNT)], pa.binary()),
         }
     )
-    with MessageStore.create(tmp_path / "store") as writer:
+    with MessageStore.create(tmp_path / "store", {"mappedFileSizeCommitLog": 1 << 24}) as writer:
         writer.append_batch(batch)
     return tmp_path / "store"
 

@@ -10,13 +10,14 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from zlib_ng import zlib_ng
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.format.byte_layout import Property
@@ -92,7 +93,7 @@ class GoldenStore:
             found[folder] = (0, os.stat(folder).st_mtime_ns, 0)
             for path in (f"{folder}/{name}" for name in names):
                 with open(path, "rb") as file:
-                    stat, crc = os.fstat(file.fileno()), zlib.crc32(file.read())
+                    stat, crc = os.fstat(file.fileno()), zlib_ng.crc32(file.read())
                 found[path] = (stat.st_size, stat.st_mtime_ns, crc)
         return found
 
@@ -186,8 +187,7 @@ def keys_of(record: Truth) -> set[str]:
 
 def unpack(name: str, target: Path) -> GoldenStore:
     """A fresh copy of the golden store `name` under `target`, to be changed at will."""
-    shutil.copytree(_unpacked(name), target / name, symlinks=True)
-    return GoldenStore(target / name)
+    return _copied(_unpacked(name), target)
 
 
 # A test may change tempfile's folder for itself, and its own is deleted after it.
@@ -202,13 +202,29 @@ def _unpacked(name: str, folder_of: str = ".") -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with tarfile.open(GOLDEN / folder_of / f"{name}.tar.xz") as archive:
         archive.extractall(folder, filter="data")
+    for path in folder.rglob("*"):
+        if path.stat().st_size > 1 << 20 and path.is_file():
+            _dig(path)
     return folder / name
 
 
+def _dig(path: Path) -> None:
+    """Make a hole of the zeros at the end of a file, as a broker has there."""
+    stat = path.stat()
+    os.truncate(path, len(path.read_bytes().rstrip(b"\0")))
+    os.truncate(path, stat.st_size)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def _copied(source: Path, target: Path) -> GoldenStore:
+    target.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cp", "-a", source, target], check=True)  # holes stay holes
+    return GoldenStore(target / source.name)
+
+
 def unpack_kind(name: str, target: Path) -> GoldenStore:
-    """As `unpack`, for a store without truth: of `tests/golden/kinds`. Holes stay holes."""
-    subprocess.run(["cp", "-a", _unpacked(name, "kinds"), target / name], check=True)
-    return GoldenStore(target / name)
+    """As `unpack`, for a store without truth: of `tests/golden/kinds`."""
+    return _copied(_unpacked(name, "kinds"), target)
 
 
 def unpack_state(name: str, target: Path) -> GoldenStore:

@@ -11,6 +11,8 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.questions.lag_summary import lag_of
+from rmq_store.report.report_scope import Bounds
+from rmq_store.report.store_report import store_report
 from rmq_store.tables import TABLES
 from rmq_store.text.times import shown_time
 from rmq_store.verify import Finding, Severity, verify
@@ -117,14 +119,12 @@ def test_a_checkpoint_that_knows_more_than_the_log(clean: GoldenStore, field: in
     assert found(clean)["checkpoint-ahead"].severity is Severity.ERROR
 
 
-def test_a_report_has_them_without_a_check_of_the_log(clean: GoldenStore, tmp_path: Path) -> None:
+def test_a_report_has_them_without_a_check_of_the_log(clean: GoldenStore) -> None:
     shrink(clean, "orders", 2)
     change(clean, "delayOffset.json", "18:0", "18:9")
-    page = tmp_path / "page.html"
-    run("report", clean.path, "-o", str(page))
-    assert {"queue-not-read", "delay-ahead"} <= set(
-        re.findall(r"[a-z]+(?:-[a-z]+)+", page.read_text())
-    )
+    said = [one.text for one in store_report(clean.path, bounds=Bounds(verified=0)).remarks]
+    for code in ("queue-not-read", "delay-ahead"):
+        assert any(text.startswith(code) for text in said), code
     with MessageStore.open(clean.path) as store:
         assert not store.view.topics.is_read(
             next(q for q in store.queues("orders") if q.queue_id == 3)
@@ -276,9 +276,7 @@ def test_dead_letters_need_no_perm_to_be_read(tmp_path: Path) -> None:
     assert "queue-not-read" not in found(store)
 
 
-def test_what_a_group_was_sent_beyond_the_end_of_a_queue(
-    clean: GoldenStore, tmp_path: Path
-) -> None:
+def test_what_a_group_was_sent_beyond_the_end_of_a_queue(clean: GoldenStore) -> None:
     """pullOffsetTable, which a broker of 5.5.0 wrote; the queue has 12 messages by its own answers."""
     assert len(clean.by_queue[QueueId("retrying", 1)]) == 12
     change(clean, "consumerOffset.json", r"(pullOffsetTable[^}]*1:)12", r"\g<1>15")
@@ -290,9 +288,6 @@ def test_what_a_group_was_sent_beyond_the_end_of_a_queue(
     )
     assert set(found(clean)) == {"pull-ahead"}  # what the group committed is not beyond
     assert "warning pull-ahead" in run("verify", clean.path, expect=1)
-    page = tmp_path / "page.html"
-    run("report", clean.path, "-o", str(page))
-    assert "pull-ahead" in page.read_text()
 
 
 @pytest.mark.parametrize(("last", "ahead"), [(7, False), (8, True)])

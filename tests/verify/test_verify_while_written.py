@@ -11,7 +11,7 @@ from rmq_store import MessageStore
 from rmq_store.verify import Severity, verify
 from tests.support.golden import unpack
 
-MESSAGES = 3_000
+MESSAGES = 1_000
 
 
 def grown(store: MessageStore, path: Path, count: int) -> None:
