@@ -110,9 +110,9 @@ sanitized: $(LOOPS)  ## read damaged records with loops that the address sanitiz
 	  tests/arrow/test_fast_equals_readable.py::test_damage_is_noticed_by_both_paths
 
 # The loops, and what stands on them, with loops that run as Python: columns, and reads of golden and damaged
-# stores. Not the other rooms: what they call was compared here, and they would find the same slowly.
-INTERPRETED := loops arrow reading/test_golden.py reading/test_golden_answers.py reading/test_any_bytes.py \
-  reading/test_record_start.py
+# stores. Not the other questions and rooms: what they call was compared here, and they would find the same
+# slowly.
+INTERPRETED := loops arrow reading/test_golden.py reading/test_any_bytes.py reading/test_record_start.py
 .PHONY: interpreted
 interpreted: $(LOOPS)  ## run a part of the core's tests with loops that are not compiled
 	@RMQSTORE_INTERPRETED=1 $(TIMED) "interpreted loops" $(PYTEST) -m "not live and not campaign" \

@@ -21,6 +21,7 @@ from tests.conftest import GoldenStore, unpack, user_topic
 from tests.live.support.delta_spark import RUNNER, Exports, delta_python, environment, exports
 from tests.support.checkout import CHECKOUT
 from tests.support.golden import bodies_of, messages_in
+from tests.support.running.campaigns import some
 
 pytestmark = pytest.mark.live
 
@@ -147,7 +148,7 @@ def test_other_options_stores_formats_and_tables_are_refused(
     assert "is not the one" in refused(spec(store, table, topic="orders"))
 
 
-@pytest.mark.parametrize("where", ["begin", "middle", "after"])
+@pytest.mark.parametrize("where", some("Delta", ["begin", "middle", "after"], 3))
 def test_killed_and_run_again_nothing_is_lost_or_doubled(
     delta: Exports, golden: Golden, tmp_path: Path, where: str
 ) -> None:

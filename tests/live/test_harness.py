@@ -22,6 +22,7 @@ from rmq_store.testing.live_broker.harness import (
 )
 from rmq_store.testing.live_broker.needs import need_jars
 from tests.support.checkout import CHECKOUT
+from tests.support.running.campaigns import some
 
 GOLDEN = CHECKOUT / "tests" / "golden"
 COMPRESSED = 0x01
@@ -62,7 +63,7 @@ class Live:
         return [row for row in rows if row["commitLogOffset"] <= last]
 
 
-@pytest.fixture(scope="module", params=["5.5.0", "4.9.7"])
+@pytest.fixture(scope="module", params=some("harness", ["5.5.0", "4.9.7"], 2))
 def live(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Live]:

@@ -24,6 +24,7 @@ from rmq_store.verify.verdict import SOUND
 from tests.admin.test_rebuild import settings_of
 from tests.support.golden import GoldenStore, in_a_queue, log_files, unpack
 from tests.support.injured_stores import INJURIES
+from tests.support.running.campaigns import some
 
 pytestmark = pytest.mark.live
 
@@ -70,7 +71,7 @@ def expected_of(store: GoldenStore) -> Counter[tuple[str, int]]:
     return +served
 
 
-@pytest.mark.parametrize("case", HURT)
+@pytest.mark.parametrize("case", some("hurt stores", HURT, 3))
 def test_a_broker_does_what_the_verdict_says(case: str, tmp_path: Path) -> None:
     need_jars(RELEASE)
     store = unpack(f"clean-{RELEASE}", tmp_path)

@@ -12,6 +12,7 @@ from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify import verify
 from tests.admin.test_rebuild import settings_of
 from tests.support.golden import unpack
+from tests.support.running.campaigns import some
 
 pytestmark = [pytest.mark.live, pytest.mark.campaign]
 
@@ -19,7 +20,7 @@ RELEASES = ["4.9.7", "5.3.3", "5.5.0"]
 TOPICS = ("orders", "payments")
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", some("a lost file", RELEASES, 3))
 def test_a_broker_starts_without_a_file_in_the_middle_of_its_log(
     release: str, tmp_path: Path
 ) -> None:
@@ -47,7 +48,7 @@ def test_a_broker_starts_without_a_file_in_the_middle_of_its_log(
     assert all(offset >= ends[QueueId(topic, queue)] for topic, queue, offset in served - left)
 
 
-@pytest.mark.parametrize("size", [0, 131_072])
+@pytest.mark.parametrize("size", some("a short file", [0, 131_072], 2))
 def test_no_broker_starts_with_a_short_file_in_the_middle_of_its_log(
     size: int, tmp_path: Path
 ) -> None:

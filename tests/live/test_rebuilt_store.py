@@ -31,6 +31,7 @@ from tests.admin.test_rebuild import index_of, queues_of, rebuilt, settings_of
 from tests.config.test_rocksdb_config import raw
 from tests.support.golden import GoldenStore, unpack, unpack_field, unpack_kind, user_topic
 from tests.support.renumbered import renumber
+from tests.support.running.campaigns import some
 
 pytestmark = pytest.mark.live
 
@@ -62,11 +63,15 @@ def test_rebuild_makes_what_the_real_classes_make_of_the_same_log(
 
 @pytest.mark.parametrize(
     "offset_of",
-    [
-        pytest.param(lambda n: n - (n >= 11), id="an offset twice"),
-        pytest.param(lambda n: n - 2 * (n >= 33), id="two offsets twice"),
-        pytest.param(lambda n: n + 7 * (n >= 50), id="a gap"),
-    ],
+    some(
+        "offsets",
+        [
+            pytest.param(lambda n: n - (n >= 11), id="an offset twice"),
+            pytest.param(lambda n: n - 2 * (n >= 33), id="two offsets twice"),
+            pytest.param(lambda n: n + 7 * (n >= 50), id="a gap"),
+        ],
+        3,
+    ),
 )
 def test_rebuild_lists_what_the_real_classes_list_where_queue_offsets_do_not_ascend(
     tmp_path: Path, offset_of: Callable[[int], int]
@@ -82,12 +87,16 @@ def test_rebuild_lists_what_the_real_classes_list_where_queue_offsets_do_not_asc
 
 @pytest.mark.parametrize(
     "base_of",
-    [
-        pytest.param({}, id="as it was"),
-        pytest.param({11: 10}, id="the base of the batch before, 50"),
-        pytest.param({9: 3, 10: 4}, id="bases of earlier batches, 11 and 18"),
-        pytest.param({5: 17}, id="the base of a later batch, 89"),
-    ],
+    some(
+        "bases",
+        [
+            pytest.param({}, id="as it was"),
+            pytest.param({11: 10}, id="the base of the batch before, 50"),
+            pytest.param({9: 3, 10: 4}, id="bases of earlier batches, 11 and 18"),
+            pytest.param({5: 17}, id="the base of a later batch, 89"),
+        ],
+        4,
+    ),
 )
 def test_rebuild_lists_what_a_real_batch_queue_lists_where_bases_do_not_ascend(
     tmp_path: Path, base_of: Mapping[int, int]
@@ -150,7 +159,11 @@ def test_a_broker_serves_a_rebuilt_store(golden: Golden, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("stage", "store_type"),
-    [("c2-created-again", FILES), ("c2-created-again", DATABASE), ("run-lost/store", FILES)],
+    some(
+        "lives",
+        [("c2-created-again", FILES), ("c2-created-again", DATABASE), ("run-lost/store", FILES)],
+        3,
+    ),
 )
 def test_a_broker_serves_the_last_life_of_a_topic_that_was_created_again(
     tmp_path: Path, stage: str, store_type: str
@@ -200,7 +213,7 @@ def test_a_broker_serves_a_store_rebuilt_into_rocksdb(
             assert offsets[group] == of_group
 
 
-@pytest.mark.parametrize("name", ["expired-5.5.0", "direct-5.5.0"])
+@pytest.mark.parametrize("name", some("first messages", ["expired-5.5.0", "direct-5.5.0"], 2))
 def test_a_broker_finds_the_first_messages_of_queues_that_it_did_not_write(
     golden: Golden, tmp_path: Path, name: str
 ) -> None:
@@ -218,7 +231,7 @@ def test_a_broker_finds_the_first_messages_of_queues_that_it_did_not_write(
     check_places(found, {place_of(row) for row in wanted.to_pylist()})
 
 
-@pytest.mark.parametrize("name", ["clean-5.5.0", "lmq-5.3.3"])
+@pytest.mark.parametrize("name", some("dispatched", ["clean-5.5.0", "lmq-5.3.3"], 2))
 def test_the_database_is_that_of_a_broker_that_dispatches_the_same_log(
     golden: Golden, tmp_path: Path, name: str
 ) -> None:

@@ -20,6 +20,7 @@ from rmq_store.testing.live_broker.needs import need_jars
 from tests.admin.test_salvage_of_state import HALF, keys, lose, of
 from tests.support.golden import GoldenStore, unpack_kind, unpack_state
 from tests.support.log_records import fields
+from tests.support.running.campaigns import some
 
 pytestmark = pytest.mark.live
 
@@ -87,7 +88,7 @@ def delivered(broker: Broker, topic: str, wanted: Iterable[str]) -> Counter[str]
             return found
 
 
-@pytest.mark.parametrize("make", [salvaged, rebuilt])
+@pytest.mark.parametrize("make", some("transactions", [salvaged, rebuilt], 2))
 def test_open_transactions_are_asked_for_and_what_waits_comes_once(
     tmp_path: Path, make: Make
 ) -> None:
@@ -103,7 +104,7 @@ def test_open_transactions_are_asked_for_and_what_waits_comes_once(
     assert found == Counter([*keys(of(before, "del")), *waiting])
 
 
-@pytest.mark.parametrize("make", [salvaged, rebuilt])
+@pytest.mark.parametrize("make", some("timers", [salvaged, rebuilt], 2))
 def test_timers_and_delayed_messages_that_wait_come_once(tmp_path: Path, make: Make) -> None:
     store = unpack_state("timers-waiting-5.5.0", tmp_path)
     make(store, tmp_path / "new")

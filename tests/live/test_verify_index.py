@@ -11,11 +11,12 @@ from rmq_store.testing.live_broker.harness import boot_copy, golden_conf
 from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify import verify
 from tests.support.golden import unpack
+from tests.support.running.campaigns import some
 
 pytestmark = pytest.mark.live
 
 
-@pytest.mark.parametrize("release", ["5.5.0", "4.9.7"])
+@pytest.mark.parametrize("release", some("index of brokers", ["5.5.0", "4.9.7"], 2))
 def test_an_index_that_a_broker_went_on_with_is_sound(tmp_path: Path, release: str) -> None:
     """Killed, started again, closed in order: what it kept, and what it wrote behind that."""
     need_jars(release)

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from rmq_store.testing.live_broker.harness import boot_copy, read_all, read_by_key
 from rmq_store.testing.live_broker.needs import need_jars
+from tests.support.running.campaigns import some
 
 MESSAGES = 20_000
 KEYS_ASKED = 1_000
@@ -29,7 +30,7 @@ CONF = {
 pytestmark = pytest.mark.live
 
 
-@pytest.mark.parametrize("release", ["5.5.0", "4.9.7"])
+@pytest.mark.parametrize("release", some("by Spark", ["5.5.0", "4.9.7"], 2))
 def test_a_broker_serves_what_spark_wrote(
     spark: SparkSession, release: str, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.testing.live_broker.harness import Broker, Row, boot_copy, read_all, read_by_key
 from rmq_store.testing.live_broker.needs import need_jars
+from tests.support.running.campaigns import some
 
 MESSAGES = 100_000
 KEYS_ASKED = 5_000
@@ -75,7 +76,7 @@ def messages(topics: list[str], *, ipv6: bool, seed: int) -> pa.Table:
     return pa.table(rows)
 
 
-@pytest.fixture(scope="module", params=["5.5.0", "4.9.7"])
+@pytest.fixture(scope="module", params=some("written", ["5.5.0", "4.9.7"], 2))
 def written(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Written]:
