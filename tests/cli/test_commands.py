@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.cli.main import COMMANDS
-from tests.support.golden import GoldenStore, in_a_queue, log_files, unpack, user_topic
+from tests.support.golden import GoldenStore, in_a_queue, log_files, unpack
 from tests.support.running.commands import (
     COMMAND,
     Golden,
@@ -95,17 +95,6 @@ def test_a_declared_queue_without_a_message_is_no_unknown_queue(golden: Golden) 
     assert len(empty) == 2
     assert [(row["status"], row["lag"], row["maxOffset"]) for row in empty] == [("OK", 0, 0)] * 2
     assert {row["status"] for row in rows} == {"OK"}
-
-
-def test_topics_and_queues_count_messages(store: GoldenStore) -> None:
-    counts = Counter(one["topic"] for one in store.truth if user_topic(one))
-    rows = {row["topic"]: row for row in objects("topics", store.path)}
-    for topic, count in counts.items():
-        if not rows[topic]["batch"]:
-            assert rows[topic]["messages"] == count
-    queues = objects("queues", store.path, "--topic", "orders")
-    assert sum(row["messages"] for row in queues) == counts["orders"]
-    assert run("topics", store.path).splitlines()[0].split("\t")[0] == "topic"
 
 
 def test_cat_prints_each_message_of_a_topic_once(store: GoldenStore) -> None:
@@ -217,29 +206,6 @@ def test_usage_counts_a_record_of_light_queues_once(golden: Golden) -> None:
         assert sum(row["bytes"] for row in days) == own
     printed = run("usage", store.path).splitlines()
     assert sum(line.endswith("% (shared)") for line in printed) == len(light)
-
-
-def test_usage_adds_up_to_the_log(store: GoldenStore) -> None:
-    rows = objects("usage", store.path)
-    sizes: Counter[str] = Counter()
-    for one in store.truth:
-        if in_a_queue(one):
-            sizes[one["topic"]] += one["storeSize"]
-    assert {row["topic"]: row["bytes"] for row in rows} == dict(sizes)
-    assert [row["bytes"] for row in rows] == sorted(sizes.values(), reverse=True)
-    by_day = objects("usage", store.path, "--by", "day")
-    assert sum(row["bytes"] for row in by_day) == sum(sizes.values())
-
-
-def test_lag_shows_what_groups_have_left(store: GoldenStore) -> None:
-    with store.open() as opened:
-        committed = opened.consumer_offsets()["g-slow"]["orders"]
-        wanted = {
-            queue: opened.max_offset("orders", queue) - offset
-            for queue, offset in committed.items()
-        }
-    rows = objects("lag", store.path, "--group", "g-slow", "--topic", "orders")
-    assert {row["queueId"]: row["lag"] for row in rows} == wanted
 
 
 @pytest.mark.parametrize(

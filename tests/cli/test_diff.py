@@ -13,7 +13,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError
-from tests.support.golden import STORES, GoldenStore, messages_in, unpack
+from tests.support.golden import GoldenStore, messages_in, unpack
 from tests.support.running.commands import call
 from tests.support.spark.reads import rows_of
 
@@ -43,15 +43,6 @@ def change(store: GoldenStore, at: int) -> None:
     raw = bytearray(file.read_bytes())
     raw[at - int(file.name)] ^= 1
     file.write_bytes(raw)
-
-
-@pytest.mark.parametrize("name", [name for name in STORES if not name.startswith("multipath")])
-def test_a_store_is_like_itself(golden: Golden, name: str) -> None:
-    store = golden(name)
-    done = call(
-        "diff", store.path, store.path, "--broker-conf", store.conf, "--other-conf", store.conf
-    )
-    assert (done.returncode, done.stdout.startswith("no difference: log ")) == (0, True), done.both
 
 
 def test_the_first_record_that_differs(pair: tuple[GoldenStore, GoldenStore]) -> None:

@@ -10,31 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.tables import TABLES
 from tests.support.golden import GoldenStore, unpack, user_topic
 from tests.support.running.commands import call, run
 
 Golden = Callable[[str], GoldenStore]
-
-
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        ("scheduled", "clean-4.9.7"),
-        ("transactions", "clean-5.5.0"),
-        ("retries", "clean-4.9.7"),
-        ("traces", "direct-5.5.0"),
-    ],
-)
-def test_a_command_prints_its_table(command: str, name: str, golden: Golden) -> None:
-    store = golden(name)
-    with store.open(broker_name="store") as opened:
-        expected = TABLES[command].of(opened).num_rows
-    rows = call(command, store.path, "--broker-conf", store.conf, "--json").stdout.splitlines()
-    assert len(rows) == expected > 0
-    assert json.loads(rows[0]).keys() == {c.name for c in TABLES[command].columns}
-    lines = call(command, store.path, "--broker-conf", store.conf, "--limit", "1").stdout
-    assert len(lines.splitlines()) == 2
 
 
 def test_rows_are_chosen_by_topic_state_and_group(golden: Golden) -> None:

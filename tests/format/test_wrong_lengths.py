@@ -9,12 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
-from rmq_store import MessageStore
 from rmq_store.errors import CorruptRecordError
 from rmq_store.format.record import decode_record
 from tests.support.golden import unpack
 from tests.support.log_records import V2, parts, records
-from tests.support.running.commands import call
 
 
 class Field(NamedTuple):
@@ -70,37 +68,3 @@ def test_the_error_names_the_length_and_its_value(tmp_path: Path, name: str) -> 
                 assert f"{field.name} {value}" in refused.value.reason, (at, field, value)
                 assert refused.value.expected is not None
     assert len(kinds) > 1 or name == "clean-5.5.0"
-
-
-@pytest.mark.parametrize(
-    ("which", "value", "says"),
-    [
-        (1, 70_000, "body length 70000 leads beyond the record"),
-        (1, -1, "body length -1 is below 0"),
-        (2, 127, "topic length 127"),
-        (3, 30_000, "properties length 30000 leads beyond the record"),
-        (0, 95, "total size 95"),
-    ],
-)
-def test_commands_and_reads_say_it(tmp_path: Path, which: int, value: int, says: str) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    file, at, raw = [one for one in records(store.path) if parts(one[2])[2] == b"payments"][60]
-    field = fields(raw)[which]
-    with file.open("r+b") as log:
-        log.seek(at + field.at)
-        log.write(struct.pack(field.form, value))
-    offset = int(file.name) + at
-    for words in (
-        ("verify", store.path),
-        ("cat", store.path, "--topic", "payments"),
-        ("salvage", store.path, "--to", str(tmp_path / "copy")),
-        ("table", "damage", store.path),
-    ):
-        done = call(*words)
-        assert says in done.stdout + done.stderr, words
-    with MessageStore.open(store.path) as opened:
-        with pytest.raises(CorruptRecordError, match=says):
-            opened.message_at(offset)
-        error = CorruptRecordError
-        with pytest.raises(error, match=says):
-            opened.lookup.by_offset_id("7F000001" + "00002A9F" + f"{offset:016X}")

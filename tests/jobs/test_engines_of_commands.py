@@ -19,23 +19,6 @@ from tests.support.running.commands import call
 Golden = Callable[[str], GoldenStore]
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize("words", [(), ("--json",)])
-@pytest.mark.parametrize("name", ["clean-5.5.0", "crash-5.5.0", "lmq-5.3.3"])
-def test_both_engines_give_the_same_answer(
-    spark: SparkSession, golden: Golden, name: str, words: tuple[str, ...]
-) -> None:
-    here, there = (
-        call("verify", golden(name).path, *words, "--engine", engine)
-        for engine in ("local", "spark")
-    )
-    assert (here.returncode, here.stdout, here.stderr) == (
-        there.returncode,
-        there.stdout,
-        there.stderr,
-    )
-
-
 def test_an_error_of_an_executor_is_one_of_the_command(
     spark: SparkSession, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

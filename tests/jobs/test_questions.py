@@ -244,28 +244,6 @@ def dead_of(store: GoldenStore) -> list[dict[str, Any]]:
     return [r for r in store.truth if r["topic"].startswith("%DLQ%")]
 
 
-def test_dead_letters_with_their_group_origin_and_attempts(golden: Golden) -> None:
-    store = golden(WITH_DEAD)
-    answer = dlq.run(None, dlq.DlqSpec(store.path, conf(store)))
-    expected = dead_of(store)
-    assert expected
-    assert answer.numbers == {
-        "dead letters": len(expected),
-        "bytes": sum(r["storeSize"] for r in expected),
-    }
-    found = {row["queueOffset"]: row for row in answer.tables["the newest"]}
-    assert len(found) == len(expected)
-    for record in expected:
-        row, properties = found[record["queueOffset"]], record["properties"]
-        assert row["consumerGroup"] == record["topic"].removeprefix("%DLQ%")
-        assert row["originTopic"] == properties["RETRY_TOPIC"]
-        assert row["originMsgId"] == properties["ORIGIN_MESSAGE_ID"]
-        assert row["reconsumeTimes"] == record["reconsumeTimes"]
-        assert str(record["reconsumeTimes"]) in row["why"]
-    nothing = dlq.run(None, dlq.DlqSpec(golden("clean-5.5.0").path))
-    assert nothing.numbers["dead letters"] == 0
-
-
 def test_wide_tables_are_readable_on_a_narrow_screen(golden: Golden) -> None:
     store = golden(WITH_DEAD)
     answer = dlq.run(None, dlq.DlqSpec(store.path, conf(store)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import os
-import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -346,46 +345,6 @@ def test_the_only_file_of_entries_that_was_cut_inside_of_one_says_what_fits(
         pytest.raises(CorruptQueueError, match="46 bytes, found 100 bytes"),
     ):
         places(store, 3)
-
-
-def test_no_byte_of_the_entries_changes_rows_unnoticed(golden: GoldenStore) -> None:
-    """Only tagsCode, storeTimestamp and two fields without use may change: no row is made of them."""
-    unused = {*range(12, 28), *range(38, 46)}
-    rows = served_places(golden, 1)
-    chosen = random.Random(4)
-    for base, step in ((0, 7), (16560, 1)):  # 7 places on is another field of another entry
-        path = entries_of(golden, 1, base)
-        whole = path.read_bytes()
-        filled = sum(place // LOG_FILE == base // LOG_FILE for _, place in rows)
-        unnoticed = set()
-        for at in range(0, len(whole), step):
-            raw = bytearray(whole)
-            raw[at] ^= 1 << chosen.randrange(8)
-            path.write_bytes(raw)
-            with opened(golden) as store:
-                try:
-                    answer = store.get_message(TOPIC, 1, 0, 1)  # mostly of another entry
-                    assert answer.min_offset == rows[0][0], at
-                    assert answer.max_offset == rows[-1][0] + 1, at
-                    assert places(store, 1) == rows, at
-                except (CorruptQueueError, CorruptRecordError):
-                    continue
-            unnoticed.add(at)
-        entry = range(0, filled * UNIT, step)
-        assert unnoticed == {at for at in entry if at % UNIT in unused}
-        path.write_bytes(whole)
-
-
-def test_no_byte_of_a_body_changes_unnoticed(golden: GoldenStore) -> None:
-    with opened(golden) as store:
-        message = store.get_message(TOPIC, 1, 0, 1).messages[0]
-    path = log_of(golden, 1, 0)
-    whole = path.read_bytes()
-    start = whole.index(message.body)
-    for at in range(start, start + len(message.body)):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        with opened(golden) as store, pytest.raises(CorruptRecordError, match="bodyCRC"):
-            store.get_message(TOPIC, 1, 0)
 
 
 def test_a_record_whose_entry_came_after_the_look_is_read(

@@ -109,24 +109,6 @@ def test_queues_and_offsets_in_rocksdb_are_read_too(bucket: dict[str, Any], tmp_
         assert far.consumer_offsets() == near.consumer_offsets() != {}
 
 
-def test_keys_tags_and_times_select_as_locally(golden: Golden, bucket: dict[str, Any]) -> None:
-    store = golden(NAMES[0])
-    orders = [r for r in store.truth if r["topic"] == "orders"]
-    for more in (
-        {"keys": orders[7]["uniqKey"]},
-        {"tags": orders[3]["tags"]},
-        {"startingtimestamp": str(orders[100]["storeTimestamp"])},
-        {"table": "queues"},
-    ):
-        if "table" not in more:
-            more = {**more, "topic": "orders", "columns": "commitLogOffset,tags"}
-        else:
-            more = {**more, "brokername": "b"}
-        assert rows_of(options_of(bucket, NAMES[0], **more)) == rows_of(
-            {"path": store.path, **more}
-        )
-
-
 def test_what_is_not_asked_for_is_not_fetched(
     bucket: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

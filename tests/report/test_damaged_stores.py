@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store import MessageStore
 from rmq_store.report import libraries
 from rmq_store.report import page as page_module
 from rmq_store.report.page import html_of
 from rmq_store.report.report_scope import Bounds, Inquiry
 from rmq_store.report.section import Section
 from rmq_store.report.store_report import _SECTIONS, store_report
-from rmq_store.verify import Severity
 from tests.config.test_lock_state import another_process_holding
 from tests.report.conftest import MakePage
 from tests.support.golden import GoldenStore, log_files, unpack
@@ -56,17 +54,6 @@ def test_one_damaged_system_topic_does_not_end_the_report(tmp_path: Path, report
     assert "log-damaged" in [row["code"] for row in checked.rows("findings")]
     assert any(text.startswith("log-damaged: ") for text in checked.remarks)
     assert "The records and their checksums" not in checked.text("unseen")
-
-
-@pytest.mark.usefixtures("_no_plots")
-def test_a_log_without_a_file_is_an_error(tmp_path: Path, report: MakePage) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    sorted(Path(store.path, "commitlog").iterdir())[1].unlink()
-    page = report(store.path)
-    assert page.done.returncode == 1
-    errors = [text for text, severity in page.remarks.items() if severity == "error"]
-    assert errors[0].startswith("log-file-missing")
-    assert page.rows("by-topic")
 
 
 @pytest.mark.usefixtures("_no_plots")
@@ -264,21 +251,6 @@ def test_without_its_libraries_it_names_what_to_install(
 
 
 @pytest.mark.usefixtures("_no_plots")
-def test_lost_messages_are_an_error(golden: Golden, tmp_path: Path, report: MakePage) -> None:
-    store = unpack("expired-5.5.0", tmp_path)
-    with MessageStore.open(store.path) as opened:
-        queue = next(q for q in opened.queues() if opened.min_offset(*q) > 0)
-    config = Path(store.path, "config")
-    config.mkdir()
-    text = f'{{"offsetTable":{{"{queue.topic}@late":{{"{queue.queue_id}":0}}}}}}'
-    (config / "consumerOffset.json").write_text(text)
-    page = report(store.path)
-    assert page.done.returncode == 1
-    (said,) = (text for text, severity in page.remarks.items() if severity == Severity.ERROR.value)
-    assert said.startswith(f"group late of topic {queue.topic}: unconsumed messages expired")
-
-
-@pytest.mark.usefixtures("_no_plots")
 def test_a_fault_of_any_kind_costs_one_section(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,30 +264,3 @@ def test_a_fault_of_any_kind_costs_one_section(
     missing = [one for one in made.sections if one.missing is not None]
     assert [one.anchor for one in missing] == ["lag"]
     assert "AttributeError('no such thing')" in str(missing[0].missing)
-
-
-@pytest.mark.usefixtures("_no_plots")
-def test_a_hole_in_a_queue_is_an_error_once(tmp_path: Path, report: MakePage) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    Path(store.path, "consumequeue/payments/0/00000000000000002000").unlink()
-    page = report(store.path)
-    assert page.done.returncode == 1
-    errors = [text for text, severity in page.remarks.items() if severity == Severity.ERROR.value]
-    assert {text.partition(":")[0] for text in errors} == {
-        "queue-misses-record",
-        "queue-dangling-entry",
-    }
-    assert len(errors) == 2
-
-
-@pytest.mark.usefixtures("_no_plots")
-def test_entries_after_the_log_of_a_copied_store_are_no_error(
-    tmp_path: Path, report: MakePage
-) -> None:
-    page = report(unpack("hot-5.5.0", tmp_path).path)
-    assert page.done.returncode == 0
-    assert "0 errors, 2 warnings" in page.done.stdout
-    assert any(
-        "1 entry in 1 queue (payments/0: 1) leading after the log's end" in text
-        for text in page.remarks
-    )

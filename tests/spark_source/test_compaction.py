@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual
+from pyspark.sql.datasource import Filter
 from pyspark.sql.functions import unix_millis
 
 from rmq_store import MessageStore, QueueId, QueueSlice
@@ -86,27 +86,6 @@ def test_what_was_compacted_away_is_not_missing(tmp_path: Path, name: str, colum
             assert [share for share in reporting_shares(plan) if share.lost] == []
 
 
-def test_filters_choose_among_the_rows(tmp_path: Path) -> None:
-    golden = unpack_kind(NAME, tmp_path)
-    options = {**options_of(golden, topic=TOPIC), "columns": COLUMNS}
-    rows = served(golden, TOPIC)
-    lines = [x for x in golden.lines("served") if x["topic"] == TOPIC]
-    offsets = sorted(row[2] for row in rows)
-    low = offsets[len(offsets) // 2]
-    found = read(options, GreaterThanOrEqual(("queueOffset",), low))
-    assert found == [row for row in rows if row[2] >= low]
-    for line in lines[::7]:
-        place = [row for row in rows if row[3] == line["phy"]]
-        assert read(options, EqualTo(("msgId",), line["offsetMsgId"])) == place
-        own = tuple(line[name] for name in FIELDS)
-        assert own in read(options, EqualTo(("uniqKey",), line["msgId"]))
-        assert own in read(options, EqualTo(("keys",), line["props"]["KEYS"]))
-    times = sorted(line["storeTs"] for line in lines)
-    for time in times[::9]:
-        late = sorted(tuple(x[n] for n in FIELDS) for x in lines if x["storeTs"] >= time)
-        assert read({**options, "startingTimestamp": str(time)}) == late
-
-
 def test_a_task_notices_that_the_broker_has_compacted_since_the_plan(tmp_path: Path) -> None:
     golden = unpack_kind(NAME, tmp_path)
     source = RmqStoreSource(options_of(golden, topic=TOPIC, minPartitions="3"))
@@ -119,14 +98,6 @@ def test_a_task_notices_that_the_broker_has_compacted_since_the_plan(tmp_path: P
         Path(golden.path, f"compaction/{kind}/{TOPIC}/1/{4140:020d}").unlink()
     with pytest.raises(DataLossError, match="compacted the queue since"):
         _ = [list(sent[0].read(one)) for one in sent[1]]
-
-
-def test_a_table_counts_the_queues_as_such(tmp_path: Path) -> None:
-    golden = unpack_kind(NAME, tmp_path)
-    whole = sum(one["max"] for one in golden.answers("minMax") if one["queueId"] in (0, 1, 3))
-    found = rows_of({"path": golden.path, "table": "topics"})
-    assert {row["topic"]: row["messages"] for row in found}[TOPIC] == whole
-    assert rows_of({"path": golden.path, "table": "damage"}) == []
 
 
 def test_a_query_and_a_stream_in_spark(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from rmq_store import MessageStore
-from tests.support.dledger import HEAD, entries_of
 from tests.support.golden import GoldenStore, unpack_field, unpack_kind
 from tests.support.spark.reads import rows_of
 
@@ -55,32 +53,3 @@ def test_messages_of_a_time_of_a_store_with_two_logs(tmp_path: Path) -> None:
     for more in ({}, {"source": "commitlog"}):
         found = rows_of({**options, **more, "startingTimestamp": str(since)})
         assert Counter(row["commitLogOffset"] for row in found) == wanted
-
-
-def test_tables_count_what_the_entries_hold(golden: GoldenStore) -> None:
-    count: Counter[str] = Counter()
-    size: Counter[str] = Counter()
-    for entry in entries_of(Path(golden.path, "dledger-n0", "data")):
-        body = entry.body
-        at = 88 + int.from_bytes(body[84:88], "big")
-        topic = body[at + 1 : at + 1 + body[at]].decode()
-        count[topic] += 1
-        size[topic] += entry.size - HEAD.size
-    with MessageStore.open(golden.path, broker_conf=golden.conf) as store:
-        usage = store.table("usage").to_pylist()
-        queues = store.table("queues").to_pylist()
-        damage = store.table("damage").to_pylist()
-        index = store.table("index").to_pylist()
-    for column, wanted in (("messages", count), ("bytes", size)):
-        found: Counter[str] = Counter()
-        for row in usage:
-            found[row["topic"]] += row[column]
-        assert found == wanted
-    assert sum(row["maxOffset"] - row["minOffset"] for row in queues) == 760
-    assert damage == []
-    gaps = [(row["beginLogOffset"], row["endLogOffset"]) for row in index if row["problem"]]
-    files = [(row["beginLogOffset"], row["endLogOffset"]) for row in index if not row["problem"]]
-    (first, middle), (again, last) = sorted(files)
-    assert (first, middle) == (HEAD.size, again)
-    assert gaps == []
-    assert last == 488_104

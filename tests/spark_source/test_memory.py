@@ -15,7 +15,6 @@ from rmq_store.files import segments
 from rmq_store.files import source as sources
 from spark_source.source import RmqStoreSource
 
-MIB = 1 << 20
 PROMISED_MIB = 300
 BODY = 4000
 

@@ -54,26 +54,6 @@ def test_several_stores_are_one_frame(golden: Golden, two: dict[str, str], tmp_p
     assert set(by_broker(rows_of({"stores": json.dumps(other), **plain}))) == {"east", "west"}
 
 
-def test_offsets_and_queues_can_be_those_of_one_broker(two: dict[str, str]) -> None:
-    plain = {"stores": json.dumps(two), "unwrapbatches": "false", **PLACE}
-    rows = rows_of(
-        {
-            **plain,
-            "assign": '{"orders": {"broker-a": [0, 1], "broker-b": [0]}}',
-            "startingoffsets": '{"orders": {"broker-a": {"0": 7}, "broker-b": {"0": 3}}}',
-            "endingoffsets": '{"orders": {"0": 9, "1": 2}}',
-        }
-    )
-    found = {(r["brokerName"], r["queueId"], r["queueOffset"]) for r in rows}
-    assert found == {
-        *(("broker-a", 0, n) for n in (7, 8)),
-        *(("broker-a", 1, n) for n in (0, 1)),
-        *(("broker-b", 0, n) for n in range(3, 9)),
-    }
-    with pytest.raises(InvalidArgumentError, match=r"Did you mean .broker-[ab]."):
-        rows_of({**plain, "startingoffsets": '{"orders": {"broker-x": {"0": 1}}}'})
-
-
 def test_several_stores_have_a_configuration_each(
     two: dict[str, str], golden: Golden, tmp_path: Path
 ) -> None:

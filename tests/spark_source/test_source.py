@@ -139,38 +139,6 @@ def topics_of(frame: DataFrame) -> dict[str, int]:
     return {row["topic"]: row["count"] for row in frame.groupBy("topic").count().collect()}
 
 
-def test_ranges_tags_and_times_select_as_the_truth_says(
-    spark: SparkSession, golden: Golden
-) -> None:
-    store = golden("clean-5.5.0")
-    orders = [record for record in store.truth if record["topic"] == "orders"]
-    first, last = orders[100]["storeTimestamp"], orders[-100]["storeTimestamp"]
-    cases: list[tuple[dict[str, str], Callable[[dict[str, Any]], bool]]] = [
-        ({"assign": '{"orders": [1, 3]}'}, lambda r: r["queueId"] in (1, 3)),
-        (
-            {"topic": "orders", "tags": "FB || cancelled"},
-            lambda r: r["tags"] in ("FB", "cancelled"),
-        ),
-        (
-            {"topic": "orders", "startingTimestamp": str(first), "endingTimestamp": str(last)},
-            lambda r: first <= r["storeTimestamp"] < last,
-        ),
-        (
-            {
-                "topic": "orders",
-                "startingOffsets": '{"orders": {"0": 7, "1": -1}}',
-                "endingOffsets": '{"orders": {"0": 20}}',
-            },
-            lambda r: {0: 7 <= r["queueOffset"] < 20, 1: False}.get(r["queueId"], True),
-        ),
-    ]
-    for options, wanted in cases:
-        found = load(spark, store, **options).select("commitLogOffset").collect()
-        expected = {record["commitLogOffset"] for record in orders if wanted(record)}
-        assert expected
-        assert sorted(row[0] for row in found) == sorted(expected), options
-
-
 def test_partitions_are_neighbouring_slices_in_the_order_of_the_log(
     spark: SparkSession, golden: Golden
 ) -> None:
@@ -235,18 +203,6 @@ def test_a_view_and_sql_see_it_too(spark: SparkSession, golden: Golden) -> None:
     (row,) = spark.sql("SELECT count(*) AS n, min(queueId) AS q FROM messages").collect()
     truth = [record for record in golden("clean-5.5.0").truth if record["topic"] == "orders"]
     assert (row.n, row.q) == (len(truth), 0)
-
-
-def test_reading_changes_nothing(spark: SparkSession, golden: Golden) -> None:
-    store = golden("crash-5.5.0")
-
-    def state() -> dict[str, tuple[int, int]]:
-        files = sorted(path for path in store.folder.rglob("*") if path.is_file())
-        return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in files}
-
-    before = state()
-    assert load(spark, store, includeSystemTopics="true").count() > 0
-    assert state() == before
 
 
 # --- what crosses a process -----------------------------------------------------------------------

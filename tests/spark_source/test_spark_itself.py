@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,8 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from rmq_store import MessageStore
-from tests.conftest import GoldenStore, in_a_queue, unpack
-from tests.support.golden import Truth
+from tests.conftest import GoldenStore, unpack
 from tests.support.spark.loads import load
 
 Golden = Callable[[str], GoldenStore]
@@ -26,45 +24,6 @@ def pushdown(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[st
     spark.conf.set(PUSHDOWN, request.param)
     yield request.param
     spark.conf.set(PUSHDOWN, "false")
-
-
-@pytest.mark.campaign
-def test_filters_give_the_same_rows_pushed_down_or_not(
-    spark: SparkSession, golden: Golden, pushdown: str
-) -> None:
-    store = golden(NAME)
-    orders = [r for r in store.truth if r["topic"] == "orders"]
-    one = next(r for r in orders[50:] if r["keys"] and r["tags"] and r["uniqKey"])
-    # In seconds and milliseconds, as SQL writes it; the session's zone is UTC.
-    moment = f"timestamp_millis({one['storeTimestamp']})"
-    quoted = one["keys"].replace("'", "''")
-    cases: list[tuple[str, Callable[[Truth], bool]]] = [
-        (f"uniqKey = '{one['uniqKey']}'", lambda r: r["uniqKey"] == one["uniqKey"]),
-        (
-            f"keys = '{quoted}' AND storeTimestamp >= {moment}",
-            lambda r: r["keys"] == one["keys"] and r["storeTimestamp"] >= one["storeTimestamp"],
-        ),
-        (f"msgId = '{one['offsetMsgId']}'", lambda r: r["offsetMsgId"] == one["offsetMsgId"]),
-        (
-            f"topic IN ('orders', 'payments') AND queueId < 2 AND queueOffset >= 4 AND "
-            f"tags = '{one['tags']}' AND storeTimestamp < {moment}",
-            lambda r: (
-                r["topic"] in ("orders", "payments")
-                and r["queueId"] < 2
-                and r["queueOffset"] >= 4
-                and r["tags"] == one["tags"]
-                and r["storeTimestamp"] < one["storeTimestamp"]
-            ),
-        ),
-        ("brokerName = 'elsewhere'", lambda r: False),
-    ]
-    options = {"unwrapBatches": "false", "includeSystemTopics": "true"}
-    columns = "brokerName,topic,queueId,queueOffset,tags,keys,uniqKey,msgId,storeTimestamp"
-    frame = load(spark, store, columns=columns + ",commitLogOffset", **options)
-    for clause, wanted in cases:
-        found = Counter(row[0] for row in frame.where(clause).select("commitLogOffset").collect())
-        expected = Counter(r["commitLogOffset"] for r in store.truth if in_a_queue(r) and wanted(r))
-        assert found == expected, clause
 
 
 def test_a_claimed_filter_is_not_applied_by_spark(

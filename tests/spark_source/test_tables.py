@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Callable
-from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.tables import TABLES
 from spark_source.table_reader import table_schema
-from tests.conftest import GoldenStore, in_a_queue, unpack, user_topic
+from tests.conftest import GoldenStore, in_a_queue, unpack
 from tests.support.golden import messages_in
 from tests.support.spark.reads import rows_of
 
@@ -57,23 +55,6 @@ def test_the_schema_for_spark_is_that_of_the_core(name: str) -> None:
     assert all(field.metadata["comment"] for field in schema)
 
 
-def test_queues_are_as_the_broker_says(golden: Golden) -> None:
-    for name in (NAME, "clean-4.9.0", "geometry-5.5.0"):
-        store = golden(name)
-        said = {
-            (a["topic"], a["queueId"]): (a["min"], a["max"])
-            for a in store.answers("minMax")
-            if a["max"] > 0
-        }
-        found = {
-            (r["topic"], r["queueId"]): (r["minOffset"], r["maxOffset"])
-            for r in table(store, "queues")
-        }
-        assert said
-        for queue, limits in said.items():
-            assert found[queue] == limits, queue
-
-
 def test_undispatched_messages_are_the_dispatch_lag(tmp_path: Path) -> None:
     store = unpack(NAME, tmp_path)
     assert {r["dispatchLag"] for r in table(store, "queues")} == {0}
@@ -88,38 +69,6 @@ def test_undispatched_messages_are_the_dispatch_lag(tmp_path: Path) -> None:
     rows = {(r["topic"], r["queueId"]): r for r in table(store, "queues")}
     row = rows[last["topic"], last["queueId"]]
     assert (row["dispatchLag"], row["dispatchLagBytes"]) == (1, last["storeSize"])
-
-
-def test_topics_count_their_messages(golden: Golden) -> None:
-    store = golden(NAME)
-    expected: Counter[str] = Counter()
-    for record in filter(user_topic, store.truth):
-        expected[record["topic"]] += messages_in(record)
-    rows = [r for r in table(store, "topics") if not r["system"] and r["queues"]]
-    assert {r["topic"]: r["messages"] for r in rows} == expected
-    assert any(r["batch"] for r in rows)
-
-
-def test_files_are_all_there(golden: Golden) -> None:
-    store = golden(NAME)
-    there = {str(p): p.stat().st_size for p in Path(store.path).rglob("*") if p.is_file()}
-    rows = table(store, "files")
-    assert {r["path"]: r["size"] for r in rows} == there
-    logs = [r for r in rows if r["part"] == "commitlog"]
-    assert [r["baseOffset"] for r in logs] == sorted(int(Path(r["path"]).name) for r in logs)
-    assert {r["topic"] for r in rows if r["part"] == "consumequeue"} >= {"orders", "payments"}
-
-
-def test_the_index_is_measured_and_its_gaps_named(tmp_path: Path) -> None:
-    store = unpack(NAME, tmp_path)
-    rows = table(store, "index")
-    files = [r for r in rows if r["path"]]
-    assert len(files) == len(list((Path(store.path) / "index").iterdir()))
-    assert all(1 <= r["longestChain"] <= r["items"] and r["usedSlots"] <= r["items"] for r in files)
-    shutil.rmtree(Path(store.path) / "index")
-    (gap,) = table(store, "index")
-    end = max(r["commitLogOffset"] + r["storeSize"] for r in store.truth)
-    assert (gap["beginLogOffset"], gap["endLogOffset"], gap["gapBytes"]) == (0, end, end)
 
 
 def test_groups_say_how_far_they_are_and_what_is_wrong(tmp_path: Path) -> None:
@@ -151,20 +100,6 @@ def test_groups_say_how_far_they_are_and_what_is_wrong(tmp_path: Path) -> None:
     assert Counter(r["kind"] for r in offsets)["consumer"] == 4
 
 
-def test_usage_adds_up_to_the_truth_by_day(golden: Golden) -> None:
-    store = golden(NAME)
-    expected: Counter[tuple[str, int, date]] = Counter()
-    size: Counter[tuple[str, int, date]] = Counter()
-    for record in filter(user_topic, store.truth):
-        day = datetime.fromtimestamp(record["storeTimestamp"] / 1000, timezone.utc).date()
-        key = (record["topic"], record["queueId"], day)
-        expected[key] += messages_in(record)
-        size[key] += record["storeSize"]
-    rows = table(store, "usage", maxbytesperpartition="50k")
-    assert {(r["topic"], r["queueId"], r["day"]): r["messages"] for r in rows} == expected
-    assert {(r["topic"], r["queueId"], r["day"]): r["bytes"] for r in rows} == size
-
-
 def test_secrets_in_the_configuration_are_hidden(tmp_path: Path) -> None:
     store = unpack(NAME, tmp_path)
     path = Path(store.path) / "config" / "plain_acl.json"
@@ -180,14 +115,6 @@ def test_a_damaged_config_file_is_a_row_and_no_failure(tmp_path: Path) -> None:
     (row,) = [r for r in table(store, "config") if r["problem"]]
     assert "RMQSTORE_CORRUPT_CONFIG" in row["problem"]
     assert table(store, "topics")
-
-
-def test_the_checkpoint_stands_beside_what_the_files_say(golden: Golden) -> None:
-    store = golden(NAME)
-    (row,) = table(store, "checkpoint")
-    assert row["cleanShutdown"] is True
-    assert row["logEnd"] == max(r["commitLogOffset"] + r["storeSize"] for r in store.truth)
-    assert table(golden("crash-5.5.0"), "checkpoint")[0]["cleanShutdown"] is False
 
 
 def test_an_empty_store_has_empty_tables(tmp_path: Path) -> None:

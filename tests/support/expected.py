@@ -6,7 +6,7 @@ import json
 import re
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -195,6 +195,3 @@ class _Limits:
             return int(min(later, default=ends[1]))
         offset = otherwise if offset is None else offset
         return {EARLIEST: ends[0], LATEST: ends[1]}.get(offset, offset)
-
-
-Predicate = Callable[[Mapping[str, Any]], bool]

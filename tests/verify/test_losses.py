@@ -103,35 +103,6 @@ def verify_of(golden: GoldenStore) -> Any:
         return verify(store).findings
 
 
-@pytest.mark.parametrize("case", ["one entry", "a light queue", "a folder"])
-def test_spark_tells_it_with_verify_queue(case: str, tmp_path: Path) -> None:
-    name, injure = CASES[case]
-    golden = unpack(name, tmp_path)
-    lost = injure(golden)
-    queue = QueueId(lost[0]["topic"], lost[0]["queueId"]) if "a light" not in case else LIGHT
-    assert met_by(golden, queue, verify="false") == []
-    met = met_by(golden, queue, verify="true")
-    assert sum(error.entry.messages for error in met if error.entry) == len(lost)
-    with golden.open() as store:
-        rows = store.table("damage").to_pylist()
-    assert {(row["topic"], row["queueId"]) for row in rows} == {queue}
-
-
-def met_by(golden: GoldenStore, queue: QueueId, verify: str) -> list[StoreError]:
-    """The errors that the shares of a query of a topic report."""
-    from spark_source.options.parse import parse_options
-    from spark_source.planning.partitions import reported_errors, reporting_shares
-    from spark_source.planning.pinned_plan import pin_all
-
-    topic = {"topic": queue.topic, "includeSystemTopics": "true"}
-    plan = pin_all(parse_options({"path": golden.path, **topic, "verifyQueue": verify}))
-    found: list[StoreError] = []
-    for share in reporting_shares(plan):
-        with plan.stores[share.store].store.open() as store:
-            found += reported_errors(plan.stores[share.store], share, store)
-    return found
-
-
 def test_verify_names_a_copied_folder(tmp_path: Path) -> None:
     golden = unpack("clean-5.3.3", tmp_path)
     shutil.copytree(

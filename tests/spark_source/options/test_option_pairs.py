@@ -18,7 +18,6 @@ from tests.support.golden import bodies_of
 from tests.support.spark.option_pairs import (
     EXPIRED,
     NAME,
-    OFFSETS,
     PAIRS,
     PLACE,
     UNQUEUED,
@@ -31,7 +30,7 @@ from tests.support.spark.option_pairs import (
     spark_options,
     time_of,
 )
-from tests.support.spark.reads import partitions_of, rows_of
+from tests.support.spark.reads import partitions_of
 
 Golden = Callable[[str], GoldenStore]
 
@@ -282,24 +281,3 @@ def test_the_strategy_is_asked_for_queues_with_a_time_alone(golden: Golden) -> N
     ending = {"subscribe": "orders", "endingTimestamp": str(late)}
     found = read(store, {**ending, "startingOffsetsByTimestampStrategy": "error"})
     assert rows(found) == as_rows(expected({"b": store}, ending), PLACE)
-
-
-@pytest.mark.parametrize(
-    ("given", "match"),
-    [
-        ({"topic": "orders", "subscribe": "payments"}, "exclude each other"),
-        ({"subscribePattern": "o.*", "assign": '{"orders": [0]}'}, "exclude each other"),
-        ({"source": "commitlog", "splitBy": "queue"}, "needs the queues"),
-        ({"source": "commitlog", "maxRecordsPerPartition": "5"}, "needs the queues"),
-        ({"source": "commitlog", "verifyQueue": "true"}, "needs the queues"),
-        ({"includeUnqueued": "true"}, "the queues are the source"),
-        ({"table": "queues", "columns": "topic"}, "columns of messages"),
-        ({"assign": '{"orders": [0]}', "startingOffsets": OFFSETS}, "which is not selected"),
-        ({"subscribe": "payments", "endingOffsets": OFFSETS}, "which is not selected"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(
-    golden: Golden, given: dict[str, str], match: str
-) -> None:
-    with pytest.raises(InvalidArgumentError, match=match):
-        rows_of(spark_options({"path": golden(NAME).path, **given}))

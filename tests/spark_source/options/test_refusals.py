@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StringType, StructField, StructType
 
 from rmq_store import StoreError
 from tests.conftest import GoldenStore, unpack
@@ -86,13 +85,6 @@ def test_a_wrong_option_is_refused_with_the_nearest_one(
 ) -> None:
     with pytest.raises(StoreError, match=message):
         rows_of({"path": golden("clean-5.5.0").path, **options})
-
-
-def test_a_users_schema_that_cannot_be_is_refused(spark: SparkSession, golden: Golden) -> None:
-    schema = StructType([StructField("queueId", StringType())])
-    reader = spark.read.format("rmqstore").schema(schema)
-    message = refusal(lambda: reader.load(golden("clean-5.5.0").path).collect())
-    assert "column 'queueId' has another type (expected int, found string)" in message
 
 
 def test_a_damaged_record_fails_the_query_with_file_and_offset(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import in_a_queue, unpack, user_topic
-from tests.support.damage import INDEX_HARMS, damage_entry, harm_index
 from tests.support.golden import keys_of, messages_in
 from tests.support.spark.reads import rows_of
 from tests.support.spark.selections import (
@@ -39,63 +37,6 @@ def test_keys_select_by_a_word_or_the_uniq_key(golden: Golden, name: str) -> Non
     two = words[:2]
     found = places(rows_of(options_of(store, keys=" || ".join(two), **PLACE)))
     assert found == truth_where(store, lambda r: user_topic(r) and bool(keys_of(r) & set(two)))
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("harm", INDEX_HARMS)
-def test_keys_are_found_whatever_the_index_lacks(tmp_path: Path, harm: str) -> None:
-    store = unpack("geometry-5.5.0", tmp_path)
-    harm_index(Path(store.path), harm)
-    words = sorted({w for r in store.truth if user_topic(r) for w in keys_of(r) if w.isalnum()})
-    for word in words[:: max(1, len(words) // 10)]:
-        found = places(rows_of(options_of(store, keys=word, **PLACE)))
-        assert found == truth_where(store, lambda r, w=word: user_topic(r) and w in keys_of(r))  # type: ignore[misc]
-
-
-LAST_OF_A_FILE = 99  # entries of a queue file of that store, less one: a search sets out from these
-
-
-def test_one_damaged_entry_hides_no_other_message_from_its_key(tmp_path: Path) -> None:
-    store = unpack(NAME, tmp_path)
-    queue = [r for r in store.truth if r["topic"] == "orders" and r["queueId"] == 0]
-    hit = queue[LAST_OF_A_FILE]
-    damage_entry(Path(store.path, "consumequeue", "orders", "0"), LAST_OF_A_FILE)
-    for record in [*queue[::9], hit]:
-        key = (record["keys"] or "").split(" ")[0]
-        if not key:
-            continue
-        given = options_of(store, topic="orders", keys=key, mode="PERMISSIVE", **PLACE)
-        given["columns"] += ",corruptRecord"
-        rows = rows_of(given)
-        damaged = [row for row in rows if row["corruptRecord"]]
-        whole = truth_where(
-            store,
-            lambda r, w=key: r["topic"] == "orders" and w in keys_of(r),  # type: ignore[misc]
-        )
-        assert places([row for row in rows if not row["corruptRecord"]]) == whole - Counter(
-            [hit["commitLogOffset"]]
-        )
-        assert [row["queueOffset"] for row in damaged] == (
-            [hit["queueOffset"]] if hit["commitLogOffset"] in whole else []
-        )
-
-
-@pytest.mark.parametrize("first", [0, LAST_OF_A_FILE + 1])
-def test_a_damaged_entry_outside_of_the_range_is_not_reported(tmp_path: Path, first: int) -> None:
-    store = unpack(NAME, tmp_path)
-    damage_entry(Path(store.path, "consumequeue", "orders", "0"), LAST_OF_A_FILE)
-    queue = [r for r in store.truth if r["topic"] == "orders" and r["queueId"] == 0]
-    key = keys_of(queue[LAST_OF_A_FILE]).pop()
-    given = options_of(
-        store,
-        topic="orders",
-        keys=key,
-        mode="PERMISSIVE",
-        columns="queueOffset, corruptRecord",
-        startingOffsets=f'{{"orders": {{"0": {first}, "1": -1, "2": -1, "3": -1}}}}',
-    )
-    damaged = [row["queueOffset"] for row in rows_of(given) if row["corruptRecord"]]
-    assert damaged == ([] if first else [LAST_OF_A_FILE])
 
 
 def test_keys_and_tags_and_ranges_go_together(golden: Golden) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,14 +10,12 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq_store import MessageStore
 from rmq_store.format.sys_flag import SysFlag
 from tests.conftest import GoldenStore, user_topic
 from tests.support.expected import members
-from tests.support.golden import bodies_of, unpack
-from tests.support.log_records import rename
+from tests.support.golden import bodies_of
 from tests.support.writing.writes import left_beside
 
 Golden = Callable[[str], GoldenStore]
@@ -189,74 +186,7 @@ def test_a_failing_task_leaves_the_target_as_it_was(
     assert left_beside(target) == []
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize("name", ["pay.ment", "%RETRY%g"])
-def test_rows_of_a_store_keep_the_names_that_its_broker_gave(
-    spark: SparkSession, tmp_path: Path, small_files: str, name: str
-) -> None:
-    store = unpack(NAME, tmp_path)
-    count = rename(store, b"payments", name.encode())
-    shutil.rmtree(Path(store.path) / "consumequeue" / "payments")
-    options = {"source": "commitlog", "includeSystemTopics": "true", "unwrapBatches": "true"}
-    source = messages(spark, store.path, **options).where("(sysFlag & 12) in (0, 8)")
-    save(source, tmp_path / "copy", keepTimestamps="true", brokerConf=small_files)
-    copied = messages(spark, tmp_path / "copy", includeSystemTopics="true")
-    assert copied.where(copied.topic == name).count() == count
-    assert copied.count() == source.count()
-    # The name that an option gives is a new one, and so is that of rows of nowhere.
-    assert "forbidden character" in refusal(
-        lambda: save(source.drop("topic"), tmp_path / "new", topic="pay.ment")
-    )
-    new = source.selectExpr("'pay.ment' AS topic", "body")
-    assert "forbidden character" in refusal(lambda: save(new, tmp_path / "new"))
-    assert not (tmp_path / "new").exists()
-
-
 # --- streams --------------------------------------------------------------------------------------
-
-
-def mirror(
-    spark: SparkSession, source: Path, target: Path, checkpoint: Path, **options: str
-) -> StreamingQuery:
-    """Copy what is there now, by a query that goes on from its checkpoint."""
-    stream = spark.readStream.format("rmqstore").option("startingOffsets", "earliest")
-    query = (
-        stream.option("maxBytesPerTrigger", "300k")
-        .load(str(source))
-        .writeStream.format("rmqstore")
-        .options(**{"keepTimestamps": "true", **options})
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start(str(target))
-    )
-    query.awaitTermination()
-    return query
-
-
-@pytest.mark.campaign
-def test_a_store_mirrored_into_another_ends_equal(
-    spark: SparkSession, golden: Golden, tmp_path: Path, small_files: str
-) -> None:
-    mirrored = partial(mirror, spark, brokerConf=small_files)
-    source, target, checkpoint = (tmp_path / name for name in ("source", "mirror", "checkpoint"))
-    shutil.copytree(golden(NAME).path, source)
-    query = mirrored(source, target, checkpoint)
-    assert len(query.recentProgress) >= 3
-    assert rows_of(messages(spark, target)) == rows_of(messages(spark, source))
-
-    with MessageStore.append_to(source) as writer:
-        for number in range(40):
-            writer.append({"topic": f"new-{number % 3}", "queueId": 1, "body": b"%d" % number})
-    mirrored(source, target, checkpoint)
-    # A driver that was killed after its commit and before Spark knew: the batch comes again.
-    last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
-    for number in (last, last - 1):
-        for path in (checkpoint / "commits").glob(f"*{number}*"):
-            path.unlink()
-    again = mirrored(source, target, checkpoint)
-    assert sum(progress["numInputRows"] for progress in again.recentProgress) > 0
-    assert rows_of(messages(spark, target)) == rows_of(messages(spark, source))
-    assert left_beside(target) == ["journal.json"]
 
 
 @pytest.mark.campaign
