@@ -24,7 +24,6 @@ from rmq_store.admin.retention import (
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, StoreError, StoreLockedError
 from rmq_store.markers.lock_file import StoreLock
-from rmq_store.tables import TABLES
 from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, offsets, unpack
 from tests.support.listed import index_items, wanted_items
@@ -64,7 +63,7 @@ def test_unread_messages_are_deleted_from_when_a_plan_takes_their_file(tmp_path:
     for number, path in enumerate(log_files(clean.path)):
         os.utime(path, ns=(now + 30 * number * HOUR * 1_000_000,) * 2)
     with clean.open() as store:
-        rows = TABLES["groups"].of(store).to_pylist()
+        rows = store.table("groups").to_pylist()
         unread = [row for row in rows if row["lag"] and row["deletedFrom"] is not None]
         for row in unread:
             at = store.log_offset_of(QueueId(row["topic"], row["queueId"]), row["consumerOffset"])

@@ -15,7 +15,7 @@ from rmq_store import MessageStore
 from rmq_store.admin.retention import RetentionPlan, apply_retention, plan_retention
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.system_topics.delayed_messages import delayed_messages
-from rmq_store.verify.verify_store import verify
+from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, unpack_kind, unpack_state
 from tests.support.running.commands import call, objects, run
 

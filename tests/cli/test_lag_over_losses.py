@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.tables import TABLES
 from tests.support.golden import unpack
 from tests.support.running.commands import call, complaint, objects, run
 
@@ -48,7 +47,7 @@ def test_messages_that_wait_in_a_lost_file_of_the_log_are_lost(
         (0, False),
     ]
     with golden.open() as store:
-        assert TABLES["groups"].of(store)["status"].to_pylist().count("LOST_RECORDS") == behind
+        assert store.table("groups")["status"].to_pylist().count("LOST_RECORDS") == behind
 
 
 @pytest.mark.parametrize("gone", ["the file", "the folder"])

@@ -120,7 +120,7 @@ def test_every_table_answers_in_the_shell_in_python_and_in_spark(
         assert done.returncode in (0, 1, 2), done.both
     try:
         with MessageStore.open(store) as opened:
-            table = TABLES[name].of(opened)
+            table = opened.table(name)
             refused = ""
     except StoreError as error:
         refused = error.code

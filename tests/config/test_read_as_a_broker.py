@@ -20,7 +20,6 @@ from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import CorruptConfigError
 from rmq_store.report.store_report import store_report
-from rmq_store.tables import TABLES
 from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, unpack
 from tests.support.running.commands import call
@@ -165,7 +164,7 @@ def test_commands_tables_verify_and_report_name_the_bak(
     said = f"{name}.bak: read instead of {name}: it holds 400 zero bytes"
     assert call(command, golden.path).stderr.count(said) == 1
     with golden.open() as store:
-        TABLES[table].of(store)
+        store.table(table)
         assert said in caplog.text
         found = [one for one in verify(store).findings if one.code == "config-backup-used"]
     assert [one.path for one in found] == [f"{golden.path}/config/{name}.bak"]
@@ -192,7 +191,7 @@ def test_topics_that_cannot_be_read_are_not_said_to_be_undeclared(tmp_path: Path
     assert done.returncode == 1
     assert "topics.json: neither this file nor its .bak can be read" in done.stderr
     with golden.open() as store:
-        rows = TABLES["topics"].of(store).to_pylist()
+        rows = store.table("topics").to_pylist()
     assert rows
     assert {row["declared"] for row in rows} == {None}
     assert all("topics.json" in row["problem"] for row in rows)

@@ -16,8 +16,8 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import CorruptRecordError, InvalidMessageError, StoreError
-from rmq_store.recovery.recover_store import plan_recovery
-from rmq_store.verify.verify_store import verify
+from rmq_store.recovery import plan_recovery
+from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, in_a_queue, user_topic
 from tests.support.log_records import parts, records
 from tests.support.running.campaigns import few

@@ -14,9 +14,8 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.admin.rebuild import DATABASE, rebuild
 from rmq_store.consumequeue.entry_of_record import last_life
-from rmq_store.recovery.recover_store import recover
-from rmq_store.verify.findings import Severity
-from rmq_store.verify.verify_store import verify
+from rmq_store.recovery import recover
+from rmq_store.verify import Severity, verify
 from tests.support.golden import unpack, unpack_field
 from tests.support.renumbered import renumber, units_of, write_units
 

@@ -18,7 +18,7 @@ from rmq_store.cli.main import COMMANDS, other_commands
 from rmq_store.errors import AccessError, InvalidArgumentError, StoreError
 from rmq_store.escaping import LOG, without_credentials
 from rmq_store.files.remote.uri_filesystem import from_remote, local_path
-from rmq_store.recovery.recover_store import plan_recovery
+from rmq_store.recovery import plan_recovery
 from rmq_store.report.store_report import store_report
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check
 from spark_source.source import RmqStoreSource

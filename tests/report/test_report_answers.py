@@ -14,7 +14,6 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.admin.retention import plan_retention
 from rmq_store.system_topics.delayed_messages import delayed_messages
-from rmq_store.tables import TABLES
 from rmq_store.text.times import shown_time
 from tests.report.conftest import MakePage, Page, page_of
 from tests.support.golden import GoldenStore, bodies_of, messages_in, unpack_field, unpack_kind
@@ -117,7 +116,7 @@ def test_popped_messages_are_counted_where_they_were_not_acknowledged(
 
 def test_lag_is_that_of_the_table_groups(golden: Golden, page: Page) -> None:
     with golden(NAME).open() as store:
-        groups = TABLES["groups"].of(store).to_pylist()
+        groups = store.table("groups").to_pylist()
         plan = plan_retention(store, manual=True, now_ms=1 << 42)
     expected: dict[tuple[str, str], list[int]] = {}
     for row in groups:
@@ -164,7 +163,7 @@ def test_open_transactions_are_those_that_no_op_message_names(
 def test_what_waits_is_that_of_the_tables(golden: Golden, page: Page) -> None:
     with golden(NAME).open() as store:
         rows = {
-            name: TABLES[name].of(store).to_pylist()
+            name: store.table(name).to_pylist()
             for name in ("scheduled", "transactions", "deadLetters", "retries")
         }
     opened = [row for row in rows["transactions"] if row["state"] == "open"]

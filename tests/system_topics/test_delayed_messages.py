@@ -15,7 +15,6 @@ from rmq_store import MessageStore
 from rmq_store.errors import CorruptConfigError
 from rmq_store.search.log_by_time import newest_time
 from rmq_store.system_topics.delayed_messages import delayed_messages
-from rmq_store.tables import TABLES
 from tests.support.counted_store import CountedStore
 from tests.support.counted_tables import scheduled
 from tests.support.golden import GoldenStore, unpack, unpack_kind
@@ -235,7 +234,7 @@ def test_a_checkpoint_that_is_too_short_is_refused(tmp_path: Path) -> None:
 def test_the_table_has_every_column(tmp_path: Path) -> None:
     store = unpack_kind(TIMERS, tmp_path)
     with MessageStore.open(store.path, broker_conf=store.conf) as opened:
-        found = TABLES["scheduled"].of(opened)
+        found = opened.table("scheduled")
     assert found.num_rows == 15
     filled = {name for name in found.column_names if found[name].null_count < 15}
     assert set(found.column_names) - filled == {

@@ -14,7 +14,6 @@ from rmq_store import MessageStore
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import AccessError
 from rmq_store.system_topics.retries import dead_letters, retries
-from rmq_store.tables import TABLES
 from tests.support.golden import GoldenStore, Truth, in_a_queue, unpack
 from tests.support.log_records import parts, records
 from tests.support.running.commands import objects
@@ -86,8 +85,8 @@ def test_each_dead_letter_is_a_row(name: str, golden: Golden) -> None:
 def test_a_dead_letter_has_the_place_that_it_came_from(golden: Golden) -> None:
     store = golden("clean-4.9.7")
     with store.open() as opened:
-        found = TABLES["deadLetters"].of(opened).to_pylist()
-        tried = TABLES["retries"].of(opened).to_pylist()
+        found = opened.table("deadLetters").to_pylist()
+        tried = opened.table("retries").to_pylist()
     assert len(found) == 13
     sources = origins(store)
     for row in found:

@@ -9,7 +9,6 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.system_topics.traces import reports_in
-from rmq_store.tables import TABLES
 from tests.support.client_traces import assert_as_the_client_decodes
 from tests.support.golden import GoldenStore
 from tests.support.running.commands import objects
@@ -50,7 +49,7 @@ def test_the_table_has_the_place_of_each_report(golden: Callable[[str], GoldenSt
     store = golden("direct-5.5.0")
     records = [r for r in store.truth if r["topic"] == "RMQ_SYS_TRACE_TOPIC"]
     with store.open() as opened:
-        rows = TABLES["traces"].of(opened).to_pylist()
+        rows = opened.table("traces").to_pylist()
     bodies = sum(1 for r in records if r["body"])
     assert records
     assert len(rows) >= bodies - 1

@@ -13,7 +13,6 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.system_topics.transactions import transactions
-from rmq_store.tables import TABLES
 from tests.support.golden import GoldenStore, unpack, unpack_kind
 from tests.system_topics.test_delayed_messages import TIMERS, WITH_LEVELS, counted_by_broker
 
@@ -166,7 +165,7 @@ def test_the_table_has_the_place_of_the_committed_message(golden: Golden) -> Non
         if r["sysFlag"] & 0xC == 0x8
     }
     with store.open() as opened:
-        rows = TABLES["transactions"].of(opened).to_pylist()
+        rows = opened.table("transactions").to_pylist()
     found = {
         row["uniqKey"]: (row["committedQueueId"], row["committedQueueOffset"])
         for row in rows

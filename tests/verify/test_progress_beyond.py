@@ -13,7 +13,6 @@ from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.questions.lag_summary import lag_of
 from rmq_store.report.report_scope import Bounds
 from rmq_store.report.store_report import store_report
-from rmq_store.tables import TABLES
 from rmq_store.text.times import shown_time
 from rmq_store.verify import Finding, Severity, verify
 from rmq_store.verify.config_against_store import progress_findings
@@ -232,7 +231,7 @@ def test_an_index_header_with_a_record_after_the_end_of_the_log(
     path.write_bytes(raw)
     said = f"its header has a record at log offset {end}, and the log ends at {end}"
     with clean.open() as store:
-        problems = [row["problem"] for row in TABLES["index"].of(store).to_pylist()]
+        problems = [row["problem"] for row in store.table("index").to_pylist()]
     assert problems.count(said) == 1
     page = tmp_path / "page.html"
     run("report", clean.path, "-o", str(page))

@@ -19,8 +19,8 @@ from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.recovery.broker_start import broker_start
+from rmq_store.verify import verify
 from rmq_store.verify.verdict import DAMAGED, FLAWED, SOUND, Verdict
-from rmq_store.verify.verify_store import verify
 from tests.support.golden import KINDS, GoldenStore, unpack, unpack_kind
 from tests.support.injured_stores import INJURIES
 from tests.support.running.commands import call, objects, run
