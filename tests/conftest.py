@@ -5,15 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.golden import GoldenStore as GoldenStore
-from tests.support.golden import in_a_queue as in_a_queue
-from tests.support.golden import unpack as unpack
-from tests.support.golden import user_topic as user_topic
+from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.running import campaigns, jvm
 from tests.support.running.roomy_folder import use_roomy_folder
 
@@ -60,7 +57,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], GoldenStore]:
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Golden:
     """`golden(name)` is that store, unpacked once a run; it must not be changed."""
     folder = tmp_path_factory.mktemp("golden")
     known: dict[str, GoldenStore] = {}
@@ -77,7 +74,7 @@ BEFORE: dict[GoldenStore, dict[str, tuple[int, int, int]]] = {}  # as first seen
 
 
 @pytest.fixture
-def untouched(golden: Callable[[str], GoldenStore]) -> Iterator[Callable[[str], GoldenStore]]:
+def untouched(golden: Golden) -> Iterator[Golden]:
     """`golden`, with the promise that reading left the files, their bytes and times as they were."""
     used: set[GoldenStore] = set()
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,9 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import AccessError, InvalidArgumentError, TargetExistsError, UndispatchedError
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.verify import verify
-from tests.support.golden import CLEAN, GoldenStore, in_a_queue, log_files, unpack
+from tests.support.golden import CLEAN, Golden, GoldenStore, in_a_queue, log_files, unpack
 from tests.support.golden import queues_of as queues_of_record
 from tests.support.running.campaigns import few
-
-Golden = Callable[[str], GoldenStore]
 
 # Stores whose queues or index hold what dispatching the log once does not make: entries of deleted
 # records (expired), addresses of a queue extension (ext), items of records indexed again after

@@ -8,7 +8,6 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,11 @@ from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import AccessError, InvalidArgumentError, UnsupportedStoreError
 from rmq_store.verify import verify
 from tests.admin.test_rebuild import KILLED, index_of, settings_of
-from tests.support.golden import GoldenStore, unpack, unpack_kind
+from tests.support.golden import Golden, GoldenStore, unpack, unpack_kind
 from tests.support.renumbered import renumber, units_of
 from tests.support.rocksdb import key_of, max_key_of, read_database
 from tests.support.running.commands import call
 
-Golden = Callable[[str], GoldenStore]
 KINDS = ("rocksdb-5.5.0", "rocksdb-batch-5.5.0", "rocksdb-config-v2-5.5.0")
 JSON = ("topics.json", "subscriptionGroup.json", "consumerOffset.json")
 COLUMNS = ["topic", "queueId", "queueOffset", "commitLogOffset", "body"]

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +24,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, StoreError, StoreLockedError
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.verify import verify
-from tests.support.golden import GoldenStore, offsets, unpack
+from tests.support.golden import Golden, GoldenStore, offsets, unpack
 from tests.support.listed import index_items, wanted_items
 from tests.support.running.commands import call, objects
 
@@ -33,8 +32,6 @@ HOUR = 3_600_000
 NOW = 1_790_000_000_000
 # A policy that asks for deletion at any hour, so that the clock of the machine does not matter.
 ALWAYS = RetentionPolicy(deleteWhen=";".join(map(str, range(24))))
-
-Golden = Callable[[str], GoldenStore]
 
 
 class Usage(NamedTuple):

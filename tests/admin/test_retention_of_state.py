@@ -6,7 +6,6 @@ The numbers are of the broker's own counts (config/timermetrics, transactionMetr
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from rmq_store.admin.retention import RetentionPlan, apply_retention, plan_reten
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.system_topics.delayed_messages import delayed_messages
 from rmq_store.verify import verify
-from tests.support.golden import GoldenStore, unpack_kind, unpack_state
+from tests.support.golden import Golden, GoldenStore, unpack_kind, unpack_state
 from tests.support.running.commands import call, objects, run
 
 LATER = 1_900_000_000_000
@@ -91,7 +90,7 @@ def test_a_half_message_that_expired_open_is_found(tmp_path: Path) -> None:
     assert "open transactions: 1 message expired" in call("transactions", store.path).stderr
 
 
-def test_stores_that_lost_nothing_say_nothing(golden: Callable[[str], GoldenStore]) -> None:
+def test_stores_that_lost_nothing_say_nothing(golden: Golden) -> None:
     for name in ("clean-5.5.0", "proxy-5.5.0", "clean-4.9.7"):
         with golden(name).open() as opened:
             assert not [f for f in verify(opened).findings if f.code.endswith("-behind")]

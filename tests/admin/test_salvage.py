@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,9 @@ from rmq_store.arrow.encoding.properties import without_crc_item
 from rmq_store.errors import TargetExistsError
 from rmq_store.verify import verify
 from tests.support.damage import log_bytes, same_bytes
-from tests.support.golden import GoldenStore, log_files, unpack
+from tests.support.golden import Golden, GoldenStore, log_files, unpack
 from tests.support.running.campaigns import some
 from tests.support.running.commands import run
-
-Golden = Callable[[str], GoldenStore]
 
 
 def kept(record: Record) -> tuple[Any, ...]:

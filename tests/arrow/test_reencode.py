@@ -19,7 +19,7 @@ from rmq_store.format.byte_layout import HOST_V6_SIZE
 from rmq_store.format.properties import decode_utf8, format_host
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.writing.store_writer import StoreWriter
-from tests.support.golden import GoldenStore
+from tests.support.golden import Golden, GoldenStore
 
 # Left out are stores that hold what no single clean run writes: a queue extension (ext), what
 # restarts indexed twice (tsp), ghosts (nommap), entries of deleted records (expired).
@@ -136,7 +136,7 @@ def check_same(golden: GoldenStore, target: Path, *, log: bool = True) -> None:
 @pytest.mark.parametrize("write", [write_by_columns, write_one_by_one])
 @pytest.mark.parametrize("name", STORES)
 def test_a_store_written_again_has_the_same_bytes(
-    golden: Callable[[str], GoldenStore], name: str, write: Write, tmp_path: Path
+    golden: Golden, name: str, write: Write, tmp_path: Path
 ) -> None:
     write_anew(golden(name), tmp_path / "store", write)
     check_same(golden(name), tmp_path / "store")
@@ -144,7 +144,7 @@ def test_a_store_written_again_has_the_same_bytes(
 
 @pytest.mark.parametrize("name", RUBBISH_BEHIND_BLANKS)
 def test_what_stands_behind_a_blank_is_all_that_may_differ(
-    golden: Callable[[str], GoldenStore], name: str, tmp_path: Path
+    golden: Golden, name: str, tmp_path: Path
 ) -> None:
     write_anew(golden(name), tmp_path / "store", write_by_columns)
     check_same(golden(name), tmp_path / "store", log=False)
@@ -155,7 +155,7 @@ def test_what_stands_behind_a_blank_is_all_that_may_differ(
     assert pair[0] == pair[1]
 
 
-def test_the_golden_stores_hold_every_form_of_record(golden: Callable[[str], GoldenStore]) -> None:
+def test_the_golden_stores_hold_every_form_of_record(golden: Golden) -> None:
     """Or the tests above would show less than they seem to."""
     seen: set[str] = set()
     for name in ("direct-5.5.0", "clean-5.5.0"):
@@ -176,6 +176,6 @@ def test_the_golden_stores_hold_every_form_of_record(golden: Callable[[str], Gol
     }
 
 
-def test_a_broker_conf_is_read_as_it_is(golden: Callable[[str], GoldenStore]) -> None:
+def test_a_broker_conf_is_read_as_it_is(golden: Golden) -> None:
     config = StoreConfig.read(golden("geometry-5.5.0").conf)
     assert (config.maxHashSlotNum, config.maxIndexNum) == (7, 13)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.support.golden import GoldenStore
-
-Golden = Callable[[str], GoldenStore]
+from tests.support.golden import Golden, GoldenStore
 
 
 @pytest.fixture(scope="module")

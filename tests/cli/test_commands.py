@@ -15,17 +15,8 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.cli.main import COMMANDS
-from tests.support.golden import GoldenStore, in_a_queue, log_files, unpack
-from tests.support.running.commands import (
-    COMMAND,
-    Golden,
-    call,
-    complaint,
-    in_ms,
-    objects,
-    run,
-    sent_to,
-)
+from tests.support.golden import Golden, GoldenStore, in_a_queue, log_files, unpack
+from tests.support.running.commands import COMMAND, call, complaint, in_ms, objects, run, sent_to
 
 
 def test_every_command_lists_its_options() -> None:

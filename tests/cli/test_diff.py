@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError
-from tests.support.golden import GoldenStore, messages_in, unpack
+from tests.support.golden import Golden, GoldenStore, messages_in, unpack
 from tests.support.running.commands import call
 from tests.support.spark.reads import rows_of
 
-Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
 
 

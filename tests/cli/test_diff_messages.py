@@ -11,9 +11,8 @@ from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
 from rmq_store.questions import diff_messages
-from tests.conftest import GoldenStore, user_topic
-from tests.support.golden import in_a_queue, unpack
-from tests.support.running.commands import Golden, call, objects
+from tests.support.golden import Golden, GoldenStore, in_a_queue, unpack, user_topic
+from tests.support.running.commands import call, objects
 from tests.support.stores import SMALL
 
 Sent = tuple[str, int, str]  # UNIQ_KEY, queueId, body

@@ -19,6 +19,7 @@ from rmq_store.format.sys_flag import SysFlag
 from rmq_store.text.times import shown_time
 from tests.support.expected import as_rows, expected
 from tests.support.golden import (
+    Golden,
     GoldenStore,
     Truth,
     bodies_of,
@@ -29,7 +30,7 @@ from tests.support.golden import (
     unpack,
     user_topic,
 )
-from tests.support.running.commands import Golden, call, complaint, objects, run, sent_to
+from tests.support.running.commands import call, complaint, objects, run, sent_to
 from tests.support.stores import SMALL
 
 

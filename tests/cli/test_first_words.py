@@ -11,8 +11,8 @@ from click.shell_completion import ShellComplete
 
 from rmq_store.cli.main import COMMANDS, other_commands, rmqstore
 from rmq_store.errors import nearest
-from tests.support.golden import unpack
-from tests.support.running.commands import Golden, call, objects, run
+from tests.support.golden import Golden, unpack
+from tests.support.running.commands import call, objects, run
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from rmq_store.cli.main import COMMANDS
+from tests.support.golden import Golden
 from tests.support.pages.vocabulary import uses
-from tests.support.running.commands import Golden, call, objects
+from tests.support.running.commands import call, objects
 
 
 def test_a_word_takes_a_value_everywhere_or_nowhere() -> None:

@@ -6,18 +6,16 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmq_store.admin.rebuild import STATE_FILE, rebuild
-from tests.conftest import GoldenStore, unpack
 from tests.support.checkout import CHECKOUT
+from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.running.commands import call
 
-Golden = Callable[[str], GoldenStore]
 NAME, RELEASE = "clean-5.3.3", "5.3.3"
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rmq_store.markers.lock_file import StoreLock
-from tests.support.golden import GoldenStore, log_files, unpack
-from tests.support.running.commands import Golden, call, objects, run, sent_to
+from tests.support.golden import Golden, GoldenStore, log_files, unpack
+from tests.support.running.commands import call, objects, run, sent_to
 
 COPIES = ("rebuild", "salvage")
 

@@ -16,8 +16,8 @@ from rmq_store.errors import StoreError, spoken, spoken_as
 from rmqstore_jobs.running.source_options import advice_in_shell_words
 from spark_source.options.definitions import OPTIONS, WRITE_OPTIONS
 from tests.support.checkout import CHECKOUT
-from tests.support.golden import log_files, unpack
-from tests.support.running.commands import Golden, call
+from tests.support.golden import Golden, log_files, unpack
+from tests.support.running.commands import call
 
 # What advises those who call the library from Python, or streams, which the shell does not start.
 _NOT_IN_THE_SHELL = (

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.golden import GoldenStore, unpack, user_topic
+from tests.support.golden import Golden, unpack, user_topic
 from tests.support.running.commands import call, run
-
-Golden = Callable[[str], GoldenStore]
 
 
 def test_rows_are_chosen_by_topic_state_and_group(golden: Golden) -> None:

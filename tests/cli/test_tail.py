@@ -15,11 +15,10 @@ import pytest
 from rmq_store import MessageStore, is_system_topic
 from rmq_store.cli.commands import tail
 from rmq_store.errors import DataLossError, LogCutError, OtherStoreError, StoreError
-from tests.conftest import GoldenStore, unpack
+from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.growing import Growing
 from tests.support.log_records import parts, records
 
-Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
 
 

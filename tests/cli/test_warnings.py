@@ -16,8 +16,8 @@ from rmq_store.cli.commands import tail
 from rmq_store.errors import StoreError
 from rmq_store.questions.lag_summary import lag_of
 from rmq_store.text.times import shown_time
-from tests.support.golden import GoldenStore, log_files, unpack
-from tests.support.running.commands import Golden, call
+from tests.support.golden import Golden, GoldenStore, log_files, unpack
+from tests.support.running.commands import call
 
 
 def hurt_middle(golden: GoldenStore, how: str) -> tuple[int, int]:

@@ -18,8 +18,8 @@ from rich.cells import cell_len
 from rmq_store.cli.main import COMMANDS
 from rmq_store.cli.table_layout import CUT, Column, Kind, Layout, cut_in_the_middle
 from rmq_store.tables import TABLES
-from tests.support.golden import GoldenStore, unpack
-from tests.support.running.commands import Golden, call, objects, run
+from tests.support.golden import Golden, GoldenStore, unpack
+from tests.support.running.commands import call, objects, run
 
 STYLE = re.compile("\x1b\\[[0-9;]*m")
 TABLES_OF_COMMANDS = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,11 @@ from rmq_store.errors import (
     UnknownQueueError,
     UnsupportedStoreError,
 )
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import Golden, unpack
 
 
 @pytest.mark.parametrize("inside", ["commitlog", "consumequeue", "index", "config", "checkpoint"])
-def test_one_level_too_deep_names_the_store(
-    golden: Callable[[str], GoldenStore], inside: str
-) -> None:
+def test_one_level_too_deep_names_the_store(golden: Golden, inside: str) -> None:
     store = golden("clean-5.3.3").path
     with pytest.raises(NotAStoreError) as caught:
         MessageStore.open(os.path.join(store, inside))
@@ -131,7 +128,7 @@ def test_queues_in_a_damaged_database_are_never_read_as_empty(tmp_path: Path, fo
     assert caught.value.path == str(mark.parent)
 
 
-def test_unknown_names_are_refused_with_the_nearest(golden: Callable[[str], GoldenStore]) -> None:
+def test_unknown_names_are_refused_with_the_nearest(golden: Golden) -> None:
     store = golden("crc-5.5.0")
     with pytest.raises(InvalidArgumentError, match="Did you mean 'mappedFileSizeCommitLog'"):
         store.open(config={"mapedFileSizeComitLog": 1})
@@ -154,9 +151,7 @@ def test_unknown_names_are_refused_with_the_nearest(golden: Callable[[str], Gold
 @pytest.mark.parametrize(
     "wrong", [{"maxHashSlotNum": 8}, {"maxIndexNum": 14}, {"maxHashSlotNum": 2}]
 )
-def test_a_wrong_index_geometry_is_refused(
-    golden: Callable[[str], GoldenStore], wrong: dict[str, int]
-) -> None:
+def test_a_wrong_index_geometry_is_refused(golden: Golden, wrong: dict[str, int]) -> None:
     store = golden("geometry-5.5.0")
     record = next(record for record in store.truth if record["keys"])
     with store.open(config=wrong) as opened, pytest.raises(IndexGeometryError):
@@ -166,9 +161,7 @@ def test_a_wrong_index_geometry_is_refused(
         assert opened.query_message(record["topic"], record["keys"].split(" ")[0])
 
 
-def test_a_geometry_of_the_same_file_size_is_refused_too(
-    golden: Callable[[str], GoldenStore],
-) -> None:
+def test_a_geometry_of_the_same_file_size_is_refused_too(golden: Golden) -> None:
     # Five slots take the place of one item: 7 + 5 slots and 13 - 1 items make the same size.
     store = golden("geometry-5.5.0")
     record = next(record for record in store.truth if record["keys"])
@@ -178,9 +171,7 @@ def test_a_geometry_of_the_same_file_size_is_refused_too(
 
 
 @pytest.mark.parametrize("setting", ["storePathCommitLog", "readOnlyCommitLogStorePaths"])
-def test_a_folder_of_the_log_that_is_not_there_is_named(
-    golden: Callable[[str], GoldenStore], setting: str
-) -> None:
+def test_a_folder_of_the_log_that_is_not_there_is_named(golden: Golden, setting: str) -> None:
     store = golden("multipath-5.5.0").path
     elsewhere = {"storePathCommitLog": "/machine/of/old/commitlog-a,/machine/of/old/commitlog-b"}
     with MessageStore.open(store, config=elsewhere) as opened:
@@ -192,7 +183,7 @@ def test_a_folder_of_the_log_that_is_not_there_is_named(
     assert caught.value.path == "/machine/of/old/commitlog-zzz"
 
 
-def test_a_log_in_folders_of_other_names_is_named(golden: Callable[[str], GoldenStore]) -> None:
+def test_a_log_in_folders_of_other_names_is_named(golden: Golden) -> None:
     with pytest.raises(NotAStoreError, match=r"commitlog-a, commitlog-b.*storePathCommitLog"):
         MessageStore.open(golden("multipath-5.5.0").path)
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rmq_store import MessageStore
-from tests.support.golden import GoldenStore
+from tests.support.golden import Golden, GoldenStore
 from tests.support.running.commands import objects, run
 
-Golden = Callable[[str], GoldenStore]
 OLD, NEW = "brokerName=broker-a\n", "brokerName=renamed\n"
 
 

@@ -34,10 +34,9 @@ from rmq_store.errors import (
 from rmq_store.tables import TABLES
 from rmq_store.tables.table import TableDataset
 from tests.support.damage import flip_body
-from tests.support.golden import STORES, GoldenStore, Truth, messages_in, unpack, user_topic
+from tests.support.golden import STORES, Golden, GoldenStore, Truth, messages_in, unpack, user_topic
 from tests.support.running.campaigns import few
 
-Golden = Callable[[str], GoldenStore]
 F = pc.field
 Place = tuple[str, int, int]
 _PLACE = ["topic", "queueId", "queueOffset"]
@@ -674,7 +673,7 @@ def test_names_of_many_topics_are_encoded_by_those_of_a_batch(tmp_path: Path) ->
     assert sorted(row["topic"] for row in rows) == topics
 
 
-def test_times_may_be_texts(golden: Callable[[str], GoldenStore]) -> None:
+def test_times_may_be_texts(golden: Golden) -> None:
     golden_store = golden("clean-5.5.0")
     middle = "2026-11-21T09:23:50Z"
     at = int(datetime.fromisoformat(middle.replace("Z", "+00:00")).timestamp() * 1000)

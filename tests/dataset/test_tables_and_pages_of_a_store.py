@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 
@@ -13,10 +12,9 @@ from rmq_store import MessageStore, StoreError
 from rmq_store.errors import AccessError, CorruptRecordError, InvalidArgumentError
 from rmq_store.tables import TABLES_OF_A_STORE
 from tests.support.damage import flip_body
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import Golden, unpack
 from tests.support.running.commands import objects, run
 
-Golden = Callable[[str], GoldenStore]
 NAME = "clean-4.9.7"
 _NOW = ("configAgeMs",)
 

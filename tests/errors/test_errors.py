@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rmq_store import StoreError
 from rmq_store.errors import BodyError, CorruptRecordError, DataLossError
-from tests.support.golden import GoldenStore, in_a_queue, log_files, offsets, unpack
+from tests.support.golden import Golden, in_a_queue, log_files, offsets, unpack
 
 
 def kinds_of(error: type[StoreError]) -> list[type[StoreError]]:
@@ -88,7 +87,7 @@ def test_a_body_that_does_not_open_is_damage_like_any_other(tmp_path: Path) -> N
         assert sum(batch.num_rows for batch in raw_rows) == len(others)
 
 
-def test_a_bomb_in_a_body_is_stopped(golden: Callable[[str], GoldenStore]) -> None:
+def test_a_bomb_in_a_body_is_stopped(golden: Golden) -> None:
     store = golden("clean-5.3.3")
     packed = max(
         (r for r in store.truth if r["sysFlag"] & 1 and in_a_queue(r)),

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from rmq_store.errors import InvalidArgumentError, MissingFileError
 from rmq_store.files.segments import SegmentFile, infer_file_size
 from rmq_store.format.byte_layout import segment_name
 from tests.support.checkout import CHECKOUT
-from tests.support.golden import GoldenStore, in_a_queue, log_files, offsets, unpack, wanted
+from tests.support.golden import Golden, GoldenStore, in_a_queue, log_files, offsets, unpack, wanted
 
 # --- a file changes while it is read ---------------------------------------------------------------
 
@@ -279,9 +278,7 @@ def test_names_that_cannot_be_are_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"])
-def test_a_size_that_the_files_do_not_have_is_refused(
-    golden: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_a_size_that_the_files_do_not_have_is_refused(golden: Golden, name: str) -> None:
     store = golden("geometry-5.5.0")
     with pytest.raises(InvalidArgumentError, match=f"larger than {name}"):
         store.open(config={name: 100})

@@ -15,7 +15,7 @@ from rmq_store.reading.growing_log import check_place
 from rmq_store.snapshot.snapshot import take_snapshot
 from spark_source.source import RmqStoreSource
 from spark_source.streaming.stream_reader import RmqStoreStreamReader
-from tests.conftest import unpack
+from tests.support.golden import unpack
 
 
 def once_before(call: Callable[..., Any], first: Callable[[], object]) -> Callable[..., Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,12 @@ from rmq_store import MessageStore
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.errors import AccessError
-from tests.support.golden import GoldenStore
+from tests.support.golden import Golden
 from tests.support.refusing import refuse
 
 
 @pytest.fixture
-def store(golden: Callable[[str], GoldenStore]) -> Path:
+def store(golden: Golden) -> Path:
     return Path(golden("clean-5.5.0").path)
 
 

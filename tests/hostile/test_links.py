@@ -20,9 +20,8 @@ from rmq_store.recovery import plan_recovery, recover
 from rmqstore_jobs.export import ExportSpec, run
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from tests.hostile.support.canaries import Canaries, canaries, state_of
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import Golden, unpack
 
-Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from rmq_store.files.remote import remote_store
 from rmq_store.files.safe_paths import is_plain_name, path_inside
 from rmq_store.recovery import recover
 from tests.hostile.support.canaries import canaries, state_of
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import Golden, GoldenStore, unpack
 
 TOPIC = b"documents"
 OUTSIDE = b"../../can"  # as long: two folders up, and into the canaries
@@ -76,7 +75,7 @@ def test_reading_shows_such_a_topic_as_what_it_is(tmp_path: Path) -> None:
     "key", ["../victim.txt", "commitlog/../../victim.txt", "commitlog//victim.txt", "./victim.txt"]
 )
 def test_a_key_of_a_bucket_stays_in_the_shadow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], GoldenStore], key: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden, key: str
 ) -> None:
     """An object beside a normal store; the shadow is a folder of the temporary files."""
     store = golden("clean-5.5.0")

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -26,11 +26,10 @@ from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running import results
 from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_REFUSED, Job
 from rmqstore_jobs.running.spark_engine import ship_jobs
-from tests.conftest import GoldenStore, unpack
 from tests.support.checkout import CHECKOUT
+from tests.support.golden import Golden, unpack
 from tests.support.running.commands import call, sent_to
 
-Golden = Callable[[str], GoldenStore]
 JOBS = ("dlq", "export", "replay")
 SCRIPTS = ("export", "rebuild", "replay", "verify")  # those that spark-submit can run
 

@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from jobs.demo import by_topic
-from tests.support.golden import user_topic
-from tests.support.running.commands import Golden, sent_to
+from tests.support.golden import Golden, user_topic
+from tests.support.running.commands import sent_to
 
 
 def test_an_inner_batch_is_one_record_with_one_size(spark: SparkSession, golden: Golden) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,11 +11,8 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from rmqstore_jobs.running import spark_engine
-from tests.conftest import GoldenStore
-from tests.support.golden import unpack
+from tests.support.golden import Golden, unpack
 from tests.support.running.commands import call
-
-Golden = Callable[[str], GoldenStore]
 
 
 def test_an_error_of_an_executor_is_one_of_the_command(

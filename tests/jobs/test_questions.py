@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import date, datetime, timezone
 from pathlib import Path
@@ -24,12 +23,10 @@ from rmq_store.questions.usage import UsageAnswer
 from rmqstore_jobs import dlq
 from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_REFUSED
 from rmqstore_jobs.running.store_selection import plan_of
-from tests.conftest import GoldenStore, in_a_queue, unpack
-from tests.support.golden import messages_in
+from tests.support.golden import Golden, GoldenStore, in_a_queue, messages_in, unpack
 from tests.support.running.commands import Done, call, objects
 from tests.support.running.screens import shown
 
-Golden = Callable[[str], GoldenStore]
 WITH_DEAD = "clean-4.9.7"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,9 @@ from rmq_store.files.journal import refuse_uri
 from rmqstore_jobs.export import ExportSpec, run
 from rmqstore_jobs.running.job_command import Job
 from spark_source.options.parse import Secret, hide_secrets, parse_options, reveal
-from tests.support.golden import GoldenStore
+from tests.support.golden import Golden
 from tests.support.running.engines import ON_BOTH
 
-Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
 KEY = "a-planted-key"
 GIVEN = {"storageOptions": json.dumps({"secret_key": KEY, "region": "eu-central-1"})}

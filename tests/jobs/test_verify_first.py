@@ -12,7 +12,7 @@ import pytest
 
 from rmqstore_jobs import export, replay
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED, Job
-from tests.support.golden import GoldenStore, log_files, unpack
+from tests.support.golden import Golden, GoldenStore, log_files, unpack
 
 JOBS = {"export": export.main, "replay": replay.main}
 
@@ -36,10 +36,7 @@ def report_of(job: Job, words: list[str], folder: Path) -> tuple[int, dict[str, 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_the_report_says_whether_the_store_was_verified(
-    name: str,
-    tmp_path: Path,
-    golden: Callable[[str], GoldenStore],
-    capsys: pytest.CaptureFixture[str],
+    name: str, tmp_path: Path, golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, verified = golden("clean-5.5.0").path, ("sound", None)
     for number, more in enumerate((["--verify"], [])):

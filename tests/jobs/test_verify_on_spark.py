@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,10 @@ from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.verify import verify
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import pinned_store
-from tests.conftest import GoldenStore, unpack
-from tests.support.golden import STORES
+from tests.support.golden import STORES, Golden, GoldenStore, unpack
 from tests.support.running.commands import call
 from tests.support.running.engines import ON_BOTH
 
-Golden = Callable[[str], GoldenStore]
 # Its log is in folders that broker.conf names for the machine it ran on.
 IN_ONE_FOLDER = [name for name in STORES if not name.startswith("multipath")]
 

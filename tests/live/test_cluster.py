@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,10 @@ import pytest
 
 from rmq_store import MessageStore
 from tests.support.checkout import CHECKOUT
-from tests.support.golden import GoldenStore, user_topic
+from tests.support.golden import Golden, user_topic
 from tests.support.running.cluster import standalone_cluster
 
 pytestmark = pytest.mark.live
-
-Golden = Callable[[str], GoldenStore]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmqstore_jobs.exporting.manifest import Manifest
-from tests.conftest import GoldenStore, unpack, user_topic
 from tests.live.support.delta_spark import RUNNER, Exports, delta_python, environment, exports
 from tests.support.checkout import CHECKOUT
-from tests.support.golden import bodies_of, messages_in
+from tests.support.golden import Golden, GoldenStore, bodies_of, messages_in, unpack, user_topic
 from tests.support.running.campaigns import some
 
 pytestmark = pytest.mark.live
 
-Golden = Callable[[str], GoldenStore]
 NAME, INNER = "clean-5.5.0", "inner"
 TOPICS = ("orders", "payments")
 

@@ -29,7 +29,7 @@ from rmq_store.testing.live_broker.harness import (
 from rmq_store.testing.live_broker.needs import need_jars
 from tests.admin.test_rebuild import index_of, queues_of, rebuilt, settings_of
 from tests.config.test_rocksdb_config import raw
-from tests.support.golden import GoldenStore, unpack, unpack_field, unpack_kind, user_topic
+from tests.support.golden import Golden, GoldenStore, unpack, unpack_field, unpack_kind, user_topic
 from tests.support.renumbered import renumber
 from tests.support.running.campaigns import some
 
@@ -38,8 +38,6 @@ pytestmark = pytest.mark.live
 RELEASE = "5.5.0"
 LOG_FILE = 262144  # bytes of a log file of the golden stores
 TOPICS = ["orders", "payments", "documents", "retrying"]
-
-Golden = Callable[[str], GoldenStore]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,7 +6,6 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from rmq_store import loops
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.salvage import salvage
 from rmq_store.verify import verify
-from tests.support.golden import GoldenStore
+from tests.support.golden import Golden
 
 VERSION = "from rmq_store.cli.main import main; import sys; sys.argv[1:] = ['--version']; main()"
 
@@ -45,7 +44,7 @@ def test_the_version_of_compiled_loops_is_one_line() -> None:
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_long_read_warns_once_a_process(
     compiled: bool,
-    golden: Callable[[str], GoldenStore],
+    golden: Golden,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -68,7 +67,7 @@ def test_a_long_read_warns_once_a_process(
 def test_verify_rebuild_and_salvage_warn_too(
     work: str,
     many: int,
-    golden: Callable[[str], GoldenStore],
+    golden: Golden,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import venv
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from email.parser import HeaderParser
 from pathlib import Path
 
@@ -18,8 +18,8 @@ import pytest
 
 import hatch_build
 from rmq_store.testing.live_broker.needs import missing_here
-from tests.conftest import GoldenStore
 from tests.support.checkout import CHECKOUT
+from tests.support.golden import Golden
 
 READ = """
 import sys
@@ -163,7 +163,7 @@ def test_without_a_compiler_it_is_plain_python(plain_wheel: Path) -> None:
     assert not loop_files(plain_wheel), "what was compiled in place is of this machine"
 
 
-def test_the_core_needs_no_spark(python: Path, golden: Callable[[str], GoldenStore]) -> None:
+def test_the_core_needs_no_spark(python: Path, golden: Golden) -> None:
     script = (
         "import sys; sys.modules['pyspark'] = None\n"
         "from rmq_store import MessageStore\n"
@@ -174,7 +174,7 @@ def test_the_core_needs_no_spark(python: Path, golden: Callable[[str], GoldenSto
 
 
 def test_an_environment_that_is_not_activated_reads_with_pyspark_python_set(
-    python: Path, golden: Callable[[str], GoldenStore]
+    python: Path, golden: Golden
 ) -> None:
     done = run(python, READ, golden("clean-5.5.0").path, {"PYSPARK_PYTHON": str(python)})
     assert done.returncode == 0, done.stderr
@@ -182,7 +182,7 @@ def test_an_environment_that_is_not_activated_reads_with_pyspark_python_set(
 
 
 def test_without_it_spark_asks_the_first_python3_of_the_path(
-    python: Path, golden: Callable[[str], GoldenStore], tmp_path: Path
+    python: Path, golden: Golden, tmp_path: Path
 ) -> None:
     """The README says what to set because of this; where this fails, the README can be shorter."""
     bare = tmp_path / "bare"

@@ -20,7 +20,7 @@ from rmq_store.arrow.column_definitions import BY_NAME
 from rmq_store.format.hashes import body_crc
 from rmq_store.format.record import decode_record
 from tests.support.damage import DamagedStore, log_bytes, same_bytes
-from tests.support.golden import GoldenStore, bodies_of, columns_of, unpack
+from tests.support.golden import Golden, GoldenStore, bodies_of, columns_of, unpack
 from tests.support.records import as_log, records
 from tests.support.running.campaigns import some
 from tests.support.running.examples import campaign, fast
@@ -256,7 +256,7 @@ def test_damaged_stores_at_length(name: str, tmp_path: Path) -> None:
     run_damage(name, tmp_path, some(name, seeds))
 
 
-def test_the_judge_notices_a_wrong_message(golden: Callable[[str], GoldenStore]) -> None:
+def test_the_judge_notices_a_wrong_message(golden: Golden) -> None:
     store = golden("crc-5.5.0")
     judge = Judge(store, DamagedStore(Path(store.path)))
     with store.open() as opened:

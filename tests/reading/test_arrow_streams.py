@@ -17,10 +17,8 @@ import pytest
 from rmq_store import MessageStore, QueueSlice
 from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.errors import CorruptRecordError, OtherStoreError, ReadOnlyStoreError
-from tests.support.golden import GoldenStore, messages_in, unpack, user_topic
+from tests.support.golden import Golden, GoldenStore, messages_in, unpack, user_topic
 from tests.support.stores import make_store
-
-Golden = Callable[[str], GoldenStore]
 
 
 @pytest.fixture

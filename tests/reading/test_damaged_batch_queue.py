@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.reading import slice_entries
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import Golden, GoldenStore, unpack
 
 UNIT, BASE_AT = 46, 28  # bytes of a unit, and where its first queue offset is
 QUEUE = QueueId("inner", 0)
@@ -63,7 +62,7 @@ def test_the_order_of_reads_does_not_matter(
 
 
 def test_an_entry_that_claims_too_many_messages_is_damage(
-    golden: Callable[[str], GoldenStore], monkeypatch: pytest.MonkeyPatch
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No record is opened, so its count alone decides how many rows there are."""
     most = 4

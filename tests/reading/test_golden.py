@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections import defaultdict
-from collections.abc import Callable
 
 import pytest
 
@@ -14,7 +13,7 @@ from tests.support.golden import (
     CLEAN,
     STORES,
     UNCLEAN,
-    GoldenStore,
+    Golden,
     Truth,
     columns_of,
     in_a_queue,
@@ -31,9 +30,7 @@ LONG = ("crash-4.9.7", "days-crash-5.5.0", "hours-clean-5.5.0", "hours-crash-5.5
 
 
 @pytest.mark.parametrize("name", few("records", STORES, *(n for n in STORES if n not in LONG)))
-def test_every_record_of_the_truth_is_in_the_log_and_equal(
-    untouched: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_every_record_of_the_truth_is_in_the_log_and_equal(untouched: Golden, name: str) -> None:
     golden = untouched(name)
     found: dict[int, Truth] = {}
     with golden.open() as store:
@@ -66,9 +63,7 @@ def test_every_record_of_the_truth_is_in_the_log_and_equal(
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_a_cleanly_closed_log_ends_where_the_broker_says(
-    untouched: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_a_cleanly_closed_log_ends_where_the_broker_says(untouched: Golden, name: str) -> None:
     golden = untouched(name)
     answer = golden.answers("log")[0]
     with golden.open() as store:
@@ -84,9 +79,7 @@ def test_a_cleanly_closed_log_ends_where_the_broker_says(
         assert all(extent.gap is Gap.GHOST for extent in behind)
 
 
-def test_ghosts_are_never_returned_though_the_log_goes_on_behind_them(
-    untouched: Callable[[str], GoldenStore],
-) -> None:
+def test_ghosts_are_never_returned_though_the_log_goes_on_behind_them(untouched: Golden) -> None:
     golden = untouched("nommap-5.5.0")
     places = {ghost["position"]: ghost for ghost in golden.answers("ghost")}
     with golden.open() as store:
@@ -119,7 +112,7 @@ def rows_by_queue(rows: list[Expected]) -> dict[QueueId, list[Expected]]:
 
 @pytest.mark.parametrize("name", STORES)
 def test_read_batches_gives_every_queue_whole_and_every_field_equal(
-    untouched: Callable[[str], GoldenStore], name: str
+    untouched: Golden, name: str
 ) -> None:
     golden = untouched(name)
     with golden.open() as store:
@@ -158,9 +151,7 @@ def test_read_batches_gives_every_queue_whole_and_every_field_equal(
 
 
 @pytest.mark.parametrize("name", few("pickled", STORES, "clean-5.5.0", "hot-5.5.0", "lmq-5.3.3"))
-def test_a_pickled_snapshot_shows_the_same_rows(
-    untouched: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_a_pickled_snapshot_shows_the_same_rows(untouched: Golden, name: str) -> None:
     golden = untouched(name)
     with golden.open() as store:
         rows = all_rows(store)
@@ -171,9 +162,7 @@ def test_a_pickled_snapshot_shows_the_same_rows(
 
 
 @pytest.mark.parametrize("name", ["clean-5.3.3", "geometry-5.5.0", "multipath-5.5.0"])
-def test_the_brokers_own_configuration_changes_nothing(
-    untouched: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_the_brokers_own_configuration_changes_nothing(untouched: Golden, name: str) -> None:
     golden = untouched(name)
     with golden.open() as store, golden.open(broker_conf=golden.conf) as configured:
         assert configured.log_range() == store.log_range()
@@ -183,9 +172,7 @@ def test_the_brokers_own_configuration_changes_nothing(
         assert rows == all_rows(store)
 
 
-def test_the_log_of_multipath_is_not_found_without_its_folders(
-    untouched: Callable[[str], GoldenStore],
-) -> None:
+def test_the_log_of_multipath_is_not_found_without_its_folders(untouched: Golden) -> None:
     golden = untouched("multipath-5.5.0")
     with golden.open() as store:
         assert {extent.gap for extent in store.scan()} == {None, Gap.FILLER, Gap.UNWRITTEN}
@@ -199,9 +186,7 @@ WITH_UNQUEUED = ["direct-5.5.0", "expired-5.5.0", "ext-5.5.0", "geometry-5.5.0",
 
 
 @pytest.mark.parametrize("name", WITH_UNQUEUED)
-def test_records_of_no_queue_are_rows_of_the_log_if_asked_for(
-    untouched: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_records_of_no_queue_are_rows_of_the_log_if_asked_for(untouched: Golden, name: str) -> None:
     golden = untouched(name)
     wanted = [
         (record["topic"], record["queueId"], record["commitLogOffset"])
@@ -223,9 +208,7 @@ def test_records_of_no_queue_are_rows_of_the_log_if_asked_for(
 
 
 @pytest.mark.parametrize("name", [name for name in STORES if name.startswith(("clean", "proxy"))])
-def test_consumer_offsets_lie_in_their_queues(
-    untouched: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_consumer_offsets_lie_in_their_queues(untouched: Golden, name: str) -> None:
     with untouched(name).open() as store:
         offsets = store.consumer_offsets()
         queues = set(store.queues())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,15 +11,13 @@ from rmq_store import GetMessageStatus, Message, QueueId
 from rmq_store.errors import UnknownQueueError
 from rmq_store.format.sys_flag import SysFlag
 from tests.support.expected import members
-from tests.support.golden import STORES, UNCLEAN, GoldenStore, Truth, keys_of, messages_in
+from tests.support.golden import STORES, UNCLEAN, Golden, GoldenStore, Truth, keys_of, messages_in
 from tests.support.golden_rows import expected_message, fields_of, log_end_of, rows_of
 from tests.support.running.campaigns import some
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_get_message_walks_every_queue_from_min_to_max(
-    untouched: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_get_message_walks_every_queue_from_min_to_max(untouched: Golden, name: str) -> None:
     golden = untouched(name)
     with golden.open() as store:
         for queue in store.queues():
@@ -51,9 +48,7 @@ def test_get_message_walks_every_queue_from_min_to_max(
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", STORES)
-def test_get_message_compares_tags_as_text(
-    untouched: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_get_message_compares_tags_as_text(untouched: Golden, name: str) -> None:
     golden = untouched(name)
     with golden.open() as store:
         end = log_end_of(golden)
@@ -75,9 +70,7 @@ def test_get_message_compares_tags_as_text(
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_get_message_off_the_range_says_where_to_go_on(
-    untouched: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_get_message_off_the_range_says_where_to_go_on(untouched: Golden, name: str) -> None:
     with untouched(name).open() as store:
         for queue in store.queues():
             low, high = store.min_offset(*queue), store.max_offset(*queue)
@@ -106,9 +99,7 @@ def test_get_message_off_the_range_says_where_to_go_on(
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_min_and_max_offsets_as_broker_are_the_brokers(
-    untouched: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_min_and_max_offsets_as_broker_are_the_brokers(untouched: Golden, name: str) -> None:
     golden = untouched(name)
     with golden.open() as store:
         for answer in golden.answers("minMax"):
@@ -124,9 +115,7 @@ WHOLE = ("clean-5.5.0", "crash-4.9.7", "ext-5.5.0", "lmq-5.3.3", "batches-5.5.0"
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_get_message_as_broker_is_the_brokers_answer(
-    untouched: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_get_message_as_broker_is_the_brokers_answer(untouched: Golden, name: str) -> None:
     golden = untouched(name)
     with golden.open() as store:
         for answer in golden.answers("getMessage")[:: 1 if name in WHOLE else 4]:
@@ -155,7 +144,7 @@ def test_get_message_as_broker_is_the_brokers_answer(
 
 @pytest.mark.parametrize("name", STORES)
 def test_offset_by_time_is_the_brokers_where_it_knows_a_boundary(
-    untouched: Callable[[str], GoldenStore], name: str
+    untouched: Golden, name: str
 ) -> None:
     golden = untouched(name)
     with golden.open() as store:
@@ -204,9 +193,7 @@ def assert_key_queries_are_right(golden: GoldenStore, answers: list[dict[str, An
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_a_key_query_finds_what_a_search_of_the_truth_finds(
-    untouched: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_a_key_query_finds_what_a_search_of_the_truth_finds(untouched: Golden, name: str) -> None:
     golden = untouched(name)
     answers = golden.answers("queryMessage")
     assert_key_queries_are_right(golden, answers[:: max(1, len(answers) // 25)])
@@ -214,17 +201,13 @@ def test_a_key_query_finds_what_a_search_of_the_truth_finds(
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", some("keys", STORES))
-def test_all_key_queries_that_the_broker_was_asked(
-    untouched: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_all_key_queries_that_the_broker_was_asked(untouched: Golden, name: str) -> None:
     golden = untouched(name)
     assert_key_queries_are_right(golden, golden.answers("queryMessage"))
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_a_message_is_found_by_its_place_and_host(
-    untouched: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_a_message_is_found_by_its_place_and_host(untouched: Golden, name: str) -> None:
     golden = untouched(name)
     with golden.open() as store:
         for record in golden.truth[:: max(1, len(golden.truth) // 20)]:
@@ -236,9 +219,7 @@ def test_a_message_is_found_by_its_place_and_host(
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_messages_are_found_by_the_id_their_producer_gave(
-    untouched: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_messages_are_found_by_the_id_their_producer_gave(untouched: Golden, name: str) -> None:
     golden = untouched(name)
     named = [record for record in golden.truth if record["uniqKey"] in keys_of(record)]
     with golden.open() as store:

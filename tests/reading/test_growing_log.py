@@ -17,11 +17,10 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.files.source import stored_until
 from rmq_store.reading.growing_log import LogFollower, LogPlace, dispatched_end, whole_end
 from tests.support.damage import break_start
-from tests.support.golden import GoldenStore, in_a_queue, unpack
+from tests.support.golden import Golden, in_a_queue, unpack
 from tests.support.growing import Growing
 from tests.support.log_records import parts, records
 
-Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
 MINUTES = 5
 

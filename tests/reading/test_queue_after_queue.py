@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import groupby
 
 import pytest
 
 from rmq_store import MessageStore, QueueSlice
 from rmq_store.consumequeue import log_order
-from tests.conftest import GoldenStore
+from tests.support.golden import Golden
 
 OF_THE_QUEUE = ("topic", "queueId", "queueOffset", "commitLogOffset", "storeSize", "tagsCode")
 STORES = ("clean-5.5.0", "geometry-5.5.0", "clean-4.9.7")
@@ -48,7 +47,7 @@ def rows_of(
 @pytest.mark.parametrize("unwrap", [False, True])
 @pytest.mark.parametrize("name", STORES)
 def test_the_rows_are_those_of_a_read_in_log_order(
-    golden: Callable[[str], GoldenStore], monkeypatch: pytest.MonkeyPatch, name: str, unwrap: bool
+    golden: Golden, monkeypatch: pytest.MonkeyPatch, name: str, unwrap: bool
 ) -> None:
     with golden(name).open() as store:
         ordered = rows_of(store, log_order=True, unwrap=unwrap)
@@ -63,9 +62,7 @@ def test_the_rows_are_those_of_a_read_in_log_order(
 
 @pytest.mark.parametrize("unwrap", [False, True])
 @pytest.mark.parametrize("name", STORES)
-def test_each_queue_comes_once_and_in_its_order(
-    golden: Callable[[str], GoldenStore], name: str, unwrap: bool
-) -> None:
+def test_each_queue_comes_once_and_in_its_order(golden: Golden, name: str, unwrap: bool) -> None:
     with golden(name).open() as store:
         rows = rows_of(store, log_order=False, unwrap=unwrap)
         queues = [part.queue for part in slices_of(store) if part.start < part.stop]
@@ -76,7 +73,7 @@ def test_each_queue_comes_once_and_in_its_order(
         assert offsets == sorted(offsets)  # type: ignore[type-var]
 
 
-def test_records_are_read_in_log_order_all_the_same(golden: Callable[[str], GoldenStore]) -> None:
+def test_records_are_read_in_log_order_all_the_same(golden: Golden) -> None:
     """They lie in one log, and a read goes through it once."""
     columns = (*OF_THE_QUEUE, "bodyCrc")
     with golden("clean-5.5.0").open() as store:

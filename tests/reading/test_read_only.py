@@ -6,14 +6,13 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rmq_store.errors import AccessError, ReadOnlyStoreError
 from tests.support.checkout import CHECKOUT
-from tests.support.golden import GoldenStore, offsets, unpack, wanted
+from tests.support.golden import Golden, offsets, unpack, wanted
 from tests.support.running.child import become_nobody, in_a_child
 
 WATCH = """
@@ -50,7 +49,7 @@ print(rows, len(opened))
 """
 
 
-def test_no_file_is_opened_with_a_write_flag(golden: Callable[[str], GoldenStore]) -> None:
+def test_no_file_is_opened_with_a_write_flag(golden: Golden) -> None:
     store = golden("clean-5.3.3")
     done = subprocess.run(
         [sys.executable, "-c", WATCH, store.path],
@@ -101,7 +100,7 @@ def test_a_store_in_a_read_only_folder_is_read(tmp_path: Path) -> None:
             folder.chmod(0o755)
 
 
-def test_a_closed_store_says_so(golden: Callable[[str], GoldenStore]) -> None:
+def test_a_closed_store_says_so(golden: Golden) -> None:
     store = golden("crc-5.5.0").open()
     store.close()
     store.close()

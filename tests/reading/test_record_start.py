@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from rmq_store import MessageStore
 from rmq_store.commitlog import walk as log_walk
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.files.segments import SegmentFile
-from tests.support.golden import GoldenStore
+from tests.support.golden import Golden
 
 Walk = tuple[int, int | None]
 
@@ -28,9 +26,7 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
-def test_each_edge_is_searched_once(
-    untouched: Callable[[str], GoldenStore], walks: list[int]
-) -> None:
+def test_each_edge_is_searched_once(untouched: Golden, walks: list[int]) -> None:
     golden = untouched("clean-5.5.0")
     starts = sorted(record["commitLogOffset"] for record in golden.truth)[1:40]
     with MessageStore.open(golden.path) as store:
@@ -43,7 +39,7 @@ def test_each_edge_is_searched_once(
 
 
 def test_an_edge_that_a_broker_may_still_write_is_searched_again(
-    untouched: Callable[[str], GoldenStore], walks: list[int]
+    untouched: Golden, walks: list[int]
 ) -> None:
     golden = untouched("clean-5.5.0")
     starts = sorted(record["commitLogOffset"] for record in golden.truth)[:3]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
 from rmq_store.search.find_messages import find
 from rmq_store.search.queue_selection import Search
-from tests.support.golden import GoldenStore, messages_in, user_topic
+from tests.support.golden import Golden, messages_in, user_topic
 
-Golden = Callable[[str], GoldenStore]
 HOUR = 3_600_000
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -18,13 +17,12 @@ from rmq_store import MessageStore
 from rmq_store.errors import CorruptRecordError, InvalidMessageError, StoreError
 from rmq_store.recovery import plan_recovery
 from rmq_store.verify import verify
-from tests.support.golden import GoldenStore, in_a_queue, user_topic
+from tests.support.golden import Golden, GoldenStore, in_a_queue, user_topic
 from tests.support.log_records import parts, records
 from tests.support.running.campaigns import few
 from tests.support.running.commands import run
 from tests.support.stores import SMALL
 
-Golden = Callable[[str], GoldenStore]
 NAMES = ["clean-5.5.0", "clean-4.9.7", "crash-5.3.3", "geometry-5.5.0"]
 COLUMNS = ["commitLogOffset", "properties", "tags", "keys"]
 

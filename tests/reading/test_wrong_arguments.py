@@ -10,13 +10,13 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError
-from tests.support.golden import GoldenStore
+from tests.support.golden import Golden
 
 Read = Callable[[Any], Any]
 
 
 @pytest.fixture(scope="module")
-def store(golden: Callable[[str], GoldenStore]) -> Iterator[MessageStore]:
+def store(golden: Golden) -> Iterator[MessageStore]:
     with golden("clean-5.5.0").open() as opened:
         yield opened
 

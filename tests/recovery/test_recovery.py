@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,6 @@ from tests.support.stores import (
     make_store,
     one_message,
 )
-
-Golden = Callable[[str], GoldenStore]
 
 
 def files_but_lock(store: GoldenStore) -> dict[str, tuple[int, int, int]]:

@@ -22,10 +22,9 @@ from rmq_store.recovery import plan_recovery
 from rmq_store.report.store_report import store_report
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check
 from spark_source.source import RmqStoreSource
-from tests.conftest import GoldenStore
+from tests.support.golden import Golden
 from tests.support.running.commands import call
 
-Golden = Callable[[str], GoldenStore]
 SECRET = "a/Planted+Secret"  # keys of S3 have slashes
 ADDRESS = f"s3://AKEY:{SECRET}@bucket/store"
 SHOWN = "s3://***@bucket/store"

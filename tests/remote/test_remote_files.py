@@ -25,10 +25,8 @@ from rmq_store.files.remote.remote_store import BLOCK, Held, RemoteFile
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
 from rmq_store.verify import verify
-from tests.conftest import GoldenStore, unpack
-from tests.support.golden import keys_of, unpack_field, unpack_kind, user_topic
+from tests.support.golden import Golden, keys_of, unpack, unpack_field, unpack_kind, user_topic
 
-Golden = Callable[[str], GoldenStore]
 SEED = 7
 
 

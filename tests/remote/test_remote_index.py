@@ -16,9 +16,8 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.files.remote import remote_store as remote
-from tests.conftest import in_a_queue, unpack, user_topic
 from tests.support.damage import INDEX_HARMS, harm_index
-from tests.support.golden import CLEAN, STORES, Truth, keys_of
+from tests.support.golden import CLEAN, STORES, Truth, in_a_queue, keys_of, unpack, user_topic
 from tests.support.running.campaigns import some
 from tests.support.slow_s3 import s3_server, upload
 from tests.support.spark.reads import rows_of

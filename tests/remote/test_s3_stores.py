@@ -6,7 +6,7 @@ import json
 import logging
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,12 @@ from rmq_store.tables import TABLES
 from spark_source.options.parse import parse_options
 from spark_source.planning.selection import select_ranges
 from spark_source.source import RmqStoreSource
-from tests.conftest import GoldenStore, unpack
-from tests.support.golden import unpack_kind
+from tests.support.golden import Golden, GoldenStore, unpack, unpack_kind
 from tests.support.slow_s3 import SECRET, FarAway, s3_server, upload
 from tests.support.spark.reads import rows_of
 
 pytestmark = pytest.mark.campaign
 
-Golden = Callable[[str], GoldenStore]
 NAMES = ("clean-5.5.0", "crash-5.5.0", "geometry-5.5.0")
 ROCKSDB = "rocksdb-5.5.0"
 

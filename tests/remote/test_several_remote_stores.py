@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmq_store.errors import InvalidArgumentError, StoreError
-from tests.conftest import GoldenStore, unpack, user_topic
+from tests.support.golden import Golden, unpack, user_topic
 from tests.support.slow_s3 import SECRET, s3_server, upload
 from tests.support.spark.reads import rows_of
 
 pytestmark = pytest.mark.campaign
 
-Golden = Callable[[str], GoldenStore]
 STORES = {"a": "nommap-5.5.0", "b": "crc-5.5.0"}
 PLAIN = {"columns": "brokerName,topic,commitLogOffset", "unwrapbatches": "false"}
 

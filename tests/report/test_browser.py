@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.live.support.browser import need_browser
 from tests.report.conftest import page_of
-from tests.support.golden import GoldenStore
+from tests.support.golden import Golden
 
 pytestmark = pytest.mark.live
 
@@ -79,7 +79,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def address(golden: Callable[[str], GoldenStore], tmp_path_factory: pytest.TempPathFactory) -> str:
+def address(golden: Golden, tmp_path_factory: pytest.TempPathFactory) -> str:
     target = tmp_path_factory.mktemp("page") / "report.html"
     page_of(golden("clean-4.9.7").path, target, "--verify")
     return Path(target).as_uri()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,8 @@ from rmq_store.report.section import Section
 from rmq_store.report.store_report import _SECTIONS, store_report
 from tests.config.test_lock_state import another_process_holding
 from tests.report.conftest import MakePage
-from tests.support.golden import GoldenStore, log_files, unpack
+from tests.support.golden import Golden, GoldenStore, log_files, unpack
 from tests.support.running.commands import call, complaint
-
-Golden = Callable[[str], GoldenStore]
 
 
 @pytest.fixture

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
 from rmq_store.questions import message_rate
-from tests.support.golden import GoldenStore, messages_in
+from tests.support.golden import Golden, messages_in
 
 
 @pytest.mark.parametrize("counted", [1 << 16, 1])
@@ -20,7 +18,7 @@ from tests.support.golden import GoldenStore, messages_in
     ],
 )
 def test_the_counts_are_those_of_the_broker(
-    name: str, counted: int, golden: Callable[[str], GoldenStore], monkeypatch: pytest.MonkeyPatch
+    name: str, counted: int, golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether a queue's entries are read (few messages) or bisected (many)."""
     monkeypatch.setattr(message_rate, "_COUNTED", counted)

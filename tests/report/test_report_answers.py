@@ -16,10 +16,9 @@ from rmq_store.admin.retention import plan_retention
 from rmq_store.system_topics.delayed_messages import delayed_messages
 from rmq_store.text.times import shown_time
 from tests.report.conftest import MakePage, Page, page_of
-from tests.support.golden import GoldenStore, bodies_of, messages_in, unpack_field, unpack_kind
+from tests.support.golden import Golden, bodies_of, messages_in, unpack_field, unpack_kind
 from tests.support.running.commands import call, objects
 
-Golden = Callable[[str], GoldenStore]
 NAME = "clean-4.9.7"  # it has dead letters, retries, open transactions and a group that is behind
 
 

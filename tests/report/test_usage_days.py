@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -14,7 +14,7 @@ from rmq_store import MessageStore, QueueSlice
 from rmq_store.format.queue_entries import Entries
 from rmq_store.questions.usage import DaysOfLog, rows_of_days, usage_of
 from rmq_store.tables.table import Row
-from tests.support.golden import GoldenStore, in_a_queue, messages_in
+from tests.support.golden import Golden, in_a_queue, messages_in
 from tests.support.running.commands import in_ms, objects, run
 from tests.support.stores import SMALL, one_message
 
@@ -33,9 +33,7 @@ LARGEST = 20
         "days-crash-5.5.0",
     ],
 )
-def test_the_answer_is_the_same_for_a_brokers_store(
-    name: str, golden: Callable[[str], GoldenStore]
-) -> None:
+def test_the_answer_is_the_same_for_a_brokers_store(name: str, golden: Golden) -> None:
     with golden(name).open() as store:
         usual = usage_of(store, largest=LARGEST)
         by_log = usage_of(store, largest=LARGEST, days_by_log=True)
@@ -70,9 +68,7 @@ def test_the_answer_is_the_same_over_several_days(
 @pytest.mark.parametrize(
     "name", ["hours-crash-4.9.7", "back-crash-5.5.0", "hours-crash-5.5.0", "days-crash-5.5.0"]
 )
-def test_each_day_has_its_messages(
-    name: str, by_log: bool, golden: Callable[[str], GoldenStore]
-) -> None:
+def test_each_day_has_its_messages(name: str, by_log: bool, golden: Golden) -> None:
     """Several days, and one on which the clock goes back by minutes."""
     store = golden(name)
     with store.open() as opened:
@@ -88,9 +84,7 @@ def test_each_day_has_its_messages(
 
 @pytest.mark.parametrize("zone", ["Asia/Shanghai", "Pacific/Honolulu", "America/St_Johns"])
 @pytest.mark.parametrize("name", ["hours-crash-4.9.7", "clean-5.5.0", "days-crash-5.5.0"])
-def test_days_are_those_of_a_zone(
-    name: str, zone: str, golden: Callable[[str], GoldenStore]
-) -> None:
+def test_days_are_those_of_a_zone(name: str, zone: str, golden: Golden) -> None:
     store = golden(name)
     with store.open() as opened:
         rows = usage_of(opened, largest=LARGEST, zone=ZoneInfo(zone)).by("day")
@@ -103,7 +97,7 @@ def test_days_are_those_of_a_zone(
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kolkata", "America/St_Johns"])
-def test_hours_are_those_of_a_zone(zone: str, golden: Callable[[str], GoldenStore]) -> None:
+def test_hours_are_those_of_a_zone(zone: str, golden: Golden) -> None:
     store, of_zone = golden("hours-crash-4.9.7"), ZoneInfo(zone)
     records = {r["commitLogOffset"]: r for r in store.truth if in_a_queue(r)}.values()
     wanted: Counter[datetime] = Counter()
@@ -123,9 +117,7 @@ def test_hours_are_those_of_a_zone(zone: str, golden: Callable[[str], GoldenStor
 
 
 @pytest.mark.parametrize("name", ["clean-5.3.3", "expired-5.5.0"])
-def test_estimates_have_the_same_messages_and_about_the_bytes(
-    name: str, golden: Callable[[str], GoldenStore]
-) -> None:
+def test_estimates_have_the_same_messages_and_about_the_bytes(name: str, golden: Golden) -> None:
     with golden(name).open() as store:
         usual = usage_of(store, largest=LARGEST)
         few = usage_of(store, largest=LARGEST, days_by_log=True, most_of_a_queue=10)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from rmq_store import StoreError
 from rmq_store.search.find_messages import find
 from rmq_store.search.queue_selection import Search
 from tests.support.counted_store import IndexFile, java_hash, settings_of
-from tests.support.golden import CLEAN, GoldenStore, Truth, in_a_queue, keys_of, unpack
+from tests.support.golden import CLEAN, Golden, GoldenStore, Truth, in_a_queue, keys_of, unpack
 from tests.support.golden_rows import log_end_of
 from tests.support.spark.reads import rows_of
 
@@ -143,7 +142,7 @@ def gaps_in_table(store: GoldenStore) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_a_whole_index_has_no_gap(golden: Callable[[str], GoldenStore], name: str) -> None:
+def test_a_whole_index_has_no_gap(golden: Golden, name: str) -> None:
     """Not at the last record of a file, which look-ups read again, nor at records without keys."""
     assert gaps_in_table(golden(name)) == []
 

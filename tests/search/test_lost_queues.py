@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from rmq_store.verify import verify
 from tests.support.damage import damage_entry
 from tests.support.golden import (
     STORES,
+    Golden,
     GoldenStore,
     Truth,
     in_a_queue,
@@ -125,7 +125,7 @@ def break_topics(golden: GoldenStore, text: str = "{") -> None:
 
 
 def test_the_index_is_gone_through_once_for_an_id(
-    golden: Callable[[str], GoldenStore], monkeypatch: pytest.MonkeyPatch
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     walks: list[list[int]] = []
 
@@ -214,9 +214,7 @@ def test_a_key_that_no_index_has_is_found_though_its_queue_is_gone(tmp_path: Pat
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", STORES)
-def test_no_key_of_a_real_store_is_found_twice_or_called_damaged(
-    golden: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_no_key_of_a_real_store_is_found_twice_or_called_damaged(golden: Golden, name: str) -> None:
     it = golden(name)
     keyed = [r for r in it.truth if user_topic(r) and keys_of(r)]
     with it.open() as store:

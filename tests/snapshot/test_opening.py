@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from rmq_store.admin.info import store_info
 from rmq_store.errors import DataLossError
 from rmq_store.format.queue_entries import QUEUE_ENTRY
 from rmq_store.snapshot import opening
-from tests.support.golden import STORES, GoldenStore, log_files, offsets, unpack, wanted
+from tests.support.golden import STORES, Golden, GoldenStore, log_files, offsets, unpack, wanted
 
 WIDTH = QUEUE_ENTRY.itemsize
 
@@ -44,10 +43,7 @@ def met_by(store: MessageStore, **how: Any) -> tuple[list[int], list[StoreError]
 
 @pytest.mark.parametrize("name", STORES)
 def test_a_sound_store_is_read_without_an_error(
-    name: str,
-    golden: Callable[[str], GoldenStore],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, golden: Golden, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opening, "_SAID", set())
     store = golden(name)

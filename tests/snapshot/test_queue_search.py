@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,7 @@ import pytest
 from rmq_store import QueueId
 from rmq_store.consumequeue.queue_files import QueueFiles
 from rmq_store.format.queue_entries import QUEUE_ENTRY
-from tests.conftest import GoldenStore, in_a_queue
-from tests.support.golden import CLEAN, unpack
+from tests.support.golden import CLEAN, Golden, GoldenStore, in_a_queue, unpack
 
 
 def places_by_queue(store: GoldenStore) -> dict[QueueId, dict[int, int]]:
@@ -28,9 +26,7 @@ def places_by_queue(store: GoldenStore) -> dict[QueueId, dict[int, int]]:
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_a_queue_goes_on_where_the_truth_says(
-    golden: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_a_queue_goes_on_where_the_truth_says(golden: Golden, name: str) -> None:
     store = golden(name)
     asked = 0
     with store.open() as opened:

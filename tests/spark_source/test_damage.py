@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,9 @@ from rmq_store.errors import (
 )
 from rmq_store.format.sys_flag import SysFlag
 from spark_source.source import RmqStoreSource
-from tests.conftest import GoldenStore, in_a_queue, unpack
-from tests.support.golden import Truth, unpack_field
+from tests.support.golden import Golden, GoldenStore, Truth, in_a_queue, unpack, unpack_field
 from tests.support.spark.reads import rows_of
 
-Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
 COLUMNS = "topic,queueId,queueOffset,commitLogOffset,storeSize,body,corruptRecord"
 

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from rmq_store.format.sys_flag import SysFlag
-from tests.conftest import in_a_queue
 from tests.support.expected import members
-from tests.support.golden import messages_in
+from tests.support.golden import Golden, in_a_queue, messages_in
 from tests.support.spark.reads import rows_of
-from tests.support.spark.selections import NAME, Golden, options_of
+from tests.support.spark.selections import NAME, options_of
 
 
 @pytest.mark.parametrize("source", ["consumequeue", "commitlog"])

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from rmq_store.errors import CorruptRecordError, DataLossError
-from tests.conftest import in_a_queue, unpack
-from tests.support.golden import STORES
+from tests.support.golden import STORES, Golden, in_a_queue, unpack
 from tests.support.spark.reads import rows_of
-from tests.support.spark.selections import NAME, PLACE, Golden, options_of, places, truth_where
+from tests.support.spark.selections import NAME, PLACE, options_of, places, truth_where
 
 
 @pytest.mark.campaign

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import unpack, user_topic
-from tests.support.golden import bodies_of
+from tests.support.golden import Golden, bodies_of, unpack, user_topic
 from tests.support.spark.reads import rows_of
 from tests.support.spark.selections import (
     NAME,
-    Golden,
     flip,
     options_of,
     places,

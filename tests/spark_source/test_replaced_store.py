@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,8 @@ from rmq_store.errors import (
 )
 from spark_source.source import RmqStoreSource
 from spark_source.spark_reader import RmqStoreReader
-from tests.support.golden import GoldenStore
+from tests.support.golden import Golden, GoldenStore
 
-Golden = Callable[[str], GoldenStore]
 BEFORE = "clean-5.1.1"
 
 

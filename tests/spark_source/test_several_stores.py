@@ -18,9 +18,9 @@ from rmq_store.errors import InvalidArgumentError, NotAStoreError, UnknownQueueE
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import Share, in_tasks, reporting_shares, shares_of
 from spark_source.planning.pinned_plan import PinnedStore, pin, pin_all
-from tests.conftest import unpack, user_topic
+from tests.support.golden import Golden, unpack, user_topic
 from tests.support.spark.reads import rows_of
-from tests.support.spark.selections import NAME, PLACE, Golden, plan_of
+from tests.support.spark.selections import NAME, PLACE, plan_of
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import base64
 import json
 import pickle
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,9 @@ from spark_source.planning.pinned_plan import pin_all
 from spark_source.source import RmqStoreSource
 from spark_source.spark_reader import LogPartition, RmqStoreReader
 from spark_source.spark_types import spark_schema
-from tests.conftest import GoldenStore, in_a_queue, unpack, user_topic
-from tests.support.golden import messages_in
+from tests.support.golden import Golden, GoldenStore, in_a_queue, messages_in, unpack, user_topic
 from tests.support.running.campaigns import few
 from tests.support.spark.loads import load
-
-Golden = Callable[[str], GoldenStore]
 
 CLEAN = [f"clean-{release}" for release in ("4.3.2", "4.9.0", "4.9.7", "5.1.1", "5.2.0")]
 CLEAN += [f"clean-{release}" for release in ("5.3.3", "5.4.0", "5.5.0")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,10 +10,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from rmq_store import MessageStore
-from tests.conftest import GoldenStore, unpack
+from tests.support.golden import Golden, unpack
 from tests.support.spark.loads import load
 
-Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,9 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.tables import TABLES
 from spark_source.table_reader import table_schema
-from tests.conftest import GoldenStore, in_a_queue, unpack
-from tests.support.golden import messages_in
+from tests.support.golden import Golden, GoldenStore, in_a_queue, messages_in, unpack
 from tests.support.spark.reads import rows_of
 
-Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
 
 

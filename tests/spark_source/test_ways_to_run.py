@@ -17,9 +17,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.conftest import unpack, user_topic
 from tests.support.checkout import CHECKOUT
-from tests.support.golden import messages_in
+from tests.support.golden import messages_in, unpack, user_topic
 
 pytestmark = pytest.mark.campaign
 
@@ -83,7 +82,7 @@ def ask(spark, path):
 
 
 def expected(store: Path) -> dict[str, int]:
-    from tests.conftest import GoldenStore
+    from tests.support.golden import GoldenStore
 
     truth = GoldenStore(store.parent).truth
     orders = [r for r in truth if r["topic"] == "orders"]

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from importlib import util
 from pathlib import Path
@@ -31,11 +31,10 @@ from rmq_store.sql.database import StoreDatabase
 from rmq_store.sql.libraries import SqlError
 from rmq_store.tables import TABLES_OF_A_STORE, Table
 from tests.support.damage import flip_body
-from tests.support.golden import STORES, GoldenStore, log_files, messages_in, unpack, user_topic
+from tests.support.golden import STORES, Golden, log_files, messages_in, unpack, user_topic
 from tests.support.running.campaigns import few
 from tests.support.running.commands import COMMAND, call, objects, run
 
-Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
 
 

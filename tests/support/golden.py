@@ -11,7 +11,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -96,6 +96,9 @@ class GoldenStore:
                     stat, crc = os.fstat(file.fileno()), zlib_ng.crc32(file.read())
                 found[path] = (stat.st_size, stat.st_mtime_ns, crc)
         return found
+
+
+Golden = Callable[[str], GoldenStore]  # the fixture of tests/conftest.py
 
 
 @cache

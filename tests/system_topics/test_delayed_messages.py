@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,8 @@ from rmq_store.search.log_by_time import newest_time
 from rmq_store.system_topics.delayed_messages import delayed_messages
 from tests.support.counted_store import CountedStore
 from tests.support.counted_tables import scheduled
-from tests.support.golden import GoldenStore, unpack, unpack_kind
+from tests.support.golden import Golden, GoldenStore, unpack, unpack_kind
 
-Golden = Callable[[str], GoldenStore]
 LEVELS_S = (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)  # messageDelayLevel
 WITH_LEVELS = [
     "clean-4.3.2",

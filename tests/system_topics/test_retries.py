@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,11 @@ from rmq_store import MessageStore
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import AccessError
 from rmq_store.system_topics.retries import dead_letters, retries
-from tests.support.golden import GoldenStore, Truth, in_a_queue, unpack
+from tests.support.golden import Golden, GoldenStore, Truth, in_a_queue, unpack
 from tests.support.log_records import parts, records
 from tests.support.running.commands import objects
 from tests.support.stores import make_store
 
-Golden = Callable[[str], GoldenStore]
 NAMES = ["clean-4.3.2", "clean-4.9.0", "clean-4.9.7", "clean-5.3.3", "clean-5.5.0"]
 
 

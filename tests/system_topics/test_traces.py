@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.system_topics.traces import reports_in
 from tests.support.client_traces import assert_as_the_client_decodes
-from tests.support.golden import GoldenStore
+from tests.support.golden import Golden
 from tests.support.running.commands import objects
 from tests.support.stores import SMALL
 
@@ -44,7 +43,7 @@ def test_what_is_no_report_is_shown_as_its_text() -> None:
     assert (row["costMs"], row["timestamp"], row["outcome"]) == (None, 10**18 - 1, "SUCCESS")
 
 
-def test_the_table_has_the_place_of_each_report(golden: Callable[[str], GoldenStore]) -> None:
+def test_the_table_has_the_place_of_each_report(golden: Golden) -> None:
     """The trace messages of this store have bodies that no client wrote."""
     store = golden("direct-5.5.0")
     records = [r for r in store.truth if r["topic"] == "RMQ_SYS_TRACE_TOPIC"]

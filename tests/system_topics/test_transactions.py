@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,8 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.system_topics.transactions import transactions
-from tests.support.golden import GoldenStore, unpack, unpack_kind
+from tests.support.golden import Golden, GoldenStore, unpack, unpack_kind
 from tests.system_topics.test_delayed_messages import TIMERS, WITH_LEVELS, counted_by_broker
-
-Golden = Callable[[str], GoldenStore]
 
 
 def rows_of(store: GoldenStore) -> list[dict[str, Any]]:

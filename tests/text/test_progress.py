@@ -6,7 +6,6 @@ import io
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,8 @@ from rmq_store.cli.commands import system_topics as system
 from rmq_store.text.progress import Progress
 from rmqstore_jobs import dlq, export, replay
 from rmqstore_jobs.running.job_command import Job
-from tests.conftest import GoldenStore
+from tests.support.golden import Golden
 
-Golden = Callable[[str], GoldenStore]
 Totals = list[tuple[str, float, float | None]]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.info import facts_of, store_info
 from rmq_store.verify import verify
-from tests.support.golden import KINDS, STORES, GoldenStore, unpack, unpack_kind
+from tests.support.golden import KINDS, STORES, Golden, unpack, unpack_kind
 from tests.support.running.commands import call
 
 
@@ -70,9 +69,7 @@ def test_no_store_of_a_real_broker_lacks_a_file(name: str, tmp_path: Path) -> No
         assert "config-missing" not in {one.code for one in verify(store).findings}
 
 
-def test_info_counts_queues_that_only_the_log_has(
-    golden: Callable[[str], GoldenStore], tmp_path: Path
-) -> None:
+def test_info_counts_queues_that_only_the_log_has(golden: Golden, tmp_path: Path) -> None:
     crashed = unpack_kind("rocksdb-crash-5.5.0", tmp_path)
     unseen = "not verified: rmqstore verify STORE"
     assert dict(facts_of(store_info(crashed.path)))["queues"] == f"12; {unseen}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,6 @@ STARTS = [
 ]
 LOG_END, LATER = 951_545, 953_509  # of clean-5.5.0, and where the baseline's broker had it
 DELIVERED_MEANWHILE = ("payments", "%RETRY%g-retry")
-
-Golden = Callable[[str], GoldenStore]
 
 
 def hurt(name: str, target: Path) -> GoldenStore:

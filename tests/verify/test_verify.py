@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,12 +32,10 @@ from rmq_store.verify import Finding, Severity, VerifyReport, verify
 from rmq_store.verify.findings import Findings
 from rmq_store.verify.verify_store import LogPart, check_log, conclude, log_parts
 from tests.support.damage import DamagedStore
-from tests.support.golden import STORES, UNCLEAN, GoldenStore, log_files, unpack
+from tests.support.golden import STORES, UNCLEAN, Golden, GoldenStore, log_files, unpack
 from tests.support.listed import queue_entries, wanted_entries
 from tests.support.refusing import refuse
 from tests.support.running.campaigns import some
-
-Golden = Callable[[str], GoldenStore]
 
 
 def report_of(path: str | Path) -> VerifyReport:
@@ -519,7 +517,7 @@ with MessageStore.open(sys.argv[1]) as store:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
-def test_ctrl_c_ends_all_processes(golden: Callable[[str], GoldenStore]) -> None:
+def test_ctrl_c_ends_all_processes(golden: Golden) -> None:
     """A terminal sends it to each of them."""
     command = [sys.executable, "-c", _KILLED, golden("clean-5.5.0").path]
     pipe = subprocess.PIPE
@@ -539,7 +537,7 @@ def test_ctrl_c_ends_all_processes(golden: Callable[[str], GoldenStore]) -> None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
-def test_processes_end_with_the_one_that_started_them(golden: Callable[[str], GoldenStore]) -> None:
+def test_processes_end_with_the_one_that_started_them(golden: Golden) -> None:
     """They hold its output open: it ends when the last of them has ended."""
     command = [sys.executable, "-c", _KILLED, golden("clean-5.5.0").path]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,9 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import CorruptRecordError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.verify import verify
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.growing import Growing
 
-Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
 SECOND = 262_144  # where the second file of the log begins
 

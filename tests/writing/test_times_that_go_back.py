@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from rmq_store import MessageStore, QueueId
@@ -12,9 +11,8 @@ from rmq_store.format.byte_layout import CHECKPOINT_FILE
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery import recover
 from rmq_store.verify import verify
-from tests.support.golden import GoldenStore
+from tests.support.golden import Golden, GoldenStore
 
-Golden = Callable[[str], GoldenStore]
 SIZES = {"mappedFileSizeCommitLog": 1 << 18, "mappedFileSizeConsumeQueue": 20_000}
 COLUMNS = ("topic", "queueId", "rawBody", "properties", "sysFlag", "storeTimestamp")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from rmq_store.errors import (
     UncleanStoreError,
 )
 from rmq_store.markers.checkpoint import Checkpoint
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import Golden, unpack
 from tests.support.running.examples import campaign, fast
 
 SMALL = {
@@ -289,9 +288,7 @@ def test_a_geometry_that_contradicts_the_files_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["clean-5.5.0", "clean-4.9.7", "direct-5.5.0", "expired-5.5.0"])
-def test_a_broker_s_store_goes_on_where_it_ended(
-    golden: Callable[[str], GoldenStore], name: str, tmp_path: Path
-) -> None:
+def test_a_broker_s_store_goes_on_where_it_ended(golden: Golden, name: str, tmp_path: Path) -> None:
     store = unpack(name, tmp_path)
     with golden(name).open() as reader:
         ends = {queue: reader.max_offset(*queue) for queue in reader.queues()}

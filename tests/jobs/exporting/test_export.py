@@ -29,15 +29,21 @@ from rmqstore_jobs.exporting.delta import DeltaUnavailableError
 from rmqstore_jobs.exporting.export_files import folder_of
 from rmqstore_jobs.exporting.manifest import CSV, JSONL, PARQUET, Manifest, without
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
-from tests.conftest import GoldenStore, unpack, user_topic
 from tests.support.checkout import CHECKOUT
 from tests.support.exported import files_in, rows_in, rows_of
-from tests.support.golden import Truth, bodies_of, messages_in
+from tests.support.golden import (
+    Golden,
+    GoldenStore,
+    Truth,
+    bodies_of,
+    messages_in,
+    unpack,
+    user_topic,
+)
 from tests.support.running.campaigns import some
 from tests.support.running.engines import ON_BOTH
 from tests.support.spark.selections import flip
 
-Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
 IN_FILES = pytest.mark.parametrize("table", [PARQUET, CSV, JSONL])
 

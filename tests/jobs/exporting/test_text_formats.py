@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -19,11 +18,10 @@ from rmq_store.arrow.column_definitions import COLUMNS
 from rmq_store.errors import InvalidArgumentError
 from rmqstore_jobs.export import ExportSpec, run
 from rmqstore_jobs.exporting.manifest import CSV, JSONL, PARQUET
-from tests.conftest import GoldenStore, unpack
 from tests.support.exported import files_in, rows_in
+from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.running.commands import run as run_command
 
-Golden = Callable[[str], GoldenStore]
 TEXT = pytest.mark.parametrize("table", [CSV, JSONL])
 EVERY = ",".join(column.name for column in COLUMNS if column.name != "corruptRecord")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,9 @@ from rmq_store.files.journal import JournalError
 from rmqstore_jobs.replay import main, run
 from rmqstore_jobs.replaying.report import PlannedQueue
 from rmqstore_jobs.running.job_command import EXIT_OK
-from tests.conftest import GoldenStore, user_topic
-from tests.support.golden import messages_in
+from tests.support.golden import Golden, GoldenStore, messages_in, user_topic
 from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import NAME, arrived, spec
-
-Golden = Callable[[str], GoldenStore]
 
 
 def planned_of(store: GoldenStore, topic: str, target: str) -> list[PlannedQueue]:

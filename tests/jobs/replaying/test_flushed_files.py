@@ -16,9 +16,8 @@ from rmqstore_jobs.replay_targets import waves_to_broker
 from rmqstore_jobs.replay_targets.waves_to_broker import REFUSED, Sent
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from tests.conftest import GoldenStore
+from tests.support.golden import Golden
 
-Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rmqstore_jobs import replay
 from rmqstore_jobs.running.job_command import EXIT_REFUSED
-from tests.support.golden import GoldenStore
+from tests.support.golden import Golden
 
-Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
 
 

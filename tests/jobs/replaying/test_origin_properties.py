@@ -3,8 +3,6 @@ the map of all properties, from which some may have to go."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pyarrow as pa
 import pytest
 
@@ -18,9 +16,8 @@ from rmq_store.format.record import crc_item
 from rmq_store.format.releases import dialect
 from rmqstore_jobs.replay_targets.replay_call import _as_written_by, to_append
 from rmqstore_jobs.replaying.origin_properties import ORIGIN, with_origin
-from tests.conftest import GoldenStore
 from tests.support.encode_record import encode_properties
-from tests.support.golden import STORES
+from tests.support.golden import STORES, Golden
 
 RELEASES = ("4.5.2", "4.9.7", "5.1.4", "5.5.0")
 STORED = ("flag", "sysFlag", "bornTimestamp", "bornHost", "reconsumeTimes", "rawBody")
@@ -48,9 +45,7 @@ def is_regular(stored: bytes) -> bool:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", STORES)
-def test_strings_and_map_of_a_brokers_messages_say_the_same(
-    untouched: Callable[[str], GoldenStore], name: str
-) -> None:
+def test_strings_and_map_of_a_brokers_messages_say_the_same(untouched: Golden, name: str) -> None:
     regular = 0
     with untouched(name).open() as store:
         batches = store.read_batches(

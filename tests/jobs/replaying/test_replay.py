@@ -18,8 +18,7 @@ from rmq_store.errors import InvalidArgumentError
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from tests.conftest import GoldenStore
-from tests.support.golden import unpack
+from tests.support.golden import Golden, unpack
 from tests.support.log_records import rename
 from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import (
@@ -31,8 +30,6 @@ from tests.support.spark.replays import (
     read_back,
     spec,
 )
-
-Golden = Callable[[str], GoldenStore]
 
 
 @pytest.mark.campaign

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,9 @@ from rmq_store import QueueId, StoreError
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError
 from rmqstore_jobs.replay import main, run
 from rmqstore_jobs.running.job_command import EXIT_OK
-from tests.conftest import GoldenStore
 from tests.support.checkout import CHECKOUT
+from tests.support.golden import Golden
 from tests.support.spark.replays import NAME, read_back, spec
-
-Golden = Callable[[str], GoldenStore]
 
 
 def test_the_command_reports_and_says_how_it_went(

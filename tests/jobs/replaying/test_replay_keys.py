@@ -12,11 +12,10 @@ from pyspark.sql import SparkSession
 
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.plan import narrowed, planned, waves_of
-from tests.conftest import GoldenStore, unpack
+from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import NAME, arrived, expected_rows, spec
 
-Golden = Callable[[str], GoldenStore]
 WAVE = 4_000  # bytes: some hundred waves, were the log read through
 LONGER_WAVE = 40_000  # some thirty of them: each that is read is a query of Spark's
 

@@ -13,7 +13,7 @@ from rmq_store.errors import InvalidArgumentError
 from rmqstore_jobs.replay import main, spec_of
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check, times_of, with_fixed_times
-from tests.support.running.commands import Golden
+from tests.support.golden import Golden
 
 ORDERS_0, PAYMENTS_1 = QueueId("orders", 0), QueueId("payments", 1)
 

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,11 @@ from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying import plan
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from tests.conftest import GoldenStore, unpack
 from tests.support.checkout import CHECKOUT
+from tests.support.golden import Golden, unpack
 from tests.support.running.campaigns import some
 from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import NAME, arrived, everything, expected_rows, read_back, spec
-
-Golden = Callable[[str], GoldenStore]
 
 
 def test_a_target_that_is_there_is_not_touched(

@@ -20,10 +20,8 @@ from rmqstore_jobs.replay_targets.local_targets import append_rows, settle_targe
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from spark_source.writing.target.write_options import WriteOptions
-from tests.conftest import GoldenStore
+from tests.support.golden import Golden
 from tests.support.spark.replays import NAME, arrived, everything, expected_rows, read_back, spec
-
-Golden = Callable[[str], GoldenStore]
 
 
 class Killed(BaseException):

@@ -14,8 +14,8 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, IsNo
 from spark_source.source import RmqStoreSource
 from spark_source.spark_reader import RmqStoreReader
 from spark_source.table_reader import plan_rows
-from tests.conftest import GoldenStore
 from tests.support.expected import Expected, expected
+from tests.support.golden import Golden, GoldenStore
 from tests.support.running.campaigns import some
 from tests.support.spark.option_pairs import NAME, PAIRS, Pair, a_key, a_tag, orders, time_of
 from tests.support.spark.reads import rows_of
@@ -23,7 +23,6 @@ from tests.support.spark.reads import rows_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Golden = Callable[[str], GoldenStore]
 COLUMNS = (
     "brokerName,topic,queueId,queueOffset,commitLogOffset,tags,keys,uniqKey,msgId,storeTimestamp"
 )

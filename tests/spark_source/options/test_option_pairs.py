@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,8 @@ import pytest
 
 from rmq_store.errors import DataLossError, InvalidArgumentError
 from rmq_store.format.sys_flag import SysFlag
-from tests.conftest import GoldenStore, unpack
 from tests.support.expected import as_rows, expected
-from tests.support.golden import bodies_of
+from tests.support.golden import Golden, GoldenStore, bodies_of, unpack
 from tests.support.spark.option_pairs import (
     EXPIRED,
     NAME,
@@ -31,8 +30,6 @@ from tests.support.spark.option_pairs import (
     time_of,
 )
 from tests.support.spark.reads import partitions_of
-
-Golden = Callable[[str], GoldenStore]
 
 
 @pytest.mark.campaign

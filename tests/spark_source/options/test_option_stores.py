@@ -12,12 +12,11 @@ import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In
 
 from rmq_store.errors import InvalidArgumentError, NotAStoreError
-from tests.conftest import GoldenStore
 from tests.support.expected import Expected, as_rows, expected
+from tests.support.golden import Golden, GoldenStore
 from tests.support.spark.option_pairs import NAME, a_key, a_tag, time_of
 from tests.support.spark.reads import rows_of
 
-Golden = Callable[[str], GoldenStore]
 PLACE = "brokerName,topic,queueId,queueOffset,commitLogOffset"
 OLDER = "clean-5.4.0"
 

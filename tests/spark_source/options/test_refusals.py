@@ -11,11 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from rmq_store import StoreError
-from tests.conftest import GoldenStore, unpack
+from tests.support.golden import Golden, unpack
 from tests.support.spark.loads import load
 from tests.support.spark.reads import rows_of
-
-Golden = Callable[[str], GoldenStore]
 
 
 def refusal(action: Callable[[], Any]) -> str:

@@ -25,10 +25,9 @@ from rmq_store.errors import CorruptQueueError
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS
 from spark_source.source import RmqStoreSource
 from spark_source.spark_reader import RmqStoreReader
-from tests.conftest import GoldenStore, unpack, user_topic
-from tests.support.golden import Truth, messages_in
+from tests.support.golden import Golden, GoldenStore, Truth, messages_in, unpack, user_topic
 from tests.support.spark.reads import left_over, rows_of
-from tests.support.spark.selections import NAME, PLACE, Golden, options_of, places, truth_where
+from tests.support.spark.selections import NAME, PLACE, options_of, places, truth_where
 
 
 def filter_cases(store: GoldenStore) -> list[tuple[Filter, Callable[[Truth], bool], bool]]:

@@ -12,10 +12,9 @@ import pytest
 
 from rmq_store.errors import DataLossError, InvalidArgumentError
 from rmq_store.format.sys_flag import SysFlag
-from tests.conftest import in_a_queue, unpack, user_topic
-from tests.support.golden import Truth
+from tests.support.golden import Golden, Truth, in_a_queue, unpack, user_topic
 from tests.support.spark.reads import rows_of
-from tests.support.spark.selections import NAME, PLACE, Golden, options_of, places, truth_where
+from tests.support.spark.selections import NAME, PLACE, options_of, places, truth_where
 
 
 def test_topics_by_name_by_pattern_and_by_queue(golden: Golden) -> None:

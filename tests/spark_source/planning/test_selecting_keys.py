@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import in_a_queue, unpack, user_topic
-from tests.support.golden import keys_of, messages_in
+from tests.support.golden import Golden, in_a_queue, keys_of, messages_in, unpack, user_topic
 from tests.support.spark.reads import rows_of
 from tests.support.spark.selections import (
     NAME,
     PLACE,
-    Golden,
     options_of,
     places,
     plan_of,

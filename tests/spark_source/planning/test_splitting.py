@@ -9,9 +9,9 @@ import pytest
 
 from rmq_store import is_system_topic
 from spark_source.source import RmqStoreSource
-from tests.conftest import user_topic
+from tests.support.golden import Golden, user_topic
 from tests.support.spark.reads import partitions_of
-from tests.support.spark.selections import NAME, PLACE, Golden, options_of, plan_of, truth_where
+from tests.support.spark.selections import NAME, PLACE, options_of, plan_of, truth_where
 
 
 def test_partitions_hold_no_more_than_was_asked_for(golden: Golden) -> None:

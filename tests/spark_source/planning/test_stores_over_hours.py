@@ -17,9 +17,9 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from tests.support.golden import keys_of, unpack, user_topic
+from tests.support.golden import Golden, keys_of, unpack, user_topic
 from tests.support.spark.reads import rows_of
-from tests.support.spark.selections import PLACE, Golden, options_of, places, truth_where
+from tests.support.spark.selections import PLACE, options_of, places, truth_where
 
 NAMES = ["hours-clean-5.5.0", "hours-crash-5.5.0", "days-crash-5.5.0"]
 HOUR = 3_600_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError
-from tests.conftest import GoldenStore
+from tests.support.golden import Golden
 from tests.support.spark.reads import rows_of
 
-Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
 
 

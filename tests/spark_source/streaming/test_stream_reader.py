@@ -6,7 +6,7 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,11 @@ from rmq_store.format.queue_entries import QUEUE_ENTRY
 from spark_source.planning.selection import TopicWithoutQueueError
 from spark_source.source import RmqStoreSource
 from spark_source.streaming.stream_reader import RmqStoreStreamReader
-from tests.conftest import GoldenStore, unpack
 from tests.support.damage import break_start
-from tests.support.golden import in_a_queue, unpack_field, user_topic
+from tests.support.golden import Golden, in_a_queue, unpack, unpack_field, user_topic
 from tests.support.growing import Growing
 from tests.support.log_records import parts, records
 
-Golden = Callable[[str], GoldenStore]
 COLUMNS = "topic, queueId, queueOffset, commitLogOffset, keys, body"
 NAME = "clean-5.5.0"
 

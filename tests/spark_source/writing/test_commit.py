@@ -30,7 +30,7 @@ from spark_source.writing import commit as exchanging
 from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.target.staging import Part, Staging, StagingError, folder_beside
 from spark_source.writing.target.write_journal import StreamBatch
-from tests.support.golden import CLEAN, GoldenStore
+from tests.support.golden import CLEAN, Golden
 from tests.support.running.child import in_a_child
 from tests.support.stores import SMALL
 from tests.support.writing.writes import (
@@ -45,8 +45,6 @@ from tests.support.writing.writes import (
 
 # The broker left bytes of no record at the end of its log. `append_to` refuses such a store.
 BYTES_AFTER_THE_LOG = ("nommap-5.5.0",)
-
-Golden = Callable[[str], GoldenStore]
 
 
 def test_rows_come_in_order_of_partition_and_row_and_nothing_is_left(tmp_path: Path) -> None:

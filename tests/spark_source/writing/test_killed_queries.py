@@ -17,7 +17,7 @@ import pytest
 
 from rmq_store import MessageStore
 from spark_source.writing.target.staging import folder_beside
-from tests.conftest import GoldenStore
+from tests.support.golden import Golden
 from tests.support.running.campaigns import chance, count
 from tests.support.writing.writes import left_beside
 
@@ -90,9 +90,7 @@ def _last(folder: Path) -> int:
     return max(map(int, names), default=-1)
 
 
-def test_a_mirror_whose_driver_is_killed_ends_equal(
-    golden: Callable[[str], GoldenStore], tmp_path: Path
-) -> None:
+def test_a_mirror_whose_driver_is_killed_ends_equal(golden: Golden, tmp_path: Path) -> None:
     shutil.copytree(golden("clean-5.5.0").path, tmp_path / "source")
     dice = chance("mirrors") if os.environ.get("RMQSTORE_SEED") else random.Random("20261122")
     killed: list[str] = []

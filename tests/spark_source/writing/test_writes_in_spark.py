@@ -13,12 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rmq_store import MessageStore
 from rmq_store.format.sys_flag import SysFlag
-from tests.conftest import GoldenStore, user_topic
 from tests.support.expected import members
-from tests.support.golden import bodies_of
+from tests.support.golden import Golden, bodies_of, user_topic
 from tests.support.writing.writes import left_beside
 
-Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
 # What does not depend on where in the log of a store a message lies.
 SAME = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -16,7 +16,6 @@ from click.testing import CliRunner
 from rmq_store.cli.main import main
 from tests.support.golden import GoldenStore, Truth, in_a_queue
 
-Golden = Callable[[str], GoldenStore]
 # For tests that are about a process: signals, pipes, what is imported.
 COMMAND = [sys.executable, "-c", "from rmq_store.cli.main import main; main()"]
 

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from tests.conftest import GoldenStore, in_a_queue, user_topic
 from tests.support.expected import expected
-from tests.support.golden import keys_of
+from tests.support.golden import GoldenStore, in_a_queue, keys_of, user_topic
 from tests.support.spark.reads import rows_of
 
 NAME = "clean-5.5.0"

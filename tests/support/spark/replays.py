@@ -15,7 +15,7 @@ from rmq_store.format.byte_layout import CRC_PROPERTY
 from rmq_store.format.sys_flag import SysFlag
 from rmqstore_jobs.replaying.origin_properties import ORIGIN, ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from tests.conftest import GoldenStore, user_topic
+from tests.support.golden import GoldenStore, user_topic
 
 NAME = "clean-5.5.0"
 

@@ -14,7 +14,6 @@ from rmq_store.files.source import LocalFile
 from tests.support.golden import GoldenStore, Truth, in_a_queue
 from tests.support.spark.reads import rows_of
 
-Golden = Callable[[str], GoldenStore]
 NAME = "clean-5.5.0"
 PLACE = {"columns": "brokerName,topic,queueId,queueOffset,commitLogOffset"}
 
