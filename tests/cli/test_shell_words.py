@@ -6,6 +6,7 @@ import ast
 import re
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,12 @@ _OF_THE_LIBRARY = re.compile(
 )
 
 
-def texts(path: Path) -> Iterator[str]:
+@cache
+def texts(path: Path) -> list[str]:
+    return list(_texts(path))
+
+
+def _texts(path: Path) -> Iterator[str]:
     """The texts of a module that are sentences; what is put into one is `…`."""
     tree = ast.parse(path.read_text("utf-8"))
     for node in ast.walk(tree):

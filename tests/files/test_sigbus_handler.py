@@ -48,8 +48,9 @@ USES = {
 }
 
 
-@pytest.mark.parametrize("flags", [(), ("-X", "faulthandler")], ids=["plain", "faulthandler"])
-@pytest.mark.parametrize("use", list(USES))
+@pytest.mark.parametrize(
+    ("use", "flags"), [*((use, ()) for use in USES), ("numpy", ("-X", "faulthandler"))]
+)
 def test_a_cut_is_an_error_after_the_bytes_were_used(
     use: str, flags: tuple[str, ...], tmp_path: Path
 ) -> None:

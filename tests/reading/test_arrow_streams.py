@@ -135,8 +135,8 @@ def test_a_read_that_was_begun_fails_after_close(
 def test_a_read_that_was_begun_never_mixes_two_stores(how: str, tmp_path: Path) -> None:
     """Their messages have the same places, so that each entry leads to a record of its queue."""
     path = tmp_path / "store"
-    make_store(path, 600)
-    make_store(tmp_path / "other", 600)
+    make_store(path, 200)
+    make_store(tmp_path / "other", 200)
     with MessageStore.open(path) as store:
         read = store.read_log if how == "log" else store.read_batches
         reader = read(columns=["body", "storeTimestamp"], batch_rows=50)

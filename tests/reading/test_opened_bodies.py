@@ -32,14 +32,15 @@ def body_of(number: int) -> bytes:
     return bytes([number]) * (OPENED_BYTES + 1 if number == LARGE else OPENED)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> MessageStore:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with all of them; the body of BROKEN does not open."""
     bodies = [body_of(number) for number in range(COUNT)]
     stored = [body if len(body) < 9 else zlib.compress(body) for body in bodies]
     stored[BROKEN] = stored[BROKEN][:-2000]
     flags = [0 if len(body) < 9 else ZLIB for body in bodies]
-    with MessageStore.create(tmp_path / "store") as writer:
+    path = tmp_path_factory.mktemp("opened") / "store"
+    with MessageStore.create(path) as writer:
         writer.append_batch(
             pa.record_batch(
                 {
@@ -51,7 +52,12 @@ def store(tmp_path: Path) -> MessageStore:
                 }
             )
         )
-    return MessageStore.open(tmp_path / "store")
+    return path
+
+
+@pytest.fixture
+def store(written: Path) -> MessageStore:
+    return MessageStore.open(written)
 
 
 @pytest.mark.parametrize("unwraps", [False, True])

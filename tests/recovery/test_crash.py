@@ -234,7 +234,7 @@ class Disk:
 
 
 @pytest.mark.parametrize(
-    "points", [20, pytest.param(POWER_LOSSES, marks=pytest.mark.campaign)], ids=["few", "many"]
+    "points", [8, pytest.param(POWER_LOSSES, marks=pytest.mark.campaign)], ids=["few", "many"]
 )
 def test_sync_flush_keeps_what_it_acknowledged_when_the_power_goes(
     points: int, tmp_path: Path

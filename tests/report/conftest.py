@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from bs4 import BeautifulSoup, Tag
 
+from rmq_store.report import page as page_module
 from tests.support.running.commands import Done, call
 
 
@@ -70,3 +71,9 @@ MakePage = Callable[..., Page]
 def report(tmp_path: Path) -> MakePage:
     """`report(store, *words)`: its page."""
     return lambda store, *words: page_of(store, tmp_path / "report.html", *words)
+
+
+@pytest.fixture
+def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes most of a second, and few tests are about plots."""
+    monkeypatch.setattr(page_module, "svg_of", lambda plot, narrow: plot.about)

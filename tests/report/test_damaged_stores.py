@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from rmq_store.report import libraries
-from rmq_store.report import page as page_module
 from rmq_store.report.page import html_of
 from rmq_store.report.report_scope import Bounds, Inquiry
 from rmq_store.report.section import Section
@@ -18,12 +17,6 @@ from tests.config.test_lock_state import another_process_holding
 from tests.report.conftest import MakePage
 from tests.support.golden import Golden, GoldenStore, log_files, unpack
 from tests.support.running.commands import call, complaint
-
-
-@pytest.fixture
-def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes most of a second, and these tests are about words."""
-    monkeypatch.setattr(page_module, "svg_of", lambda plot, narrow: plot.about)
 
 
 @pytest.mark.usefixtures("_no_plots")

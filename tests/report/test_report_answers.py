@@ -191,6 +191,7 @@ def in_ms(row: dict[str, datetime]) -> int:
     return round(row["dueTimestamp"].timestamp() * 1000)
 
 
+@pytest.mark.usefixtures("_no_plots")
 def test_overdue_messages_come_first(tmp_path: Path, report: MakePage) -> None:
     store = unpack_kind("compact-timer-5.5.0", tmp_path)
     with MessageStore.open(store.path, broker_conf=store.conf) as opened:
@@ -232,6 +233,7 @@ def test_every_command_of_the_page_works(page: Page, monkeypatch: pytest.MonkeyP
         assert done.stdout.strip(), words
 
 
+@pytest.mark.usefixtures("_no_plots")
 def test_commands_name_the_broker_as_the_report_was_asked(golden: Golden, report: MakePage) -> None:
     store = golden(NAME)
     made = report(store.path, "--broker-conf", store.conf, "--broker-name", "broker a")

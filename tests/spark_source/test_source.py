@@ -160,8 +160,6 @@ def test_columns_of_the_queue_are_split_by_entries_and_others_by_records(
     few = reader.schema(StructType(fields)).load(store.path)
     assert few.rdd.getNumPartitions() == shares
     assert few.count() == count
-    named = load(spark, store, maxBytesPerPartition=str(per_partition), columns="topic,queueOffset")
-    assert named.rdd.getNumPartitions() == shares
     # A check of the records, and a column of theirs, read the log.
     largest = max(record["storeSize"] for record in store.truth)
     assert largest > 160

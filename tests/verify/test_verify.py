@@ -35,7 +35,7 @@ from tests.support.damage import DamagedStore
 from tests.support.golden import STORES, UNCLEAN, Golden, GoldenStore, log_files, unpack
 from tests.support.listed import queue_entries, wanted_entries
 from tests.support.refusing import refuse
-from tests.support.running.campaigns import some
+from tests.support.running.campaigns import few, some
 
 
 def report_of(path: str | Path) -> VerifyReport:
@@ -83,7 +83,7 @@ def pieces_of(store: MessageStore) -> list[tuple[int, Gap | None]]:
     return found
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", few("scans", STORES, "clean-5.5.0", "crash-4.9.7", "nommap-5.5.0"))
 def test_a_fast_scan_accounts_for_every_byte_as_the_readable_scan_does(
     golden: Golden, name: str
 ) -> None:

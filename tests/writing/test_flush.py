@@ -22,7 +22,7 @@ from tests.support.stores import QUEUES, SMALL, append_many, contents, one_messa
 
 SYNC = {**SMALL, "flushDiskType": "SYNC_FLUSH"}
 THREADS = 8
-EACH = 100
+EACH = 40
 
 
 def append_from_threads(store: Any, each: int = EACH) -> dict[int, int]:

@@ -102,7 +102,10 @@ def test_a_replay_does_not_go_on_with_another_store_at_the_path(
 ) -> None:
     source = tmp_path / "source"
     shutil.copytree(golden("clean-5.3.3").path, source)
-    one = ReplaySpec(str(source), to_store=str(tmp_path / "new"), wave_bytes=50_000)
+    conf = golden("clean-5.3.3").conf
+    one = ReplaySpec(
+        str(source), to_store=str(tmp_path / "new"), target_conf=conf, wave_bytes=50_000
+    )
     assert run(engine, one, lambda: True).stopped_by == "stopped on request"
     written = read_back(tmp_path / "new")
     shutil.rmtree(source)
