@@ -14,17 +14,8 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.cli.main import COMMANDS
 from tests.support.golden import Golden, GoldenStore, in_a_queue, log_files, unpack
 from tests.support.running.commands import COMMAND, call, complaint, in_ms, objects, run, sent_to
-
-
-def test_every_command_lists_its_options() -> None:
-    listed = run("--help")
-    for name in COMMANDS:
-        assert name in listed
-        word = "--to" if name == "report" else "--json"  # a page is for people
-        assert word in run(name, "--help")
 
 
 def test_info_shows_range_and_times(store: GoldenStore) -> None:

@@ -46,19 +46,6 @@ def test_salvage_creates_a_store_and_reports_what_it_left_out(tmp_path: Path) ->
     assert "no problems found" in run("verify", str(tmp_path / "target"))
 
 
-def test_rebuild_rebuilds_the_queues(golden: Golden, tmp_path: Path) -> None:
-    store = golden("clean-5.3.3")
-    target = str(tmp_path / "target")
-    (report,) = objects("rebuild", store.path, target, "--log", "link", "--broker-conf", store.conf)
-    assert report["records"] == len(store.truth)
-    for path in sorted(Path(store.path, "consumequeue").rglob("0*")):
-        if path.is_file():
-            copy = Path(target, path.relative_to(store.path))
-            assert copy.read_bytes() == path.read_bytes()
-    assert "no problems found" in run("verify", target)
-    assert "never rebuilt in place" in run("rebuild", store.path, target, expect=2)
-
-
 @pytest.mark.parametrize("left", [3, 0])
 def test_messages_after_the_end_of_a_log_without_its_last_file_are_named(
     left: int, tmp_path: Path
@@ -97,15 +84,6 @@ def test_a_new_store_is_not_written_into_its_source(
     assert "must be separate folders" in said
     assert store.fingerprint() == before
     assert not (log / "new").exists()
-
-
-def test_recover_makes_a_crashed_store_whole(tmp_path: Path) -> None:
-    store = unpack("crash-5.3.3", tmp_path)
-    assert "not-dispatched" in run("verify", store.path)
-    (report,) = objects("recover", store.path, "--apply")
-    assert report["clean"] is False
-    assert report["entriesRebuilt"] == 3
-    assert "no problems found (0 errors, 0 warnings, 0 notes)" in run("verify", store.path)
 
 
 def test_retention_is_shown_first_and_applied_when_said(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from rmq_store.admin.info import store_info
 from rmq_store.cli.commands import tail
-from rmq_store.errors import StoreError
 from rmq_store.questions.lag_summary import lag_of
 from rmq_store.text.times import shown_time
 from tests.support.golden import Golden, GoldenStore, log_files, unpack
@@ -112,20 +111,6 @@ def test_a_hole_after_the_end_of_the_log_loses_nothing(tmp_path: Path) -> None:
 def test_a_store_that_no_broker_made_lacks_no_offsets(name: str, golden: Golden) -> None:
     done = call("lag", golden(name).path)
     assert (done.returncode, "there is no consumerOffset.json" in done.stderr) == (0, True)
-
-
-def test_entries_that_lead_into_a_missing_file_are_no_rows(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    start, stop = hurt_middle(golden, "missing")
-    met: list[StoreError] = []
-    with golden.open() as store:
-        batches = store.read_batches(
-            "orders", columns=["queueOffset", "commitLogOffset"], on_damage=met.append
-        )
-        found = [offset for batch in batches for offset in batch.column(1).to_pylist()]
-    truth = [r["commitLogOffset"] for r in golden.truth if r["topic"] == "orders"]
-    assert sorted(found) == [offset for offset in truth if not start <= offset < stop]
-    assert len(met) == len(truth) - len(found) > 0
 
 
 def test_a_declared_queue_that_never_had_a_message_is_not_named(tmp_path: Path) -> None:

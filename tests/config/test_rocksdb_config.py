@@ -67,24 +67,6 @@ def test_topics_groups_and_offsets_are_those_of_the_databases(tmp_path: Path, na
     assert golden.fingerprint() == before
 
 
-def test_tables_show_them(tmp_path: Path) -> None:
-    golden = unpack_kind(CLEAN, tmp_path)
-    with MessageStore.open(golden.path) as store:
-        rows = store.table("groups").to_pylist()
-        topics = {row["topic"]: row for row in store.table("topics").to_pylist()}
-        assert not store.is_undeclared("orders")
-        assert store.is_undeclared("nothing")
-        files = set(store.table("config").column("file").to_pylist())
-        consumed = store.consumer_offsets()["g-slow"]["orders"]
-    assert {
-        row["queueId"]: row["consumerOffset"] for row in rows if row["topic"] == "orders"
-    } == consumed
-    assert {row["configFile"] for row in rows} == {f"{golden.path}/config/consumerOffsets"}
-    assert all(row["configModified"] is not None for row in rows)
-    assert topics["orders"]["readQueueNums"] == 4
-    assert {f"{golden.path}/config/{name}" for name in ("topics", "subscriptionGroups")} <= files
-
-
 @pytest.mark.parametrize(("counter", "newer"), [(99, True), (7, False), (1, False)])
 def test_a_newer_file_is_taken_in(tmp_path: Path, counter: int, newer: bool) -> None:
     """RocksDBTopicConfigManager#merge. The database of this store has 7."""

@@ -10,27 +10,11 @@ import pytest
 
 from rmq_store import MessageStore, StoreError
 from rmq_store.errors import AccessError, CorruptRecordError, InvalidArgumentError
-from rmq_store.tables import TABLES_OF_A_STORE
 from tests.support.damage import flip_body
 from tests.support.golden import Golden, unpack
-from tests.support.running.commands import objects, run
+from tests.support.running.commands import run
 
 NAME = "clean-4.9.7"
-_NOW = ("configAgeMs",)
-
-
-@pytest.mark.parametrize("name", list(TABLES_OF_A_STORE))
-def test_a_table_has_what_the_command_prints(golden: Golden, name: str) -> None:
-    store = golden(NAME)
-    printed = objects("table", name, store.path)
-    with store.open() as opened:
-        table = opened.table(name)
-    assert table.num_rows == len(printed)
-    for column in table.column_names:
-        values = table.column(column).to_pylist()
-        plain = all(isinstance(value, str | int | None) for value in values)
-        if column not in _NOW and plain:
-            assert values == [row[column] for row in printed], column
 
 
 def test_an_empty_queue_has_neither_a_first_message_nor_a_last(golden: Golden) -> None:

@@ -32,12 +32,6 @@ def test_errors_say_where_what_and_what_to_do_and_survive_pickling(kind: type[St
     assert error.path == "/a/store"
 
 
-def test_every_kind_of_error_has_a_code_of_its_own() -> None:
-    kinds: list[type[StoreError]] = [StoreError, *kinds_of(StoreError)]
-    assert len({kind.code for kind in kinds}) == len(kinds)
-    assert all(kind.code.startswith("RMQSTORE_") for kind in kinds)
-
-
 def test_damage_is_reported_with_its_place_and_both_sides(tmp_path: Path) -> None:
     golden = unpack("clean-5.2.0", tmp_path)
     record = next(r for r in golden.truth if r["body"] and in_a_queue(r) and not r["sysFlag"])

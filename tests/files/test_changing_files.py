@@ -197,19 +197,6 @@ def test_a_hole_in_the_log_is_named(tmp_path: Path) -> None:
             offsets(store)
 
 
-def test_a_store_without_queues_is_read_from_its_log(tmp_path: Path) -> None:
-    golden = unpack("crc-5.5.0", tmp_path)
-    for name in ("consumequeue", "index", "checkpoint", "config"):
-        path = Path(golden.path, name)
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with golden.open() as store:
-        assert offsets(store) == wanted(golden)
-        assert store.consumer_offsets() == {}
-        record = next(record for record in golden.truth if record["keys"])
-        found = store.query_message(record["topic"], record["keys"].split(" ")[0])
-        assert record["commitLogOffset"] in [message.commit_log_offset for message in found]
-
-
 def test_a_queue_that_a_torn_log_ends_before_does_not_count(tmp_path: Path) -> None:
     golden = unpack("crc-5.5.0", tmp_path)
     last = golden.truth[-1]

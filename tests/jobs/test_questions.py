@@ -184,56 +184,6 @@ def test_a_life_has_every_record_of_its_message(golden: Golden) -> None:
         assert {row["commitLogOffset"] for row in steps} >= {r["commitLogOffset"] for r in records}
 
 
-def test_a_key_an_offset_id_and_nothing(golden: Golden) -> None:
-    store = golden("clean-5.5.0")
-    record = next(r for r in store.truth if r["topic"] == "orders" and r["keys"])
-    key = record["keys"].split(" ")[0]
-    by_key = rows_of(asked("trace", store, key, "--topic", "orders"))
-    expected = {
-        r["commitLogOffset"]
-        for r in store.truth
-        if r["topic"] == "orders" and key in (r["keys"] or "").split(" ")
-    }
-    assert {row["commitLogOffset"] for row in by_key} == expected
-    by_id = rows_of(asked("trace", store, record["offsetMsgId"]))
-    assert record["commitLogOffset"] in {row["commitLogOffset"] for row in by_id}
-    nothing = asked("trace", store, "no-such-key")
-    assert (nothing.returncode, nothing.stdout) == (1, "")
-    assert "no-such-key" in nothing.stderr
-    elsewhere = asked("trace", store, key, "--topic", "payments")
-    assert (elsewhere.returncode, key in elsewhere.stderr) == (1, True)
-
-
-def test_damage_among_the_records_of_a_message_is_reported(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    retry = next(r for r in store.truth if r["topic"].startswith("%RETRY%"))
-    key, at = retry["keys"].split(" ")[0], retry["commitLogOffset"]
-    path = max(p for p in Path(store.path, "commitlog").iterdir() if int(p.name) <= at)
-    raw = bytearray(path.read_bytes())
-    raw[at - int(path.name) + 90] ^= 1
-    path.write_bytes(raw)
-    for name in (key, retry["uniqKey"]):
-        done = asked("trace", store, name)
-        assert done.returncode == 1
-        assert f"at log offset {at}" in done.stderr
-        steps = rows_of(done)
-        assert all(f"at log offset {at}" in str(step["damage"]) for step in steps)
-        same = {r["commitLogOffset"] for r in store.truth if r["uniqKey"] == retry["uniqKey"]}
-        assert {row["commitLogOffset"] for row in steps} == same - {at}
-        shown = call("trace", store.path, name)
-        assert "as far as its records can be read" in shown.stdout
-    lonely = next(
-        r
-        for r in store.truth
-        if r["topic"] == "orders" and int(path.name) <= r["commitLogOffset"] and r["uniqKey"]
-    )
-    start = lonely["commitLogOffset"] - int(path.name)
-    raw[start + 90] ^= 1
-    path.write_bytes(raw)
-    done = asked("trace", store, lonely["uniqKey"])
-    assert (done.returncode, "RMQSTORE_CORRUPT_RECORD" in done.stderr) == (2, True)
-
-
 # --- dlq ------------------------------------------------------------------------------------------
 
 

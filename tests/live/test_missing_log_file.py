@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore, QueueId
-from rmq_store.testing.live_broker.harness import BrokerFailed, boot_copy, read_all
+from rmq_store.testing.live_broker.harness import boot_copy, read_all
 from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify import verify
 from tests.admin.test_rebuild import settings_of
@@ -46,18 +46,3 @@ def test_a_broker_starts_without_a_file_in_the_middle_of_its_log(
     ends = {q: len(of) for q, of in store.by_queue.items()}
     assert left <= served
     assert all(offset >= ends[QueueId(topic, queue)] for topic, queue, offset in served - left)
-
-
-@pytest.mark.parametrize("size", some("a short file", [0, 131_072], 2))
-def test_no_broker_starts_with_a_short_file_in_the_middle_of_its_log(
-    size: int, tmp_path: Path
-) -> None:
-    need_jars("5.5.0")
-    store = unpack("clean-5.5.0", tmp_path)
-    path = sorted(Path(store.path, "commitlog").iterdir())[1]
-    path.write_bytes(path.read_bytes()[:size])
-    with MessageStore.open(store.path) as opened:
-        finding = next(f for f in verify(opened).findings if f.code == "log-file-refused")
-    assert finding.path == str(path)
-    with pytest.raises(BrokerFailed):
-        boot_copy(Path(store.path), tmp_path / "run", "5.5.0", settings_of(store)).start()

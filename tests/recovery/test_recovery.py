@@ -162,20 +162,6 @@ def test_a_zero_entry_in_front_is_no_message_and_the_queue_is_made_again(tmp_pat
         assert contents(reader) == before
 
 
-def test_more_than_ten_files_are_looked_at_where_that_is_needed(tmp_path: Path) -> None:
-    make_store(tmp_path / "s", 1500)
-    assert len(list((tmp_path / "s/commitlog").iterdir())) > 14
-    with MessageStore.open(tmp_path / "s") as reader:
-        before, answers = contents(reader), index_answers(reader)
-    shutil.rmtree(tmp_path / "s/consumequeue")
-    shutil.rmtree(tmp_path / "s/index")
-    (tmp_path / "s/abort").touch()
-    recover(tmp_path / "s", SMALL)
-    with MessageStore.open(tmp_path / "s") as reader:
-        assert contents(reader) == before
-        assert index_answers(reader) == answers
-
-
 def test_a_record_at_the_boundary_of_a_lagging_queue_is_not_skipped(tmp_path: Path) -> None:
     make_store(tmp_path / "s", 50)
     with MessageStore.open(tmp_path / "s") as reader:

@@ -44,37 +44,6 @@ def expected(golden: Golden) -> Counter[str]:
     )
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"path": "s3://stores/brokers/*/broker-?"},
-        {"path": "s3://stores/brokers/rack-[ab]/*/"},
-        {"path": "s3://stores/b*/rack-*/broker-[!c]"},
-        {"paths": '["s3://stores/brokers/*/broker-a", "s3://stores/brokers/rack-b/broker-b"]'},
-        {
-            "stores": '{"broker-a": "s3://stores/brokers/rack-a/broker-a",'
-            ' "broker-b": "s3://stores/brokers/rack-b/broker-b"}'
-        },
-    ],
-)
-def test_several_stores_are_one_frame(
-    bucket: dict[str, Any], expected: Counter[str], how: dict[str, str]
-) -> None:
-    rows = rows_of({**how, "storageoptions": json.dumps(bucket), **PLAIN})
-    assert Counter(row["brokerName"] for row in rows) == expected
-
-
-def test_stores_far_and_near_go_together(
-    bucket: dict[str, Any], expected: Counter[str], golden: Golden
-) -> None:
-    stores = {
-        "broker-a": "s3://stores/brokers/rack-a/broker-a",
-        "broker-b": golden("crc-5.5.0").path,
-    }
-    rows = rows_of({"stores": json.dumps(stores), "storageoptions": json.dumps(bucket), **PLAIN})
-    assert Counter(row["brokerName"] for row in rows) == expected
-
-
 def test_a_pattern_of_one_part_alone_finds_one(
     bucket: dict[str, Any], expected: Counter[str]
 ) -> None:

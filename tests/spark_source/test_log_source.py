@@ -13,7 +13,7 @@ import pytest
 from rmq_store.errors import CorruptRecordError, DataLossError
 from tests.support.golden import STORES, Golden, in_a_queue, unpack
 from tests.support.spark.reads import rows_of
-from tests.support.spark.selections import NAME, PLACE, options_of, places, truth_where
+from tests.support.spark.selections import PLACE, options_of, places, truth_where
 
 
 @pytest.mark.campaign
@@ -55,22 +55,6 @@ def test_unqueued_records_come_if_asked_for(golden: Golden, name: str) -> None:
     assert nowhere == {r["commitLogOffset"] for r in store.truth if not in_a_queue(r)}
     assert nowhere
     assert places(rows_of(options)) == truth_where(store, lambda r: True)
-
-
-def test_selections_of_the_log_are_those_of_the_queues(golden: Golden) -> None:
-    store = golden(NAME)
-    orders = [r for r in store.truth if r["topic"] == "orders"]
-    early, late = str(orders[100]["storeTimestamp"]), str(orders[-100]["storeTimestamp"])
-    for options in (
-        {"topic": "orders", "tags": "FB || cancelled"},
-        {"topic": "orders", "startingTimestamp": early, "endingTimestamp": late},
-        {"assign": '{"orders": [1, 2]}', "startingOffsets": '{"orders": {"1": 9}}'},
-        {"subscribePattern": "pay.*", "keys": orders[0]["keys"].split()[0]},
-        {"subscribePattern": "ord.*", "keys": orders[0]["keys"].split()[0]},
-    ):
-        by_queue = rows_of(options_of(store, **options, **PLACE))
-        by_log = rows_of(options_of(store, source="commitlog", **options, **PLACE))
-        assert places(by_log) == places(by_queue), options
 
 
 def test_a_lost_end_of_the_log_is_an_error(tmp_path: Path) -> None:

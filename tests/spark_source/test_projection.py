@@ -12,7 +12,6 @@ from tests.support.golden import Golden, bodies_of, unpack, user_topic
 from tests.support.spark.reads import rows_of
 from tests.support.spark.selections import (
     NAME,
-    flip,
     options_of,
     places,
     plan_of,
@@ -58,17 +57,6 @@ def test_a_body_not_asked_for_is_not_read(golden: Golden) -> None:
     bodies = sum(len(bodies_of(r)[1]) for r in orders)
     size = sum(r["storeSize"] for r in orders)
     assert (without, both) == (size - bodies, 2 * size - bodies)
-
-
-def test_the_body_of_a_damaged_record_matters_only_if_asked_for(tmp_path: Path) -> None:
-    store = unpack(NAME, tmp_path)
-    record = next(r for r in store.truth if r["topic"] == "orders" and len(r["body"]) > 40)
-    flip(store, record["commitLogOffset"] + 95)
-    options = options_of(store, topic="orders")
-    found = places(rows_of({**options, "columns": "commitLogOffset,tags"}))
-    assert found == truth_where(store, lambda r: r["topic"] == "orders")
-    with pytest.raises(Exception, match="RMQSTORE_CORRUPT_RECORD"):
-        rows_of({**options, "columns": "commitLogOffset,body"})
 
 
 def test_a_ghost_entry_is_left_out_where_the_queue_is_verified(tmp_path: Path) -> None:

@@ -7,10 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from rmq_store import MessageStore
 from rmq_store.tables import TABLES
 from spark_source.table_reader import table_schema
 from tests.support.golden import Golden, GoldenStore, in_a_queue, messages_in, unpack
@@ -112,13 +110,3 @@ def test_a_damaged_config_file_is_a_row_and_no_failure(tmp_path: Path) -> None:
     (row,) = [r for r in table(store, "config") if r["problem"]]
     assert "RMQSTORE_CORRUPT_CONFIG" in row["problem"]
     assert table(store, "topics")
-
-
-def test_an_empty_store_has_empty_tables(tmp_path: Path) -> None:
-    (tmp_path / "store" / "commitlog").mkdir(parents=True)
-    with MessageStore.open(tmp_path / "store") as store:
-        for one in TABLES.values():
-            if one.rows_of is not None:
-                found = one.of(store)
-                assert isinstance(found, pa.Table)
-                assert found.num_rows == (1 if one.name == "checkpoint" else 0)

@@ -227,16 +227,3 @@ def test_a_checkpoint_that_is_too_short_is_refused(tmp_path: Path) -> None:
     Path(store.path, "config", "timercheck").write_bytes(b"12345")
     with pytest.raises(CorruptConfigError, match="at least 24 bytes"):
         rows_of(store)
-
-
-def test_the_table_has_every_column(tmp_path: Path) -> None:
-    store = unpack_kind(TIMERS, tmp_path)
-    with MessageStore.open(store.path, broker_conf=store.conf) as opened:
-        found = opened.table("scheduled")
-    assert found.num_rows == 15
-    filled = {name for name in found.column_names if found[name].null_count < 15}
-    assert set(found.column_names) - filled == {
-        "overdueMs",
-        "deliveredTimestamp",
-        "deliveredQueueOffset",
-    }

@@ -152,21 +152,3 @@ def test_without_an_index_the_queues_are_read(tmp_path: Path) -> None:
     expected = expected_of(store)
     shutil.rmtree(Path(store.path, "index"))
     assert {row["uniqKey"]: row["state"] for row in rows_of(store)} == expected
-
-
-def test_the_table_has_the_place_of_the_committed_message(golden: Golden) -> None:
-    store = golden("clean-5.5.0")
-    committed = {
-        r["properties"]["UNIQ_KEY"]: (r["queueId"], r["queueOffset"])
-        for r in store.truth
-        if r["sysFlag"] & 0xC == 0x8
-    }
-    with store.open() as opened:
-        rows = opened.table("transactions").to_pylist()
-    found = {
-        row["uniqKey"]: (row["committedQueueId"], row["committedQueueOffset"])
-        for row in rows
-        if row["state"] == "committed"
-    }
-    assert found == committed
-    assert all(row["committedTimestamp"] is None for row in rows if row["state"] != "committed")

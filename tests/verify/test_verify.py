@@ -22,7 +22,7 @@ from rmq_store.admin.rebuild import rebuild
 from rmq_store.commitlog.record_or_gap import SoundRun
 from rmq_store.commitlog.walk import walk
 from rmq_store.errors import UnrecoverableStoreError
-from rmq_store.format.byte_layout import INDEX_HEADER, INDEX_ITEM
+from rmq_store.format.byte_layout import INDEX_HEADER
 from rmq_store.format.queue_entries import QUEUE_ENTRY
 from rmq_store.questions import answer_by_shares
 from rmq_store.questions.answer_by_shares import OpenedStore, ask, processes_for
@@ -226,27 +226,6 @@ def test_an_index_with_a_gap_or_none(clean: GoldenStore) -> None:
     report_without = report_of(clean.path)
     assert one(report_without, "index-absent").severity is Severity.NOTE
     assert report_without.nothing_wrong
-
-
-def test_a_broken_chain_and_a_changed_key_are_found_at_their_item(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    with MessageStore.create(path, {"maxHashSlotNum": 500, "maxIndexNum": 4000}) as writer:
-        for number in range(1500):
-            writer.append({"topic": "t", "queueId": 0, "body": b"x", "keys": f"k{number}"})
-    assert report_of(path).nothing_wrong
-    file = next((path / "index").iterdir())
-    item = INDEX_HEADER.itemsize + 4 * 500 + INDEX_ITEM.itemsize * 700
-    whole = file.read_bytes()
-    raw = np.frombuffer(whole[item : item + INDEX_ITEM.itemsize], INDEX_ITEM).copy()
-    raw["previous"] = 900
-    overwrite(file, item, raw.tobytes())
-    finding = one(report_of(path), "index-broken-chain")
-    assert (finding.path, finding.start) == (str(file), item)
-    file.write_bytes(whole)
-    raw = np.frombuffer(whole[item : item + INDEX_ITEM.itemsize], INDEX_ITEM).copy()
-    raw["key_hash"] += 500  # another key of the same slot
-    overwrite(file, item, raw.tobytes())
-    assert one(report_of(path), "index-gap").count == 1
 
 
 def test_a_checkpoint_ahead_of_the_log_means_that_its_end_is_lost(clean: GoldenStore) -> None:
