@@ -25,7 +25,6 @@ from rmq_store.search.queue_selection import Search
 from rmq_store.verify import verify
 from tests.support.damage import damage_entry
 from tests.support.golden import (
-    STORES,
     Golden,
     GoldenStore,
     Truth,
@@ -210,20 +209,6 @@ def test_a_key_that_no_index_has_is_found_though_its_queue_is_gone(tmp_path: Pat
             key = record["keys"].split(" ")[0]
             assert places(store, Search(keys=[key])) == with_key(golden, key)
             assert places(store, Search(["orders"], keys=[key])) == with_key(golden, key, "orders")
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("name", STORES)
-def test_no_key_of_a_real_store_is_found_twice_or_called_damaged(golden: Golden, name: str) -> None:
-    it = golden(name)
-    keyed = [r for r in it.truth if user_topic(r) and keys_of(r)]
-    with it.open() as store:
-        end = store.log_range()[1]
-        for record in keyed[:: max(1, len(keyed) // 5)]:
-            for key in sorted(keys_of(record)):
-                found = places(store, Search(keys=[key]))
-                assert len(found) == len(set(found))
-                assert [at for at in sorted(found) if at < end] == with_key(it, key)
 
 
 LAST_OF_A_FILE = 99  # entries of a queue file of that store, less one: a search sets out from these

@@ -143,35 +143,6 @@ def _ended(process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-def test_a_standalone_cluster_of_two_workers(store: Path, tmp_path: Path) -> None:
-    spark_class = str(SPARK_HOME / "bin" / "spark-class")
-    deploy = "org.apache.spark.deploy"
-    here = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-    with daemon(tmp_path, "master", spark_class, f"{deploy}.master.Master", *here) as (one, log):
-        url = wait_for(r"Starting Spark master at (spark://\S+)", one, log)
-        worker = (spark_class, f"{deploy}.worker.Worker", *here, "-c", "1", "-m", "1g")
-        with (
-            daemon(tmp_path, "worker-1", *worker, "-d", str(tmp_path / "w1"), url) as first,
-            daemon(tmp_path, "worker-2", *worker, "-d", str(tmp_path / "w2"), url) as second,
-        ):
-            for process, output in (first, second):
-                wait_for(r"(Successfully registered with master)", process, output)
-            script = ASK + textwrap.dedent(
-                """
-                import sys
-                from pyspark.sql import SparkSession
-                spark = (SparkSession.builder.master(sys.argv[2])
-                    .config("spark.ui.enabled", "false").config("spark.executor.memory", "512m")
-                    .config("spark.driver.host", "127.0.0.1").getOrCreate())
-                ask(spark, sys.argv[1])
-                spark.stop()
-                """
-            )
-            assert run_script(script, tmp_path, str(store), url) == expected(store)
-            workers = [list((tmp_path / name).rglob("stderr")) for name in ("w1", "w2")]
-            assert all(workers), "both workers ran an executor"
-
-
 def test_spark_connect(store: Path, tmp_path: Path) -> None:
     """A server, and a client that knows no more than its port."""
     submit = str(SPARK_HOME / "bin" / "spark-submit")
