@@ -95,6 +95,9 @@ def test_a_repeated_word_selects_more(golden: Golden) -> None:
         (["--system"], {"includeSystemTopics": "true"}),
         (["--system", "STORE"], {"includeSystemTopics": "true"}),
         (["--no-unwrap-batches"], {"unwrapBatches": "false"}),
+        (["--no-fail-on-data-loss"], {"failOnDataLoss": "false"}),
+        (["--verify-queue"], {"verifyQueue": "true"}),
+        ([], {}),
     ],
     ids=str,
 )
@@ -140,22 +143,6 @@ def test_an_option_that_counts_once_is_refused_twice(
     store = golden("clean-5.5.0").path
     done = call(*(store if word == "STORE" else word for word in words))
     assert (done.returncode, "is given 2 times" in done.stderr) == (2, True)
-
-
-def test_flags_of_the_source_are_flags(golden: Golden) -> None:
-    from rmqstore_jobs.export import main
-
-    def options(*words: str) -> dict[str, str]:
-        return dict(main.ask(main.parse(["STORE", "--to", "new", *words])).options)
-
-    assert options() == {}
-    assert options("--system", "--no-fail-on-data-loss", "--verify-queue") == {
-        "includeSystemTopics": "true",
-        "failOnDataLoss": "false",
-        "verifyQueue": "true",
-    }
-    done = call("export", golden("clean-5.5.0").path, "--to", "new", "--startingTimestamp", "1")
-    assert (done.returncode, "Did you mean '--since'?" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +224,7 @@ def test_an_option_that_takes_a_number_says_so(words: tuple[str, str], golden: G
         ("recover", "--mode", "--method"),
         ("dlq", "--endingTimestamp=1", "--until"),
         ("lag", "--grup", "--group"),
+        ("export", "--startingTimestamp", "--since"),
     ],
 )
 def test_an_unknown_option_is_named_as_the_command_has_it(

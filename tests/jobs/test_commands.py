@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -241,42 +239,6 @@ def test_a_refusal_of_the_operating_system_has_no_traceback(
 ) -> None:
     assert dlq.main([golden("clean-5.5.0").path, "--report", "/dev/full"]) == EXIT_REFUSED
     assert "dlq: [RMQSTORE_ACCESS] " in capsys.readouterr().err
-
-
-def test_a_pipe_that_is_closed_ends_a_job_quietly(golden: Golden) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "rmq_store", "dlq", golden("clean-5.5.0").path],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        reported = process.stderr.read().decode()
-    assert process.returncode == -signal.SIGPIPE, reported
-    assert "Error" not in reported
-
-
-def test_a_failed_task_is_reported_in_a_sentence_without_stack_traces(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    file = Path(store.path) / "commitlog" / "00000000000000262144"
-    raw = bytearray(file.read_bytes())
-    raw[1000:1040] = bytes(byte ^ 0xFF for byte in raw[1000:1040])
-    file.write_bytes(raw)
-    words = [store.path, "--topic", "payments", "--to", str(tmp_path / "out")]
-    done = subprocess.run(
-        [sys.executable, str(CHECKOUT / "jobs" / "export.py"), *words],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-        check=False,
-    )
-    assert done.returncode == EXIT_REFUSED, done.stderr
-    assert "RMQSTORE_CORRUPT" in done.stderr
-    assert "stopped" not in done.stdout
-    assert "\tat " not in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_an_error_of_an_executor_is_reported_in_our_words(

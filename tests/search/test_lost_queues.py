@@ -214,14 +214,14 @@ def test_a_key_that_no_index_has_is_found_though_its_queue_is_gone(tmp_path: Pat
 LAST_OF_A_FILE = 99  # entries of a queue file of that store, less one: a search sets out from these
 
 
-@pytest.mark.campaign
 def test_one_damaged_entry_hides_no_other_message_from_its_key(tmp_path: Path) -> None:
     golden = unpack("clean-5.5.0", tmp_path)
     queue = [r for r in golden.truth if r["topic"] == "orders" and r["queueId"] == 0]
     damage_entry(Path(golden.path, "consumequeue", "orders", "0"), LAST_OF_A_FILE)
     assert queue[LAST_OF_A_FILE]["keys"]
     with golden.open() as store:
-        for number, record in enumerate(queue):
+        for number in (*range(0, len(queue), 9), LAST_OF_A_FILE):
+            record = queue[number]
             if not record["keys"]:
                 continue
             search = Search(["orders"], keys=[record["keys"].split(" ")[0]])

@@ -1,5 +1,7 @@
-"""The same rows on a standalone cluster, through Spark Connect, with spark-submit, and while the
-store is written to. Each runs in processes of its own."""
+"""The same rows through Spark Connect, with spark-submit, and while the store is written to.
+
+Each runs in processes of its own; a cluster is in tests/live.
+"""
 
 from __future__ import annotations
 
