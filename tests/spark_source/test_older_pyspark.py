@@ -6,7 +6,7 @@ import subprocess
 import sys
 from textwrap import dedent
 
-from tests.support.running.commands import Golden
+from tests.support.golden import Golden
 
 _AS_IN_4_0 = """
 import sys
