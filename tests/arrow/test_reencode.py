@@ -20,6 +20,7 @@ from rmq_store.format.properties import decode_utf8, format_host
 from rmq_store.format.sys_flag import SysFlag
 from rmq_store.writing.store_writer import StoreWriter
 from tests.support.golden import Golden, GoldenStore
+from tests.support.running.campaigns import some
 
 # Left out are stores that hold what no single clean run writes: a queue extension (ext), what
 # restarts indexed twice (tsp), ghosts (nommap), entries of deleted records (expired).
@@ -134,7 +135,7 @@ def check_same(golden: GoldenStore, target: Path, *, log: bool = True) -> None:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("write", [write_by_columns, write_one_by_one])
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", some("written again", STORES, 3))
 def test_a_store_written_again_has_the_same_bytes(
     golden: Golden, name: str, write: Write, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from rmq_store.verify import verify
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import pinned_store
 from tests.support.golden import STORES, Golden, GoldenStore, unpack
+from tests.support.running.campaigns import some
 from tests.support.running.commands import call
 from tests.support.running.engines import ON_BOTH
 
@@ -24,7 +25,7 @@ IN_ONE_FOLDER = [name for name in STORES if not name.startswith("multipath")]
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("name", IN_ONE_FOLDER)
+@pytest.mark.parametrize("name", some("verify on Spark", IN_ONE_FOLDER, 6))
 @ON_BOTH
 def test_the_findings_are_those_of_verify(
     engine: SparkSession | None, golden: Golden, name: str

@@ -47,7 +47,7 @@ def test_get_message_walks_every_queue_from_min_to_max(untouched: Golden, name: 
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", some("tags", STORES, 4))
 def test_get_message_compares_tags_as_text(untouched: Golden, name: str) -> None:
     golden = untouched(name)
     with golden.open() as store:

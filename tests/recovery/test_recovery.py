@@ -61,7 +61,7 @@ def test_a_store_whose_log_has_no_file_is_refused_and_left_as_it_is(
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("name", UNCLEAN)
+@pytest.mark.parametrize("name", some("crashed", UNCLEAN, 3))
 def test_a_crashed_broker_s_store_comes_back_with_what_its_broker_recovered(
     name: str, tmp_path: Path
 ) -> None:

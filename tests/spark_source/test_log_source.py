@@ -12,12 +12,13 @@ import pytest
 
 from rmq_store.errors import CorruptRecordError, DataLossError
 from tests.support.golden import STORES, Golden, in_a_queue, unpack
+from tests.support.running.campaigns import some
 from tests.support.spark.reads import rows_of
 from tests.support.spark.selections import PLACE, options_of, places, truth_where
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", some("log source", STORES, 4))
 @pytest.mark.parametrize("queues", ["there", "gone"])
 def test_the_log_gives_the_rows_of_the_queues(
     golden: Golden, tmp_path: Path, name: str, queues: str

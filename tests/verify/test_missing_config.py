@@ -11,6 +11,7 @@ from rmq_store import MessageStore
 from rmq_store.admin.info import facts_of, store_info
 from rmq_store.verify import verify
 from tests.support.golden import KINDS, STORES, Golden, unpack, unpack_kind
+from tests.support.running.campaigns import some
 from tests.support.running.commands import call
 
 
@@ -61,7 +62,7 @@ def test_a_store_without_the_folder_says_that_no_group_is_known(tmp_path: Path) 
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("name", [*STORES, *KINDS])
+@pytest.mark.parametrize("name", some("configuration", [*STORES, *KINDS], 6))
 def test_no_store_of_a_real_broker_lacks_a_file(name: str, tmp_path: Path) -> None:
     kind = name in KINDS
     golden = (unpack_kind if kind else unpack)(name, tmp_path)

@@ -18,6 +18,7 @@ from rmqstore_jobs.replay_targets.replay_call import _as_written_by, to_append
 from rmqstore_jobs.replaying.origin_properties import ORIGIN, with_origin
 from tests.support.encode_record import encode_properties
 from tests.support.golden import STORES, Golden
+from tests.support.running.campaigns import some
 
 RELEASES = ("4.5.2", "4.9.7", "5.1.4", "5.5.0")
 STORED = ("flag", "sysFlag", "bornTimestamp", "bornHost", "reconsumeTimes", "rawBody")
@@ -44,7 +45,7 @@ def is_regular(stored: bytes) -> bool:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", some("origins", STORES, 4))
 def test_strings_and_map_of_a_brokers_messages_say_the_same(untouched: Golden, name: str) -> None:
     regular = 0
     with untouched(name).open() as store:
