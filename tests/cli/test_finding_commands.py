@@ -417,23 +417,8 @@ def test_trace_says_that_consumption_is_not_known_without_offsets(tmp_path: Path
 
 
 def test_trace_has_what_clients_reported_of_a_message(tmp_path: Path) -> None:
-    values = [
-        "Pub",
-        1795000000000,
-        "r",
-        "producers",
-        "orders",
-        "{}",
-        "",
-        "k",
-        "h",
-        12,
-        7,
-        0,
-        "o",
-        "true",
-    ]
-    report = "\x01".join(map(str, values)) + "\x02"
+    values = "Pub|1795000000000|r|producers|orders|{}||k|h|12|7|0|o|true"
+    report = values.replace("|", "\x01") + "\x02"
     with MessageStore.create(tmp_path / "s", SMALL) as store:
         for key in ("ID1", "ID2"):
             properties = {"UNIQ_KEY": key}

@@ -198,15 +198,8 @@ def test_spark_submit_with_the_packages_in_a_zip(store: Path, tmp_path: Path) ->
     site = str(SPARK_HOME.parent)
     done = subprocess.run(
         [
-            str(SPARK_HOME / "bin" / "spark-submit"),
-            "--master",
-            "local[2]",
-            "--conf",
-            "spark.ui.enabled=false",
-            "--py-files",
-            str(archive),
-            str(script),
-            str(store),
+            *(SPARK_HOME / "bin" / "spark-submit", "--master", "local[2]"),
+            *("--conf", "spark.ui.enabled=false", "--py-files", archive, script, store),
         ],
         cwd=tmp_path,
         env=environment(PYSPARK_PYTHON=str(bare), PYSPARK_DRIVER_PYTHON=str(bare), PYTHONPATH=site),

@@ -497,14 +497,8 @@ def test_killed_and_run_again_nothing_is_lost_or_doubled(
     store, target = golden(NAME), tmp_path / "out"
     words = [store.path, "--to", str(target), "--wave-bytes", "200k", "--format", table]
     words += ["--master", "local[2]"] if table == PARQUET else ["--engine", "local"]
-    words += [
-        "--broker-conf",
-        store.conf,
-        "--broker-name",
-        "broker-a",
-        "--topic",
-        "orders,payments",
-    ]
+    words += ["--broker-conf", store.conf, "--broker-name", "broker-a"]
+    words += ["--topic", "orders,payments"]
     done = subprocess.run(
         [sys.executable, "-c", KILLER.format(), where, str(count), *words],
         cwd=CHECKOUT,
