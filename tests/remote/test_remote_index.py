@@ -16,7 +16,6 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.files.remote import remote_store as remote
-from tests.support.damage import INDEX_HARMS, harm_index
 from tests.support.golden import CLEAN, STORES, Truth, in_a_queue, keys_of, unpack, user_topic
 from tests.support.running.campaigns import some
 from tests.support.slow_s3 import s3_server, upload
@@ -100,20 +99,6 @@ def test_single_messages_are_found_as_locally(bucket: dict[str, Any], tmp_path: 
                 ]
                 assert seen[0]
                 assert seen[0] == seen[1]
-
-
-@pytest.mark.parametrize("harm", INDEX_HARMS)
-def test_keys_are_found_whatever_the_index_lacks(
-    bucket: dict[str, Any], tmp_path: Path, harm: str
-) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    harm_index(Path(store.path), harm)
-    records = [r for r in store.truth if user_topic(r)]
-    uri = upload(bucket, store.path, f"harmed-{harm.replace(' ', '-')}")
-    for word in some_words(records, 2):
-        far = {"path": uri, "storageoptions": json.dumps(bucket), "keys": word, **PLACE}
-        expected = Counter(r["commitLogOffset"] for r in records if word in keys_of(r))
-        assert Counter(place[0] for place in places(rows_of(far))) == expected
 
 
 @pytest.fixture(scope="module")

@@ -354,14 +354,6 @@ def test_no_shadow_is_left_behind(
     assert len(pickle.dumps(plan)) < 100_000
 
 
-def test_a_file_uri_is_a_local_path(golden: Golden) -> None:
-    store = golden(NAMES[0])
-    plain = {"topic": "orders", "columns": "commitLogOffset"}
-    assert rows_of({"path": f"file://{store.path}", **plain}) == rows_of(
-        {"path": store.path, **plain}
-    )
-
-
 def test_a_report_of_a_store_in_a_bucket(
     bucket: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
