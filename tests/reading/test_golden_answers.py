@@ -111,7 +111,7 @@ def test_min_and_max_offsets_as_broker_are_the_brokers(untouched: Golden, name: 
             assert found == (answer["min"], answer["max"]), queue
 
 
-WHOLE = ("clean-5.5.0", "crash-4.9.7", "ext-5.5.0", "lmq-5.3.3", "batches-5.5.0")
+WHOLE = ("clean-5.5.0", "crash-5.3.3", "ext-5.5.0", "lmq-5.3.3", "batches-5.5.0")
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -148,7 +148,7 @@ def test_offset_by_time_is_the_brokers_where_it_knows_a_boundary(
 ) -> None:
     golden = untouched(name)
     with golden.open() as store:
-        for answer in golden.answers("offsetByTime"):
+        for answer in golden.answers("offsetByTime")[:: 1 if name in WHOLE else 3]:
             if answer["boundary"] is None:
                 continue
             if (name, answer["topic"]) == ("batches-5.5.0", "inner"):

@@ -80,6 +80,7 @@ def test_an_end_that_only_the_log_has_comes_with_the_rest(tmp_path: Path) -> Non
     assert sorted(tuple(row.values()) for row in rows_of(options_of(golden))) == rows
 
 
+@pytest.mark.campaign
 def test_a_query_and_a_stream_in_spark(spark: SparkSession, tmp_path: Path) -> None:
     golden = unpack_kind(CLEAN, tmp_path)
     before = golden.fingerprint()
