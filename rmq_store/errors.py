@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from difflib import get_close_matches
+from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
 
 from rmq_store.escaping import printable, without_credentials
@@ -313,6 +314,17 @@ class ReadOnlyStoreError(StoreError):
     """A write to a store that is open for reading, or any call on a closed one."""
 
     code = "RMQSTORE_READ_ONLY"
+
+
+def require_libraries(
+    unavailable: type[StoreError], what: str, extra: str, libraries: Mapping[str, str]
+) -> None:
+    """Raise `unavailable` unless the libraries of an extra are installed. `what`: what needs them.
+    `libraries`: the modules, and the names that people know."""
+    missing = [name for module, name in libraries.items() if find_spec(module) is None]
+    if missing:
+        reason = f"{what} needs {' and '.join(missing)}"
+        raise unavailable(reason=reason, advice=f"pip install 'rmqstore[{extra}]'")
 
 
 _MOST_NAMES = 10

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from rmq_store.errors import StoreError, require_libraries
 
-from rmq_store.errors import StoreError
-
-_LIBRARIES = ("jinja2", "matplotlib")
+LIBRARIES = {"jinja2": "jinja2", "matplotlib": "matplotlib"}
 
 
 class ReportUnavailableError(StoreError):
@@ -15,11 +13,6 @@ class ReportUnavailableError(StoreError):
     code = "RMQSTORE_REPORT_UNAVAILABLE"
 
 
-def require_libraries() -> None:
+def require_report() -> None:
     """Raise ReportUnavailableError unless the extra `report` is installed."""
-    missing = [name for name in _LIBRARIES if find_spec(name) is None]
-    if missing:
-        raise ReportUnavailableError(
-            reason=f"a report needs {' and '.join(missing)}",
-            advice="pip install 'rmqstore[report]'",
-        )
+    require_libraries(ReportUnavailableError, "a report", "report", LIBRARIES)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rmq_store.config.broker_conf import StoreConfig
@@ -27,24 +27,34 @@ _HEAD = 1024  # bytes in which the mark stands
 
 def html_of(report: Report) -> str:
     """The page: one file that asks for nothing else."""
-    environment = Environment(
-        loader=PackageLoader("rmq_store.report", "."),
+    sections, drawn = drawn_plots(report.sections)
+    return (
+        templates("rmq_store.report")
+        .get_template("page.html")
+        .render(
+            report=replace(report, sections=sections),
+            made=shown_time(report.made_ms),
+            severities=list(reversed(Severity)),
+            svg_of=lambda plot, narrow: drawn[plot.anchor, narrow],
+        )
+    )
+
+
+def templates(*packages: str) -> Environment:
+    """The templates of packages, whose values are escaped and printable."""
+    return Environment(
+        loader=ChoiceLoader([PackageLoader(package, ".") for package in packages]),
         autoescape=True,
         finalize=_shown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    sections, drawn = _drawn(report.sections)
-    return environment.get_template("page.html").render(
-        report=replace(report, sections=sections),
-        made=shown_time(report.made_ms),
-        severities=list(reversed(Severity)),
-        svg_of=lambda plot, narrow: drawn[plot.anchor, narrow],
-    )
 
 
-def _drawn(sections: Sequence[Section]) -> tuple[list[Section], dict[tuple[str, bool], Markup]]:
+def drawn_plots(
+    sections: Sequence[Section],
+) -> tuple[list[Section], dict[tuple[str, bool], Markup]]:
     """The plots by anchor, narrow and wide, and the sections without those that cannot be drawn."""
     left: list[Section] = []
     drawn: dict[tuple[str, bool], Markup] = {}

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 class Cell:
     """A cell of a table: what is shown, and the exact value where that is rounded.
 
-    `kind`: text, number, time or command.
+    `kind`: text, number, time or command. `leads_to`: a page about it, where there are several.
     """
 
     text: str
     exact: str | None = None
     kind: str = "text"
+    leads_to: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

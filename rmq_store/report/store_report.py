@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from typing import NamedTuple
@@ -44,6 +44,8 @@ _SECTIONS = (
     _Asked("retries", "Retries", undelivered.retries, ("verify",)),
     _Asked("largest", "The largest messages", space.largest, ("usage",)),
 )
+SECTIONS = {one.anchor: one.title for one in _SECTIONS}
+"""The sections by anchor, with their titles."""
 
 
 def store_report(
@@ -72,7 +74,8 @@ def store_report(
         with MessageStore.open(path, broker_conf=broker_conf, broker_name=broker_name) as store:
             checked = verify or is_quickly_verified(store, limits)
             progress = on_open(store) if checked else None
-            sections = list(_made(Inquiry(store, named, limits, now, checked, progress)))
+            inquiry = Inquiry(store, named, limits, now, checked, progress)
+            sections = [section_of(inquiry, one.anchor) for one in _SECTIONS]
     except StoreError as error:
         info = store_info(path, broker_name=broker_name, broker_conf=broker_conf)
         sections = [facts_and_damage.facts_from(info, named)]
@@ -102,15 +105,14 @@ def _with_few_remarks(section: Section) -> Section:
     )
 
 
-def _made(inquiry: Inquiry) -> Iterator[Section]:
-    for one in _SECTIONS:
-        try:
-            yield _with_few_remarks(one.make(inquiry))
-        except (StoreError, OSError) as error:
-            yield missing(one.anchor, one.title, error, inquiry.command(*one.command))
-        except Exception as error:  # of any kind: one section must not cost the report
-            LOG.exception("the section %s cannot be made", one.title)
-            fault = RuntimeError(
-                f"{error!r}: a damaged number of the store, or a fault of rmqstore"
-            )
-            yield missing(one.anchor, one.title, fault, inquiry.command(*one.command))
+def section_of(inquiry: Inquiry, anchor: str) -> Section:
+    """A section by its anchor, one of SECTIONS; what cannot be made says why."""
+    (one,) = (one for one in _SECTIONS if one.anchor == anchor)
+    try:
+        return _with_few_remarks(one.make(inquiry))
+    except (StoreError, OSError) as error:
+        return missing(one.anchor, one.title, error, inquiry.command(*one.command))
+    except Exception as error:  # of any kind: one section must not cost the report
+        LOG.exception("the section %s cannot be made", one.title)
+        fault = RuntimeError(f"{error!r}: a damaged number of the store, or a fault of rmqstore")
+        return missing(one.anchor, one.title, fault, inquiry.command(*one.command))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,9 +13,11 @@ import pyarrow.compute as pc
 from rmq_store.arrow.column_definitions import column_names
 from rmq_store.commitlog.walk import next_start, record_or_damage
 from rmq_store.errors import StoreError
+from rmq_store.format.byte_layout import Property
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.format.sys_flag import enters_queue
+from rmq_store.format.record import Message
+from rmq_store.format.sys_flag import SysFlag, enters_queue
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.message_lookup import behind_index
 from rmq_store.reading.query import OnDamage, ReadHow
@@ -139,6 +142,51 @@ def _shares(store: MessageStore, search: Search, on_damage: OnDamage | None) -> 
         for at in range(start, stop, _GAP_STEP):
             upto = min(at + _GAP_STEP, stop)
             yield _Share(log=(at, upto), limits=anywhere, starts_gap=at == start)
+
+
+def find_by_id(
+    store: MessageStore,
+    message_id: str,
+    columns: Sequence[str] | None = None,
+    on_damage: OnDamage | None = None,
+    *,
+    unwrap_batches: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """The messages with an offsetMsgId or a UNIQ_KEY. A message in no queue is read from the log.
+
+    Raises as `MessageStore.messages_by_id`.
+    """
+    for message in store.messages_by_id(message_id, on_damage):
+        if message.queue_offset is None:
+            at = message.commit_log_offset
+            yield from store.read_log(
+                at,
+                at + message.store_size,
+                columns=columns,
+                include_unqueued=True,
+                check_ends=False,
+                on_damage=on_damage,
+            )
+            continue
+        queue = QueueId(message.topic, message.queue_id)
+        stop = message.queue_offset + _messages_in(message, message_id)
+        part = QueueSlice(queue, message.queue_offset, stop)
+        yield from store.read_slices(
+            [part],
+            columns=columns,
+            unwrap_batches=unwrap_batches,
+            check_ends=False,
+            compacted=False,
+            on_damage=on_damage,
+        )
+
+
+def _messages_in(message: Message, message_id: str) -> int:
+    """The number of messages that an id leads to: an offsetMsgId leads to a whole inner batch."""
+    if not message.sys_flag & SysFlag.INNER_BATCH or message.msg_id != message_id.upper():
+        return 1
+    stated = message.properties.get(Property.INNER_NUM, "")
+    return int(stated) if re.fullmatch("[0-9]{1,9}", stated) else 1
 
 
 def _find_in(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from rmq_store.errors import StoreError, require_libraries
 
-from rmq_store.errors import StoreError
+LIBRARIES = {"duckdb": "DuckDB"}
 
 
 class SqlUnavailableError(StoreError):
@@ -21,5 +21,4 @@ class SqlError(StoreError):
 
 def require_duckdb() -> None:
     """Raise SqlUnavailableError unless the extra `sql` is installed."""
-    if find_spec("duckdb") is None:
-        raise SqlUnavailableError(reason="SQL needs DuckDB", advice="pip install 'rmqstore[sql]'")
+    require_libraries(SqlUnavailableError, "SQL", "sql", LIBRARIES)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.report import libraries
+from rmq_store.report import page as page_module
 from rmq_store.report.page import html_of
 from rmq_store.report.report_scope import Bounds, Inquiry
 from rmq_store.report.section import Section
@@ -233,7 +233,7 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
 def test_without_its_libraries_it_names_what_to_install(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(libraries, "find_spec", lambda name: None)
+    monkeypatch.setattr("rmq_store.errors.find_spec", lambda name: None)
     target = str(tmp_path / "report.html")
     said = complaint("report", golden("crash-5.5.0").path, "-o", target, expect=2)
     assert "[RMQSTORE_REPORT_UNAVAILABLE] a report needs jinja2 and matplotlib" in said

@@ -387,7 +387,7 @@ def test_without_duckdb_the_error_says_what_to_install(
 ) -> None:
     real = util.find_spec
     monkeypatch.setattr(
-        "rmq_store.sql.libraries.find_spec", lambda name: None if name == "duckdb" else real(name)
+        "rmq_store.errors.find_spec", lambda name: None if name == "duckdb" else real(name)
     )
     done = call("sql", golden(NAME).path, "SELECT 1")
     assert done.returncode == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -31,8 +30,6 @@ from rmq_store.text.times import Time, shown_time
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmq_store.format.record import Message
-    from rmq_store.reading.query import OnDamage
     from rmq_store.search.message_history import ConsumedBy, Life
     from rmq_store.search.queue_selection import Search
     from rmq_store.store import MessageStore
@@ -183,6 +180,7 @@ def find(
     """
     from rmq_store.cli.batch_printer import BatchPrinter
     from rmq_store.search.find_messages import find as search_for
+    from rmq_store.search.find_messages import find_by_id
     from rmq_store.search.queue_selection import Search
 
     conditions = (topics, queue_ids, keys, tags, properties, begin, end, text)
@@ -223,7 +221,7 @@ def find(
             batches = (
                 search_for(store, replace(search, topics=own or None), names, on_damage, progress)
                 if message_id is None
-                else _by_id(store, message_id, names, on_damage, raw)
+                else find_by_id(store, message_id, names, on_damage, unwrap_batches=not raw)
             )
             left = None if limit is None else limit - count
             if explain:
@@ -297,52 +295,6 @@ def _id_leads_to(store: MessageStore, message_id: str | None) -> str:
             f"{own}; the id may be of another broker"
         )
     return f"; as an offsetMsgId it means log offset {offset}, where no such message starts"
-
-
-def _by_id(
-    store: MessageStore,
-    message_id: str,
-    columns: tuple[str, ...] | None,
-    on_damage: OnDamage | None,
-    raw: bool,
-) -> Iterator[pa.RecordBatch]:
-    """The messages with an id. A message in no queue is read from the log."""
-    from rmq_store.format.queues import QueueId, QueueSlice
-
-    for message in store.messages_by_id(message_id, on_damage):
-        if message.queue_offset is None:
-            at = message.commit_log_offset
-            yield from store.read_log(
-                at,
-                at + message.store_size,
-                columns=columns,
-                include_unqueued=True,
-                check_ends=False,
-                on_damage=on_damage,
-            )
-            continue
-        queue = QueueId(message.topic, message.queue_id)
-        stop = message.queue_offset + _messages_in(message, message_id)
-        part = QueueSlice(queue, message.queue_offset, stop)
-        yield from store.read_slices(
-            [part],
-            columns=columns,
-            unwrap_batches=not raw,
-            check_ends=False,
-            compacted=False,
-            on_damage=on_damage,
-        )
-
-
-def _messages_in(message: Message, message_id: str) -> int:
-    """The number of messages that an id leads to: an offsetMsgId leads to a whole inner batch."""
-    from rmq_store.format.byte_layout import Property
-    from rmq_store.format.sys_flag import SysFlag
-
-    if not message.sys_flag & SysFlag.INNER_BATCH or message.msg_id != message_id.upper():
-        return 1
-    stated = message.properties.get(Property.INNER_NUM, "")
-    return int(stated) if re.fullmatch("[0-9]{1,9}", stated) else 1
 
 
 _MOST_LISTED = 10  # unreadable places that are listed one by one

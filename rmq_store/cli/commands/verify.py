@@ -19,7 +19,7 @@ from rmq_store.cli.output import OUTPUT, Output, note, print_json, problem, say
 from rmq_store.escaping import printable
 from rmq_store.files.durable_files import write_whole
 from rmq_store.questions.answer_by_shares import OnProgress
-from rmq_store.report.libraries import require_libraries
+from rmq_store.report.libraries import require_report
 from rmq_store.store import MessageStore
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
@@ -236,7 +236,7 @@ def report(
         # also check the whole log of a large store
         rmqstore report /data/store -o verified.html --verify
     """
-    require_libraries()
+    require_report()
     from rmq_store.report.page import check_target, html_of
     from rmq_store.report.store_report import store_report
 
