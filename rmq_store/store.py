@@ -222,13 +222,20 @@ class MessageStore:
             path, config, release=release, broker_name=broker_name, recovery=recovery, until=until
         )
 
+    def end_reads(self) -> None:
+        """End what another thread reads: its next look at the log raises ReadOnlyStoreError.
+
+        The store has to be closed then, by that thread.
+        """
+        self.view.is_closed = True
+
     def close(self) -> None:
         """Close all files. Closing twice is fine.
 
         Reads that were begun raise ReadOnlyStoreError for their next batch; batches that were read stay.
         Datasets (`messages`) open the store again.
         """
-        self.view.is_closed = True
+        self.end_reads()
         self._unmap()
         self._key_index = None
         if self._shadow is not None:

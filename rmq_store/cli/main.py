@@ -61,6 +61,7 @@ COMMANDS = {
         "verify",
         "Write a report of the store into one HTML file: findings, tables and plots.",
     ),
+    "browse": ("browse", "Show a store in a browser: the dashboard of a broker that is down."),
     "rebuild": ("repair", "Rebuild queues and index from the log into a new store."),
     "salvage": ("repair", "Copy intact messages of a damaged log into a new store."),
     "recover": (
@@ -73,7 +74,7 @@ COMMANDS = {
 
 # The groups of --help, as in docs/commands.md; commands of other packages are a group of their own.
 _GROUPS = {
-    "Look": ("info", "topics", "queues", "table"),
+    "Look": ("info", "topics", "queues", "table", "browse"),
     "Find": (
         *("cat", "find", "tail", "trace", "sql"),
         *("scheduled", "transactions", "retries", "pop", "traces"),

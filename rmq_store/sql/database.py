@@ -195,15 +195,19 @@ class StoreDatabase:
         self._worker.shutdown()
         self._database.close()
 
+    def interrupt(self) -> None:
+        """End the query that runs, from another thread: it raises SqlError."""
+        self._database.interrupt()
+
     def _called(self, call: Callable[[], Any]) -> Any:
         """What a call of DuckDB returns. Ctrl-C ends it, and raises KeyboardInterrupt."""
         done = self._worker.submit(call)
         try:
             return done.result()
         except KeyboardInterrupt:
-            self._database.interrupt()
+            self.interrupt()
             while wait([done], _AGAIN).not_done:  # the query had not begun
-                self._database.interrupt()
+                self.interrupt()
             raise
 
     def answers(self, sql: str, *, only_one: bool = False) -> Iterator[Answer]:

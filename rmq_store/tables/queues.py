@@ -67,8 +67,9 @@ TOPICS = Table(
 )
 
 
-def _queues(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
-    for queue in store.queues():
+def queue_rows(store: MessageStore, queues: Iterable[QueueId]) -> Iterator[Row]:
+    """A row of the table `queues` for each of some queues."""
+    for queue in queues:
         low, high = store.min_offset(*queue), store.max_offset(*queue)
         state = store.snapshot().queues[queue]
         tail = state.tail
@@ -113,7 +114,7 @@ QUEUES = Table(
         ("firstStoreTimestamp", TIMESTAMP, "when the first message was stored"),
         ("lastStoreTimestamp", TIMESTAMP, "when the last message was stored"),
     ),
-    _queues,
+    lambda store, ranges: queue_rows(store, store.queues()),
 )
 
 

@@ -1,0 +1,208 @@
+"""The pages about one message: what it is, its body, what became of it, and who read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from markupsafe import Markup, escape
+
+from rmq_store.browse.grids import grid_of, grid_of_rows, linked
+from rmq_store.browse.message_lists import LISTED, rows_section
+from rmq_store.browse.page import Download, Field, Form, Page, Question, address
+from rmq_store.errors import InvalidArgumentError, StoreError
+from rmq_store.escaping import printable
+from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.questions.trace import trace as lives_of
+from rmq_store.reading.query import ReadHow
+from rmq_store.report.section import Cell, Grid, Section, text
+from rmq_store.search.message_history import Life
+from rmq_store.text.bodies import BASE64, HEX, JSON, TEXT, UTF8, bodies_as, charset_named, marked
+from rmq_store.text.lines import json_lines
+from rmq_store.text.sizes import size
+
+KEY = Form("trace", "Trace", [Field("key", "Key, UNIQ_KEY or offsetMsgId")])
+"""The form that asks for what became of a message."""
+_MOST_SHOWN = 1 << 16  # characters of a body
+_BODY, _WIDE = "body", ("body", "properties")
+_AUTO = "text, else base64"
+_FORMS = (_AUTO, TEXT, JSON, BASE64, HEX)
+_PLACE = ("at", "offset", "topic", "queue")
+_SHOW = Form(
+    "message",
+    "Show the body",
+    [
+        *(Field(name, kind="hidden") for name in _PLACE),
+        Field("as", "Body as", kind="choice", choices=_FORMS),
+        Field("charset", "Charset", "UTF-8"),
+    ],
+)
+_STEPS = (
+    *("storeTimestamp", "step", "topic", "queueId", "queueOffset", "commitLogOffset", "msgId"),
+    "about",
+)
+_READ_BY = (
+    *("consumerGroup", "state", "retries", "topic", "queueId", "offset", "written"),
+    "invisibleUntil",
+)
+_REPORTS = ("timestamp", "traceType", "groupName", "outcome", "costMs", "clientHost")
+
+
+def message(asked: Question) -> Page:
+    """A message: its body as text, its history and groups, its fields and properties."""
+    rows = _read(asked)
+    if len(rows) != 1:
+        title = "Messages of an inner batch" if len(rows) else ""
+        return Page("Message", [rows_section("messages", title, rows.select(list(LISTED)))])
+    fields, place = _fields(rows), {name: rows[name][0].as_py() for name in LISTED[1:]}
+    sections = [
+        *_history(asked, place["uniqKey"] or rows["msgId"][0].as_py()),
+        Section("fields", "Fields", grids=[Grid("fields", "", ("field", "value"), fields)]),
+        Section("properties", "Properties", grids=[_properties(rows)]),
+    ]
+    body = rows[_BODY][0].as_py() if _BODY in rows.column_names else None
+    return Page(
+        f"Message at log offset {place['commitLogOffset']}",
+        sections,
+        _SHOW,
+        list(_links(asked, place, body)),
+        None if body is None else _readable(body, asked.word("as"), asked.word("charset")),
+    )
+
+
+def _fields(rows: pa.Table) -> list[list[Cell]]:
+    """The values of a message by name, but for the long ones; each word of its keys leads to its trace."""
+    narrow = grid_of(rows.drop_columns([n for n in _WIDE if n in rows.column_names]), "", "")
+    cells = (replace(cell, kind="text") for cell in narrow.rows[0])
+    listed = [[text(name), cell] for name, cell in zip(narrow.columns, cells, strict=True)]
+    words = (rows["keys"][0].as_py() or "").split()
+    return listed + [[text("word of keys"), linked("key", word, word)] for word in words]
+
+
+def _properties(rows: pa.Table) -> Grid:
+    pairs = rows["properties"][0].as_py()
+    cells = [[text(name[:_MOST_SHOWN]), text(value[:_MOST_SHOWN])] for name, value in pairs]
+    return Grid("properties", "", ("name", "value"), cells)
+
+
+def _links(asked: Question, place: dict[str, Any], body: bytes | None) -> Iterator[tuple[str, str]]:
+    """Downloads, and the messages before and behind a message in its queue."""
+    where = {"at": place["commitLogOffset"], "offset": place["queueOffset"]}
+    if body is not None:
+        yield f"Download the body ({size(len(body))})", address("body", **where)
+        yield "Download as JSON", address("json", **where)
+    if place["queueOffset"] is None:
+        return
+    queue = QueueId(place["topic"], place["queueId"])
+    low, high = asked.store.view.limits(queue)
+    for word, offset in (
+        ("Previous", place["queueOffset"] - 1),
+        ("Next", place["queueOffset"] + 1),
+    ):
+        if low <= offset < high:
+            there = {"topic": queue.topic, "queue": queue.queue_id, "offset": offset}
+            yield f"{word} in queue {queue.queue_id}", address("message", **there)
+
+
+def _read(asked: Question) -> pa.Table:
+    """The message at a log offset or a queue offset, without its body if that is damaged; or all of an inner
+    batch. Raises InvalidArgumentError where there is none, and no damage."""
+    rows = _read_columns(asked, None)
+    if not len(rows) and asked.damage:
+        rows = _read_columns(asked, [name for name in rows.column_names if name != _BODY])
+    offset = asked.number("offset")
+    if len(rows) > 1 and offset is not None:
+        rows = rows.filter(pc.equal(rows["queueOffset"], offset))
+    if not len(rows) and not asked.damage:
+        advice = "The queues on the page of a topic show their first and last offset"
+        raise InvalidArgumentError(reason="no message is there", advice=advice)
+    return rows
+
+
+def _read_columns(asked: Question, columns: Sequence[str] | None) -> pa.Table:
+    how: ReadHow = {
+        "columns": columns,
+        "unwrap_batches": True,
+        "check_ends": False,
+        "compacted": False,
+        "on_damage": asked.note,
+    }
+    at = asked.number("at")
+    if at is not None:
+        return asked.store.read_log(at, at + 1, include_unqueued=True, **how).read_all()
+    offset = asked.number("offset") or 0
+    part = QueueSlice(
+        QueueId(asked.needed("topic"), asked.number("queue") or 0), offset, offset + 1
+    )
+    return asked.store.read_slices([part], **how).read_all()
+
+
+def _readable(body: bytes, form: str | None, charset: str | None) -> Markup:
+    """A body for a person: lines stay lines, and what is not printable is escaped."""
+    column = pa.array([body], pa.binary())
+    known = UTF8 if charset is None else charset_named(charset)
+    shown = bodies_as(form, column, known) if form in _FORMS[1:] and form else marked(column, known)
+    every: str = shown[0].as_py()
+    pieces = re.split(r"([\n\t])", every[:_MOST_SHOWN])
+    rest = len(every) - _MOST_SHOWN
+    cut = f"\n… {rest:,} more characters: download the body" if rest > 0 else ""
+    return escape("".join(one if one in "\n\t" else printable(one) for one in pieces) + cut)
+
+
+def body(asked: Question) -> Download:
+    """The bytes of a body, decompressed."""
+    batch, name = _one(asked)
+    return Download(batch[_BODY][0].as_py(), f"{name}.bin", "application/octet-stream")
+
+
+def as_json(asked: Question) -> Download:
+    """A message as `rmqstore cat --json` prints it."""
+    batch, name = _one(asked)
+    return Download(json_lines(batch), f"{name}.json", "application/json")
+
+
+def _one(asked: Question) -> tuple[pa.RecordBatch, str]:
+    """A message, and a name for a file. Raises InvalidArgumentError for several, and for a damaged one."""
+    rows = _read(asked)
+    if len(rows) != 1 or _BODY not in rows.column_names:
+        raise InvalidArgumentError(reason="this is not one message that can be read whole")
+    return rows.combine_chunks().to_batches()[0], f"message-{rows['commitLogOffset'][0]}"
+
+
+def trace(asked: Question) -> Page:
+    """The histories of the messages with a key, as `rmqstore trace` has them."""
+    key = asked.word("key")
+    if key is None:
+        return Page("Trace a message", [], KEY)
+    nothing = Section("none", "", f"No message has the key {key}.")
+    return Page(f"Trace of {key}", _history(asked, key) or [nothing], KEY)
+
+
+def _history(asked: Question, key: str) -> list[Section]:
+    """The history of each message with a key."""
+    try:
+        lives = lives_of(asked.store, key, asked.word("only"))
+    except StoreError as error:
+        asked.note(error)
+        return []
+    return [_section_of(asked, life, number) for number, life in enumerate(lives)]
+
+
+def _section_of(asked: Question, life: Life, number: int) -> Section:
+    """The records of a message, and the groups and clients that had to do with it."""
+    asked.damage.extend(life.damage)
+    name = life.uniqKey or life.steps[0].msgId
+    grids = [grid_of_rows(map(asdict, life.steps), _STEPS, f"records-{number}", "Records")]
+    if life.consumers:
+        rows = map(asdict, life.consumers)
+        grids.append(grid_of_rows(rows, _READ_BY, f"groups-{number}", "Groups"))
+    if life.reports:
+        title = "What clients reported"
+        grids.append(grid_of_rows(life.reports, _REPORTS, f"reports-{number}", title))
+    command = asked.command("trace", name)
+    title = f"History of {name}: {life.outcome}"
+    return Section(f"history-{number}", title, grids=grids, commands=[command])

@@ -1,0 +1,41 @@
+"""The pages by their addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rmq_store.browse.message_lists import find, topic
+from rmq_store.browse.one_message import as_json, body, message, trace
+from rmq_store.browse.page import Download, Page, Question, address
+from rmq_store.browse.state_pages import group, groups, overview, plots, sql, table, topics
+
+PAGES: Mapping[str, Callable[[Question], Page | Download]] = {
+    "": overview,
+    "topics": topics,
+    "topic": topic,
+    "find": find,
+    "message": message,
+    "body": body,
+    "json": as_json,
+    "trace": trace,
+    "groups": groups,
+    "group": group,
+    "table": table,
+    "sql": sql,
+    "plots": plots,
+}
+"""The pages by the last part of their addresses."""
+
+MENU = (
+    ("Overview", "."),
+    ("Topics", "topics"),
+    ("Find", "find"),
+    ("Trace", "trace"),
+    ("Groups", "groups"),
+    ("Dead letters", address("table", name="deadLetters")),
+    ("Delayed", address("table", name="scheduled")),
+    ("Tables", "table"),
+    ("SQL", "sql"),
+    ("Report", "plots"),
+)
+"""What every page leads to: texts and addresses."""

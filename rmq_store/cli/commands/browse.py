@@ -1,0 +1,75 @@
+"""rmqstore browse: a store in a browser."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+
+from rmq_store.cli import options
+from rmq_store.cli.command import command
+from rmq_store.cli.options import StoreArgs, flag, option
+from rmq_store.cli.output import say
+
+_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
+
+
+@command
+def browse(
+    at: StoreArgs = options.STORE,
+    port: int = option(
+        "--port",
+        type=options.WholeNumber(min=0, max=65535),
+        metavar="N",
+        default=0,
+        help="The port on 127.0.0.1; 0 takes one that is free.",
+    ),
+    no_open: bool = flag("--no-open", help="Print the address, and open no browser."),
+    timeout: float = option(
+        "--timeout",
+        type=options.seconds,
+        metavar="SECONDS",
+        default=60.0,
+        help="Stop a page or a query that takes longer.",
+    ),
+) -> None:
+    """Show the store in a browser, until ctrl-C: topics, messages, groups, dead letters, SQL, plots.
+
+    The pages are on this host alone, behind the token in the address that is printed, and change nothing.
+    Over SSH the command for a tunnel is printed too. Needs pip install 'rmqstore[browse]'.
+
+    Examples:
+        rmqstore browse /data/store
+        # on a server: the port that a tunnel leads to
+        rmqstore browse /data/store --port 8077 --no-open
+    """
+    from rmq_store.browse.libraries import require_browse
+
+    require_browse()
+    from rmq_store.browse.server import HOST, Dashboard, listening_on, serve
+    from rmq_store.report.report_scope import Named
+
+    named = Named.of(at.store, at.broker_conf, at.broker_name)
+    with listening_on(port) as listening:
+        dashboard = Dashboard(at.open, named, timeout)
+        port = listening.getsockname()[1]
+        url = f"http://{HOST}:{port}{dashboard.path}"
+        say(f"{url}  (ctrl-C ends it)")
+        over_ssh = os.environ.get("SSH_CONNECTION")
+        if over_ssh:
+            say(f"from your own host: ssh -N -L {port}:{HOST}:{port} {_this_host(over_ssh)}")
+        elif not no_open and _has_display():
+            webbrowser.open(url)
+        sys.stdout.flush()
+        serve(dashboard, listening)
+
+
+def _this_host(connection: str) -> str:
+    """This host as the SSH client reached it: SSH_CONNECTION has its address and port behind the client's."""
+    _, _, host, port = (connection.split() + [""] * 4)[:4]
+    return host if port in ("", "22") else f"{host} -p {port}"
+
+
+def _has_display() -> bool:
+    """Whether a browser has a window: else Python starts one that takes the terminal."""
+    return sys.platform in ("darwin", "win32") or any(map(os.environ.get, _DISPLAYS))

@@ -1,0 +1,331 @@
+"""Every page of a store that a broker wrote has the rows of the command that asks the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from rmq_store.tables import TABLES_OF_A_STORE
+from tests.browse.conftest import Site, shown
+from tests.support.golden import GoldenStore, bodies_of
+from tests.support.running.commands import objects, run
+
+NAME, BATCHES = "clean-4.9.7", "batches-5.5.0"
+SiteOf = Callable[[str], Site]
+Golden = Callable[[str], GoldenStore]
+# What grows with the clock.
+AGES = ("configAgeMs",)
+CUT = "…"
+
+
+def assert_same(
+    found: Mapping[str, str], row: Mapping[str, Any], left_out: tuple[str, ...] = ()
+) -> None:
+    """Each value that the page shows is that of the row, and what it leaves out is empty in all rows."""
+    for name, value in row.items():
+        if name in (*AGES, *left_out):
+            continue
+        text, whole = found.get(name, ""), shown(value)
+        assert text == whole or (text.endswith(CUT) and whole.startswith(text[:-1])), (
+            name,
+            text,
+            whole,
+        )
+
+
+@pytest.mark.parametrize("name", sorted(TABLES_OF_A_STORE))
+@pytest.mark.parametrize("store", [NAME, "crash-5.5.0"])
+def test_a_table(site_of: SiteOf, golden: Golden, store: str, name: str) -> None:
+    rows = objects("table", name, golden(store).path)
+    found = site_of(store).every_row("table", name, "Next rows", name=name)
+    assert len(found) == len(rows)
+    for cells, row in zip(found, rows, strict=True):
+        assert_same(cells, row, ("brokerName",))
+
+
+def test_all_tables_are_listed_with_their_pages(site_of: SiteOf) -> None:
+    page = site_of(NAME).get("table")
+    assert [row["table"] for row in page.rows("tables")] == list(TABLES_OF_A_STORE)
+    for link in page.soup.select("main table a"):
+        assert site_of(NAME).get(str(link["href"])).status == 200
+
+
+def test_rows_with_some_values(site_of: SiteOf, golden: Golden) -> None:
+    rows = objects("table", "deadLetters", golden(NAME).path)
+    group = rows[0]["consumerGroup"]
+    wanted = [row["msgId"] for row in rows if row["consumerGroup"] == group]
+    found = site_of(NAME).every_row(
+        "table", "deadLetters", "Next rows", name="deadLetters", consumerGroup=group
+    )
+    assert [row["msgId"] for row in found] == wanted
+    assert (
+        not site_of(NAME).get("table", name="deadLetters", consumerGroup="no").rows("deadLetters")
+    )
+
+
+def test_the_overview_has_the_facts_of_info(site_of: SiteOf, golden: Golden) -> None:
+    lines = run("info", golden(NAME).path).splitlines()
+    facts = {row["fact"]: row["value"] for row in site_of(NAME).get("").rows("facts-of-store")}
+    assert [f"{name:<12} {value}" for name, value in facts.items()] == lines
+    assert "not verified: rmqstore verify STORE" in facts["queues"]
+
+
+@pytest.mark.parametrize("words", [[], ["--system"]])
+def test_topics(site_of: SiteOf, golden: Golden, words: list[str]) -> None:
+    rows = objects("topics", golden(NAME).path, *words)
+    found = site_of(NAME).every_row(
+        "topics", "topics", "Next rows", system="yes" if words else None
+    )
+    assert [(row["topic"], row["messages"]) for row in found] == [
+        (row["topic"], str(row["messages"])) for row in rows
+    ]
+
+
+def messages_of(store: GoldenStore, topic: str, *words: str) -> list[dict[str, Any]]:
+    return objects("cat", store.path, "--topic", topic, *words)
+
+
+@pytest.mark.parametrize(
+    ("store", "topic"),
+    [(NAME, "orders"), (NAME, "%RETRY%g-retry"), (BATCHES, None), ("crash-5.5.0", "payments")],
+)
+def test_the_messages_of_a_topic_newest_first(
+    site_of: SiteOf, golden: Golden, store: str, topic: str | None
+) -> None:
+    """Page after page all that `rmqstore cat` prints: none twice, none left out, also of inner batches."""
+    topic = topic or next(r["topic"] for r in objects("topics", golden(store).path) if r["batch"])
+    rows = messages_of(golden(store), topic)
+    found = site_of(store).every_row("topic", "messages", "Older messages", name=topic)
+    assert len(found) == len(rows) > 0
+    for cells, row in zip(found, reversed(rows), strict=True):
+        assert_same(cells, {name: row[name] for name in cells})
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ({"queue": 1}, ["--queue", "1"]),
+        ({"tag": "shipped"}, ["--tag", "shipped"]),
+        ({"tag": "FB || cancelled", "queue": 2}, ["--tag", "FB || cancelled", "--queue", "2"]),
+        (
+            {"since": "2026-11-21T09:25:08.500Z", "until": "2026-11-21T09:25:09Z"},
+            ["--since", "2026-11-21T09:25:08.500Z", "--until", "2026-11-21T09:25:09Z"],
+        ),
+        ({"since": "-4s", "tag": "paid"}, ["--since", "-4s", "--tag", "paid"]),
+    ],
+)
+def test_some_messages_of_a_topic(
+    site_of: SiteOf, golden: Golden, words: dict[str, Any], options: list[str]
+) -> None:
+    rows = messages_of(golden(NAME), "orders", *options)
+    found = site_of(NAME).every_row("topic", "messages", "Older messages", name="orders", **words)
+    assert rows
+    assert [row["commitLogOffset"] for row in found] == [
+        str(row["commitLogOffset"]) for row in reversed(rows)
+    ]
+
+
+def test_the_queues_of_a_topic(site_of: SiteOf, golden: Golden) -> None:
+    rows = objects("queues", golden(NAME).path, "--topic", "orders")
+    found = site_of(NAME).get("topic", name="orders").rows("queues")
+    assert len(found) == len(rows)
+    for cells, row in zip(found, rows, strict=True):
+        assert_same(cells, row, ("brokerName", "topic"))
+
+
+@pytest.mark.parametrize("field", ["keys", "uniqKey", "msgId", "text", "property", "tag"])
+def test_messages_are_found(site_of: SiteOf, golden: Golden, field: str) -> None:
+    truth = next(
+        one for one in golden(NAME).truth if one["topic"] == "orders" and " " in (one["keys"] or "")
+    )
+    words = {
+        "keys": ("key", truth["keys"].split()[0]),
+        "uniqKey": ("id", truth["uniqKey"]),
+        "msgId": ("id", truth["offsetMsgId"]),
+        "text": ("text", "is on"),
+        "property": ("property", "region=北"),
+        "tag": ("tag", "paid"),
+    }
+    name, word = words[field]
+    expect = 0 if field != "property" else 1
+    rows = [] if expect else objects("find", golden(NAME).path, f"--{name}", word)
+    found = site_of(NAME).every_row("find", "found", "Next rows", **{name: word})
+    assert [row["commitLogOffset"] for row in found] == [
+        str(row["commitLogOffset"]) for row in rows
+    ]
+
+
+def test_a_search_among_system_topics(site_of: SiteOf, golden: Golden) -> None:
+    letter = objects("table", "deadLetters", golden(NAME).path)[0]
+    for words, options in (({}, []), ({"system": "yes"}, ["--system"])):
+        rows = objects("find", golden(NAME).path, "--key", letter["uniqKey"], *options)
+        found = site_of(NAME).get("find", key=letter["uniqKey"], **words).rows("found")
+        assert [row["topic"] for row in found] == [row["topic"] for row in rows]
+    assert site_of(NAME).get("find").rows("found") == []
+
+
+def test_a_message_has_what_the_command_prints(site_of: SiteOf, golden: Golden) -> None:
+    """By queue offset and by log offset: fields, properties and body, and the same to download."""
+    store, site = golden(NAME), site_of(NAME)
+    truth = next(
+        t for t in store.truth if t["topic"] == "orders" and t["queueId"] == 1 and t["body"]
+    )
+    where = ["--queue", "1", "--offset", str(truth["queueOffset"]), "--limit", "1"]
+    (row,) = messages_of(store, "orders", *where)
+    pages = [
+        site.get("message", topic="orders", queue=1, offset=truth["queueOffset"]),
+        site.get("message", at=truth["commitLogOffset"]),
+    ]
+    for page in pages:
+        fields = {one["field"]: one["value"] for one in page.rows("fields")}
+        assert_same(fields, row, ("body", "properties"))
+        properties = {one["name"]: one["value"] for one in page.rows("properties")}
+        assert properties == row["properties"]
+        text = page.soup.find("pre")
+        assert text is not None
+        assert text.get_text() == row["body"]
+        downloads = page.links()
+        body, line = (site.get(downloads[one]) for one in downloads if one.startswith("Download"))
+        assert body.content == bodies_of(truth)[0]
+        assert line.content.decode() == run(
+            "cat", store.path, "--topic", "orders", *where, "--json"
+        )
+        for one in (body, line):
+            assert one.headers["content-disposition"].startswith('attachment; filename="message-')
+            assert one.headers["content-type"] in ("application/octet-stream", "application/json")
+
+
+def test_the_messages_beside_one_in_its_queue(site_of: SiteOf) -> None:
+    site = site_of(NAME)
+    page = site.get("message", topic="orders", queue=0, offset=1)
+    offsets = []
+    for name in ("Previous in queue 0", "Next in queue 0"):
+        beside = site.get(page.links()[name])
+        offsets += [row["value"] for row in beside.rows("fields") if row["field"] == "queueOffset"]
+    assert offsets == ["0", "2"]
+
+
+def test_the_messages_of_an_inner_batch(site_of: SiteOf, golden: Golden) -> None:
+    """The link of each leads to it, though all have the place of their record."""
+    site = site_of(BATCHES)
+    topic = next(r["topic"] for r in objects("topics", golden(BATCHES).path) if r["batch"])
+    page = site.get("topic", name=topic)
+    row, link = page.rows("messages")[1], page.soup.select("#messages tbody tr")[1].select("a")[-1]
+    message = site.get(str(link["href"]))
+    fields = {one["field"]: one["value"] for one in message.rows("fields")}
+    assert {name: fields[name] for name in row} == row
+    whole = site.get("message", at=row["commitLogOffset"]).rows("messages")
+    assert row.items() <= whole[0].items() or row.items() <= whole[1].items()
+    assert len(whole) > 1
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [("text", "a\\xff"), ("hex", "61ff"), ("base64", "Yf8="), (None, "base64:Yf8=")],
+)
+def test_a_body_in_other_forms(
+    make_site: Callable[..., Site], form: str | None, expected: str
+) -> None:
+    site = make_site([{"body": b"a\xff"}])
+    text = site.get(
+        "message", topic="t", queue=0, offset=0, **({"as": form} if form else {})
+    ).soup.pre
+    assert text is not None
+    assert text.get_text() == expected
+
+
+def test_a_body_of_another_charset(make_site: Callable[..., Site]) -> None:
+    site = make_site([{"body": "北京".encode("gbk")}])
+    page = site.get("message", topic="t", queue=0, offset=0, charset="GBK")
+    assert page.soup.pre is not None
+    assert page.soup.pre.get_text() == "北京"
+    assert site.get("message", topic="t", queue=0, offset=0, charset="nope").status == 422
+
+
+def test_a_trace(site_of: SiteOf, golden: Golden) -> None:
+    """Of a dead letter: records, groups, and all of that on the page of the message too."""
+    letter = objects("table", "deadLetters", golden(NAME).path)[0]
+    steps = objects("trace", golden(NAME).path, letter["uniqKey"])
+    page = site_of(NAME).get("trace", key=letter["uniqKey"])
+    for found in (page, site_of(NAME).get("message", at=letter["commitLogOffset"])):
+        for cells, step in zip(found.rows("records-0"), steps, strict=True):
+            exact = {**step, "storeTimestamp": step["storeTimestamp"]}
+            assert_same(
+                {**cells, "storeTimestamp": exact["storeTimestamp"]}, {n: exact[n] for n in cells}
+            )
+        groups = found.rows("groups-0")
+        assert [one["consumerGroup"] for one in groups] == [
+            one["consumerGroup"] for one in steps[0]["consumers"]
+        ]
+        assert [one["state"] for one in groups] == [one["state"] for one in steps[0]["consumers"]]
+    assert "No message has the key nobody" in site_of(NAME).get("trace", key="nobody").text
+    assert site_of(NAME).get("trace").status == 200
+
+
+def test_groups(site_of: SiteOf, golden: Golden) -> None:
+    rows = objects("lag", golden(NAME).path, "--by", "group")
+    page = site_of(NAME).get("groups")
+    found = page.rows("groups")
+    assert [(one["group"], one["topic"]) for one in found] == [
+        (row["consumerGroup"], row["topic"]) for row in rows
+    ]
+    for name, shown_as, unit in (
+        ("lag", "messages", ""),
+        ("lagBytes", "bytes", " bytes"),
+        ("lagMs", "time", " ms"),
+    ):
+        assert [one[shown_as].replace(",", "") for one in found] == [
+            f"{row[name]}{unit}" for row in rows
+        ]
+    group = rows[0]["consumerGroup"]
+    queues = objects("lag", golden(NAME).path, "--group", group)
+    of_group = site_of(NAME).get("group", name=group)
+    for cells, row in zip(of_group.rows("queues"), queues, strict=True):
+        assert_same(cells, row, ("brokerName",))
+    assert [site_of(NAME).get(one).status for one in of_group.links().values()] == [200] * 3
+    assert site_of(NAME).get("group", name="nobody").status == 422
+
+
+QUERIES = (
+    "SELECT topic, count(*) AS n, max(storeTimestamp) AS newest FROM messages GROUP BY ALL ORDER BY n",
+    "SELECT [1, NULL] AS l, {'a': 1.5} AS s, NULL AS nothing, text(body) AS t FROM messages LIMIT 3",
+    "SELECT * FROM groups ORDER BY ALL",
+)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_sql(site_of: SiteOf, golden: Golden, query: str) -> None:
+    rows = objects("sql", golden(NAME).path, query)
+    found = site_of(NAME).get("sql", q=query).rows("rows")
+    assert len(found) == len(rows)
+    for cells, row in zip(found, rows, strict=True):
+        for name, value in row.items():
+            if name not in AGES:
+                assert json.dumps(cells.get(name, "")) == json.dumps(shown(value)), name
+
+
+def test_sql_shows_its_first_rows_and_plans(site_of: SiteOf) -> None:
+    page = site_of(NAME).get("sql", q="FROM range(1000)")
+    assert [row["range"] for row in page.rows("rows")] == [str(row) for row in range(100)]
+    assert "Only the first 100 rows are shown." in page.text
+    assert "SCAN" in site_of(NAME).get("sql", q="EXPLAIN FROM messages").text
+    area = page.soup.textarea
+    assert area is not None
+    assert area.get_text().strip() == "FROM range(1000)"
+    for wrong in ("SELEC", "SELECT 1; SELECT 2", "COPY (SELECT 1) TO '/tmp/x'"):
+        refused = site_of(NAME).get("sql", q=wrong)
+        assert refused.status == 422
+        assert "RMQSTORE_SQL" in refused.text
+
+
+def test_plots(site_of: SiteOf) -> None:
+    page = site_of(NAME).get("plots")
+    assert len(page.soup.select("svg")) == 4  # two, narrow and wide
+    sections = page.links()
+    assert len(sections) > 10
+    for link in list(sections.values())[:2]:
+        assert site_of(NAME).get(link).status == 200
+    assert site_of(NAME).get("plots", section="no").status == 422
