@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Generic, TypeVar
 
 from rmq_store.store import MessageStore
@@ -38,6 +38,11 @@ class Job(Generic[Answer]):
         self.why_stopped = self.why_stopped or why
         self._order.set()
 
+    def end(self) -> None:
+        """End what it reads now."""
+        for stop in list(self.stops):
+            stop()
+
     async def end_within(self, seconds: float) -> None:
         """Stop the job when somebody gives the order, or when its time is over."""
         order = asyncio.ensure_future(self._order.wait())
@@ -46,8 +51,7 @@ class Job(Generic[Answer]):
         order.cancel()
         while not self.done.done():
             self.stop(f"it took longer than {seconds:g} seconds, the limit of --timeout")
-            for stop in self.stops:
-                stop()
+            self.end()
             await asyncio.wait({self.done}, timeout=_AGAIN)
 
 
@@ -121,6 +125,8 @@ class Desk(Generic[Answer]):
 
     def close(self) -> None:
         """End what runs, and close the store."""
-        self.store.end_reads()
+        last = self._thread.submit(self.store.close)
+        while wait([last], _AGAIN).not_done:
+            for job in self._jobs.values():
+                job.end()
         self._thread.shutdown()
-        self.store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -25,11 +26,11 @@ _FORMS = "10:00, -1h, ISO, ms"
 _TIMES = (Field("since", "Stored since", _FORMS), Field("until", "Stored before", _FORMS))
 
 
-def rows_section(anchor: str, title: str, rows: pa.Table, more: str | None = None) -> Section:
-    """A section with rows."""
+def rows_section(anchor: str, title: str, rows: pa.Table, **how: Any) -> Section:
+    """A section with rows; the other keywords are those of `grid_of`."""
     if not len(rows):
         return Section(anchor, title, "There are no rows.")
-    return Section(anchor, title, grids=[grid_of(rows, anchor, "", more)])
+    return Section(anchor, title, grids=[grid_of(rows, anchor, **how)])
 
 
 def rows_from(batches: Iterable[pa.RecordBatch], start: int, count: int) -> pa.Table:
@@ -56,7 +57,7 @@ def topic(asked: Question) -> Page:
         slices = before(store, slices, upto)
     newest = newest_slices(store, slices, ROWS, tags)
     rows = messages_in(store, newest, LISTED, tags, asked.note)
-    rows = rows.filter(pa.array(stored_in_time(rows, since, until))).drop_columns(["topic"])
+    rows = rows.filter(pa.array(stored_in_time(rows, since, until)))
     links = [("Its groups", address("table", name="groups", topic=name))]
     if any(part.start > whole.start for part, whole in zip(newest, slices, strict=True)):
         place = min(store.log_offset_of(part.queue, part.start) for part in newest if len(part))
@@ -65,8 +66,8 @@ def topic(asked: Question) -> Page:
     return Page(
         f"Topic {name}",
         [
-            rows_section("messages", "Messages, newest first", rows),
-            rows_section("queues", "Queues", of_queues.drop_columns(["brokerName", "topic"])),
+            rows_section("messages", "Messages, newest first", rows, hidden=["topic"]),
+            rows_section("queues", "Queues", of_queues, hidden=["brokerName", "topic"]),
         ],
         Form(
             "topic", "Show", [Field("name", kind="hidden"), Field("queue", "Queue"), _TAG, *_TIMES]

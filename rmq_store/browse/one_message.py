@@ -76,11 +76,11 @@ def message(asked: Question) -> Page:
 
 def _fields(rows: pa.Table) -> list[list[Cell]]:
     """The values of a message by name, but for the long ones; each word of its keys leads to its trace."""
-    narrow = grid_of(rows.drop_columns([n for n in _WIDE if n in rows.column_names]), "", "")
+    narrow = grid_of(rows.drop_columns([n for n in _WIDE if n in rows.column_names]), "")
     cells = (replace(cell, kind="text") for cell in narrow.rows[0])
     listed = [[text(name), cell] for name, cell in zip(narrow.columns, cells, strict=True)]
     words = (rows["keys"][0].as_py() or "").split()
-    return listed + [[text("word of keys"), linked("key", word, word)] for word in words]
+    return listed + [[text("word of keys"), linked("key", word)] for word in words]
 
 
 def _properties(rows: pa.Table) -> Grid:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ class Got:
     headers: Mapping[str, str]
     content: bytes
 
-    @property
+    @cached_property
     def soup(self) -> BeautifulSoup:
         """The page."""
         return BeautifulSoup(self.content.decode(), "html.parser")

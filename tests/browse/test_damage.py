@@ -1,0 +1,95 @@
+"""What cannot be read is said beside what can, in the words of the commands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_store.store import MessageStore
+from tests.browse.conftest import Site, served
+from tests.support.golden import unpack
+from tests.support.running.commands import call
+
+
+def break_body(store: str, place: int) -> None:
+    """Change the last byte of the body of a record, which its CRC then tells."""
+    with MessageStore.open(store) as opened:
+        message, segment = opened.message_at(place), opened.log.chain.segment_at(place)
+    assert segment is not None
+    with open(segment.path, "r+b") as file:
+        raw = file.read()
+        at = raw.index(message.raw_body, place - segment.base) + len(message.raw_body) - 1
+        file.seek(at)
+        file.write(bytes([raw[at] ^ 0xFF]))
+
+
+def test_a_damaged_body_is_said_and_the_rest_is_shown(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    truth = next(
+        t for t in store.truth if t["topic"] == "orders" and t["body"] and not t["sysFlag"]
+    )
+    break_body(store.path, truth["commitLogOffset"])
+    with served(store.path) as site:
+        where = {"topic": "orders", "queue": truth["queueId"], "offset": truth["queueOffset"]}
+        page = site.get("message", **where)
+        fields = {row["field"]: row["value"] for row in page.rows("fields")}
+        assert fields["msgId"] == truth["offsetMsgId"]
+        assert page.soup.pre is None
+        for one in (page, site.get("message", at=truth["commitLogOffset"])):
+            assert one.status == 200
+            assert "bodyCRC" in one.text
+            assert "RMQSTORE_CORRUPT_RECORD" in one.text
+        assert site.get("body", at=truth["commitLogOffset"]).status == 422
+        found = site.get("sql", q="SELECT count(body) AS n FROM messages")
+        assert found.rows("rows")[0]["n"].isdigit()
+        assert "Left out" in found.text
+        assert "bodyCRC" in site.get("find", topic="orders", text="zzz").text
+
+
+def test_a_lost_file_of_the_log_is_on_every_page_that_meets_it(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    lost = sorted(Path(store.path, "commitlog").iterdir())[1]
+    lost.unlink()
+    with served(store.path) as site:
+        facts = site.get("")
+        said = call("info", store.path).stdout
+        for row in facts.rows("facts-of-store"):
+            assert f"{row['fact']:<12} {row['value']}" in said
+        assert any(row["fact"] == "damage" for row in facts.rows("facts-of-store"))
+        pages = [site.get("topic", name="orders")]
+        while "Older messages" in pages[-1].links():
+            pages.append(site.get(pages[-1].links()["Older messages"]))
+        assert all(page.status == 200 for page in pages)
+        assert any("RMQSTORE_MISSING_FILE" in page.text for page in pages)
+        rows = [row for page in pages for row in page.rows("messages")]
+        done = call("cat", store.path, "--topic", "orders", "--skip-damaged", "--json")
+        assert len(rows) == len(done.stdout.splitlines()) > 0
+
+
+@pytest.mark.parametrize(
+    "name", ["crash-5.5.0", "hot-5.5.0", "expired-5.5.0", "ext-5.5.0", "lmq-5.3.3"]
+)
+def test_no_page_of_another_store_is_a_fault(site_of: Callable[[str], Site], name: str) -> None:
+    site = site_of(name)
+    topics = site.get("topics?system=yes").rows("topics")
+    pages = [
+        "",
+        "groups",
+        *(f"table?name={one}" for one in ("files", "scheduled", "transactions", "pop")),
+    ]
+    for page in pages:
+        assert site.get(page).status == 200, page
+    for row in topics[:6]:
+        got = site.get("topic", name=row["topic"])
+        assert got.status == 200, got.text
+        for found in got.rows("messages")[:1]:
+            assert site.get("message", at=found["commitLogOffset"]).status == 200
+
+
+def test_a_store_that_cannot_be_opened_ends_the_command(tmp_path: Path) -> None:
+    done = call("browse", os.fspath(tmp_path), "--no-open")
+    assert done.returncode == 2
+    assert "RMQSTORE_NOT_A_STORE" in done.stderr
