@@ -126,6 +126,7 @@ def _read(asked: Question) -> pa.Table:
 def _read_columns(asked: Question, columns: Sequence[str] | None) -> pa.Table:
     how: ReadHow = {
         "columns": columns,
+        "check_crc": columns is None,
         "unwrap_batches": True,
         "check_ends": False,
         "compacted": False,

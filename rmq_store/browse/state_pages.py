@@ -23,7 +23,7 @@ from rmq_store.tables.queues import TOPICS
 from rmq_store.tables.table import Table
 from rmq_store.verify.findings import Severity
 
-_SAMPLED = 1000  # messages: the bytes of a longer lag are estimated
+_SAMPLED = 10_000  # messages: the bytes of a longer lag are estimated
 _FILTERS = ("consumerGroup", "topic", "originTopic", "state", "kind", "status")
 _OF_GROUP = {"deadLetters": "Its dead letters", "retries": "Its retries", "pop": "What it popped"}
 _BROKER = ("brokerName",)
