@@ -70,10 +70,9 @@ class Desk(Generic[Answer]):
         before, self.store = self.store, self._open()
         before.close()
         self.opened_ms = time.time_ns() // 1_000_000
-
-    def forget(self) -> None:
-        """Forget answers that nobody has fetched, about an earlier state."""
-        self._jobs = {at: job for at, job in self._jobs.items() if not job.done.done()}
+        for at, job in list(self._jobs.items()):  # answers about the state from before
+            if job.done.done():
+                self._jobs.pop(at, None)
 
     @property
     def running(self) -> Job[Answer] | None:
@@ -99,7 +98,7 @@ class Desk(Generic[Answer]):
         if not job.done.done():
             return job
         if self._jobs.get(address) is job:
-            del self._jobs[address]
+            self._jobs.pop(address, None)
         return job.done.result()
 
     def _begin(

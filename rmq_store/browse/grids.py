@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.browse.page import address
-from rmq_store.report.section import Cell, Grid, moment
+from rmq_store.escaping import is_utf8, printable
+from rmq_store.report.section import Cell, Grid, Section
 from rmq_store.text.bodies import shown
 from rmq_store.text.lines import plain_text, printable_columns
+from rmq_store.text.times import shown_time
 
 LONGEST = 300  # characters of a cell
 _PLACE = "commitLogOffset"
@@ -23,12 +25,12 @@ _PAGES = {
     **dict.fromkeys((_PLACE, "originCommitLogOffset", "halfCommitLogOffset"), ("message", "at")),
 }
 _OF_QUEUE = {"topic": "topic", "queueId": "queue", "queueOffset": "offset"}
-_TIMES = ("storeTimestamp", "timestamp", "written", "invisibleUntil")
+_LINKABLE = (pa.types.is_string, pa.types.is_integer)
 
 
 def _leads_to(column: str, row: Mapping[str, Any]) -> str | None:
     """The page about a value of a row. A message is found by its queue, even if its record is damaged."""
-    if row.get(column) in (None, "") or column not in _PAGES:
+    if column not in _PAGES or row.get(column) in (None, ""):
         return None
     if column == _PLACE and not any(row.get(name) is None for name in _OF_QUEUE):
         return address("message", **{word: row[name] for name, word in _OF_QUEUE.items()})
@@ -37,66 +39,58 @@ def _leads_to(column: str, row: Mapping[str, Any]) -> str | None:
 
 
 def linked(column: str, value: str) -> Cell:
-    """A cell of a column that leads to the page about its value."""
+    """A cell that leads to the page about its value, as one of a column does."""
     return Cell(value, leads_to=_leads_to(column, {column: value}))
 
 
+def rows_section(
+    anchor: str, title: str, rows: pa.Table, more: str = "", hidden: Collection[str] = ()
+) -> Section:
+    """A section with rows."""
+    if not len(rows):
+        return Section(anchor, title, "There are no rows.")
+    return Section(anchor, title, grids=[grid_of(rows, anchor, more=more, hidden=hidden)])
+
+
 def grid_of(
-    rows: pa.Table, anchor: str, more: str | None = None, hidden: Collection[str] = ()
+    rows: pa.Table, anchor: str, title: str = "", more: str = "", hidden: Collection[str] = ()
 ) -> Grid:
-    """Rows of Arrow as a table, without `hidden` columns, and without empty ones, which it names."""
-    whole = rows.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]
-    batch = printable_columns(whole[0])
-    empty = [
-        f.name for f, one in zip(batch.schema, batch, strict=True) if one.null_count == len(one)
-    ]
-    names = [name for name in batch.schema.names if name not in (*empty, *hidden)]
-    said = [more or "", f"Empty, and not shown: {', '.join(empty)}." if empty else ""]
-    values = _values(batch)
-    columns = [_cells(name, batch.column(name), values) for name in names]
-    return Grid(anchor, "", names, list(zip(*columns, strict=True)), " ".join(said).strip() or None)
+    """Some rows as a table, without `hidden` columns, and without empty ones, which it names."""
+    batch = printable_columns(rows.combine_chunks().to_batches()[0])
+    names = batch.schema.names
+    empty = [name for name in names if batch.column(name).null_count == len(batch)]
+    names = [name for name in names if name not in (*empty, *hidden)]
+    if empty:
+        more += f" Empty, and not shown: {', '.join(empty)}."
+    there = [one.name for one in batch.schema if any(is_one(one.type) for is_one in _LINKABLE)]
+    links = batch.select([one for one in there if one in {*_PAGES, *_OF_QUEUE}]).to_pylist()
+    columns = [_cells(name, batch.column(name), links or [{}] * len(batch)) for name in names]
+    return Grid(anchor, title, names, list(zip(*columns, strict=True)), more.strip() or None)
 
 
-def _values(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """What links are made of: the rows, with their texts and whole numbers alone."""
-    kinds = (pa.types.is_string, pa.types.is_integer)
-    names = [field.name for field in batch.schema if any(is_one(field.type) for is_one in kinds)]
-    found: list[dict[str, Any]] = batch.select(
-        [name for name in names if name in {*_PAGES, *_OF_QUEUE}]
-    ).to_pylist()
-    return found or [{}] * len(batch)
-
-
-def _cells(name: str, column: pa.Array, rows: Sequence[Mapping[str, Any]]) -> list[Cell]:
-    kind = "text"
-    if pa.types.is_integer(column.type):
-        kind = "number"
-    elif pa.types.is_timestamp(column.type):
-        kind = "time"
-    elif pa.types.is_binary(column.type):
+def _cells(name: str, column: pa.Array, rows: Iterable[Mapping[str, Any]]) -> list[Cell]:
+    kind = "number" if pa.types.is_integer(column.type) else "text"
+    kind = "time" if pa.types.is_timestamp(column.type) else kind
+    if pa.types.is_binary(column.type):
         column = shown(column)
     if pa.types.is_string(column.type):  # before control characters are escaped: it may be large
         column = pc.utf8_slice_codeunits(column, 0, LONGEST + 1)
     return [
-        Cell(_cut(text), None, kind, _leads_to(name, row))
+        Cell(
+            text if len(text) <= LONGEST else f"{text[:LONGEST]}…", None, kind, _leads_to(name, row)
+        )
         for text, row in zip(plain_text(column).to_pylist(), rows, strict=True)
     ]
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+def table_of(rows: Iterable[Mapping[str, Any]], times: Collection[str] = ()) -> pa.Table:
+    """Rows as an Arrow table; `times`: columns in ms. Texts, which may be of JSON, become UTF-8."""
+    return pa.Table.from_pylist(
+        [{name: _plain(value, name in times) for name, value in row.items()} for row in rows]
+    )
 
 
-def grid_of_rows(
-    rows: Iterable[Mapping[str, Any]], columns: Sequence[str], anchor: str, title: str
-) -> Grid:
-    """Some columns of rows as a table; times are in ms."""
-    return Grid(anchor, title, columns, [[_cell(name, row) for name in columns] for row in rows])
-
-
-def _cell(column: str, row: Mapping[str, Any]) -> Cell:
-    value = row.get(column)
-    if column in _TIMES:
-        return moment(value)
-    kind = "number" if isinstance(value, int) else "text"
-    return Cell(_cut("" if value is None else str(value)), None, kind, _leads_to(column, row))
+def _plain(value: Any, is_time: bool) -> Any:
+    if is_time and value is not None:
+        return shown_time(value)
+    return printable(value) if isinstance(value, str) and not is_utf8(value) else value

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import pyarrow as pa
 
-from rmq_store.browse.grids import grid_of
+from rmq_store.browse.grids import rows_section
 from rmq_store.browse.listing import before, messages_in, newest_slices
 from rmq_store.browse.page import ROWS, Field, Form, Page, Question, address
-from rmq_store.report.section import Section
 from rmq_store.search.find_messages import find as find_by
 from rmq_store.search.find_messages import find_by_id
 from rmq_store.search.queue_selection import Search, selected_slices, stored_in_time
@@ -24,22 +22,17 @@ LISTED = (
 _TAG = Field("tag", "Tag", "or several: a || b")
 _FORMS = "10:00, -1h, ISO, ms"
 _TIMES = (Field("since", "Stored since", _FORMS), Field("until", "Stored before", _FORMS))
-
-
-def rows_section(anchor: str, title: str, rows: pa.Table, **how: Any) -> Section:
-    """A section with rows; the other keywords are those of `grid_of`."""
-    if not len(rows):
-        return Section(anchor, title, "There are no rows.")
-    return Section(anchor, title, grids=[grid_of(rows, anchor, **how)])
+_SOME = Form(
+    "topic", "Show", [Field("name", kind="hidden"), Field("queue", "Queue"), _TAG, *_TIMES]
+)
 
 
 def rows_from(batches: Iterable[pa.RecordBatch], start: int, count: int) -> pa.Table:
     """Some rows of batches; nothing behind them is read."""
     found = pa.table({})
     for batch in batches:
-        part = batch.slice(min(start, batch.num_rows), count - len(found))
+        some = pa.Table.from_batches([batch.slice(min(start, batch.num_rows), count - len(found))])
         start = max(0, start - batch.num_rows)
-        some = pa.Table.from_batches([part])
         found = pa.concat_tables([found, some]) if len(found) else some
         if len(found) == count:
             break
@@ -50,30 +43,24 @@ def topic(asked: Question) -> Page:
     """The messages of a topic, newest first, and its queues."""
     store, name, tags = asked.store, asked.needed("name"), asked.word("tag")
     queue, upto, (since, until) = asked.number("queue"), asked.number("before"), asked.times()
-    slices = selected_slices(
-        store, Search([name], None if queue is None else [queue], since, until)
-    )
+    search = Search([name], None if queue is None else [queue], since, until)
+    slices = selected_slices(store, search)
     if upto is not None:
         slices = before(store, slices, upto)
     newest = newest_slices(store, slices, ROWS, tags)
     rows = messages_in(store, newest, LISTED, tags, asked.note)
-    rows = rows.filter(pa.array(stored_in_time(rows, since, until)))
     links = [("Its groups", address("table", name="groups", topic=name))]
     if any(part.start > whole.start for part, whole in zip(newest, slices, strict=True)):
-        place = min(store.log_offset_of(part.queue, part.start) for part in newest if len(part))
+        starts = [store.log_offset_of(part.queue, part.start) for part in newest if len(part)]
+        place = min(rows["commitLogOffset"].to_pylist() + starts)
         links.insert(0, ("Older messages", asked.same(before=place)))
-    of_queues = QUEUES.of_rows(store.broker_name, queue_rows(store, store.queues(name)))
-    return Page(
-        f"Topic {name}",
-        [
-            rows_section("messages", "Messages, newest first", rows, hidden=["topic"]),
-            rows_section("queues", "Queues", of_queues, hidden=["brokerName", "topic"]),
-        ],
-        Form(
-            "topic", "Show", [Field("name", kind="hidden"), Field("queue", "Queue"), _TAG, *_TIMES]
-        ),
-        links,
-    )
+    rows = rows.filter(pa.array(stored_in_time(rows, since, until)))
+    queues = QUEUES.of_rows(store.broker_name, queue_rows(store, store.queues(name)))
+    sections = [
+        rows_section("messages", "Messages, newest first", rows, hidden=["topic"]),
+        rows_section("queues", "Queues", queues, hidden=["brokerName", "topic"]),
+    ]
+    return Page(f"Topic {name}", sections, _SOME, links)
 
 
 _SEARCH = Form(

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from markupsafe import Markup, escape
 
-from rmq_store.browse.grids import grid_of, grid_of_rows, linked
-from rmq_store.browse.message_lists import LISTED, rows_section
+from rmq_store.browse.grids import grid_of, linked, rows_section, table_of
+from rmq_store.browse.message_lists import LISTED
 from rmq_store.browse.page import Download, Field, Form, Page, Question, address
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.escaping import printable
@@ -27,29 +25,19 @@ from rmq_store.text.sizes import size
 
 KEY = Form("trace", "Trace", [Field("key", "Key, UNIQ_KEY or offsetMsgId")])
 """The form that asks for what became of a message."""
-_MOST_SHOWN = 1 << 16  # characters of a body
-_BODY, _WIDE = "body", ("body", "properties")
-_AUTO = "text, else base64"
-_FORMS = (_AUTO, TEXT, JSON, BASE64, HEX)
-_PLACE = ("at", "offset", "topic", "queue")
+_MOST_SHOWN = 1 << 16  # characters of a body, or of a property
+_BODY, _PROPERTIES = "body", "properties"
+_FORMS = ("text, else base64", TEXT, JSON, BASE64, HEX)
 _SHOW = Form(
     "message",
     "Show the body",
     [
-        *(Field(name, kind="hidden") for name in _PLACE),
+        *(Field(name, kind="hidden") for name in ("at", "topic", "queue", "offset")),
         Field("as", "Body as", kind="choice", choices=_FORMS),
         Field("charset", "Charset", "UTF-8"),
     ],
 )
-_STEPS = (
-    *("storeTimestamp", "step", "topic", "queueId", "queueOffset", "commitLogOffset", "msgId"),
-    "about",
-)
-_READ_BY = (
-    *("consumerGroup", "state", "retries", "topic", "queueId", "offset", "written"),
-    "invisibleUntil",
-)
-_REPORTS = ("timestamp", "traceType", "groupName", "outcome", "costMs", "clientHost")
+_REPORTED = ("timestamp", "traceType", "groupName", "outcome", "costMs", "clientHost")
 
 
 def message(asked: Question) -> Page:
@@ -58,54 +46,52 @@ def message(asked: Question) -> Page:
     if len(rows) != 1:
         title = "Messages of an inner batch" if len(rows) else ""
         return Page("Message", [rows_section("messages", title, rows.select(list(LISTED)))])
-    fields, place = _fields(rows), {name: rows[name][0].as_py() for name in LISTED[1:]}
-    sections = [
-        *_history(asked, place["uniqKey"] or rows["msgId"][0].as_py()),
-        Section("fields", "Fields", grids=[Grid("fields", "", ("field", "value"), fields)]),
-        Section("properties", "Properties", grids=[_properties(rows)]),
-    ]
+    (row,) = rows.select(["uniqKey", "msgId", "commitLogOffset"]).to_pylist()
     body = rows[_BODY][0].as_py() if _BODY in rows.column_names else None
     return Page(
-        f"Message at log offset {place['commitLogOffset']}",
-        sections,
+        f"Message at log offset {row['commitLogOffset']}",
+        [
+            *_history(asked, row["uniqKey"] or row["msgId"]),
+            Section("fields", "Fields", grids=[_fields(rows)]),
+            Section("properties", "Properties", grids=[_properties(rows)]),
+        ],
         _SHOW,
-        list(_links(asked, place, body)),
+        list(_links(asked, rows, body)),
         None if body is None else _readable(body, asked.word("as"), asked.word("charset")),
     )
 
 
-def _fields(rows: pa.Table) -> list[list[Cell]]:
+def _fields(rows: pa.Table) -> Grid:
     """The values of a message by name, but for the long ones; each word of its keys leads to its trace."""
-    narrow = grid_of(rows.drop_columns([n for n in _WIDE if n in rows.column_names]), "")
-    cells = (replace(cell, kind="text") for cell in narrow.rows[0])
-    listed = [[text(name), cell] for name, cell in zip(narrow.columns, cells, strict=True)]
+    row = grid_of(
+        rows.drop_columns([n for n in (_BODY, _PROPERTIES) if n in rows.column_names]), ""
+    )
+    cells = (replace(cell, kind="text") for cell in row.rows[0])
+    listed = [[text(name), cell] for name, cell in zip(row.columns, cells, strict=True)]
     words = (rows["keys"][0].as_py() or "").split()
-    return listed + [[text("word of keys"), linked("key", word)] for word in words]
+    listed += [[text("word of keys"), linked("key", word)] for word in words]
+    return Grid("fields", "", ("field", "value"), listed)
 
 
 def _properties(rows: pa.Table) -> Grid:
-    pairs = rows["properties"][0].as_py()
-    cells = [[text(name[:_MOST_SHOWN]), text(value[:_MOST_SHOWN])] for name, value in pairs]
+    pairs = rows[_PROPERTIES][0].as_py()
+    cells: list[list[Cell]] = [[text(one[:_MOST_SHOWN]) for one in pair] for pair in pairs]
     return Grid("properties", "", ("name", "value"), cells)
 
 
-def _links(asked: Question, place: dict[str, Any], body: bytes | None) -> Iterator[tuple[str, str]]:
+def _links(asked: Question, rows: pa.Table, body: bytes | None) -> Iterator[tuple[str, str]]:
     """Downloads, and the messages before and behind a message in its queue."""
-    where = {"at": place["commitLogOffset"], "offset": place["queueOffset"]}
     if body is not None:
-        yield f"Download the body ({size(len(body))})", address("body", **where)
-        yield "Download as JSON", address("json", **where)
-    if place["queueOffset"] is None:
+        yield f"Download the body ({size(len(body))})", address("body", **asked.words)
+        yield "Download as JSON", address("json", **asked.words)
+    topic, number, at = (rows[name][0].as_py() for name in ("topic", "queueId", "queueOffset"))
+    if at is None:
         return
-    queue = QueueId(place["topic"], place["queueId"])
-    low, high = asked.store.view.limits(queue)
-    for word, offset in (
-        ("Previous", place["queueOffset"] - 1),
-        ("Next", place["queueOffset"] + 1),
-    ):
+    low, high = asked.store.view.limits(QueueId(topic, number))
+    for word, offset in (("Previous", at - 1), ("Next", at + 1)):
         if low <= offset < high:
-            there = {"topic": queue.topic, "queue": queue.queue_id, "offset": offset}
-            yield f"{word} in queue {queue.queue_id}", address("message", **there)
+            there = address("message", topic=topic, queue=number, offset=offset)
+            yield f"{word} in queue {number}", there
 
 
 def _read(asked: Question) -> pa.Table:
@@ -114,9 +100,6 @@ def _read(asked: Question) -> pa.Table:
     rows = _read_columns(asked, None)
     if not len(rows) and asked.damage:
         rows = _read_columns(asked, [name for name in rows.column_names if name != _BODY])
-    offset = asked.number("offset")
-    if len(rows) > 1 and offset is not None:
-        rows = rows.filter(pc.equal(rows["queueOffset"], offset))
     if not len(rows) and not asked.damage:
         advice = "The queues on the page of a topic show their first and last offset"
         raise InvalidArgumentError(reason="no message is there", advice=advice)
@@ -135,11 +118,9 @@ def _read_columns(asked: Question, columns: Sequence[str] | None) -> pa.Table:
     at = asked.number("at")
     if at is not None:
         return asked.store.read_log(at, at + 1, include_unqueued=True, **how).read_all()
+    queue = QueueId(asked.needed("topic"), asked.number("queue") or 0)
     offset = asked.number("offset") or 0
-    part = QueueSlice(
-        QueueId(asked.needed("topic"), asked.number("queue") or 0), offset, offset + 1
-    )
-    return asked.store.read_slices([part], **how).read_all()
+    return asked.store.read_slices([QueueSlice(queue, offset, offset + 1)], **how).read_all()
 
 
 def _readable(body: bytes, form: str | None, charset: str | None) -> Markup:
@@ -186,7 +167,7 @@ def trace(asked: Question) -> Page:
 def _history(asked: Question, key: str) -> list[Section]:
     """The history of each message with a key."""
     try:
-        lives = lives_of(asked.store, key, asked.word("only"))
+        lives = lives_of(asked.store, key)
     except StoreError as error:
         asked.note(error)
         return []
@@ -195,15 +176,19 @@ def _history(asked: Question, key: str) -> list[Section]:
 
 def _section_of(asked: Question, life: Life, number: int) -> Section:
     """The records of a message, and the groups and clients that had to do with it."""
-    asked.damage.extend(life.damage)
+    for error in life.damage:
+        asked.note(error)
+    reports = [{name: report.get(name) for name in _REPORTED} for report in life.reports]
+    tables = {
+        "Records": table_of(map(asdict, life.steps), ["storeTimestamp"]),
+        "Groups": table_of(map(asdict, life.consumers), ["written", "invisibleUntil"]),
+        "Reports of clients": table_of(reports, ["timestamp"]),
+    }
+    grids = [
+        grid_of(rows, f"{title.split()[0].lower()}-{number}", title, hidden=["uniqKey"])
+        for title, rows in tables.items()
+        if len(rows)
+    ]
     name = life.uniqKey or life.steps[0].msgId
-    grids = [grid_of_rows(map(asdict, life.steps), _STEPS, f"records-{number}", "Records")]
-    if life.consumers:
-        rows = map(asdict, life.consumers)
-        grids.append(grid_of_rows(rows, _READ_BY, f"groups-{number}", "Groups"))
-    if life.reports:
-        title = "What clients reported"
-        grids.append(grid_of_rows(life.reports, _REPORTS, f"reports-{number}", title))
-    command = asked.command("trace", name)
     title = f"History of {name}: {life.outcome}"
-    return Section(f"history-{number}", title, grids=grids, commands=[command])
+    return Section(f"history-{number}", title, grids=grids, commands=[asked.command("trace", name)])

@@ -12,9 +12,7 @@ from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.report.report_scope import Bounds, Inquiry, Named
 from rmq_store.report.section import Command, Remark, Section
 from rmq_store.search.log_by_time import newest_time
-from rmq_store.search.message_history import once
 from rmq_store.store import MessageStore
-from rmq_store.text.sizes import counted
 from rmq_store.text.times import NotATimeError, Time, fixed_range, parse_time
 from rmq_store.verify.findings import Severity
 
@@ -82,7 +80,7 @@ class Question:
     page: str
     words: Mapping[str, str]
     stops: list[Callable[[], None]]
-    damage: list[StoreError] = field(default_factory=list)
+    damage: dict[tuple[str | None, int | None], StoreError] = field(default_factory=dict)
 
     def word(self, name: str) -> str | None:
         """A word; None if it is not given, or empty."""
@@ -125,8 +123,9 @@ class Question:
             self.stops.remove(stop)
 
     def note(self, error: StoreError) -> None:
-        """Take the error of what is left out, which the page shows."""
-        self.damage.append(error)
+        """Take the error of what is left out; the page shows the first ones."""
+        if len(self.damage) < _MOST_DAMAGE:
+            self.damage.setdefault((error.path, error.offset), error)
 
     def same(self, **words: object) -> str:
         """The address of this page with other words."""
@@ -147,14 +146,10 @@ class Question:
 
     def left_out(self) -> list[Section]:
         """The section on what the page left out because of damage; none without any."""
-        errors = once(*self.damage)
-        if not errors:
+        if not self.damage:
             return []
-        remarks = [
-            Remark(Severity.ERROR, str(error), self.command("verify"))
-            for error in errors[:_MOST_DAMAGE]
-        ]
-        about = (
-            f"{counted(len(errors), 'place')} cannot be read, so that the rows above may lack some."
-        )
+        look = self.command("verify")
+        remarks = [Remark(Severity.ERROR, str(one), look) for one in self.damage.values()]
+        first = "The first of them:" if len(remarks) == _MOST_DAMAGE else ""
+        about = f"Places that cannot be read, so that the rows above may lack some. {first}"
         return [Section("left-out", "Left out", about, remarks=remarks)]

@@ -109,7 +109,7 @@ class Dashboard:
             words.update(_words(query))
             with store.of_one_store():
                 page = PAGES[name](asked)
-        except StoreError as error:
+        except (StoreError, OSError) as error:
             page = self._failed(str(error))
         except Exception as error:  # of any kind: times and names are foreign
             LOG.exception("the page %s cannot be made", name)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 
-import pyarrow as pa
 from markupsafe import escape
 
-from rmq_store.browse.message_lists import rows_from, rows_section
+from rmq_store.browse.grids import rows_section, table_of
+from rmq_store.browse.message_lists import rows_from
 from rmq_store.browse.one_message import KEY
 from rmq_store.browse.page import ROWS, Field, Form, Page, Question, address
 from rmq_store.dataset.message_dataset import messages_of
@@ -80,7 +80,7 @@ def _rows_page(
 def groups(asked: Question) -> Page:
     """How far each group is behind in each topic, as `rmqstore lag --by group` has it."""
     answer = lag_of(asked.store, read_whole=_SAMPLED)
-    rows = pa.Table.from_pylist(answer.by_group())
+    rows = table_of(answer.by_group())
     return Page("Groups", [_lag(asked, answer), rows_section("groups", "By group and topic", rows)])
 
 
@@ -119,7 +119,7 @@ def sql(asked: Question) -> Page:
             plan = answer.plan or plan
             if answer.rows is not None:
                 rows = rows_from(answer.rows, 0, ROWS + 1)
-                more = f"Only the first {ROWS} rows are shown." if len(rows) > ROWS else None
+                more = f"Only the first {ROWS} rows are shown." if len(rows) > ROWS else ""
                 sections.append(rows_section("rows", "Rows", rows.slice(0, ROWS), more=more))
     return Page("SQL", sections, form, text=None if plan is None else escape(plan))
 

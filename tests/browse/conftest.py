@@ -143,3 +143,10 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
             return stack.enter_context(served(str(tmp_path / "made"), **how))
 
         yield site
+
+
+def until_made(site: Site, page: str, **words: Any) -> Got:
+    """What a browser that loads the page again gets in the end."""
+    while (got := site.get(page, **words)).status == 202:
+        assert got.soup.select("meta[http-equiv=refresh]")
+    return got

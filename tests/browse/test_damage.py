@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from rmq_store.store import MessageStore
-from tests.browse.conftest import Site, served
-from tests.support.golden import unpack
+from tests.browse.conftest import Site, served, until_made
+from tests.support.golden import GoldenStore, unpack
 from tests.support.running.commands import call
+from tests.support.slow_s3 import s3_server, upload
 
 
 def break_body(store: str, place: int) -> None:
@@ -93,3 +95,33 @@ def test_a_store_that_cannot_be_opened_ends_the_command(tmp_path: Path) -> None:
     done = call("browse", os.fspath(tmp_path), "--no-open")
     assert done.returncode == 2
     assert "RMQSTORE_NOT_A_STORE" in done.stderr
+
+
+def test_a_lost_file_of_a_queue_hides_no_other_message(tmp_path: Path) -> None:
+    """Page by page, over the hole."""
+    store = unpack("clean-5.5.0", tmp_path)
+    files = sorted(Path(store.path, "consumequeue", "orders", "0").iterdir())
+    assert len(files) > 2
+    files[1].unlink()
+    done = call("cat", store.path, "--topic", "orders", "--skip-damaged", "--json")
+    with served(store.path) as site:
+        rows = site.every_row("topic", "messages", "Older messages", name="orders")
+        assert "RMQSTORE_" in site.get("topic", name="orders", queue=0).text + site.get("").text
+    places = [json.loads(line)["commitLogOffset"] for line in done.stdout.splitlines()]
+    assert [row["commitLogOffset"] for row in rows] == [str(one) for one in reversed(places)]
+
+
+def test_a_store_in_an_object_store(golden: Callable[[str], GoldenStore]) -> None:
+    """Its messages are those of the folder that was uploaded."""
+    local = golden("clean-5.2.0").path
+    with s3_server() as options:
+        there = upload(options, local, "browsed")
+        with served(local) as site, served(there, storage_options=options) as remote:
+            for page, anchor in (
+                ("topics", "topics"),
+                ("topic?name=orders", "messages"),
+                ("trace?key=ORDER_1", "records-0"),
+            ):
+                rows = site.get(page).rows(anchor)
+                assert rows
+                assert until_made(remote, page).rows(anchor) == rows

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmq_store.browse import desk, message_lists
-from tests.browse.conftest import Site, served
+from tests.browse.conftest import Site, served, until_made
 from tests.support.golden import GoldenStore, unpack
 
 NAME = "clean-5.2.0"
@@ -110,13 +110,6 @@ def test_no_wrong_word_is_a_fault(site_of: SiteOf) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desk, "_PATIENCE", 0.05)
-
-
-def until_made(site: Site, page: str, **words: Any) -> Any:
-    """What a browser that loads the page again gets in the end."""
-    while (got := site.get(page, **words)).status == 202:
-        assert got.soup.select("meta[http-equiv=refresh]")
-    return got
 
 
 @pytest.mark.usefixtures("impatient")

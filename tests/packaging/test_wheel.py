@@ -95,8 +95,10 @@ def test_it_installs_four_names_and_no_common_one(wheel: Path) -> None:
     }
 
 
-def test_it_has_the_template_of_the_report(wheel: Path) -> None:
-    assert "rmq_store/report/page.html" in members(wheel)
+def test_it_has_the_templates_of_pages(wheel: Path) -> None:
+    templates = {str(path.relative_to(CHECKOUT)) for path in CHECKOUT.glob("rmq_store/*/*.html")}
+    assert len(templates) == 3
+    assert templates <= set(members(wheel))
 
 
 def test_it_is_typed(wheel: Path) -> None:
