@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.browse.page import address
 from rmq_store.escaping import is_utf8, printable
 from rmq_store.report.section import Cell, Grid, Section
 from rmq_store.text.bodies import shown
 from rmq_store.text.lines import plain_text, printable_columns
-from rmq_store.text.times import shown_time
 
 LONGEST = 300  # characters of a cell
 _PLACE = "commitLogOffset"
@@ -84,13 +84,13 @@ def _cells(name: str, column: pa.Array, rows: Iterable[Mapping[str, Any]]) -> li
 
 
 def table_of(rows: Iterable[Mapping[str, Any]], times: Collection[str] = ()) -> pa.Table:
-    """Rows as an Arrow table; `times`: columns in ms. Texts, which may be of JSON, become UTF-8."""
-    return pa.Table.from_pylist(
-        [{name: _plain(value, name in times) for name, value in row.items()} for row in rows]
-    )
+    """Rows as an Arrow table; `times`: columns in ms, which come first. Texts of JSON become UTF-8."""
+    found = pa.Table.from_pylist([{name: _plain(row[name]) for name in row} for row in rows])
+    for name in times if len(found) else ():
+        column = found[name].cast(pa.int64()).cast(TIMESTAMP)
+        found = found.drop_columns([name]).add_column(0, name, column)
+    return found
 
 
-def _plain(value: Any, is_time: bool) -> Any:
-    if is_time and value is not None:
-        return shown_time(value)
+def _plain(value: Any) -> Any:
     return printable(value) if isinstance(value, str) and not is_utf8(value) else value

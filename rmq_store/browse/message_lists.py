@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -11,6 +12,7 @@ from rmq_store.browse.listing import before, messages_in, newest_slices
 from rmq_store.browse.page import ROWS, Field, Form, Page, Question, address
 from rmq_store.search.find_messages import find as find_by
 from rmq_store.search.find_messages import find_by_id
+from rmq_store.search.plan_key_search import where_it_was
 from rmq_store.search.queue_selection import Search, selected_slices, stored_in_time
 from rmq_store.tables.queues import QUEUES, queue_rows
 
@@ -86,6 +88,9 @@ def find(asked: Question) -> Page:
     start = asked.number("start") or 0
     rows = rows_from(_found(asked), start, ROWS + 1)
     section = rows_section("found", "Messages, oldest first", rows.slice(0, ROWS))
+    word = asked.word("key") or asked.word("id")
+    if word is not None and not len(rows):
+        section = replace(section, about=f"No message found{where_it_was(asked.store, word)}.")
     return Page("Find messages", [section], _SEARCH, asked.next_rows(start, len(rows)))
 
 

@@ -19,6 +19,7 @@ from rmq_store.questions.trace import trace as lives_of
 from rmq_store.reading.query import ReadHow
 from rmq_store.report.section import Cell, Grid, Section, text
 from rmq_store.search.message_history import Life
+from rmq_store.search.plan_key_search import where_it_was
 from rmq_store.text.bodies import BASE64, HEX, JSON, TEXT, UTF8, bodies_as, charset_named, marked
 from rmq_store.text.lines import json_lines
 from rmq_store.text.sizes import size
@@ -160,8 +161,11 @@ def trace(asked: Question) -> Page:
     key = asked.word("key")
     if key is None:
         return Page("Trace a message", [], KEY)
-    nothing = Section("none", "", f"No message has the key {key}.")
-    return Page(f"Trace of {key}", _history(asked, key) or [nothing], KEY)
+    sections = _history(asked, key)
+    if not sections:
+        gone = where_it_was(asked.store, key)
+        sections = [Section("none", "", f"No message has the key {key}{gone}.")]
+    return Page(f"Trace of {key}", sections, KEY)
 
 
 def _history(asked: Question, key: str) -> list[Section]:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import click
 
 from rmq_store.cli.options import JSON, SKIP_DAMAGED, bundle, flag, option
 from rmq_store.cli.output import problem
 from rmq_store.errors import CorruptQueueError, InvalidArgumentError, StoreError
-from rmq_store.text.sizes import HiddenMessages, size
-
-if TYPE_CHECKING:
-    from rmq_store.store import MessageStore
+from rmq_store.text.sizes import HiddenMessages
 
 # Those of rmq_store.text.bodies, which is slow to load.
 FORMS = ("text", "json", "base64", "hex", "none")
 NONE = "none"
 _BODIES = ("body", "rawBody")
 TEXT_COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,body"
-_MOST_PLACES = 3
 
 
 RAW = flag("--raw", help="Print the record of an inner batch as stored, not its messages.")
@@ -157,26 +151,3 @@ class Damage:
 
 DAMAGE = bundle(Damage, skips=SKIP_DAMAGED)
 """The value is a Damage."""
-
-
-def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) -> str:
-    """What the index still lists for a key of which no message was found, and what was not read."""
-    from rmq_store.search.plan_key_search import gone_key
-
-    start, end = store.log_range()
-    text = f"; the log ({size(end - start)}) was searched only where the index leads or has gaps. rmqstore "
-    text += "verify compares both"
-    gone = gone_key(store, key, topics)
-    if gone.expired:
-        text += f"; the index lists it at {_offsets(gone.expired)}, before the log's start"
-        text += f" ({start}): it has expired, or log files are missing"
-    if gone.lost:
-        text += f"; the index lists it at {_offsets(gone.lost)}, after the log's end ({end}): it "
-        text += "was lost with the end of the log (see rmqstore verify), or a broker just wrote it"
-    return text
-
-
-def _offsets(places: Sequence[int]) -> str:
-    first = ", ".join(map(str, places[:_MOST_PLACES]))
-    more = f" and {len(places) - _MOST_PLACES} more" if len(places) > _MOST_PLACES else ""
-    return f"log offset {first}{more}"

@@ -12,6 +12,7 @@ from rmq_store.index.index_writer import indexed_word
 from rmq_store.search.log_partitions import joined
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
 from rmq_store.store import MessageStore
+from rmq_store.text.sizes import size
 
 MOST_HITS = 100_000
 """Above this number of hits, scanning the ranges is not slower, and plans stay small."""
@@ -198,3 +199,27 @@ def gone_key(store: MessageStore, key: str, topics: Collection[str] | None = Non
         tuple(offset for offset in found if offset < start),
         tuple(offset for offset in found if offset >= end),
     )
+
+
+_MOST_PLACES = 3  # that a sentence names
+
+
+def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) -> str:
+    """What the index still lists for a key of which no message was found, and what was not read."""
+    start, end = store.log_range()
+    text = f"; the log ({size(end - start)}) was searched only where the index leads or has gaps. rmqstore "
+    text += "verify compares both"
+    gone = gone_key(store, key, topics)
+    if gone.expired:
+        text += f"; the index lists it at {_offsets(gone.expired)}, before the log's start"
+        text += f" ({start}): it has expired, or log files are missing"
+    if gone.lost:
+        text += f"; the index lists it at {_offsets(gone.lost)}, after the log's end ({end}): it "
+        text += "was lost with the end of the log (see rmqstore verify), or a broker just wrote it"
+    return text
+
+
+def _offsets(places: Sequence[int]) -> str:
+    first = ", ".join(map(str, places[:_MOST_PLACES]))
+    more = f" and {len(places) - _MOST_PLACES} more" if len(places) > _MOST_PLACES else ""
+    return f"log offset {first}{more}"

@@ -11,15 +11,7 @@ import click
 
 from rmq_store.cli import options
 from rmq_store.cli.command import EXIT_FAILED, command
-from rmq_store.cli.messages import (
-    DAMAGE,
-    MESSAGE_FORM,
-    RAW,
-    TEXT_COLUMNS,
-    Damage,
-    MessageForm,
-    where_it_was,
-)
+from rmq_store.cli.messages import DAMAGE, MESSAGE_FORM, RAW, TEXT_COLUMNS, Damage, MessageForm
 from rmq_store.cli.options import StoreArgs, argument, flag, option
 from rmq_store.cli.output import OUTPUT, Output, problem, say
 from rmq_store.errors import InvalidArgumentError
@@ -181,6 +173,7 @@ def find(
     from rmq_store.cli.batch_printer import BatchPrinter
     from rmq_store.search.find_messages import find as search_for
     from rmq_store.search.find_messages import find_by_id
+    from rmq_store.search.plan_key_search import where_it_was
     from rmq_store.search.queue_selection import Search
 
     conditions = (topics, queue_ids, keys, tags, properties, begin, end, text)
@@ -317,6 +310,7 @@ def trace(
     """
     from rmq_store.questions.trace import trace as lives_of
     from rmq_store.search.message_history import once
+    from rmq_store.search.plan_key_search import where_it_was
     from rmq_store.search.queue_selection import require_topic
 
     with at.open() as opened:
