@@ -24,9 +24,8 @@ LISTED = (
 _TAG = Field("tag", "Tag", "or several: a || b")
 _FORMS = "10:00, -1h, ISO, ms"
 _TIMES = (Field("since", "Stored since", _FORMS), Field("until", "Stored before", _FORMS))
-_SOME = Form(
-    "topic", "Show", [Field("name", kind="hidden"), Field("queue", "Queue"), _TAG, *_TIMES]
-)
+SOME = Form("topic", "Show", [Field("name", kind="hidden"), Field("queue", "Queue"), _TAG, *_TIMES])
+"""The form that asks for some messages of a topic."""
 
 
 def rows_from(batches: Iterable[pa.RecordBatch], start: int, count: int) -> pa.Table:
@@ -62,10 +61,10 @@ def topic(asked: Question) -> Page:
         rows_section("messages", "Messages, newest first", rows, hidden=["topic"]),
         rows_section("queues", "Queues", queues, hidden=["brokerName", "topic"]),
     ]
-    return Page(f"Topic {name}", sections, _SOME, links)
+    return Page(f"Topic {name}", sections, SOME, links)
 
 
-_SEARCH = Form(
+SEARCH = Form(
     "find",
     "Find",
     [
@@ -79,19 +78,20 @@ _SEARCH = Form(
         Field("system", "System topics too", kind="flag"),
     ],
 )
+"""The form that asks for messages by what they have."""
 
 
 def find(asked: Question) -> Page:
     """The messages that `rmqstore find` has for the same words."""
-    if not any(asked.word(one.name) for one in _SEARCH.fields):
-        return Page("Find messages", [], _SEARCH)
+    if not any(asked.word(one.name) for one in SEARCH.fields):
+        return Page("Find messages", [], SEARCH)
     start = asked.number("start") or 0
     rows = rows_from(_found(asked), start, ROWS + 1)
     section = rows_section("found", "Messages, oldest first", rows.slice(0, ROWS))
     word = asked.word("key") or asked.word("id")
     if word is not None and not len(rows):
         section = replace(section, about=f"No message found{where_it_was(asked.store, word)}.")
-    return Page("Find messages", [section], _SEARCH, asked.next_rows(start, len(rows)))
+    return Page("Find messages", [section], SEARCH, asked.next_rows(start, len(rows)))
 
 
 def _found(asked: Question) -> Iterator[pa.RecordBatch]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
 import pyarrow as pa
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from rmq_store.browse.grids import grid_of, linked, rows_section, table_of
 from rmq_store.browse.message_lists import LISTED
-from rmq_store.browse.page import Download, Field, Form, Page, Question, address
+from rmq_store.browse.page import Download, Field, Form, Page, Question, address, readable
 from rmq_store.errors import InvalidArgumentError, StoreError
-from rmq_store.escaping import printable
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.questions.trace import trace as lives_of
 from rmq_store.reading.query import ReadHow
@@ -26,10 +24,10 @@ from rmq_store.text.sizes import size
 
 KEY = Form("trace", "Trace", [Field("key", "Key, UNIQ_KEY or offsetMsgId")])
 """The form that asks for what became of a message."""
-_MOST_SHOWN = 1 << 16  # characters of a body, or of a property
+_MOSTSHOWN = 1 << 16  # characters of a body, or of a property
 _BODY, _PROPERTIES = "body", "properties"
 _FORMS = ("text, else base64", TEXT, JSON, BASE64, HEX)
-_SHOW = Form(
+SHOW = Form(
     "message",
     "Show the body",
     [
@@ -38,6 +36,7 @@ _SHOW = Form(
         Field("charset", "Charset", "UTF-8"),
     ],
 )
+"""The form that asks for a body in another form."""
 _REPORTED = ("timestamp", "traceType", "groupName", "outcome", "costMs", "clientHost")
 
 
@@ -56,9 +55,9 @@ def message(asked: Question) -> Page:
             Section("fields", "Fields", grids=[_fields(rows)]),
             Section("properties", "Properties", grids=[_properties(rows)]),
         ],
-        _SHOW,
+        SHOW,
         list(_links(asked, rows, body)),
-        None if body is None else _readable(body, asked.word("as"), asked.word("charset")),
+        None if body is None else _text_of(body, asked.word("as"), asked.word("charset")),
     )
 
 
@@ -76,7 +75,7 @@ def _fields(rows: pa.Table) -> Grid:
 
 def _properties(rows: pa.Table) -> Grid:
     pairs = rows[_PROPERTIES][0].as_py()
-    cells: list[list[Cell]] = [[text(one[:_MOST_SHOWN]) for one in pair] for pair in pairs]
+    cells: list[list[Cell]] = [[text(one[:_MOSTSHOWN]) for one in pair] for pair in pairs]
     return Grid("properties", "", ("name", "value"), cells)
 
 
@@ -124,16 +123,15 @@ def _read_columns(asked: Question, columns: Sequence[str] | None) -> pa.Table:
     return asked.store.read_slices([QueueSlice(queue, offset, offset + 1)], **how).read_all()
 
 
-def _readable(body: bytes, form: str | None, charset: str | None) -> Markup:
-    """A body for a person: lines stay lines, and what is not printable is escaped."""
+def _text_of(body: bytes, form: str | None, charset: str | None) -> Markup:
+    """A body for a person, in a form and of a charset; the start of a large one."""
     column = pa.array([body], pa.binary())
     known = UTF8 if charset is None else charset_named(charset)
     shown = bodies_as(form, column, known) if form in _FORMS[1:] and form else marked(column, known)
     every: str = shown[0].as_py()
-    pieces = re.split(r"([\n\t])", every[:_MOST_SHOWN])
-    rest = len(every) - _MOST_SHOWN
+    rest = len(every) - _MOSTSHOWN
     cut = f"\n… {rest:,} more characters: download the body" if rest > 0 else ""
-    return escape("".join(one if one in "\n\t" else printable(one) for one in pieces) + cut)
+    return readable(every[:_MOSTSHOWN] + cut)
 
 
 def body(asked: Question) -> Download:

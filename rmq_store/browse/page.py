@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from urllib.parse import urlencode
 
+from markupsafe import Markup, escape
+
 from rmq_store.errors import InvalidArgumentError, StoreError
+from rmq_store.escaping import printable
 from rmq_store.report.report_scope import Bounds, Inquiry, Named
 from rmq_store.report.section import Command, Remark, Section
 from rmq_store.search.log_by_time import newest_time
@@ -26,6 +30,12 @@ def address(page: str, **words: object) -> str:
     some = {name: word for name, word in words.items() if word not in (None, "")}
     # Names from files may have halves of surrogate pairs.
     return f"{page}?{urlencode(some, errors='surrogatepass')}" if some else page
+
+
+def readable(text: str) -> Markup:
+    """A text for a person: lines stay lines, and what else is not printable is escaped."""
+    pieces = re.split(r"([\n\t])", text.replace("\r\n", "\n"))
+    return escape("".join(one if one in "\n\t" else printable(one) for one in pieces))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +66,7 @@ class Page:
     sections: Sequence[Section] = ()
     form: Form | None = None
     links: Sequence[tuple[str, str]] = ()
-    text: str | None = None
+    text: Markup | None = None
     status: int = 200
     again: bool = False
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rmq_store.browse.message_lists import find, topic
-from rmq_store.browse.one_message import as_json, body, message, trace
-from rmq_store.browse.page import Download, Page, Question, address
-from rmq_store.browse.state_pages import group, groups, overview, plots, sql, table, topics
+from rmq_store.browse.message_lists import SEARCH, SOME, find, topic
+from rmq_store.browse.one_message import KEY, SHOW, as_json, body, message, trace
+from rmq_store.browse.page import Download, Form, Page, Question, address
+from rmq_store.browse.state_pages import SQL, group, groups, overview, plots, sql, table, topics
 
 PAGES: Mapping[str, Callable[[Question], Page | Download]] = {
     "": overview,
@@ -25,6 +25,15 @@ PAGES: Mapping[str, Callable[[Question], Page | Download]] = {
     "plots": plots,
 }
 """The pages by the last part of their addresses."""
+
+FORMS: Mapping[str, Form] = {
+    "topic": SOME,
+    "find": SEARCH,
+    "message": SHOW,
+    "trace": KEY,
+    "sql": SQL,
+}
+"""What asks again where a page cannot be made."""
 
 MENU = (
     ("Overview", "."),

@@ -19,8 +19,8 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from rmq_store.browse.desk import Desk, Job
-from rmq_store.browse.page import Download, Page, Question
-from rmq_store.browse.pages import MENU, PAGES
+from rmq_store.browse.page import Download, Page, Question, readable
+from rmq_store.browse.pages import FORMS, MENU, PAGES
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.escaping import LOG
 from rmq_store.report.page import drawn_plots, templates
@@ -97,7 +97,7 @@ class Dashboard:
         try:
             self._desk.look_again()
         except StoreError as error:
-            return self._shown(self._failed(str(error)))
+            return self._shown(self._failed(str(error), _AGAIN))
         return RedirectResponse(".", 303)
 
     def _made(self, name: str, query: str, store: MessageStore, job: Job[Response]) -> Response:
@@ -110,12 +110,12 @@ class Dashboard:
             with store.of_one_store():
                 page = PAGES[name](asked)
         except (StoreError, OSError) as error:
-            page = self._failed(str(error))
+            page = self._failed(str(error), name)
         except Exception as error:  # of any kind: times and names are foreign
             LOG.exception("the page %s cannot be made", name)
-            page = self._failed(f"a fault of rmqstore: {error!r}")
+            page = self._failed(f"a fault of rmqstore: {error!r}", name)
         if job.why_stopped is not None:
-            page = self._failed(job.why_stopped)
+            page = self._failed(job.why_stopped, name)
         if isinstance(page, Download):
             where = {"Content-Disposition": f'attachment; filename="{page.name}"'}
             return Response(page.content, 200, where, page.media_type)
@@ -123,17 +123,18 @@ class Dashboard:
             replace(page, sections=[*page.sections, *asked.left_out()]), words, job.address
         )
 
-    def _failed(self, reason: str) -> Page:
+    def _failed(self, reason: str, name: str) -> Page:
         """The page that says why there is none."""
         missing = LeftOutSection(reason, self._named.command("info"))
-        return Page("No page", [Section("failed", "", missing=missing)], status=422)
+        sections = [Section("failed", "", missing=missing)]
+        return Page("No page", sections, FORMS.get(name), status=422)
 
     def _shown(self, page: Page, words: dict[str, str] | None = None, own: str = "") -> Response:
         sections, drawn = drawn_plots(page.sections)
         html = self._template.render(
             page=page,
             sections=sections,
-            words=words or {},
+            words={name: readable(word) for name, word in (words or {}).items()},
             menu=MENU,
             own=own,
             store=self._named.path,

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 
-from markupsafe import escape
-
 from rmq_store.browse.grids import rows_section, table_of
 from rmq_store.browse.message_lists import rows_from
 from rmq_store.browse.one_message import KEY
-from rmq_store.browse.page import ROWS, Field, Form, Page, Question, address
+from rmq_store.browse.page import ROWS, Field, Form, Page, Question, address, readable
 from rmq_store.dataset.message_dataset import messages_of
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.questions.lag_summary import LagAnswer, lag_of
@@ -27,6 +25,9 @@ _SAMPLED = 10_000  # messages: the bytes of a longer lag are estimated
 _FILTERS = ("consumerGroup", "topic", "originTopic", "state", "kind", "status")
 _OF_GROUP = {"deadLetters": "Its dead letters", "retries": "Its retries", "pop": "What it popped"}
 _BROKER = ("brokerName",)
+_HINT = "SELECT topic, count(*) FROM messages GROUP BY ALL"
+SQL = Form("sql", "Run", [Field("q", "SQL", _HINT, kind="long")])
+"""The form that asks for a query."""
 
 
 def overview(asked: Question) -> Page:
@@ -107,10 +108,8 @@ def _lag(asked: Question, answer: LagAnswer) -> Section:
 def sql(asked: Question) -> Page:
     """The first rows of a query, as `rmqstore sql` has them."""
     query = asked.word("q")
-    hint = "SELECT topic, count(*) FROM messages GROUP BY ALL"
-    form = Form("sql", "Run", [Field("q", "SQL", hint, kind="long")])
     if query is None:
-        return Page("SQL", [], form)
+        return Page("SQL", [], SQL)
     messages = messages_of([asked.store], on_damage=asked.note)
     sections, plan = [], None
     making = StoreDatabase(messages, [asked.store], on_damage=asked.note)
@@ -121,7 +120,7 @@ def sql(asked: Question) -> Page:
                 rows = rows_from(answer.rows, 0, ROWS + 1)
                 more = f"Only the first {ROWS} rows are shown." if len(rows) > ROWS else ""
                 sections.append(rows_section("rows", "Rows", rows.slice(0, ROWS), more=more))
-    return Page("SQL", sections, form, text=None if plan is None else escape(plan))
+    return Page("SQL", sections, SQL, text=None if plan is None else readable(plan))
 
 
 def plots(asked: Question) -> Page:

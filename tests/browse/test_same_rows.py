@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from bs4 import Tag
 
 from rmq_store.tables import TABLES_OF_A_STORE
 from tests.browse.conftest import Site, shown
@@ -308,6 +309,23 @@ def test_sql_shows_its_first_rows_and_plans(site_of: SiteOf) -> None:
         refused = site_of(NAME).get("sql", q=wrong)
         assert refused.status == 422
         assert "RMQSTORE_SQL" in refused.text
+
+
+def test_a_query_stays_in_its_field(site_of: SiteOf) -> None:
+    """Line by line, also one that is refused: to be corrected."""
+    for query, status in (("SELECT 1 AS n,\r\n\t'<&\u202e' AS x", 200), ("SELEC\n'\"1", 422)):
+        page = site_of(NAME).get("sql", q=query)
+        assert page.status == status
+        area = page.soup.textarea
+        assert area is not None
+        assert area.get_text() == query.replace("\r", "").replace("\u202e", "\\u202e")
+    field = (
+        site_of(NAME)
+        .get("topic", name="orders", since="gestern")
+        .soup.find("input", {"name": "since"})
+    )
+    assert isinstance(field, Tag)
+    assert field["value"] == "gestern"
 
 
 def test_plots(site_of: SiteOf) -> None:
