@@ -6,25 +6,28 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, Generic, TypeVar
+from typing import Any
+
+from starlette.responses import Response
 
 from rmq_store.store import MessageStore
 
-Answer = TypeVar("Answer")
+Work = Callable[[MessageStore, "Job"], Response]
+"""What makes an answer by a store that is open."""
 
 _PATIENCE = 1.5  # seconds that a browser waits for an answer, or for its turn
 _AGAIN = 0.1  # seconds from one order to stop to the next: what runs may not have begun to read
 _MOST_KEPT = 4  # answers that no browser has fetched yet
 
 
-class Job(Generic[Answer]):
+class Job:
     """A page that is being made. `stops`: what ends the reads and queries that it has begun."""
 
     def __init__(self, address: str) -> None:
         self.address, self.began = address, time.monotonic()
         self.stops: list[Callable[[], None]] = []
         self.why_stopped: str | None = None
-        self.done: asyncio.Future[Answer]
+        self.done: asyncio.Future[Response]
         self.watch: asyncio.Task[None]
         self._order = asyncio.Event()
 
@@ -55,14 +58,14 @@ class Job(Generic[Answer]):
             await asyncio.wait({self.done}, timeout=_AGAIN)
 
 
-class Desk(Generic[Answer]):
+class Desk:
     """Answers by the open store, one after the other, in a thread of its own."""
 
     def __init__(self, open_store: Callable[[], MessageStore], limit: float) -> None:
         """`limit`: seconds for an answer. Raises as `open_store`."""
         self._open, self._limit = open_store, limit
         self._thread = ThreadPoolExecutor(1, "rmqstore-browse")
-        self._jobs: dict[str, Job[Answer]] = {}
+        self._jobs: dict[str, Job] = {}
         self.store, self.opened_ms = open_store(), time.time_ns() // 1_000_000
 
     def look_again(self) -> None:
@@ -75,13 +78,11 @@ class Desk(Generic[Answer]):
                 self._jobs.pop(at, None)
 
     @property
-    def running(self) -> Job[Answer] | None:
+    def running(self) -> Job | None:
         """The job that runs."""
         return next((job for job in self._jobs.values() if not job.done.done()), None)
 
-    async def answer(
-        self, address: str, work: Callable[[MessageStore, Job[Answer]], Answer]
-    ) -> Answer | Job[Answer]:
+    async def answer(self, address: str, work: Work) -> Response | Job:
         """What `work` returns, or raises; the job that still runs if that takes long, which may be another.
 
         Whoever comes again to the address gets the answer then.
@@ -101,9 +102,7 @@ class Desk(Generic[Answer]):
             self._jobs.pop(address, None)
         return job.done.result()
 
-    def _begin(
-        self, address: str, work: Callable[[MessageStore, Job[Answer]], Answer]
-    ) -> Job[Answer]:
+    def _begin(self, address: str, work: Work) -> Job:
         for old in list(self._jobs)[: -_MOST_KEPT + 1]:
             del self._jobs[old]
         job = self._jobs[address] = Job(address)
@@ -113,7 +112,7 @@ class Desk(Generic[Answer]):
         job.watch = loop.create_task(job.end_within(self._limit))
         return job
 
-    def _run(self, job: Job[Answer], work: Callable[[MessageStore, Job[Answer]], Answer]) -> Answer:
+    def _run(self, job: Job, work: Work) -> Response:
         job.stops.append(self.store.end_reads)
         try:
             return work(self.store, job)

@@ -84,11 +84,11 @@ def _cells(name: str, column: pa.Array, rows: Iterable[Mapping[str, Any]]) -> li
 
 
 def table_of(rows: Iterable[Mapping[str, Any]], times: Collection[str] = ()) -> pa.Table:
-    """Rows as an Arrow table; `times`: columns in ms, which come first. Texts of JSON become UTF-8."""
+    """Rows as an Arrow table; `times`: columns in ms. Texts of JSON become UTF-8."""
     found = pa.Table.from_pylist([{name: _plain(row[name]) for name in row} for row in rows])
     for name in times if len(found) else ():
         column = found[name].cast(pa.int64()).cast(TIMESTAMP)
-        found = found.drop_columns([name]).add_column(0, name, column)
+        found = found.set_column(found.column_names.index(name), name, column)
     return found
 
 

@@ -7,10 +7,11 @@ from dataclasses import asdict, replace
 
 import pyarrow as pa
 from markupsafe import Markup
+from starlette.responses import Response
 
 from rmq_store.browse.grids import grid_of, linked, rows_section, table_of
 from rmq_store.browse.message_lists import LISTED
-from rmq_store.browse.page import Download, Field, Form, Page, Question, address, readable
+from rmq_store.browse.page import Field, Form, Page, Question, address, download, readable
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.questions.trace import trace as lives_of
@@ -134,16 +135,16 @@ def _text_of(body: bytes, form: str | None, charset: str | None) -> Markup:
     return readable(every[:_MOSTSHOWN] + cut)
 
 
-def body(asked: Question) -> Download:
+def body(asked: Question) -> Response:
     """The bytes of a body, decompressed."""
     batch, name = _one(asked)
-    return Download(batch[_BODY][0].as_py(), f"{name}.bin", "application/octet-stream")
+    return download(batch[_BODY][0].as_py(), f"{name}.bin", "application/octet-stream")
 
 
-def as_json(asked: Question) -> Download:
+def as_json(asked: Question) -> Response:
     """A message as `rmqstore cat --json` prints it."""
     batch, name = _one(asked)
-    return Download(json_lines(batch), f"{name}.json", "application/json")
+    return download(json_lines(batch), f"{name}.json", "application/json")
 
 
 def _one(asked: Question) -> tuple[pa.RecordBatch, str]:

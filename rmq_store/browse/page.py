@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from urllib.parse import urlencode
 
 from markupsafe import Markup, escape
+from starlette.responses import Response
 
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.escaping import printable
@@ -71,13 +72,10 @@ class Page:
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Download:
+def download(content: bytes, name: str, media_type: str) -> Response:
     """Bytes that a browser stores, and does not show."""
-
-    content: bytes
-    name: str
-    media_type: str
+    where = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(content, 200, where, media_type)
 
 
 @dataclass(frozen=True)

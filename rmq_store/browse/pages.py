@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from starlette.responses import Response
+
 from rmq_store.browse.message_lists import SEARCH, SOME, find, topic
 from rmq_store.browse.one_message import KEY, SHOW, as_json, body, message, trace
-from rmq_store.browse.page import Download, Form, Page, Question, address
+from rmq_store.browse.page import Form, Page, Question, address
 from rmq_store.browse.state_pages import SQL, group, groups, overview, plots, sql, table, topics
 
-PAGES: Mapping[str, Callable[[Question], Page | Download]] = {
+PAGES: Mapping[str, Callable[[Question], Page | Response]] = {
     "": overview,
     "topics": topics,
     "topic": topic,

@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from rmq_store.browse.desk import Desk, Job
-from rmq_store.browse.page import Download, Page, Question, readable
+from rmq_store.browse.page import Page, Question, readable
 from rmq_store.browse.pages import FORMS, MENU, PAGES
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.escaping import LOG
@@ -51,7 +51,7 @@ class Dashboard:
         self._token = secrets.token_urlsafe(24)
         self.path = f"/{self._token}/"
         self._named = named
-        self._desk: Desk[Response] = Desk(open_store, limit)
+        self._desk: Desk = Desk(open_store, limit)
         self._template = templates("rmq_store.browse", "rmq_store.report").get_template(
             "browse.html"
         )
@@ -93,18 +93,18 @@ class Dashboard:
         job.stop("it was stopped by hand")
         return self._shown(Page("Stopped", links=[("What it has come to", job.address)]))
 
-    def _seen_again(self, store: MessageStore, job: Job[Response]) -> Response:
+    def _seen_again(self, store: MessageStore, job: Job) -> Response:
         try:
             self._desk.look_again()
         except StoreError as error:
             return self._shown(self._failed(str(error), _AGAIN))
         return RedirectResponse(".", 303)
 
-    def _made(self, name: str, query: str, store: MessageStore, job: Job[Response]) -> Response:
+    def _made(self, name: str, query: str, store: MessageStore, job: Job) -> Response:
         """A page for the words of an address. Errors become pages."""
         words: dict[str, str] = {}
         asked = Question(store, self._named, time.time_ns() // 1_000_000, name, words, job.stops)
-        page: Page | Download
+        page: Page | Response
         try:
             words.update(_words(query))
             with store.of_one_store():
@@ -116,9 +116,8 @@ class Dashboard:
             page = self._failed(f"a fault of rmqstore: {error!r}", name)
         if job.why_stopped is not None:
             page = self._failed(job.why_stopped, name)
-        if isinstance(page, Download):
-            where = {"Content-Disposition": f'attachment; filename="{page.name}"'}
-            return Response(page.content, 200, where, page.media_type)
+        if isinstance(page, Response):
+            return page
         return self._shown(
             replace(page, sections=[*page.sections, *asked.left_out()]), words, job.address
         )
@@ -157,7 +156,7 @@ def _words(query: str) -> dict[str, str]:
         raise InvalidArgumentError(reason="the address is not UTF-8") from None
 
 
-def _waiting(job: Job[Response], own: str) -> Page:
+def _waiting(job: Job, own: str) -> Page:
     """The page that stands for one that is not made yet, and loads it again."""
     what = "This page" if job.address == own else "Another page"
     about = f"{what} is being made, for {job.seconds:.0f} seconds so far. One is made at a time."
