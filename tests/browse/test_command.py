@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 
 import pytest
-import uvicorn
 
 from tests.support.golden import GoldenStore
 from tests.support.running.commands import COMMAND, call
@@ -44,10 +43,9 @@ def test_it_serves_until_a_signal_and_leaves_the_store_alone(
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The addresses that the command opened, on a host with a screen; the server ends at once."""
+    """The addresses that the command opened, on a host with a screen."""
     addresses: list[str] = []
     monkeypatch.setattr(webbrowser, "open", addresses.append)
-    monkeypatch.setattr(uvicorn.Server, "run", lambda *_: None)
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.delenv("SSH_CONNECTION", raising=False)
     return addresses

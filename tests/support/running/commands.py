@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import pytest
+import uvicorn
 from click.testing import CliRunner
 
 from rmq_store.cli.main import main
@@ -39,6 +40,7 @@ def call(*words: str) -> Done:
         patch.setattr(sys, "argv", ["rmqstore", *words])
         # click takes the name of the program from these two.
         patch.setattr(sys.modules["__main__"], "__package__", None, raising=False)
+        patch.setattr(uvicorn.Server, "run", lambda *_: None)  # browse answers until a signal
         with CliRunner().isolation() as streams:
             with pytest.raises(SystemExit) as ended:
                 main()
