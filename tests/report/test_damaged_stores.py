@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.report import page as page_module
 from rmq_store.report.page import html_of
 from rmq_store.report.report_scope import Bounds, Inquiry
 from rmq_store.report.section import Section
