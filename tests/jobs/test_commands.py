@@ -13,7 +13,6 @@ from pathlib import Path
 import click
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
 from rmqstore_jobs import dlq
@@ -218,11 +217,7 @@ def test_a_submitted_command_chooses_by_the_bytes_of_the_log(golden: Golden) -> 
     ],
 )
 def test_where_nothing_can_be_written_it_is_refused_in_our_words(
-    engine: SparkSession | None,
-    golden: Golden,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
+    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
     (tmp_path / "file").touch()
     name, option, place = words
@@ -235,14 +230,14 @@ def test_where_nothing_can_be_written_it_is_refused_in_our_words(
 
 
 def test_a_refusal_of_the_operating_system_has_no_traceback(
-    engine: SparkSession | None, golden: Golden, capsys: pytest.CaptureFixture[str]
+    golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert dlq.main([golden("clean-5.5.0").path, "--report", "/dev/full"]) == EXIT_REFUSED
     assert "dlq: [RMQSTORE_ACCESS] " in capsys.readouterr().err
 
 
 def test_an_error_of_an_executor_is_reported_in_our_words(
-    engine: SparkSession | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A dead letter whose record is damaged: FAILFAST is the source's default."""
     store = unpack("clean-4.9.7", tmp_path)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.errors import InvalidArgumentError
@@ -231,13 +230,11 @@ def test_verify_says_first_how_many_problems_there_are(golden: Golden, tmp_path:
     assert any(re.match(r"[1-9][0-9]* problems? found \(", line) for line in lines)
 
 
-def test_dead_letters_are_sent_again_to_their_origin_once(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_dead_letters_are_sent_again_to_their_origin_once(golden: Golden, tmp_path: Path) -> None:
     store = golden(WITH_DEAD)
     target = tmp_path / "again"
     spec = dlq.DlqSpec(store.path, conf(store), groups=("g-retry",), resend=str(target))
-    answer = dlq.run(engine, spec)
+    answer = dlq.run(None, spec)
     assert answer.ok, answer.problems
     expected = dead_of(store)
     assert answer.numbers["sent again"] == len(expected)
@@ -252,7 +249,7 @@ def test_dead_letters_are_sent_again_to_their_origin_once(
         assert properties["UNIQ_KEY"] == record["uniqKey"]
         assert not {"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DELAY", "REAL_TOPIC"} & set(properties)
     with pytest.raises(Exception, match="this replay"):
-        dlq.run(engine, spec)
+        dlq.run(None, spec)
 
 
 def test_some_dead_letters_are_added_to_a_store_after_a_dry_run(

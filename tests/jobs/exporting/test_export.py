@@ -146,16 +146,16 @@ def test_bodies_and_days_are_those_of_the_truth(
 
 @IN_FILES
 def test_twice_adds_nothing_and_what_is_new_is_added_alone(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path, table: str
+    golden: Golden, tmp_path: Path, table: str
 ) -> None:
     store = golden(NAME)
     target = tmp_path / "out"
     half = '{"orders": {"0": 100, "1": 7}}'
-    first = run(engine, spec(store, target, table, topic="orders", endingOffsets=half))
+    first = run(None, spec(store, target, table, topic="orders", endingOffsets=half))
     files = {path: path.stat().st_mtime_ns for path in files_in(target)}
     (target / "_manifest" / "journal.json").unlink()  # a process killed before it was written
-    second = run(engine, spec(store, target, table, topic="orders"))
-    third = run(engine, spec(store, target, table, topic="orders"))
+    second = run(None, spec(store, target, table, topic="orders"))
+    third = run(None, spec(store, target, table, topic="orders"))
     expected = expected_of(store, orders)
     assert found_in(target) == expected
     assert first.numbers["messages added"] > 0
@@ -165,17 +165,15 @@ def test_twice_adds_nothing_and_what_is_new_is_added_alone(
     assert {path: path.stat().st_mtime_ns for path in files} == files
 
 
-def test_what_a_broker_added_meanwhile_is_added(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_what_a_broker_added_meanwhile_is_added(golden: Golden, tmp_path: Path) -> None:
     store = unpack(NAME, tmp_path)
     target = tmp_path / "out"
-    run(engine, spec(store, target, topic="payments"))
+    run(None, spec(store, target, topic="payments"))
     before = len(rows_in(target))
     with MessageStore.append_to(store.path, store.conf) as writer:
         for i in range(5):
             writer.append({"topic": "payments", "queueId": 1, "body": b"later %d" % i})
-    answer = run(engine, spec(store, target, topic="payments"))
+    answer = run(None, spec(store, target, topic="payments"))
     assert answer.numbers["messages added"] == 5
     rows = rows_in(target)
     assert len(rows) == before + 5
@@ -183,9 +181,7 @@ def test_what_a_broker_added_meanwhile_is_added(
     assert {row["body"] for row in rows} >= {b"later %d" % i for i in range(5)}
 
 
-def test_checksums_of_the_source_and_the_report_as_json(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_checksums_of_the_source_and_the_report_as_json(golden: Golden, tmp_path: Path) -> None:
     store = golden(NAME)
     words = [store.path, "--to", str(tmp_path / "out"), "--topic", "payments"]
     words += ["--broker-conf", store.conf, "--checksums", "--report", str(tmp_path / "report.json")]
@@ -231,12 +227,7 @@ def damaged(tmp_path: Path) -> GoldenStore:
     ],
 )
 def test_damage_that_is_left_out_is_a_problem(
-    engine: SparkSession | None,
-    tmp_path: Path,
-    options: tuple[str, ...],
-    arrived: int,
-    reported: str,
-    table: str,
+    tmp_path: Path, options: tuple[str, ...], arrived: int, reported: str, table: str
 ) -> None:
     store, target = damaged(tmp_path), tmp_path / "out"
     words = [store.path, "--to", str(target), "--topic", "payments", "--broker-conf", store.conf]
@@ -255,7 +246,7 @@ def test_damage_that_is_left_out_is_a_problem(
     ("lost", "places"), [("payments", 2 * 4), ("orders/0/00000000000000000000", 2)]
 )
 def test_verify_queue_tells_once_what_the_files_of_a_queue_have_lost(
-    engine: SparkSession | None, tmp_path: Path, lost: str, places: int
+    tmp_path: Path, lost: str, places: int
 ) -> None:
     """For each queue and file of the log, however many waves there are. Nothing of it has expired: the log
     has the messages."""
@@ -409,21 +400,21 @@ def test_another_format_than_that_of_the_target_is_refused(
 
 
 def test_other_columns_other_stores_and_folders_of_others_are_refused(
-    engine: SparkSession | None, spark: SparkSession, golden: Golden, tmp_path: Path
+    spark: SparkSession, golden: Golden, tmp_path: Path
 ) -> None:
     store, target = golden(NAME), tmp_path / "out"
-    run(engine, spec(store, target, topic="orders"))
+    run(None, spec(store, target, topic="orders"))
     held = sorted(target.rglob("*"))
     with pytest.raises(match="other options"):
-        run(engine, spec(store, target, topic="orders", tags="FB"))
+        run(None, spec(store, target, topic="orders", tags="FB"))
     with pytest.raises(match="other messages than those exported"):
-        run(engine, spec(golden("clean-4.9.7"), target, topic="orders"))
+        run(None, spec(golden("clean-4.9.7"), target, topic="orders"))
     with pytest.raises(TargetExistsError, match="No export wrote it"):
-        run(engine, spec(store, tmp_path, topic="orders"))
+        run(None, spec(store, tmp_path, topic="orders"))
     with pytest.raises(InvalidArgumentError, match="must be separate folders"):
-        run(engine, spec(store, Path(store.path) / "out"))
+        run(None, spec(store, Path(store.path) / "out"))
     with pytest.raises(StoreError, match="payments"):
-        run(engine, spec(store, target, topic="paymnts"))
+        run(None, spec(store, target, topic="paymnts"))
     with pytest.raises(DeltaUnavailableError, match="DeltaSparkSessionExtension"):
         run(spark, ExportSpec(store.path, str(tmp_path / "delta"), format="delta"))
     with pytest.raises(InvalidArgumentError, match="--engine spark"):
@@ -492,7 +483,7 @@ sys.exit(export.main(words))
     some("exports", [("write", 0), ("commit", 1), ("move", 1), ("rename", 3)], 4),
 )
 def test_killed_and_run_again_nothing_is_lost_or_doubled(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path, where: str, count: int, table: str
+    golden: Golden, tmp_path: Path, where: str, count: int, table: str
 ) -> None:
     store, target = golden(NAME), tmp_path / "out"
     words = [store.path, "--to", str(target), "--wave-bytes", "200k", "--format", table]
@@ -508,7 +499,7 @@ def test_killed_and_run_again_nothing_is_lost_or_doubled(
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
-    answer = run(engine, spec(store, target, table, topic="orders,payments"))
+    answer = run(None, spec(store, target, table, topic="orders,payments"))
     assert answer.ok
     assert found_in(target) == expected_of(
         store, lambda record: record["topic"] in ("orders", "payments")
@@ -518,26 +509,22 @@ def test_killed_and_run_again_nothing_is_lost_or_doubled(
 
 
 @IN_FILES
-def test_asked_to_stop_it_goes_on_later(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path, table: str
-) -> None:
+def test_asked_to_stop_it_goes_on_later(golden: Golden, tmp_path: Path, table: str) -> None:
     store, target = golden(NAME), tmp_path / "out"
-    stopped = run(engine, spec(store, target, table, topic="orders"), should_stop=lambda: True)
+    stopped = run(None, spec(store, target, table, topic="orders"), should_stop=lambda: True)
     assert stopped.stopped_by is not None
     assert not stopped.ok
-    rest = run(engine, spec(store, target, table, topic="orders"))
+    rest = run(None, spec(store, target, table, topic="orders"))
     assert rest.resumed
     assert found_in(target) == expected_of(store, orders)
 
 
-def test_a_missing_file_of_the_last_wave_is_reported(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_a_missing_file_of_the_last_wave_is_reported(golden: Golden, tmp_path: Path) -> None:
     store, target = golden(NAME), tmp_path / "out"
-    run(engine, spec(store, target, topic="payments"))
+    run(None, spec(store, target, topic="payments"))
     shutil.rmtree(target / "topic=payments")
     with pytest.raises(match="the file is missing"):
-        run(engine, spec(store, target, topic="payments"))
+        run(None, spec(store, target, topic="payments"))
 
 
 # --- arithmetic -----------------------------------------------------------------------------------

@@ -65,15 +65,15 @@ def test_it_reports_what_would_go_where_and_creates_no_file(
 
 
 def test_it_reports_what_the_target_would_refuse_and_the_run_refuses_that(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
+    golden: Golden, tmp_path: Path
 ) -> None:
     conf = tmp_path / "small.conf"
     conf.write_text("maxMessageSize=600\nmappedFileSizeCommitLog=262144\n")
     target = str(tmp_path / "new")
     asked = spec(golden(NAME), to_store=target, topics=("orders",), target_conf=str(conf))
-    dry = run(engine, replace(asked, dry_run=True))
+    dry = run(None, replace(asked, dry_run=True))
     assert not Path(target).exists()
-    done = run(engine, asked)
+    done = run(None, asked)
     assert done.skipped == dry.skipped
     assert done.written == dry.would_write
     refused = Counter({queue.queue_id: queue.refused for queue in dry.planned})
@@ -84,67 +84,59 @@ def test_it_reports_what_the_target_would_refuse_and_the_run_refuses_that(
     assert "at most 600 bytes" in problem
 
 
-def test_messages_with_other_keys_are_counted_as_in_a_run(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_messages_with_other_keys_are_counted_as_in_a_run(golden: Golden, tmp_path: Path) -> None:
     store = golden(NAME)
     key = next(r["keys"].split()[0] for r in store.truth if r["topic"] == "orders" and r["keys"])
     asked = spec(store, to_store=str(tmp_path / "new"), topics=("orders",), keys=(key,))
-    dry = run(engine, replace(asked, dry_run=True))
-    done = run(engine, asked)
+    dry = run(None, replace(asked, dry_run=True))
+    done = run(None, asked)
     assert (dry.read, dry.matched, dry.skipped) == (done.read, done.matched, done.skipped)
     assert 0 < dry.matched < dry.read
     asked = replace(asked, to_store=str(tmp_path / "again"), by_index=True)
-    found = run(engine, replace(asked, dry_run=True))
+    found = run(None, replace(asked, dry_run=True))
     assert found.read == found.matched == dry.matched
     assert found.skipped == dry.skipped == {"other keys": dry.selected - dry.matched}
 
 
-def test_it_reports_what_remains_of_a_stopped_replay(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_it_reports_what_remains_of_a_stopped_replay(golden: Golden, tmp_path: Path) -> None:
     store = golden(NAME)
     asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
-    run(engine, asked, lambda: True)
+    run(None, asked, lambda: True)
     there = len(arrived(tmp_path / "new"))
     held = sorted(tmp_path.rglob("*"))
-    dry = run(engine, replace(asked, dry_run=True))
+    dry = run(None, replace(asked, dry_run=True))
     assert sorted(tmp_path.rglob("*")) == held
     assert dry.resumed
     whole = sum(map(user_topic, store.truth))
     assert 0 < there < whole
     assert dry.would_write == {str(tmp_path / "new"): whole - there}
-    assert run(engine, asked).ok
+    assert run(None, asked).ok
     with pytest.raises(JournalError, match="this replay"):
-        run(engine, replace(asked, dry_run=True))
+        run(None, replace(asked, dry_run=True))
     other = spec(store, to_store=str(tmp_path / "new"), topics=("orders",), dry_run=True)
     with pytest.raises(TargetExistsError, match="--append"):
-        run(engine, other)
+        run(None, other)
 
 
-def test_it_reports_what_each_of_two_targets_would_get(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_it_reports_what_each_of_two_targets_would_get(golden: Golden, tmp_path: Path) -> None:
     """After a stop, a store continues where it was, and Parquet starts again."""
     store = golden(NAME)
     new, parquet = str(tmp_path / "new"), str(tmp_path / "parquet")
     asked = spec(store, to_store=new, to_parquet=parquet, wave_bytes=100_000)
-    run(engine, asked, lambda: True)
+    run(None, asked, lambda: True)
     there = len(arrived(tmp_path / "new"))
     whole = sum(map(user_topic, store.truth))
     assert 0 < there < whole
-    dry = run(engine, replace(asked, dry_run=True))
+    dry = run(None, replace(asked, dry_run=True))
     assert dry.would_write == {new: whole - there, parquet: whole}
 
 
-def test_for_a_broker_its_client_is_asked_and_nobody_else(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_for_a_broker_its_client_is_asked_and_nobody_else(golden: Golden, tmp_path: Path) -> None:
     """No broker listens at this address: a dry run must not notice."""
     store = golden(NAME)
     failed = str(tmp_path / "failed")
     asked = {"to_broker": "127.0.0.1:1", "failed": failed, "dry_run": True}
-    dry = run(engine, spec(store, **asked))
+    dry = run(None, spec(store, **asked))
     assert list(tmp_path.iterdir()) == []
     messages = sum(messages_in(record) for record in store.truth if user_topic(record))
     assert dry.matched == sum(queue.messages for queue in dry.planned) == messages
@@ -154,14 +146,14 @@ def test_for_a_broker_its_client_is_asked_and_nobody_else(
         odd.append({"topic": "odd", "queueId": 3, "body": b"fine"})
         odd.append({"topic": "odd", "queueId": 3, "body": b"x", "properties": {"TAGS": "a|b"}})
     source = replace(spec(store, **asked), source=str(tmp_path / "odd"), broker_conf=None)
-    dry = run(engine, source)
+    dry = run(None, source)
     assert [(q.topic, q.queue_id, q.messages, q.refused) for q in dry.planned] == [("odd", 3, 2, 1)]
     assert dry.would_write == {"127.0.0.1:1": 1}
     assert "tag should not contain" in dry.problems[0]
 
 
 def test_the_command_says_that_it_was_dry(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [golden(NAME).path, "--to", str(tmp_path / "new"), "--topic", "retrying"]
     assert main([*words, "--dry-run"]) == EXIT_OK

@@ -51,65 +51,57 @@ def test_every_message_arrives_as_it_was_with_its_origin(
 
 
 @pytest.mark.parametrize("name", ["pay.ment", "a+b:c  d", "%RETRY%g"])
-def test_names_that_no_new_message_may_have_arrive(
-    engine: SparkSession | None, tmp_path: Path, name: str
-) -> None:
+def test_names_that_no_new_message_may_have_arrive(tmp_path: Path, name: str) -> None:
     store = unpack(NAME, tmp_path)
     count = rename(store, b"payments", name.encode())
     queues = Path(store.path) / "consumequeue"
     (queues / "payments").rename(queues / name)
     asked = spec(store, topics=(name,), to_store=str(tmp_path / "new"), dry_run=True)
-    assert run(engine, asked).ok
-    report = run(engine, replace(asked, dry_run=False))
+    assert run(None, asked).ok
+    report = run(None, replace(asked, dry_run=False))
     assert report.ok, report.problems
     written = read_back(tmp_path / "new", system=True)
     assert Counter(row["topic"] for row in written) == {name: count}
     with pytest.raises(InvalidArgumentError, match="forbidden character"):
-        run(engine, replace(asked, to_store=str(tmp_path / "b"), topic_map={name: "new.name"}))
+        run(None, replace(asked, to_store=str(tmp_path / "b"), topic_map={name: "new.name"}))
 
 
-def test_the_default_of_the_size_limit_is_for_new_messages(
-    engine: SparkSession | None, tmp_path: Path
-) -> None:
+def test_the_default_of_the_size_limit_is_for_new_messages(tmp_path: Path) -> None:
     body = bytes(5 << 20)  # a broker with maxMessageSize=8388608 took it; the default is 4 MiB
     config = {"maxMessageSize": 8 << 20, "mappedFileSizeCommitLog": 16 << 20}
     with MessageStore.create(tmp_path / "old", config) as writer:
         writer.append({"topic": "large", "queueId": 0, "body": body})
-    report = run(engine, ReplaySpec(str(tmp_path / "old"), to_store=str(tmp_path / "new")))
+    report = run(None, ReplaySpec(str(tmp_path / "old"), to_store=str(tmp_path / "new")))
     assert report.ok, report.problems
     assert [row["body"] == body for row in read_back(tmp_path / "new")] == [True]
 
 
-def test_store_timestamps_are_new_or_kept(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_store_timestamps_are_new_or_kept(golden: Golden, tmp_path: Path) -> None:
     store = golden(NAME)
     old = [r["storeTimestamp"] for r in store.truth if r["topic"] == "payments"]
     for keep in (False, True):
         target = str(tmp_path / f"keep-{keep}")
-        run(engine, spec(store, to_store=target, topics=("payments",), keep_timestamps=keep))
+        run(None, spec(store, to_store=target, topics=("payments",), keep_timestamps=keep))
         found = [row["storeTimestamp"] for row in read_back(target)]
         assert (found == old) is keep
         assert keep or min(found) > max(old)
 
 
 def test_kept_store_timestamps_that_go_back_are_said(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = spec(golden(NAME), topics=("payments",), keep_timestamps=True)
     asked = replace(asked, to_store=str(tmp_path / "new"))
-    run(engine, asked)
+    run(None, asked)
     assert "store time" not in caplog.text
-    run(engine, replace(asked, append=True, since="2020-01-01"))
+    run(None, replace(asked, append=True, since="2020-01-01"))
     assert "store times go back within" in caplog.text
 
 
-def test_topic_and_queue_are_remapped(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_topic_and_queue_are_remapped(golden: Golden, tmp_path: Path) -> None:
     store = golden(NAME)
     run(
-        engine,
+        None,
         spec(
             store,
             to_store=str(tmp_path / "new"),
@@ -129,13 +121,11 @@ def test_topic_and_queue_are_remapped(
     }
 
 
-def test_a_replay_of_a_replay_names_the_store_it_read(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_a_replay_of_a_replay_names_the_store_it_read(golden: Golden, tmp_path: Path) -> None:
     store = golden(NAME)
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
-    run(engine, spec(store, to_store=first, topics=("retrying",)))
-    run(engine, ReplaySpec(source=first, to_store=second, target_conf=store.conf))
+    run(None, spec(store, to_store=first, topics=("retrying",)))
+    run(None, ReplaySpec(source=first, to_store=second, target_conf=store.conf))
     middle = read_back(first)
     for row, before in zip(read_back(second), middle, strict=True):
         assert origin_of(row)["BROKER"] == "first"
@@ -166,14 +156,13 @@ SELECTIONS: list[tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = [
 
 @pytest.mark.parametrize(("selection", "wanted"), SELECTIONS)
 def test_a_selection_is_what_the_truth_says(
-    engine: SparkSession | None,
     golden: Golden,
     tmp_path: Path,
     selection: dict[str, Any],
     wanted: Callable[[dict[str, Any]], bool],
 ) -> None:
     store = golden(NAME)
-    report = run(engine, spec(store, to_store=str(tmp_path / "new"), **selection))
+    report = run(None, spec(store, to_store=str(tmp_path / "new"), **selection))
     expected = expected_rows(store, wanted)
     assert expected
     assert arrived(tmp_path / "new") == expected
@@ -182,20 +171,18 @@ def test_a_selection_is_what_the_truth_says(
     assert report.selected - sum(report.skipped.values()) == report.matched
 
 
-def test_a_time_range_and_a_unique_key(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_a_time_range_and_a_unique_key(golden: Golden, tmp_path: Path) -> None:
     store = golden(NAME)
     orders = [record for record in store.truth if record["topic"] == "orders"]
     since, until = orders[200]["storeTimestamp"], orders[700]["storeTimestamp"]
     chosen = spec(
         store, to_store=str(tmp_path / "a"), topics=("orders",), since=str(since), until=str(until)
     )
-    run(engine, chosen)
+    run(None, chosen)
     in_time = [r for r in orders if since <= r["storeTimestamp"] < until]
     assert [row["uniqKey"] for row in read_back(tmp_path / "a")] == [r["uniqKey"] for r in in_time]
     key = orders[300]["uniqKey"]
-    report = run(engine, spec(store, to_store=str(tmp_path / "b"), topics=("orders",), keys=(key,)))
+    report = run(None, spec(store, to_store=str(tmp_path / "b"), topics=("orders",), keys=(key,)))
     expected = [r["body"] for r in orders if key in (r["uniqKey"], *(r["keys"] or "").split())]
     assert [row["rawBody"] for row in read_back(tmp_path / "b")] == list(
         map(base64.b64decode, expected)
@@ -203,18 +190,16 @@ def test_a_time_range_and_a_unique_key(
     assert report.skipped == {"other keys": len(orders) - len(expected)}
 
 
-def test_nothing_selected_makes_an_empty_store(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_nothing_selected_makes_an_empty_store(golden: Golden, tmp_path: Path) -> None:
     chosen = spec(golden(NAME), topics=("orders",), since="9999999999999")
-    report = run(engine, replace(chosen, to_store=str(tmp_path / "new")))
+    report = run(None, replace(chosen, to_store=str(tmp_path / "new")))
     assert report.ok
     assert (report.selected, report.matched) == (0, 0)
     assert read_back(tmp_path / "new") == []
 
 
 def test_what_the_target_refuses_is_counted_and_the_rest_arrives(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
+    golden: Golden, tmp_path: Path
 ) -> None:
     """A target for smaller bodies than the source's."""
     store = golden(NAME)
@@ -222,8 +207,7 @@ def test_what_the_target_refuses_is_counted_and_the_rest_arrives(
     limit = 600
     conf.write_text(f"maxMessageSize={limit}\nmappedFileSizeCommitLog=262144\n")
     report = run(
-        engine,
-        spec(store, to_store=str(tmp_path / "new"), topics=("orders",), target_conf=str(conf)),
+        None, spec(store, to_store=str(tmp_path / "new"), topics=("orders",), target_conf=str(conf))
     )
     expected = expected_rows(
         store, lambda r: r["topic"] == "orders" and len(base64.b64decode(r["body"])) <= limit
@@ -236,13 +220,11 @@ def test_what_the_target_refuses_is_counted_and_the_rest_arrives(
     assert "RMQSTORE_INVALID_MESSAGE" in report.problems[0]
 
 
-def test_light_queues_are_filled_as_before(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_light_queues_are_filled_as_before(golden: Golden, tmp_path: Path) -> None:
     store = golden("lmq-5.3.3")
     both = spec(store, to_store=str(tmp_path / "new"), include_system_topics=True)
-    assert run(engine, both).ok
-    run(engine, replace(both, topics=("parent",), include_system_topics=False, append=True))
+    assert run(None, both).ok
+    run(None, replace(both, topics=("parent",), include_system_topics=False, append=True))
 
     def light(path: str) -> list[tuple[str, int, str]]:
         rows = [row for row in read_back(path, system=True) if row["topic"].startswith("%LMQ%")]
@@ -255,12 +237,10 @@ def test_light_queues_are_filled_as_before(
     assert light(str(tmp_path / "new")) == before + again
 
 
-def test_an_inner_batch_says_where_it_is_now(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_an_inner_batch_says_where_it_is_now(golden: Golden, tmp_path: Path) -> None:
     store = golden(NAME)
     half = {QueueId("inner", 0): (60, 165)}
-    run(engine, spec(store, to_store=str(tmp_path / "new"), offsets=half))
+    run(None, spec(store, to_store=str(tmp_path / "new"), offsets=half))
     base = 0
     rows = read_back(tmp_path / "new")
     for row in rows:

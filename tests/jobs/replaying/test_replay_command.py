@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from rmq_store import QueueId, StoreError
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError
@@ -22,7 +21,7 @@ from tests.support.spark.replays import NAME, read_back, spec
 
 
 def test_the_command_reports_and_says_how_it_went(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = golden(NAME)
     target, report = str(tmp_path / "new"), tmp_path / "report.json"
@@ -45,7 +44,7 @@ def test_the_command_reports_and_says_how_it_went(
 
 
 def test_the_report_on_stdout_is_json_alone(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [golden(NAME).path, "--to-parquet", str(tmp_path / "p"), "--topic", "retrying"]
     assert main([*words, "--json"]) == EXIT_OK
@@ -78,23 +77,18 @@ def test_the_report_on_stdout_is_json_alone(
     ],
 )
 def test_a_wrong_selection_is_refused_and_leaves_nothing(
-    engine: SparkSession | None,
-    golden: Golden,
-    tmp_path: Path,
-    more: dict[str, Any],
-    kind: type[StoreError],
-    message: str,
+    golden: Golden, tmp_path: Path, more: dict[str, Any], kind: type[StoreError], message: str
 ) -> None:
     with pytest.raises(kind, match=message):
-        run(engine, spec(golden(NAME), to_store=str(tmp_path / "new"), **more))
+        run(None, spec(golden(NAME), to_store=str(tmp_path / "new"), **more))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_release_that_is_none_is_refused_and_leaves_nothing(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
+    golden: Golden, tmp_path: Path
 ) -> None:
     with pytest.raises(StoreError, match="release"):
-        run(engine, spec(golden(NAME), to_store=str(tmp_path / "new"), release="3.2.1"))
+        run(None, spec(golden(NAME), to_store=str(tmp_path / "new"), release="3.2.1"))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -66,9 +66,7 @@ def test_only_what_has_the_key_is_read(
 
 
 @pytest.mark.parametrize("lost", ["all of it", "a file in the middle"])
-def test_what_the_index_lacks_is_found_in_the_log(
-    engine: SparkSession | None, tmp_path: Path, lost: str
-) -> None:
+def test_what_the_index_lacks_is_found_in_the_log(tmp_path: Path, lost: str) -> None:
     store = unpack(NAME, tmp_path)
     index = Path(store.path) / "index"
     if lost == "all of it":
@@ -79,44 +77,40 @@ def test_what_the_index_lacks_is_found_in_the_log(
     key = common_key(store)
     new = str(tmp_path / "new")
     asked = spec(store, to_store=new, keys=(key,), by_index=True, wave_bytes=LONGER_WAVE)
-    report = run(engine, asked)
+    report = run(None, asked)
     wanted = expected_rows(store, has(key))
     assert len(wanted) > 10
     assert arrived(tmp_path / "new") == wanted
     assert report.read == len(wanted)
 
 
-def test_keys_and_tags_together_and_one_that_is_nowhere(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_keys_and_tags_together_and_one_that_is_nowhere(golden: Golden, tmp_path: Path) -> None:
     store = golden(NAME)
     key = common_key(store)
     tags = {record["tags"] for record in expected(store, has(key)) if record["tags"]}
     tag = min(tags - {"*"})
     both = run(
-        engine, spec(store, to_store=str(tmp_path / "a"), keys=(key,), by_index=True, tags=(tag,))
+        None, spec(store, to_store=str(tmp_path / "a"), keys=(key,), by_index=True, tags=(tag,))
     )
     wanted = expected_rows(store, lambda record: has(key)(record) and record["tags"] == tag)
     assert arrived(tmp_path / "a") == wanted
     assert both.skipped == {"other tags or keys": both.selected - len(wanted)}
-    none = run(engine, spec(store, to_store=str(tmp_path / "b"), keys=("NOWHERE",), by_index=True))
+    none = run(None, spec(store, to_store=str(tmp_path / "b"), keys=("NOWHERE",), by_index=True))
     assert none.ok
     assert (none.read, none.matched) == (0, 0)
     assert arrived(tmp_path / "b") == []
 
 
-def test_a_replay_of_keys_that_was_stopped_goes_on(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_a_replay_of_keys_that_was_stopped_goes_on(golden: Golden, tmp_path: Path) -> None:
     store = golden(NAME)
     key = common_key(store)
     new = str(tmp_path / "new")
     asked = spec(store, to_store=new, keys=(key,), by_index=True, wave_bytes=LONGER_WAVE)
     wanted = expected_rows(store, has(key))
     stops = iter([False, True])
-    assert run(engine, asked, lambda: next(stops)).stopped_by == "stopped on request"
+    assert run(None, asked, lambda: next(stops)).stopped_by == "stopped on request"
     assert 0 < len(arrived(tmp_path / "new")) < len(wanted)
-    last = run(engine, asked)
+    last = run(None, asked)
     assert last.ok, last.problems
     assert last.resumed
     assert last.read == last.matched == len(wanted)

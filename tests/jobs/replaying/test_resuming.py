@@ -34,42 +34,38 @@ from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import NAME, arrived, everything, expected_rows, read_back, spec
 
 
-def test_a_target_that_is_there_is_not_touched(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_a_target_that_is_there_is_not_touched(golden: Golden, tmp_path: Path) -> None:
     store = golden(NAME)
     one = spec(store, to_store=str(tmp_path / "new"), topics=("retrying",))
-    run(engine, one)
+    run(None, one)
     before = read_back(tmp_path / "new")
     with pytest.raises(JournalError, match="this replay is in the target"):
-        run(engine, one)
+        run(None, one)
     other = spec(store, to_store=str(tmp_path / "new"), topics=("documents",))
     with pytest.raises(TargetExistsError, match="--append"):
-        run(engine, other)
+        run(None, other)
     (tmp_path / "a file").touch()
     with pytest.raises(TargetExistsError, match="the target is a file"):
-        run(engine, spec(store, to_store=str(tmp_path / "a file")))
+        run(None, spec(store, to_store=str(tmp_path / "a file")))
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "file").touch()
     with pytest.raises(TargetExistsError, match="does not add Parquet files"):
-        run(engine, spec(store, to_parquet=str(tmp_path / "p")))
+        run(None, spec(store, to_parquet=str(tmp_path / "p")))
     assert read_back(tmp_path / "new") == before
 
 
-def test_appending_adds_behind_what_is_there(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_appending_adds_behind_what_is_there(golden: Golden, tmp_path: Path) -> None:
     store = golden(NAME)
     target = str(tmp_path / "new")
-    run(engine, spec(store, to_store=target, topics=("retrying",)))
+    run(None, spec(store, to_store=target, topics=("retrying",)))
     before = read_back(target)
-    report = run(engine, spec(store, to_store=target, topics=("documents",), append=True))
+    report = run(None, spec(store, to_store=target, topics=("documents",), append=True))
     after = read_back(target)
     assert after[: len(before)] == before
     assert {row["topic"] for row in after[len(before) :]} == {"documents"}
     assert [part.topic for part in report.target_queues] == ["documents"]
     with pytest.raises(JournalError, match="this replay"):
-        run(engine, spec(store, to_store=target, topics=("documents",), append=True))
+        run(None, spec(store, to_store=target, topics=("documents",), append=True))
 
 
 @ON_BOTH
@@ -98,7 +94,7 @@ def test_a_stopped_replay_goes_on_where_it_was(
 
 
 def test_a_replay_does_not_go_on_with_another_store_at_the_path(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
+    golden: Golden, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
     shutil.copytree(golden("clean-5.3.3").path, source)
@@ -106,34 +102,32 @@ def test_a_replay_does_not_go_on_with_another_store_at_the_path(
     one = ReplaySpec(
         str(source), to_store=str(tmp_path / "new"), target_conf=conf, wave_bytes=50_000
     )
-    assert run(engine, one, lambda: True).stopped_by == "stopped on request"
+    assert run(None, one, lambda: True).stopped_by == "stopped on request"
     written = read_back(tmp_path / "new")
     shutil.rmtree(source)
     shutil.copytree(golden(NAME).path, source)
     with pytest.raises(OtherStoreError):
-        run(engine, one)
+        run(None, one)
     assert read_back(tmp_path / "new") == written
     shutil.rmtree(source)
     shutil.copytree(golden("clean-5.3.3").path, source)
-    assert run(engine, one).ok
+    assert run(None, one).ok
 
 
-def test_an_unfinished_replay_is_not_mixed_with_another(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
-) -> None:
+def test_an_unfinished_replay_is_not_mixed_with_another(golden: Golden, tmp_path: Path) -> None:
     store = golden(NAME)
     asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
-    run(engine, asked, lambda: True)
+    run(None, asked, lambda: True)
     other = spec(store, to_store=str(tmp_path / "new"), topics=("orders",))
     with pytest.raises(JournalError, match="other options") as refused:
-        run(engine, other)
+        run(None, other)
     assert "topics=['orders']" in str(refused.value)
     # As the error says.
     target, journal = Path(str(other.to_store)), Path(f"{other.to_store}.replay.json")
     assert f"delete {target} and {journal}" in str(refused.value)
     shutil.rmtree(target)
     journal.unlink()
-    report = run(engine, other)
+    report = run(None, other)
     assert report.ok
     assert {row["topic"] for row in read_back(tmp_path / "new")} == {"orders"}
 
@@ -162,7 +156,7 @@ def test_a_source_that_breaks_in_the_middle_stops_it_cleanly(
 
 
 def test_a_replay_continues_after_its_target_could_not_be_written(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = golden(NAME)
     asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
@@ -175,9 +169,9 @@ def test_a_replay_continues_after_its_target_could_not_be_written(
 
     with monkeypatch.context() as patched:
         patched.setattr(RecordAppender, "_write_records", full_at_the_third)
-        report = run(engine, asked)
+        report = run(None, asked)
     assert "No space left on device" in (report.stopped_by or "")
-    assert run(engine, asked).ok
+    assert run(None, asked).ok
     assert arrived(tmp_path / "new") == expected_rows(store, everything)
 
 
@@ -280,11 +274,11 @@ def test_killed_at_any_point_it_is_resumed_and_never_doubled(
 
 
 def test_a_source_that_fails_before_the_first_message_leaves_the_target_as_it_was(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = golden(NAME)
     target = tmp_path / "new"
-    run(engine, spec(store, to_store=str(target), topics=("retrying",)))
+    run(None, spec(store, to_store=str(target), topics=("retrying",)))
     before = read_back(target)
     asked = spec(store, to_store=str(target), topics=("documents",), append=True)
 
@@ -294,14 +288,14 @@ def test_a_source_that_fails_before_the_first_message_leaves_the_target_as_it_wa
     with monkeypatch.context() as broken:
         broken.setattr("rmqstore_jobs.replay_targets.local_targets.waves_of", gone)
         with pytest.raises(MissingFileError):
-            run(engine, asked)
+            run(None, asked)
     assert not (target / "abort").exists()
     assert read_back(target) == before
-    assert run(engine, asked).ok
+    assert run(None, asked).ok
 
 
 def test_no_replay_writes_to_the_log_that_its_configuration_brings_along(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
+    golden: Golden, tmp_path: Path
 ) -> None:
     """--target-conf is a live broker's broker.conf: its settings are wanted, its log is not."""
     store = golden(NAME)
@@ -312,21 +306,19 @@ def test_no_replay_writes_to_the_log_that_its_configuration_brings_along(
     target = str(tmp_path / "new")
     asked = spec(store, to_store=target, topics=("orders",), wave_bytes=50_000)
     asked = replace(asked, target_conf=str(conf))
-    assert run(engine, asked, lambda: True).stopped_by == "stopped on request"
-    assert run(engine, asked).ok
+    assert run(None, asked, lambda: True).stopped_by == "stopped on request"
+    assert run(None, asked).ok
     again = arrived(target)
     assert again == expected_rows(store, lambda record: record["topic"] == "orders")
     more = replace(asked, topics=("documents",), append=True)
     for dry in (True, False):
         with pytest.raises(ForeignLogError, match="storePathCommitLog"):
-            run(engine, replace(more, dry_run=dry))
+            run(None, replace(more, dry_run=dry))
     assert arrived(target) == again
     assert live.fingerprint() == before
 
 
-def test_a_stopped_replay_goes_on_though_what_it_has_read_expired(
-    engine: SparkSession | None, tmp_path: Path
-) -> None:
+def test_a_stopped_replay_goes_on_though_what_it_has_read_expired(tmp_path: Path) -> None:
     store = unpack(NAME, tmp_path)
     first, second, *_ = sorted((Path(store.path) / "commitlog").iterdir())
     # Of one queue nothing is left to read when it goes on.
@@ -349,10 +341,10 @@ def test_a_stopped_replay_goes_on_though_what_it_has_read_expired(
         unfinished = ReplayJournal.seen(asked.to_store or "").begun
         return unfinished is not None and (unfinished.next_log_offset or 0) > int(second.name)
 
-    assert run(engine, asked, first_file_is_done).stopped_by == "stopped on request"
+    assert run(None, asked, first_file_is_done).stopped_by == "stopped on request"
     assert first_file_is_done()
     first.unlink()
-    last = run(engine, asked)
+    last = run(None, asked)
     assert last.ok, last.problems
     assert last.resumed
     assert arrived(tmp_path / "new") == wanted

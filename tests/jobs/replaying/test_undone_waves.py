@@ -54,25 +54,22 @@ def killed_in_the_third_wave(
 
 
 @pytest.fixture
-def added_to(engine: SparkSession | None, golden: Golden, tmp_path: Path) -> ReplaySpec:
+def added_to(golden: Golden, tmp_path: Path) -> ReplaySpec:
     """A replay into a store that has messages."""
     store = golden(NAME)
     target = str(tmp_path / "new")
-    run(engine, spec(store, to_store=target, topics=("retrying",)))
+    run(None, spec(store, to_store=target, topics=("retrying",)))
     return spec(store, to_store=target, topics=("documents",), wave_bytes=20_000, append=True)
 
 
 def test_a_killed_replay_into_a_store_with_messages_goes_on(
-    engine: SparkSession | None,
-    golden: Golden,
-    added_to: ReplaySpec,
-    monkeypatch: pytest.MonkeyPatch,
+    golden: Golden, added_to: ReplaySpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = str(added_to.to_store)
     before = read_back(target)
     for _ in range(2):
-        killed_in_the_third_wave(engine, added_to, monkeypatch)
-    report = run(engine, added_to)
+        killed_in_the_third_wave(None, added_to, monkeypatch)
+    report = run(None, added_to)
     assert report.ok, report.problems
     after = read_back(target)
     assert after[: len(before)] == before
@@ -83,15 +80,15 @@ def test_a_killed_replay_into_a_store_with_messages_goes_on(
 
 
 def test_a_killed_replay_stays_apart_from_what_others_wrote_since(
-    engine: SparkSession | None, added_to: ReplaySpec, monkeypatch: pytest.MonkeyPatch
+    added_to: ReplaySpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = str(added_to.to_store)
-    killed_in_the_third_wave(engine, added_to, monkeypatch)
+    killed_in_the_third_wave(None, added_to, monkeypatch)
     with MessageStore.append_to(target) as other:
         other.append({"topic": "documents", "queueId": 0, "body": b"of another"})
     there = read_back(target)
     with pytest.raises(JournalError, match="another process has opened"):
-        run(engine, added_to)
+        run(None, added_to)
     assert read_back(target) == there
 
 
@@ -114,24 +111,24 @@ def test_a_stopped_replay_is_not_continued_behind_what_others_wrote(
 
 
 def test_a_failed_replay_leaves_a_closed_store_with_whole_waves(
-    engine: SparkSession | None, added_to: ReplaySpec, monkeypatch: pytest.MonkeyPatch
+    added_to: ReplaySpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = str(added_to.to_store)
     with monkeypatch.context() as patched:
         patched.setattr(local_targets, "append_rows", appending_until(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            run(engine, added_to)
+            run(None, added_to)
     with ReplayJournal(target) as journal:
         assert journal.begun is not None
         end = journal.begun.target_end
     with MessageStore.open(target) as store:
         assert store.log_range()[1] == end
     assert not Path(target, "abort").exists()
-    assert run(engine, added_to).ok
+    assert run(None, added_to).ok
 
 
 def test_a_journal_that_was_replaced_although_that_failed_is_believed(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = golden(NAME)
     asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
@@ -144,10 +141,10 @@ def test_a_journal_that_was_replaced_although_that_failed_is_believed(
 
     with monkeypatch.context() as patched:
         patched.setattr(ReplayJournal, "save", save)
-        report = run(engine, asked)
+        report = run(None, asked)
     assert "Input/output error" in (report.stopped_by or "")
     assert report.written == {asked.to_store: len(read_back(str(asked.to_store)))}
-    assert run(engine, asked).ok
+    assert run(None, asked).ok
     assert arrived(tmp_path / "new") == expected_rows(store, everything)
 
 
