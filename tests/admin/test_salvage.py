@@ -133,7 +133,7 @@ def test_nothing_is_lost_of_a_whole_store(golden: Golden, tmp_path: Path, name: 
         assert verify(target).nothing_wrong
 
 
-def test_a_store_without_queues_and_index_is_enough(golden: Golden, tmp_path: Path) -> None:
+def test_a_store_without_queues_and_index_is_enough(tmp_path: Path) -> None:
     store = unpack("clean-5.3.3", tmp_path)
     for folder in ("consumequeue", "index", "config"):
         for path in sorted((Path(store.path) / folder).rglob("*"), reverse=True):

@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 
 from rmq_store.markers.lock_file import StoreLock
-from tests.support.golden import Golden, GoldenStore, log_files, unpack
+from tests.support.golden import GoldenStore, log_files, unpack
 from tests.support.running.commands import call, objects, run, sent_to
 
 COPIES = ("rebuild", "salvage")
 
 
-def test_the_exit_code_of_verify_says_whether_the_store_is_sound(
-    golden: Golden, tmp_path: Path
-) -> None:
+def test_the_exit_code_of_verify_says_whether_the_store_is_sound(tmp_path: Path) -> None:
     store = unpack("clean-5.3.3", tmp_path)
     assert "no problems found" in run("verify", store.path)
     summary = objects("verify", store.path)[-1]

@@ -222,7 +222,7 @@ def test_the_verdict_comes_first_and_a_pipe_gets_every_row(golden: Golden) -> No
     assert printed[1:3] == ["! one", "! two"]
 
 
-def test_verify_says_first_how_many_problems_there_are(golden: Golden, tmp_path: Path) -> None:
+def test_verify_says_first_how_many_problems_there_are(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     shutil.rmtree(Path(store.path, "consumequeue", "orders"))
     verdict, *lines = call("verify", store.path).stdout.splitlines()

@@ -335,7 +335,7 @@ def test_an_explanation_reads_no_message(tmp_path: Path) -> None:
     assert analyzed.returncode == 2
 
 
-def test_several_stores_differ_by_broker_name(golden: Golden, tmp_path: Path) -> None:
+def test_several_stores_differ_by_broker_name(tmp_path: Path) -> None:
     counts = {}
     for name in ("clean-5.3.3", "clean-4.9.7"):
         store = unpack(name, tmp_path / name[-1])

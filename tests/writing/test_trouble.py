@@ -74,9 +74,7 @@ def read(root: Path) -> dict[Any, list[Any]]:
         return contents(reader)
 
 
-def test_a_store_that_met_a_full_disk_goes_on_once_there_is_room(
-    small_disk: Path, tmp_path: Path
-) -> None:
+def test_a_store_that_met_a_full_disk_goes_on_once_there_is_room(small_disk: Path) -> None:
     filler = small_disk / "filler"
     filler.write_bytes(bytes(800 << 10))
     store = MessageStore.create(small_disk / "s", SMALL)

@@ -41,7 +41,6 @@ from tests.support.golden import (
     user_topic,
 )
 from tests.support.running.campaigns import some
-from tests.support.running.engines import ON_BOTH
 from tests.support.spark.selections import flip
 
 NAME = "clean-5.5.0"
@@ -165,7 +164,7 @@ def test_twice_adds_nothing_and_what_is_new_is_added_alone(
     assert {path: path.stat().st_mtime_ns for path in files} == files
 
 
-def test_what_a_broker_added_meanwhile_is_added(golden: Golden, tmp_path: Path) -> None:
+def test_what_a_broker_added_meanwhile_is_added(tmp_path: Path) -> None:
     store = unpack(NAME, tmp_path)
     target = tmp_path / "out"
     run(None, spec(store, target, topic="payments"))
@@ -325,9 +324,8 @@ def test_messages_that_expired_before_they_were_exported_are_a_problem(tmp_path:
     assert run(None, spec(store, tmp_path / "until", **until)).ok
 
 
-@ON_BOTH
 def test_damage_that_stops_an_export_or_a_replay_is_not_to_be_tried_again(
-    engine: SparkSession | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = damaged(tmp_path)
     words = [store.path, "--topic", "payments"]
