@@ -12,6 +12,7 @@ from itertools import chain
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import pyarrow as pa
 
@@ -105,6 +106,7 @@ class MessageStore:
         self.lookup = MessageLookup(self.view, self.opening, broker_name, self.key_index)
         self._release, self._queues = release, queues
         self._shadow: Shadow | None = None
+        self._opened_again: list[ref[MessageStore]] = []
         self._storage_options: Mapping[str, str] | None = None
         self.own_topic = topic_of_broker(broker_name, str(root.absolute()))
 
@@ -170,7 +172,9 @@ class MessageStore:
 
         Raises as `open`.
         """
-        return self.opener()()
+        store = self.opener()()
+        self._opened_again = [one for one in self._opened_again if one() is not None] + [ref(store)]
+        return store
 
     def opener(self) -> Callable[[], MessageStore]:
         """What opens the same state of the store in another process; it raises as `open`."""
@@ -223,11 +227,13 @@ class MessageStore:
         )
 
     def end_reads(self) -> None:
-        """End what another thread reads: its next look at the log raises ReadOnlyStoreError.
-
-        The store has to be closed then, by that thread.
-        """
+        """End what other threads read of this store, and of those that it was opened `again` as: their next
+        look at the log raises ReadOnlyStoreError. Each still has to be closed."""
         self.view.is_closed = True
+        for one in self._opened_again:
+            store = one()
+            if store is not None:
+                store.end_reads()
 
     def close(self) -> None:
         """Close all files. Closing twice is fine.
@@ -235,7 +241,7 @@ class MessageStore:
         Reads that were begun raise ReadOnlyStoreError for their next batch; batches that were read stay.
         Datasets (`messages`) open the store again.
         """
-        self.end_reads()
+        self.view.is_closed = True
         self._unmap()
         self._key_index = None
         if self._shadow is not None:

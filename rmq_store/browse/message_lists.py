@@ -24,7 +24,9 @@ LISTED = (
 _TAG = Field("tag", "Tag", "or several: a || b")
 _FORMS = "10:00, -1h, ISO, ms"
 _TIMES = (Field("since", "Stored since", _FORMS), Field("until", "Stored before", _FORMS))
-SOME = Form("topic", "Show", [Field("name", kind="hidden"), Field("queue", "Queue"), _TAG, *_TIMES])
+TOPIC_FORM = Form(
+    "topic", "Show", [Field("name", kind="hidden"), Field("queue", "Queue"), _TAG, *_TIMES]
+)
 """The form that asks for some messages of a topic."""
 
 
@@ -50,7 +52,7 @@ def topic(asked: Question) -> Page:
         slices = before(store, slices, upto)
     newest = newest_slices(store, slices, ROWS, tags)
     rows = messages_in(store, newest, LISTED, tags, asked.note)
-    links = [("Its groups", address("table", name="groups", topic=name))]
+    links = [("Its groups", address("groups", topic=name))]
     if any(part.start > whole.start for part, whole in zip(newest, slices, strict=True)):
         starts = [store.log_offset_of(part.queue, part.start) for part in newest if len(part)]
         place = min(rows["commitLogOffset"].to_pylist() + starts)
@@ -61,10 +63,10 @@ def topic(asked: Question) -> Page:
         rows_section("messages", "Messages, newest first", rows, hidden=["topic"]),
         rows_section("queues", "Queues", queues, hidden=["brokerName", "topic"]),
     ]
-    return Page(f"Topic {name}", sections, SOME, links)
+    return Page(f"Topic {name}", sections, TOPIC_FORM, links)
 
 
-SEARCH = Form(
+FIND_FORM = Form(
     "find",
     "Find",
     [
@@ -83,15 +85,15 @@ SEARCH = Form(
 
 def find(asked: Question) -> Page:
     """The messages that `rmqstore find` has for the same words."""
-    if not any(asked.word(one.name) for one in SEARCH.fields):
-        return Page("Find messages", [], SEARCH)
+    if not any(asked.word(one.name) for one in FIND_FORM.fields):
+        return Page("Find messages", [], FIND_FORM)
     start = asked.number("start") or 0
     rows = rows_from(_found(asked), start, ROWS + 1)
     section = rows_section("found", "Messages, oldest first", rows.slice(0, ROWS))
     word = asked.word("key") or asked.word("id")
     if word is not None and not len(rows):
         section = replace(section, about=f"No message found{where_it_was(asked.store, word)}.")
-    return Page("Find messages", [section], SEARCH, asked.next_rows(start, len(rows)))
+    return Page("Find messages", [section], FIND_FORM, asked.next_rows(start, len(rows)))
 
 
 def _found(asked: Question) -> Iterator[pa.RecordBatch]:

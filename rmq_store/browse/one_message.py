@@ -23,12 +23,12 @@ from rmq_store.text.bodies import BASE64, HEX, JSON, TEXT, UTF8, bodies_as, char
 from rmq_store.text.lines import json_lines
 from rmq_store.text.sizes import size
 
-KEY = Form("trace", "Trace", [Field("key", "Key, UNIQ_KEY or offsetMsgId")])
+TRACE_FORM = Form("trace", "Trace", [Field("key", "Key, UNIQ_KEY or offsetMsgId")])
 """The form that asks for what became of a message."""
 _MOSTSHOWN = 1 << 16  # characters of a body, or of a property
 _BODY, _PROPERTIES = "body", "properties"
 _FORMS = ("text, else base64", TEXT, JSON, BASE64, HEX)
-SHOW = Form(
+BODY_FORM = Form(
     "message",
     "Show the body",
     [
@@ -56,7 +56,7 @@ def message(asked: Question) -> Page:
             Section("fields", "Fields", grids=[_fields(rows)]),
             Section("properties", "Properties", grids=[_properties(rows)]),
         ],
-        SHOW,
+        BODY_FORM,
         list(_links(asked, rows, body)),
         None if body is None else _text_of(body, asked.word("as"), asked.word("charset")),
     )
@@ -159,12 +159,12 @@ def trace(asked: Question) -> Page:
     """The histories of the messages with a key, as `rmqstore trace` has them."""
     key = asked.word("key")
     if key is None:
-        return Page("Trace a message", [], KEY)
+        return Page("Trace a message", [], TRACE_FORM)
     sections = _history(asked, key)
     if not sections:
         gone = where_it_was(asked.store, key)
         sections = [Section("none", "", f"No message has the key {key}{gone}.")]
-    return Page(f"Trace of {key}", sections, KEY)
+    return Page(f"Trace of {key}", sections, TRACE_FORM)
 
 
 def _history(asked: Question, key: str) -> list[Section]:

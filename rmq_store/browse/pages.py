@@ -6,10 +6,20 @@ from collections.abc import Callable, Mapping
 
 from starlette.responses import Response
 
-from rmq_store.browse.message_lists import SEARCH, SOME, find, topic
-from rmq_store.browse.one_message import KEY, SHOW, as_json, body, message, trace
+from rmq_store.browse.message_lists import FIND_FORM, TOPIC_FORM, find, topic
+from rmq_store.browse.one_message import BODY_FORM, TRACE_FORM, as_json, body, message, trace
 from rmq_store.browse.page import Form, Page, Question, address
-from rmq_store.browse.state_pages import SQL, group, groups, overview, plots, sql, table, topics
+from rmq_store.browse.state_pages import (
+    GROUPS_FORM,
+    SQL_FORM,
+    group,
+    groups,
+    overview,
+    plots,
+    sql,
+    table,
+    topics,
+)
 
 PAGES: Mapping[str, Callable[[Question], Page | Response]] = {
     "": overview,
@@ -29,11 +39,8 @@ PAGES: Mapping[str, Callable[[Question], Page | Response]] = {
 """The pages by the last part of their addresses."""
 
 FORMS: Mapping[str, Form] = {
-    "topic": SOME,
-    "find": SEARCH,
-    "message": SHOW,
-    "trace": KEY,
-    "sql": SQL,
+    form.page: form
+    for form in (TOPIC_FORM, FIND_FORM, BODY_FORM, TRACE_FORM, GROUPS_FORM, SQL_FORM)
 }
 """What asks again where a page cannot be made."""
 
@@ -46,7 +53,7 @@ MENU = (
     ("Dead letters", address("table", name="deadLetters")),
     ("Delayed", address("table", name="scheduled")),
     ("Tables", "table"),
-    ("SQL", "sql"),
+    ("SQL_FORM", "sql"),
     ("Report", "plots"),
 )
 """What every page leads to: texts and addresses."""

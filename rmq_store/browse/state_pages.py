@@ -7,7 +7,7 @@ from itertools import islice
 
 from rmq_store.browse.grids import rows_section, table_of
 from rmq_store.browse.message_lists import rows_from
-from rmq_store.browse.one_message import KEY
+from rmq_store.browse.one_message import TRACE_FORM
 from rmq_store.browse.page import ROWS, Field, Form, Page, Question, address, readable
 from rmq_store.dataset.message_dataset import messages_of
 from rmq_store.errors import InvalidArgumentError, nearest
@@ -25,15 +25,17 @@ _SAMPLED = 10_000  # messages: the bytes of a longer lag are estimated
 _FILTERS = ("consumerGroup", "topic", "originTopic", "state", "kind", "status")
 _OF_GROUP = {"deadLetters": "Its dead letters", "retries": "Its retries", "pop": "What it popped"}
 _BROKER = ("brokerName",)
+GROUPS_FORM = Form("groups", "Show", [Field("topic", "Topic")])
+"""The form that asks for the groups of a topic."""
 _HINT = "SELECT topic, count(*) FROM messages GROUP BY ALL"
-SQL = Form("sql", "Run", [Field("q", "SQL", _HINT, kind="long")])
+SQL_FORM = Form("sql", "Run", [Field("q", "SQL", _HINT, kind="long")])
 """The form that asks for a query."""
 
 
 def overview(asked: Question) -> Page:
     """What the store is, how it ended, and the damage that opening it and a quick look show."""
     sections = [section_of(asked.inquiry, name) for name in ("facts", "damage")]
-    return Page("Overview", sections, KEY)
+    return Page("Overview", sections, TRACE_FORM)
 
 
 def topics(asked: Question) -> Page:
@@ -80,9 +82,12 @@ def _rows_page(
 
 def groups(asked: Question) -> Page:
     """How far each group is behind in each topic, as `rmqstore lag --by group` has it."""
-    answer = lag_of(asked.store, read_whole=_SAMPLED)
+    topic = asked.word("topic")
+    topics = [] if topic is None else [topic]
+    answer = lag_of(asked.store, topics=topics, read_whole=_SAMPLED)
     rows = table_of(answer.by_group())
-    return Page("Groups", [_lag(asked, answer), rows_section("groups", "By group and topic", rows)])
+    by_group = rows_section("groups", "By group and topic", rows)
+    return Page("Groups", [_lag(asked, answer), by_group], GROUPS_FORM)
 
 
 def group(asked: Question) -> Page:
@@ -109,7 +114,7 @@ def sql(asked: Question) -> Page:
     """The first rows of a query, as `rmqstore sql` has them."""
     query = asked.word("q")
     if query is None:
-        return Page("SQL", [], SQL)
+        return Page("SQL", [], SQL_FORM)
     messages = messages_of([asked.store], on_damage=asked.note)
     sections, plan = [], None
     making = StoreDatabase(messages, [asked.store], on_damage=asked.note)
@@ -120,7 +125,7 @@ def sql(asked: Question) -> Page:
                 rows = rows_from(answer.rows, 0, ROWS + 1)
                 more = f"Only the first {ROWS} rows are shown." if len(rows) > ROWS else ""
                 sections.append(rows_section("rows", "Rows", rows.slice(0, ROWS), more=more))
-    return Page("SQL", sections, SQL, text=None if plan is None else readable(plan))
+    return Page("SQL", sections, SQL_FORM, text=None if plan is None else readable(plan))
 
 
 def plots(asked: Question) -> Page:

@@ -270,6 +270,9 @@ def test_groups(site_of: SiteOf, golden: Golden) -> None:
     assert len(page.rows("groups")) == len(rows)
     for cells, row in zip(page.rows("groups"), rows, strict=True):
         assert_same(cells, row)
+    orders = site_of(NAME).get(site_of(NAME).get("topic", name="orders").links()["Its groups"])
+    of_topic = [row["consumerGroup"] for row in rows if row["topic"] == "orders"]
+    assert [row["consumerGroup"] for row in orders.rows("groups")] == of_topic
     group = rows[0]["consumerGroup"]
     queues = objects("lag", golden(NAME).path, "--group", group)
     of_group = site_of(NAME).get("group", name=group)

@@ -134,3 +134,26 @@ def test_a_read_does_not_load_pandas(tmp_path: Path) -> None:
     rows, loaded = done.stdout.split()
     assert int(rows) > 10
     assert loaded == "False"
+
+
+def test_another_thread_can_end_the_reads_of_a_store(golden: Callable[[str], GoldenStore]) -> None:
+    """And of those that it was opened again as, whose threads close them."""
+    with golden("clean-5.5.0").open() as store, store.again() as again, again.again() as third:
+        batches = [one.read_batches("orders", batch_rows=8) for one in (store, again, third)]
+        for one in batches:
+            assert one.read_next_batch().num_rows == 8
+        again.end_reads()
+        assert batches[0].read_next_batch().num_rows == 8
+        store.end_reads()
+        for one in batches:
+            with pytest.raises(ReadOnlyStoreError):
+                one.read_all()
+
+
+def test_a_store_outlives_the_one_that_it_was_opened_from(
+    golden: Callable[[str], GoldenStore],
+) -> None:
+    with golden("clean-5.5.0").open() as store:
+        again = store.again()
+    with again:
+        assert again.read_batches("orders").read_all().num_rows > 0
