@@ -25,7 +25,6 @@ _PAGES = {
     **dict.fromkeys((_PLACE, "originCommitLogOffset", "halfCommitLogOffset"), ("message", "at")),
 }
 _OF_QUEUE = {"topic": "topic", "queueId": "queue", "queueOffset": "offset"}
-_LINKABLE = (pa.types.is_string, pa.types.is_integer)
 
 
 def _leads_to(column: str, row: Mapping[str, Any]) -> str | None:
@@ -62,10 +61,15 @@ def grid_of(
     names = [name for name in names if name not in (*empty, *hidden)]
     if empty:
         more += f" Empty, and not shown: {', '.join(empty)}."
-    there = [one.name for one in batch.schema if any(is_one(one.type) for is_one in _LINKABLE)]
-    links = batch.select([one for one in there if one in {*_PAGES, *_OF_QUEUE}]).to_pylist()
-    columns = [_cells(name, batch.column(name), links or [{}] * len(batch)) for name in names]
+    named = {*_PAGES, *_OF_QUEUE}
+    links = batch.select([f.name for f in batch.schema if f.name in named and _is_linkable(f.type)])
+    values = links.to_pylist() or [{}] * len(batch)
+    columns = [_cells(name, batch.column(name), values) for name in names]
     return Grid(anchor, title, names, list(zip(*columns, strict=True)), more.strip() or None)
+
+
+def _is_linkable(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_integer(kind))
 
 
 def _cells(name: str, column: pa.Array, rows: Iterable[Mapping[str, Any]]) -> list[Cell]:
@@ -85,11 +89,11 @@ def _cells(name: str, column: pa.Array, rows: Iterable[Mapping[str, Any]]) -> li
 
 def table_of(rows: Iterable[Mapping[str, Any]], times: Collection[str] = ()) -> pa.Table:
     """Rows as an Arrow table; `times`: columns in ms. Texts of JSON become UTF-8."""
-    found = pa.Table.from_pylist([{name: _plain(row[name]) for name in row} for row in rows])
-    for name in times if len(found) else ():
-        column = found[name].cast(pa.int64()).cast(TIMESTAMP)
-        found = found.set_column(found.column_names.index(name), name, column)
-    return found
+    table = pa.Table.from_pylist([{name: _plain(row[name]) for name in row} for row in rows])
+    for name in times if len(table) else ():
+        column = table[name].cast(pa.int64()).cast(TIMESTAMP)
+        table = table.set_column(table.column_names.index(name), name, column)
+    return table
 
 
 def _plain(value: Any) -> Any:

@@ -22,10 +22,10 @@ def newest_slices(
     """The ends of queue ranges with the newest `count` messages of all, or some more of an inner batch."""
     width = count
     while True:
-        windows = [replace(part, start=max(part.start, part.stop - width)) for part in slices]
-        cut = [one for one, part in zip(windows, slices, strict=True) if one.start > part.start]
+        windows = [replace(piece, start=max(piece.start, piece.stop - width)) for piece in slices]
+        cut = [w for w, piece in zip(windows, slices, strict=True) if w.start > piece.start]
         # Before this place, messages of other windows may be missing.
-        sure = max((store.log_offset_of(part.queue, part.start) for part in cut), default=0)
+        sure = max((store.log_offset_of(piece.queue, piece.start) for piece in cut), default=0)
         places = _places(store, windows, tags)
         places = places[places >= sure]
         if len(places) > count or (cut and len(places) == count):
@@ -50,14 +50,14 @@ def _places(store: MessageStore, windows: Sequence[QueueSlice], tags: str | None
 
 
 def _from(store: MessageStore, slices: Sequence[QueueSlice], place: int) -> list[QueueSlice]:
-    starts = (store.view.offset_at_log(part.queue, place) for part in slices)
-    return [part.cut(start, part.stop) for part, start in zip(slices, starts, strict=True)]
+    starts = (store.view.offset_at_log(piece.queue, place) for piece in slices)
+    return [piece.cut(start, piece.stop) for piece, start in zip(slices, starts, strict=True)]
 
 
 def before(store: MessageStore, slices: Sequence[QueueSlice], place: int) -> list[QueueSlice]:
     """The queue ranges up to the messages at a log offset."""
-    stops = (store.view.offset_at_log(part.queue, place) for part in slices)
-    return [part.cut(part.start, stop) for part, stop in zip(slices, stops, strict=True)]
+    stops = (store.view.offset_at_log(piece.queue, place) for piece in slices)
+    return [piece.cut(piece.start, stop) for piece, stop in zip(slices, stops, strict=True)]
 
 
 def messages_in(
@@ -76,5 +76,5 @@ def messages_in(
         compacted=False,
         on_damage=on_damage,
     )
-    found = batches.read_all()
-    return found.take(np.arange(len(found))[::-1])
+    rows = batches.read_all()
+    return rows.take(np.arange(len(rows))[::-1])

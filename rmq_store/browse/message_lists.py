@@ -32,31 +32,32 @@ TOPIC_FORM = Form(
 
 def rows_from(batches: Iterable[pa.RecordBatch], start: int, count: int) -> pa.Table:
     """Some rows of batches; nothing behind them is read."""
-    found = pa.table({})
+    rows = pa.table({})
     for batch in batches:
-        some = pa.Table.from_batches([batch.slice(min(start, batch.num_rows), count - len(found))])
+        more = pa.Table.from_batches([batch.slice(min(start, batch.num_rows), count - len(rows))])
         start = max(0, start - batch.num_rows)
-        found = pa.concat_tables([found, some]) if len(found) else some
-        if len(found) == count:
+        rows = pa.concat_tables([rows, more]) if len(rows) else more
+        if len(rows) == count:
             break
-    return found
+    return rows
 
 
-def topic(asked: Question) -> Page:
+def topic(question: Question) -> Page:
     """The messages of a topic, newest first, and its queues."""
-    store, name, tags = asked.store, asked.needed("name"), asked.word("tag")
-    queue, upto, (since, until) = asked.number("queue"), asked.number("before"), asked.times()
+    store, name, tags = question.store, question.needed("name"), question.word("tag")
+    queue, upto = question.number("queue"), question.number("before")
+    since, until = question.times()
     search = Search([name], None if queue is None else [queue], since, until)
     slices = selected_slices(store, search)
     if upto is not None:
         slices = before(store, slices, upto)
     newest = newest_slices(store, slices, ROWS, tags)
-    rows = messages_in(store, newest, LISTED, tags, asked.note)
+    rows = messages_in(store, newest, LISTED, tags, question.note)
     links = [("Its groups", address("groups", topic=name))]
-    if any(part.start > whole.start for part, whole in zip(newest, slices, strict=True)):
-        starts = [store.log_offset_of(part.queue, part.start) for part in newest if len(part)]
+    if any(end.start > whole.start for end, whole in zip(newest, slices, strict=True)):
+        starts = [store.log_offset_of(end.queue, end.start) for end in newest if len(end)]
         place = min(rows["commitLogOffset"].to_pylist() + starts)
-        links.insert(0, ("Older messages", asked.same(before=place)))
+        links.insert(0, ("Older messages", question.same(before=place)))
     rows = rows.filter(pa.array(stored_in_time(rows, since, until)))
     queues = QUEUES.of_rows(store.broker_name, queue_rows(store, store.queues(name)))
     sections = [
@@ -70,8 +71,8 @@ FIND_FORM = Form(
     "find",
     "Find",
     [
-        Field("key", "Key", "a word of KEYS, or a UNIQ_KEY"),
-        Field("id", "Id", "offsetMsgId or UNIQ_KEY, alone"),
+        Field("key", "Key", "of KEYS, or UNIQ_KEY"),
+        Field("id", "Id", "offsetMsgId, UNIQ_KEY"),
         Field("topic", "Topic"),
         _TAG,
         Field("property", "Property", "NAME=VALUE"),
@@ -83,34 +84,34 @@ FIND_FORM = Form(
 """The form that asks for messages by what they have."""
 
 
-def find(asked: Question) -> Page:
+def find(question: Question) -> Page:
     """The messages that `rmqstore find` has for the same words."""
-    if not any(asked.word(one.name) for one in FIND_FORM.fields):
+    if not any(question.word(field.name) for field in FIND_FORM.fields):
         return Page("Find messages", [], FIND_FORM)
-    start = asked.number("start") or 0
-    rows = rows_from(_found(asked), start, ROWS + 1)
+    start = question.number("start") or 0
+    rows = rows_from(_found(question), start, ROWS + 1)
     section = rows_section("found", "Messages, oldest first", rows.slice(0, ROWS))
-    word = asked.word("key") or asked.word("id")
+    word = question.word("key") or question.word("id")
     if word is not None and not len(rows):
-        section = replace(section, about=f"No message found{where_it_was(asked.store, word)}.")
-    return Page("Find messages", [section], FIND_FORM, asked.next_rows(start, len(rows)))
+        section = replace(section, about=f"No message found{where_it_was(question.store, word)}.")
+    return Page("Find messages", [section], FIND_FORM, question.next_rows(start, len(rows)))
 
 
-def _found(asked: Question) -> Iterator[pa.RecordBatch]:
-    message_id = asked.word("id")
+def _found(question: Question) -> Iterator[pa.RecordBatch]:
+    message_id = question.word("id")
     if message_id is not None:
-        return find_by_id(asked.store, message_id, LISTED, asked.note, unwrap_batches=True)
-    topic, key, text = (asked.word(name) for name in ("topic", "key", "text"))
-    name, _, value = (asked.word("property") or "").partition("=")
+        return find_by_id(question.store, message_id, LISTED, question.note, unwrap_batches=True)
+    topic, key, text = (question.word(name) for name in ("topic", "key", "text"))
+    name, _, value = (question.word("property") or "").partition("=")
     search = Search(
         None if topic is None else [topic],
         None,
-        *asked.times(),
-        tags=asked.word("tag"),
+        *question.times(),
+        tags=question.word("tag"),
         properties={name: value} if name else {},
         text=None if text is None else text.encode(errors="surrogatepass"),
-        include_system_topics=asked.word("system") is not None,
+        include_system_topics=question.word("system") is not None,
         keys=() if key is None else (key,),
         unwrap_batches=True,
     )
-    return find_by(asked.store, search, LISTED, asked.note)
+    return find_by(question.store, search, LISTED, question.note)

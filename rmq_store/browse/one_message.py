@@ -25,7 +25,7 @@ from rmq_store.text.sizes import size
 
 TRACE_FORM = Form("trace", "Trace", [Field("key", "Key, UNIQ_KEY or offsetMsgId")])
 """The form that asks for what became of a message."""
-_MOSTSHOWN = 1 << 16  # characters of a body, or of a property
+_MOST_SHOWN = 1 << 16  # characters of a body, or of a property
 _BODY, _PROPERTIES = "body", "properties"
 _FORMS = ("text, else base64", TEXT, JSON, BASE64, HEX)
 BODY_FORM = Form(
@@ -41,9 +41,9 @@ BODY_FORM = Form(
 _REPORTED = ("timestamp", "traceType", "groupName", "outcome", "costMs", "clientHost")
 
 
-def message(asked: Question) -> Page:
+def message(question: Question) -> Page:
     """A message: its body as text, its history and groups, its fields and properties."""
-    rows = _read(asked)
+    rows = _read(question)
     if len(rows) != 1:
         title = "Messages of an inner batch" if len(rows) else ""
         return Page("Message", [rows_section("messages", title, rows.select(list(LISTED)))])
@@ -52,13 +52,13 @@ def message(asked: Question) -> Page:
     return Page(
         f"Message at log offset {row['commitLogOffset']}",
         [
-            *_history(asked, row["uniqKey"] or row["msgId"]),
+            *_history(question, row["uniqKey"] or row["msgId"]),
             Section("fields", "Fields", grids=[_fields(rows)]),
             Section("properties", "Properties", grids=[_properties(rows)]),
         ],
         BODY_FORM,
-        list(_links(asked, rows, body)),
-        None if body is None else _text_of(body, asked.word("as"), asked.word("charset")),
+        list(_links(question, rows, body)),
+        None if body is None else _text_of(body, question.word("as"), question.word("charset")),
     )
 
 
@@ -76,52 +76,52 @@ def _fields(rows: pa.Table) -> Grid:
 
 def _properties(rows: pa.Table) -> Grid:
     pairs = rows[_PROPERTIES][0].as_py()
-    cells: list[list[Cell]] = [[text(one[:_MOSTSHOWN]) for one in pair] for pair in pairs]
+    cells: list[list[Cell]] = [[text(word[:_MOST_SHOWN]) for word in pair] for pair in pairs]
     return Grid("properties", "", ("name", "value"), cells)
 
 
-def _links(asked: Question, rows: pa.Table, body: bytes | None) -> Iterator[tuple[str, str]]:
+def _links(question: Question, rows: pa.Table, body: bytes | None) -> Iterator[tuple[str, str]]:
     """Downloads, and the messages before and behind a message in its queue."""
     if body is not None:
-        yield f"Download the body ({size(len(body))})", address("body", **asked.words)
-        yield "Download as JSON", address("json", **asked.words)
+        yield f"Download the body ({size(len(body))})", address("body", **question.words)
+        yield "Download as JSON", address("json", **question.words)
     topic, number, at = (rows[name][0].as_py() for name in ("topic", "queueId", "queueOffset"))
     if at is None:
         return
-    low, high = asked.store.view.limits(QueueId(topic, number))
+    low, high = question.store.view.limits(QueueId(topic, number))
     for word, offset in (("Previous", at - 1), ("Next", at + 1)):
         if low <= offset < high:
-            there = address("message", topic=topic, queue=number, offset=offset)
-            yield f"{word} in queue {number}", there
+            beside = address("message", topic=topic, queue=number, offset=offset)
+            yield f"{word} in queue {number}", beside
 
 
-def _read(asked: Question) -> pa.Table:
+def _read(question: Question) -> pa.Table:
     """The message at a log offset or a queue offset, without its body if that is damaged; or all of an inner
     batch. Raises InvalidArgumentError where there is none, and no damage."""
-    rows = _read_columns(asked, None)
-    if not len(rows) and asked.damage:
-        rows = _read_columns(asked, [name for name in rows.column_names if name != _BODY])
-    if not len(rows) and not asked.damage:
+    rows = _read_columns(question, None)
+    if not len(rows) and question.damage:
+        rows = _read_columns(question, [name for name in rows.column_names if name != _BODY])
+    if not len(rows) and not question.damage:
         advice = "The queues on the page of a topic show their first and last offset"
         raise InvalidArgumentError(reason="no message is there", advice=advice)
     return rows
 
 
-def _read_columns(asked: Question, columns: Sequence[str] | None) -> pa.Table:
+def _read_columns(question: Question, columns: Sequence[str] | None) -> pa.Table:
     how: ReadHow = {
         "columns": columns,
         "check_crc": columns is None,
         "unwrap_batches": True,
         "check_ends": False,
         "compacted": False,
-        "on_damage": asked.note,
+        "on_damage": question.note,
     }
-    at = asked.number("at")
+    at = question.number("at")
     if at is not None:
-        return asked.store.read_log(at, at + 1, include_unqueued=True, **how).read_all()
-    queue = QueueId(asked.needed("topic"), asked.number("queue") or 0)
-    offset = asked.number("offset") or 0
-    return asked.store.read_slices([QueueSlice(queue, offset, offset + 1)], **how).read_all()
+        return question.store.read_log(at, at + 1, include_unqueued=True, **how).read_all()
+    queue = QueueId(question.needed("topic"), question.number("queue") or 0)
+    offset = question.number("offset") or 0
+    return question.store.read_slices([QueueSlice(queue, offset, offset + 1)], **how).read_all()
 
 
 def _text_of(body: bytes, form: str | None, charset: str | None) -> Markup:
@@ -130,57 +130,57 @@ def _text_of(body: bytes, form: str | None, charset: str | None) -> Markup:
     known = UTF8 if charset is None else charset_named(charset)
     shown = bodies_as(form, column, known) if form in _FORMS[1:] and form else marked(column, known)
     every: str = shown[0].as_py()
-    rest = len(every) - _MOSTSHOWN
+    rest = len(every) - _MOST_SHOWN
     cut = f"\n… {rest:,} more characters: download the body" if rest > 0 else ""
-    return readable(every[:_MOSTSHOWN] + cut)
+    return readable(every[:_MOST_SHOWN] + cut)
 
 
-def body(asked: Question) -> Response:
+def body(question: Question) -> Response:
     """The bytes of a body, decompressed."""
-    batch, name = _one(asked)
+    batch, name = _one(question)
     return download(batch[_BODY][0].as_py(), f"{name}.bin", "application/octet-stream")
 
 
-def as_json(asked: Question) -> Response:
+def as_json(question: Question) -> Response:
     """A message as `rmqstore cat --json` prints it."""
-    batch, name = _one(asked)
+    batch, name = _one(question)
     return download(json_lines(batch), f"{name}.json", "application/json")
 
 
-def _one(asked: Question) -> tuple[pa.RecordBatch, str]:
+def _one(question: Question) -> tuple[pa.RecordBatch, str]:
     """A message, and a name for a file. Raises InvalidArgumentError for several, and for a damaged one."""
-    rows = _read(asked)
+    rows = _read(question)
     if len(rows) != 1 or _BODY not in rows.column_names:
         raise InvalidArgumentError(reason="this is not one message that can be read whole")
     return rows.combine_chunks().to_batches()[0], f"message-{rows['commitLogOffset'][0]}"
 
 
-def trace(asked: Question) -> Page:
+def trace(question: Question) -> Page:
     """The histories of the messages with a key, as `rmqstore trace` has them."""
-    key = asked.word("key")
+    key = question.word("key")
     if key is None:
         return Page("Trace a message", [], TRACE_FORM)
-    sections = _history(asked, key)
+    sections = _history(question, key)
     if not sections:
-        gone = where_it_was(asked.store, key)
+        gone = where_it_was(question.store, key)
         sections = [Section("none", "", f"No message has the key {key}{gone}.")]
     return Page(f"Trace of {key}", sections, TRACE_FORM)
 
 
-def _history(asked: Question, key: str) -> list[Section]:
+def _history(question: Question, key: str) -> list[Section]:
     """The history of each message with a key."""
     try:
-        lives = lives_of(asked.store, key)
+        lives = lives_of(question.store, key)
     except StoreError as error:
-        asked.note(error)
+        question.note(error)
         return []
-    return [_section_of(asked, life, number) for number, life in enumerate(lives)]
+    return [_section_of(question, life, number) for number, life in enumerate(lives)]
 
 
-def _section_of(asked: Question, life: Life, number: int) -> Section:
+def _section_of(question: Question, life: Life, number: int) -> Section:
     """The records of a message, and the groups and clients that had to do with it."""
     for error in life.damage:
-        asked.note(error)
+        question.note(error)
     reports = [{name: report.get(name) for name in _REPORTED} for report in life.reports]
     tables = {
         "Records": table_of(map(asdict, life.steps), ["storeTimestamp"]),
@@ -194,4 +194,6 @@ def _section_of(asked: Question, life: Life, number: int) -> Section:
     ]
     name = life.uniqKey or life.steps[0].msgId
     title = f"History of {name}: {life.outcome}"
-    return Section(f"history-{number}", title, grids=grids, commands=[asked.command("trace", name)])
+    return Section(
+        f"history-{number}", title, grids=grids, commands=[question.command("trace", name)]
+    )

@@ -28,15 +28,15 @@ _MOST_DAMAGE = 20  # errors that are listed
 
 def address(page: str, **words: object) -> str:
     """The address of a page, relative to that of any other; without words that are None or empty."""
-    some = {name: word for name, word in words.items() if word not in (None, "")}
+    query = {name: word for name, word in words.items() if word not in (None, "")}
     # Names from files may have halves of surrogate pairs.
-    return f"{page}?{urlencode(some, errors='surrogatepass')}" if some else page
+    return f"{page}?{urlencode(query, errors='surrogatepass')}" if query else page
 
 
 def readable(text: str) -> Markup:
     """A text for a person: lines stay lines, and what else is not printable is escaped."""
     pieces = re.split(r"([\n\t])", text.replace("\r\n", "\n"))
-    return escape("".join(one if one in "\n\t" else printable(one) for one in pieces))
+    return escape("".join(piece if piece in "\n\t" else printable(piece) for piece in pieces))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Question:
         if not self.damage:
             return []
         look = self.command("verify")
-        remarks = [Remark(Severity.ERROR, str(one), look) for one in self.damage.values()]
+        remarks = [Remark(Severity.ERROR, str(error), look) for error in self.damage.values()]
         first = "The first of them:" if len(remarks) == _MOST_DAMAGE else ""
         about = f"Places that cannot be read, so that the rows above may lack some. {first}"
         return [Section("left-out", "Left out", about, remarks=remarks)]

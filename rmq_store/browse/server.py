@@ -103,12 +103,12 @@ class Dashboard:
     def _made(self, name: str, query: str, store: MessageStore, job: Job) -> Response:
         """A page for the words of an address. Errors become pages."""
         words: dict[str, str] = {}
-        asked = Question(store, self._named, time.time_ns() // 1_000_000, name, words, job.stops)
+        question = Question(store, self._named, time.time_ns() // 1_000_000, name, words, job.stops)
         page: Page | Response
         try:
             words.update(_words(query))
             with store.of_one_store():
-                page = PAGES[name](asked)
+                page = PAGES[name](question)
         except (StoreError, OSError) as error:
             page = self._failed(str(error), name)
         except Exception as error:  # of any kind: times and names are foreign
@@ -119,7 +119,7 @@ class Dashboard:
         if isinstance(page, Response):
             return page
         return self._shown(
-            replace(page, sections=[*page.sections, *asked.left_out()]), words, job.address
+            replace(page, sections=[*page.sections, *question.left_out()]), words, job.address
         )
 
     def _failed(self, reason: str, name: str) -> Page:

@@ -32,27 +32,27 @@ SQL_FORM = Form("sql", "Run", [Field("q", "SQL", _HINT, kind="long")])
 """The form that asks for a query."""
 
 
-def overview(asked: Question) -> Page:
+def overview(question: Question) -> Page:
     """What the store is, how it ended, and the damage that opening it and a quick look show."""
-    sections = [section_of(asked.inquiry, name) for name in ("facts", "damage")]
+    sections = [section_of(question.inquiry, name) for name in ("facts", "damage")]
     return Page("Overview", sections, TRACE_FORM)
 
 
-def topics(asked: Question) -> Page:
+def topics(question: Question) -> Page:
     """The topics of users, or all."""
     form = Form("topics", "Show", [Field("system", "System topics too", kind="flag")])
     return _rows_page(
-        asked, "Topics", TOPICS, form, {} if asked.word("system") else {"system": False}
+        question, "Topics", TOPICS, form, {} if question.word("system") else {"system": False}
     )
 
 
-def table(asked: Question) -> Page:
+def table(question: Question) -> Page:
     """A table, as `rmqstore table` prints it, or those of its rows that have some values; or all tables."""
-    name = asked.word("name")
+    name = question.word("name")
     if name is None:
         rows = [
-            [Cell(one, leads_to=address("table", name=one)), text(known.about)]
-            for one, known in TABLES_OF_A_STORE.items()
+            [Cell(known, leads_to=address("table", name=known)), text(table.about)]
+            for known, table in TABLES_OF_A_STORE.items()
         ]
         grid = Grid("tables", "", ("table", "rows"), rows)
         return Page("Tables", [Section("tables", "", grids=[grid])])
@@ -60,65 +60,69 @@ def table(asked: Question) -> Page:
         advice = nearest(name, TABLES_OF_A_STORE)
         raise InvalidArgumentError(reason=f"there is no table {name!r}", advice=advice)
     known = TABLES_OF_A_STORE[name]
-    names = [one.name for one in known.columns if one.name in _FILTERS]
+    names = [column.name for column in known.columns if column.name in _FILTERS]
     form = Form("table", "Filter", [Field("name", kind="hidden"), *(Field(n, n) for n in names)])
-    values = {one: word for one in names if (word := asked.word(one)) is not None}
-    return _rows_page(asked, f"Table {name}", known, form if names else None, values)
+    values = {n: word for n in names if (word := question.word(n)) is not None}
+    return _rows_page(question, f"Table {name}", known, form if names else None, values)
 
 
 def _rows_page(
-    asked: Question, title: str, table: Table, form: Form | None, values: Mapping[str, object]
+    question: Question, title: str, table: Table, form: Form | None, values: Mapping[str, object]
 ) -> Page:
     """The rows of a table that have some values."""
-    past, start = table.rows_past_damage, asked.number("start") or 0
+    past, start = table.rows_past_damage, question.number("start") or 0
     assert table.rows_of is not None
-    every = past(asked.store, asked.note) if past else table.rows_of(asked.store, None)
+    every = past(question.store, question.note) if past else table.rows_of(question.store, None)
     rows = (row for row in every if all(row.get(name) == value for name, value in values.items()))
-    some = list(islice(rows, start, start + ROWS + 1))
-    found = table.of_rows(asked.store.broker_name, some[:ROWS])
-    section = rows_section(table.name, table.about.capitalize(), found, hidden=_BROKER)
-    return Page(title, [section], form, asked.next_rows(start, len(some)))
+    listed = list(islice(rows, start, start + ROWS + 1))
+    shown = table.of_rows(question.store.broker_name, listed[:ROWS])
+    section = rows_section(table.name, table.about.capitalize(), shown, hidden=_BROKER)
+    return Page(title, [section], form, question.next_rows(start, len(listed)))
 
 
-def groups(asked: Question) -> Page:
+def groups(question: Question) -> Page:
     """How far each group is behind in each topic, as `rmqstore lag --by group` has it."""
-    topic = asked.word("topic")
+    topic = question.word("topic")
     topics = [] if topic is None else [topic]
-    answer = lag_of(asked.store, topics=topics, read_whole=_SAMPLED)
+    answer = lag_of(question.store, topics=topics, read_whole=_SAMPLED)
     rows = table_of(answer.by_group())
     by_group = rows_section("groups", "By group and topic", rows)
-    return Page("Groups", [_lag(asked, answer), by_group], GROUPS_FORM)
+    return Page("Groups", [_lag(question, answer), by_group], GROUPS_FORM)
 
 
-def group(asked: Question) -> Page:
+def group(question: Question) -> Page:
     """How far a group is in each queue, and where else the store has something of it."""
-    name = asked.needed("name")
-    answer = lag_of(asked.store, [name], read_whole=_SAMPLED)
-    rows = GROUPS.of_rows(asked.store.broker_name, answer.furthest_behind())
+    name = question.needed("name")
+    answer = lag_of(question.store, [name], read_whole=_SAMPLED)
+    rows = GROUPS.of_rows(question.store.broker_name, answer.furthest_behind())
     queues = rows_section("queues", "Its queues", rows, hidden=(*_BROKER, "consumerGroup"))
-    links = [(w, address("table", name=one, consumerGroup=name)) for one, w in _OF_GROUP.items()]
-    return Page(f"Group {name}", [_lag(asked, answer), queues], None, links)
+    links = [
+        (text, address("table", name=of, consumerGroup=name)) for of, text in _OF_GROUP.items()
+    ]
+    return Page(f"Group {name}", [_lag(question, answer), queues], None, links)
 
 
-def _lag(asked: Question, answer: LagAnswer) -> Section:
+def _lag(question: Question, answer: LagAnswer) -> Section:
     """How far groups are behind, and what is wrong with them."""
     about = (
         f"{answer.summary()}. By the broker's offset files, which miss what was consumed since they were "
         f"written. The bytes of more than {_SAMPLED:,} messages of a queue are estimated."
     )
-    remarks = [Remark(Severity.WARNING, one, asked.command("lag")) for one in answer.problems()]
+    remarks = [
+        Remark(Severity.WARNING, what, question.command("lag")) for what in answer.problems()
+    ]
     return Section("lag", "", about, remarks=remarks)
 
 
-def sql(asked: Question) -> Page:
+def sql(question: Question) -> Page:
     """The first rows of a query, as `rmqstore sql` has them."""
-    query = asked.word("q")
+    query = question.word("q")
     if query is None:
         return Page("SQL", [], SQL_FORM)
-    messages = messages_of([asked.store], on_damage=asked.note)
+    messages = messages_of([question.store], on_damage=question.note)
     sections, plan = [], None
-    making = StoreDatabase(messages, [asked.store], on_damage=asked.note)
-    with making as database, asked.stopped_by(database.interrupt):
+    making = StoreDatabase(messages, [question.store], on_damage=question.note)
+    with making as database, question.stopped_by(database.interrupt):
         for answer in database.answers(query, only_one=True):
             plan = answer.plan or plan
             if answer.rows is not None:
@@ -128,11 +132,11 @@ def sql(asked: Question) -> Page:
     return Page("SQL", sections, SQL_FORM, text=None if plan is None else readable(plan))
 
 
-def plots(asked: Question) -> Page:
+def plots(question: Question) -> Page:
     """A section of the report, with its plots."""
-    name = asked.word("section") or "space"
+    name = question.word("section") or "space"
     if name not in SECTIONS:
         reason = f"the report has no section {name!r}"
         raise InvalidArgumentError(reason=reason, advice=nearest(name, SECTIONS))
-    links = [(title, address("plots", section=one)) for one, title in SECTIONS.items()]
-    return Page("Report", [section_of(asked.inquiry, name)], None, links)
+    links = [(title, address("plots", section=anchor)) for anchor, title in SECTIONS.items()]
+    return Page("Report", [section_of(question.inquiry, name)], None, links)
