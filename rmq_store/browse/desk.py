@@ -53,7 +53,7 @@ class Job:
         await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         order.cancel()
         while not self.done.done():
-            self.stop(f"it took longer than {seconds:g} seconds, the limit of --timeout")
+            self.stop(f"it took longer than {seconds:g} s, the limit of --timeout")
             self.end()
             await asyncio.wait({self.done}, timeout=_AGAIN)
 

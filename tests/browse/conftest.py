@@ -68,7 +68,13 @@ class Site:
     path: str
 
     def get(self, where: str, **words: object) -> Got:
-        """A page by its address, or by its name and words."""
+        """A page by its address, or by its name and words; loaded again until it is made, as by a browser."""
+        while (got := self.once(where, **words)).status == 202:
+            assert got.soup.select("meta[http-equiv=refresh]")
+        return got
+
+    def once(self, where: str, **words: object) -> Got:
+        """What the server answers at first, which may be that it works on the page."""
         return self.ask("GET", self.path + address(where, **words))
 
     def ask(self, method: str, target: str, host: str | None = None) -> Got:
@@ -143,10 +149,3 @@ def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
             return stack.enter_context(served(str(tmp_path / "made"), **how))
 
         yield site
-
-
-def until_made(site: Site, page: str, **words: Any) -> Got:
-    """What a browser that loads the page again gets in the end."""
-    while (got := site.get(page, **words)).status == 202:
-        assert got.soup.select("meta[http-equiv=refresh]")
-    return got

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store.store import MessageStore
-from tests.browse.conftest import Site, served, until_made
+from tests.browse.conftest import Site, served
 from tests.support.golden import GoldenStore, unpack
 from tests.support.running.commands import call
 from tests.support.slow_s3 import s3_server, upload
@@ -124,4 +124,4 @@ def test_a_store_in_an_object_store(golden: Callable[[str], GoldenStore]) -> Non
             ):
                 rows = site.get(page).rows(anchor)
                 assert rows
-                assert until_made(remote, page).rows(anchor) == rows
+                assert remote.get(page).rows(anchor) == rows

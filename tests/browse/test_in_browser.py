@@ -71,7 +71,7 @@ def url(site: Site, page: str) -> str:
 def test_every_page_is_readable(browser: Any, site_of: SiteOf, width: int, theme: str) -> None:
     resize(browser, width, theme)
     for page in PAGES:
-        browser.get(url(site_of(NAME), page))
+        load(browser, site_of(NAME), page)
         assert browser.execute_script("return innerWidth") == width
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width, page
         assert browser.execute_script(UNLABELLED) == [], page
@@ -89,6 +89,13 @@ def test_every_page_is_readable(browser: Any, site_of: SiteOf, width: int, theme
     assert {urlsplit(one).netloc for one in requests(browser)} == {
         f"127.0.0.1:{site_of(NAME).port}"
     }
+
+
+def load(browser: Any, site: Site, page: str) -> None:
+    """Load a page, until it is made."""
+    browser.get(url(site, page))
+    while browser.find_elements("css selector", "meta[http-equiv=refresh]"):
+        browser.get(url(site, page))
 
 
 def press(browser: Any, *keys: str) -> None:
@@ -114,7 +121,7 @@ def test_the_tab_key_reaches_everything_in_order(browser: Any, site_of: SiteOf, 
     from selenium.webdriver.common.keys import Keys
 
     resize(browser, 1280, "light")
-    browser.get(url(site_of(NAME), page))
+    load(browser, site_of(NAME), page)
     count = len(browser.execute_script(REACHABLE))
     reached: list[int] = []
     while len(reached) < count:
@@ -131,7 +138,7 @@ def test_a_message_is_found_by_the_keyboard_alone(browser: Any, site_of: SiteOf)
     from selenium.webdriver.common.keys import Keys
 
     resize(browser, 1280, "light")
-    browser.get(url(site_of(NAME), ""))
+    load(browser, site_of(NAME), "")
     press(browser, Keys.TAB)
     assert browser.switch_to.active_element.text == "To the content"
     press(browser, Keys.ENTER)
@@ -174,11 +181,11 @@ def test_content_that_is_html_does_nothing(browser: Any, make_site: Callable[...
         address("trace", key=SCRIPT),
         address("sql", q=f"SELECT '{quoted}' AS \"{SCRIPT}\", text(body) FROM messages"),
     ):
-        browser.get(url(site, page))
+        load(browser, site, page)
         assert "window.ran" in browser.find_element("css selector", "main").text
         assert browser.execute_script("return window.ran") is None
         assert browser.find_elements("css selector", "script, img") == []
-    browser.get(url(site, ""))
-    browser.get(url(site, address("body", topic="t", queue=0, offset=0)))  # stored, not shown
+    load(browser, site, "")
+    load(browser, site, address("body", topic="t", queue=0, offset=0))  # stored, not shown
     assert "window.ran" not in browser.find_element("css selector", "body").text
     assert browser.execute_script("return window.ran") is None
