@@ -26,6 +26,7 @@ from rmq_store.text.sizes import size
 TRACE_FORM = Form("trace", "Trace", [Field("key", "Key, UNIQ_KEY or offsetMsgId")])
 """The form that asks for what became of a message."""
 _MOST_SHOWN = 1 << 16  # characters of a body, or of a property
+_MOST_UNINDEXED = 64 << 20  # bytes of the log that the page of a message may search for its history
 _BODY, _PROPERTIES = "body", "properties"
 _FORMS = ("text, else base64", TEXT, JSON, BASE64, HEX)
 BODY_FORM = Form(
@@ -48,16 +49,17 @@ def message(question: Question) -> Page:
         title = "Messages of an inner batch" if len(rows) else ""
         return Page("Message", [rows_section("messages", title, rows.select(list(LISTED)))])
     (row,) = rows.select(["uniqKey", "msgId", "commitLogOffset"]).to_pylist()
+    key = row["uniqKey"] or row["msgId"]
     body = rows[_BODY][0].as_py() if _BODY in rows.column_names else None
     return Page(
         f"Message at log offset {row['commitLogOffset']}",
         [
-            *_history(question, row["uniqKey"] or row["msgId"]),
+            *_history(question, key, _MOST_UNINDEXED),
             Section("fields", "Fields", grids=[_fields(rows)]),
             Section("properties", "Properties", grids=[_properties(rows)]),
         ],
         BODY_FORM,
-        list(_links(question, rows, body)),
+        [*_links(question, rows, body), ("Its history", address("trace", key=key))],
         None if body is None else _text_of(body, question.word("as"), question.word("charset")),
     )
 
@@ -167,9 +169,11 @@ def trace(question: Question) -> Page:
     return Page(f"Trace of {key}", sections, TRACE_FORM)
 
 
-def _history(question: Question, key: str) -> list[Section]:
-    """The history of each message with a key."""
+def _history(question: Question, key: str, most_unindexed: int | None = None) -> list[Section]:
+    """The history of each message with a key; none if more bytes of the log have no index."""
     try:
+        if most_unindexed is not None and question.inquiry.unindexed > most_unindexed:
+            return []
         lives = lives_of(question.store, key)
     except StoreError as error:
         question.note(error)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from bs4 import Tag
 
+from rmq_store.browse import one_message
 from rmq_store.tables import TABLES_OF_A_STORE
 from tests.browse.conftest import Site, shown
 from tests.support.golden import GoldenStore, bodies_of
@@ -262,6 +263,17 @@ def test_a_trace(site_of: SiteOf, golden: Golden) -> None:
         assert [one["state"] for one in groups] == [one["state"] for one in steps[0]["consumers"]]
     assert "No message has the key nobody" in site_of(NAME).get("trace", key="nobody").text
     assert site_of(NAME).get("trace").status == 200
+
+
+def test_a_message_does_not_wait_for_its_history(
+    site_of: SiteOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an index, that is a search of the log, which a link leads to."""
+    monkeypatch.setattr(one_message, "_MOST_UNINDEXED", -1)
+    page = site_of(NAME).get("message", topic="orders", queue=0, offset=1)
+    assert page.rows("fields")
+    assert not page.rows("records-0")
+    assert site_of(NAME).get(page.links()["Its history"]).rows("records-0")
 
 
 def test_groups(site_of: SiteOf, golden: Golden) -> None:
