@@ -53,7 +53,7 @@ MENU = (
     ("Dead letters", address("table", name="deadLetters")),
     ("Delayed", address("table", name="scheduled")),
     ("Tables", "table"),
-    ("SQL_FORM", "sql"),
+    ("SQL", "sql"),
     ("Report", "plots"),
 )
 """What every page leads to: texts and addresses."""

@@ -68,6 +68,14 @@ def test_rows_with_some_values(site_of: SiteOf, golden: Golden) -> None:
     )
 
 
+def test_the_menu_leads_to_every_page(site_of: SiteOf) -> None:
+    links = site_of(NAME).get("topics").soup.select("header nav a")
+    names = ["Overview", "Topics", "Find", "Trace", "Groups", "Dead letters", "Delayed", "Tables"]
+    assert [link.get_text() for link in links] == [*names, "SQL", "Report"]
+    pages = [str(link["href"]).removeprefix(".") for link in links]
+    assert [site_of(NAME).get(page).status for page in pages] == [200] * len(pages)
+
+
 def test_the_overview_has_the_facts_of_info(site_of: SiteOf, golden: Golden) -> None:
     lines = run("info", golden(NAME).path).splitlines()
     facts = {row["fact"]: row["value"] for row in site_of(NAME).get("").rows("facts-of-store")}
