@@ -136,7 +136,7 @@ def test_a_read_does_not_load_pandas(tmp_path: Path) -> None:
     assert loaded == "False"
 
 
-def test_another_thread_can_end_the_reads_of_a_store(golden: Callable[[str], GoldenStore]) -> None:
+def test_another_thread_can_end_the_reads_of_a_store(golden: Golden) -> None:
     """And of those that it was opened again as, whose threads close them."""
     with golden("clean-5.5.0").open() as store, store.again() as again, again.again() as third:
         batches = [one.read_batches("orders", batch_rows=8) for one in (store, again, third)]
@@ -150,9 +150,7 @@ def test_another_thread_can_end_the_reads_of_a_store(golden: Callable[[str], Gol
                 one.read_all()
 
 
-def test_a_store_outlives_the_one_that_it_was_opened_from(
-    golden: Callable[[str], GoldenStore],
-) -> None:
+def test_a_store_outlives_the_one_that_it_was_opened_from(golden: Golden) -> None:
     with golden("clean-5.5.0").open() as store:
         again = store.again()
     with again:
