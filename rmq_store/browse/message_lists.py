@@ -22,8 +22,8 @@ LISTED = (
 )
 """The columns of a list of messages."""
 _TAG = Field("tag", "Tag", "or several: a || b")
-_FORMS = "10:00, -1h, ISO, ms"
-_TIMES = (Field("since", "Stored since", _FORMS), Field("until", "Stored before", _FORMS))
+_HINT = "10:00, -1h, ISO, ms"
+_TIMES = (Field("since", "Stored since", _HINT), Field("until", "Stored before", _HINT))
 TOPIC_FORM = Form(
     "topic", "Show", [Field("name", kind="hidden"), Field("queue", "Queue"), _TAG, *_TIMES]
 )
