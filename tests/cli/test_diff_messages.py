@@ -88,7 +88,7 @@ def test_spark_gives_the_same_answer(
     spark: SparkSession, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many shares, of which one has a message that the other store lacks, and another has damage."""
-    monkeypatch.setattr(diff_messages, "_SHARE_BYTES", 64 << 10)
+    monkeypatch.setattr(diff_messages, "_SHARE_BYTES", 256 << 10)
     hurt = unpack("clean-5.5.0", tmp_path)
     hurt_record(hurt)
     words = (
