@@ -150,18 +150,18 @@ def at_log_offsets(
     """
     start, end = store.log_range()
     recorded = store.lookup.recorded_queue_offset
-    named = {place: recorded(place) if start <= place < end else None for place in sorted(places)}
-    found: list[QueueSlice] = []
+    entries = {at: recorded(at) if start <= at < end else None for at in sorted(places)}
+    pieces: list[QueueSlice] = []
     for part in ranges:
         is_compacted = isinstance(view, ServedQueues) and view.compacted(part.queue) is not None
-        for place, said in named.items():
-            entry = None if is_compacted else said
+        for place, of_record in entries.items():
+            entry = None if is_compacted else of_record
             if entry is None or entry.queue == part.queue:
                 first = view.offset_at_log(part.queue, place)
-                found.append(part.cut(first, view.offset_at_log(part.queue, place + 1)))
+                pieces.append(part.cut(first, view.offset_at_log(part.queue, place + 1)))
                 if entry is not None:
-                    found.append(part.cut(entry.start, entry.stop))
-    return joined(one for one in found if len(one))
+                    pieces.append(part.cut(entry.start, entry.stop))
+    return joined(piece for piece in pieces if len(piece))
 
 
 class DamageInTime:
