@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, nullcontext
@@ -58,8 +58,8 @@ class Question(Protocol[Share, Part, Answer]):
     def weight(self, share: Share) -> int:
         """The total that `work` reports as progress of a share."""
 
-    def merge(self, store: MessageStore, parts: Sequence[Part]) -> Answer:
-        """The answer, from the parts in the order of their shares."""
+    def merge(self, store: MessageStore, parts: Iterable[Part]) -> Answer:
+        """The answer, from the parts in the order of their shares, each when it is done."""
 
 
 class Engine(Protocol):
@@ -179,7 +179,7 @@ def ask(
         if isinstance(progress, Progress):
             progress.expect(sum(map(question.weight, shares)))
         parts = (engine or InProcess()).run(source, question, shares, progress or ignore)
-        return question.merge(store, list(parts))
+        return question.merge(store, parts)
 
 
 def ignore(count: int) -> None:

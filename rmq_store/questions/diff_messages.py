@@ -8,12 +8,11 @@ both stores; those of the other buckets are read again, and compared one by one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,13 +24,13 @@ from rmq_store.format.array_types import Mask
 from rmq_store.format.hashes import crc32_of_slices, java_string_hashes
 from rmq_store.format.queues import QueueSlice
 from rmq_store.questions.answer_by_shares import (
+    Answer,
     Engine,
-    InProcess,
     OnProgress,
     Part,
     Question,
     StoreSource,
-    ignore,
+    ask,
     processes_for,
 )
 from rmq_store.reading.query import OnDamage
@@ -164,7 +163,7 @@ class SumsQuestion(_Look):
             sums.topics.update({row["values"]: row["counts"] for row in counted.to_pylist()})
         return sums
 
-    def merge(self, store: MessageStore, parts: Sequence[Sums]) -> Sums:
+    def merge(self, store: MessageStore, parts: Iterable[Sums]) -> Sums:
         """The sums of the whole store."""
         whole = Sums()
         for part in parts:
@@ -186,9 +185,9 @@ class MessagesQuestion(_Look):
             batches.append(batch.filter(pa.array(self.buckets[batch["bucket"].to_numpy()])))
         return pa.Table.from_batches(batches, schema=_SCHEMA)
 
-    def merge(self, store: MessageStore, parts: Sequence[pa.Table]) -> pa.Table:
-        """Those of the whole store."""
-        return pa.concat_tables(parts)
+    def merge(self, store: MessageStore, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Those of each share, when somebody takes them."""
+        return iter(parts)
 
 
 def diff_messages(
@@ -212,11 +211,10 @@ def diff_messages(
             require_topic(stores[0], topic)
     wanted = sorted(set(topics) or {topic for store in stores for topic in store.topics(False)})
     skips = on_damage is not None
-    sums = Sums(), Sums()
-    for side, of_side in zip(sides, sums, strict=True):
-        for part in _run(side, SumsQuestion(wanted, skips), progress):
-            of_side.add(part)
-        for error in [*of_side.damage, *_missing_at_ends(side[0], wanted)]:
+    sums: list[Sums] = []
+    for side in sides:
+        sums.append(_ask(side, SumsQuestion(wanted, skips), progress))
+        for error in [*sums[-1].damage, *_missing_at_ends(side[0], wanted)]:
             if on_damage is None:
                 raise error
             on_damage(error)
@@ -227,9 +225,9 @@ def diff_messages(
         messages = (
             _of_side(table, name)
             for side, name in zip(sides, SIDES, strict=True)
-            for table in _run(side, question, progress)
+            for table in _ask(side, question, progress)
         )
-        most = sum(int(one.counts[uneven].sum()) for one in sums)
+        most = sum(int(of_side.counts[uneven].sum()) for of_side in sums)
         for part in _by_key(messages, 1 + most // _COMPARED_AT_ONCE):
             differing = _compare(part)
             for topic, *of_topic in _by_topic(differing):
@@ -251,15 +249,11 @@ def _missing_at_ends(store: MessageStore, topics: Sequence[str]) -> Iterator[Sto
     return store.opening.errors(ends)
 
 
-def _run(
-    side: Opened, question: Question[Share, Part, Any], progress: Progress | None
-) -> Iterator[Part]:
+def _ask(
+    side: Opened, question: Question[Share, Part, Answer], progress: Progress | None
+) -> Answer:
     store, source, engine = side
-    shares = question.plan(store)
-    if progress is not None:
-        progress.expect(sum(map(question.weight, shares)))
-    how = engine or processes_for(store) or InProcess()
-    return how.run(source, question, shares, progress or ignore)
+    return ask(question, source, engine or processes_for(store), progress=progress)
 
 
 def _hashed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Hashes]:
@@ -323,7 +317,7 @@ def _by_key(messages: Iterator[pa.Table], parts: int) -> Iterator[pa.Table]:
 
 
 def _compare(messages: pa.Table) -> pa.Table:
-    """For each topic, key and CRC how many more messages one of the stores has."""
+    """How many more messages one of the stores has, for each topic, key and CRC of which they differ."""
     grouped = messages.group_by(_MESSAGE).aggregate([(side, "sum") for side in SIDES])
     in_first, in_second = (grouped[f"{side}_sum"].to_numpy() for side in SIDES)
     both = np.minimum(in_first, in_second)

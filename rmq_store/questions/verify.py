@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rmq_store.questions.answer_by_shares import OnProgress
@@ -29,7 +29,7 @@ class VerifyQuestion:
         """Bytes of the range."""
         return share[1] - share[0]
 
-    def merge(self, store: MessageStore, parts: Sequence[LogPart]) -> VerifyReport:
+    def merge(self, store: MessageStore, parts: Iterable[LogPart]) -> VerifyReport:
         """The report. Also checks what no single part of the log shows."""
         whole = LogPart()
         for part in parts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
@@ -281,11 +281,12 @@ class WaveFiles:
         piece = share[1].slice
         return 0 if piece is None else piece.selected_bytes
 
-    def merge(self, store: MessageStore, parts: Sequence[Written]) -> Written:
+    def merge(self, store: MessageStore, parts: Iterable[Written]) -> Written:
         """The files of all shares."""
-        files = tuple(file for part in parts for file in part.files)
-        left_out = sum((part.left_out for part in parts), Counter[QueueId | None]())
-        return Written(files, sum(part.damaged for part in parts), left_out)
+        of_shares = list(parts)
+        files = tuple(file for part in of_shares for file in part.files)
+        left_out = sum((part.left_out for part in of_shares), Counter[QueueId | None]())
+        return Written(files, sum(part.damaged for part in of_shares), left_out)
 
 
 class _Files:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -279,10 +279,11 @@ class ReplayRows(Generic[_Part]):
         part = share[1]
         return 0 if part.slice is None or part.reports else part.slice.selected_bytes
 
-    def merge(self, store: MessageStore, parts: Sequence[Handled[_Part]]) -> Handled[_Part]:
+    def merge(self, store: MessageStore, parts: Iterable[Handled[_Part]]) -> Handled[_Part]:
         """The parts of all shares, and the sums of their counts."""
-        counts: Counter[str] = sum((part.counts for part in parts), Counter())
-        return Handled([one for part in parts for one in part.parts], counts)
+        of_shares = list(parts)
+        counts: Counter[str] = sum((part.counts for part in of_shares), Counter())
+        return Handled([one for part in of_shares for one in part.parts], counts)
 
 
 def _by_queue(ranges: Sequence[QueueSlice], tasks: int) -> list[Share]:

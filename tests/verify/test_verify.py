@@ -483,7 +483,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # what starts the test
 class Waits:
     def plan(self, store): return [1, 2, 3, 4, 5, 6]
     def weight(self, share): return 1
-    def merge(self, store, parts): return parts
+    def merge(self, store, parts): return list(parts)
     def work(self, store, share, progress):
         os.write(1, b"working\\n")  # whole, beside that of the other process
         threading.Event().wait()
