@@ -179,9 +179,13 @@ class StoreDatabase:
         return None if row is None else row[0]
 
     def types(self, view: str) -> list[tuple[str, str]]:
-        """The columns of a view with their types as DuckDB names them."""
-        self._register(view)
-        rows = self._database.execute(f'DESCRIBE "{view}"').fetchall()
+        """The columns of a view with their types as DuckDB names them. Raises SqlError, such as in a
+        transaction that an error ended."""
+        try:
+            self._register(view)
+            rows = self._database.execute(f'DESCRIBE "{view}"').fetchall()
+        except self._error as error:
+            raise self._said(error) from None
         return [(str(name), str(kind)) for name, kind, *_ in rows]
 
     def keywords(self) -> list[str]:

@@ -533,6 +533,12 @@ def test_the_prompt_shows_views_columns_and_rows(golden: Golden, tmp_path: Path)
     assert "Did you mean 'groups'?" in terminal.until("rmqstore> ")
     terminal.type(".schema GROUPS;\n")
     terminal.until("lag", "BIGINT", "rmqstore> ")
+    for line in ("BEGIN;", "BEGIN;", ".schema queues"):  # the second ends the transaction
+        terminal.type(f"{line}\n")
+        shown = terminal.until(line, "rmqstore> ")
+    assert "aborted" in shown
+    terminal.type("ROLLBACK;\n")
+    terminal.until("ROLLBACK;", " s", "rmqstore> ")
     terminal.type(".tabels\n")
     assert "Did you mean '.tables'?" in terminal.until("rmqstore> ")
     terminal.type("SELECT topic, queues AS q FROM topics WHERE messages >= 0\\G\n")
