@@ -17,7 +17,7 @@ from tests.support.slow_s3 import s3_server, upload
 
 
 def break_body(store: str, place: int) -> None:
-    """Change the last byte of the body of a record, which its CRC then tells."""
+    """Change the last byte of the body of a record. Its CRC shows that."""
     with MessageStore.open(store) as opened:
         message, segment = opened.message_at(place), opened.log.chain.segment_at(place)
     assert segment is not None
