@@ -78,9 +78,8 @@ class RmqStoreReader(DataSourceReader):
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
         """Narrow the plan by the filters. Returns those that Spark must apply as well."""
-        from spark_source.planning.pushed_filters import (
-            narrowed,  # for which PySpark 4.0 has no classes
-        )
+        # PySpark 4.0 has no classes of filters to import, and calls none of this.
+        from spark_source.planning.pushed_filters import narrowed
 
         before = self.plan
         self.plan, left = narrowed(before, filters)
