@@ -61,7 +61,7 @@ ConfigLike = StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None
 _ABOVE = {
     "messages": "rmq_store.dataset.message_dataset:messages_of",
     "table": "rmq_store.tables:table_of",
-    "html": "rmq_store.admin.store_html:html_of_store",
+    "html": "rmq_store.admin.info:html_of_store",
 }
 """Methods that rooms above this one answer, as "module:function". They are imported when called,
 because this room imports none of them."""

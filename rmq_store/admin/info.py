@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from pathlib import Path
 
 from rmq_store.config.dledger import members_in
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.config.tiered import tiered_queues
 from rmq_store.errors import CorruptConfigError, StoreError, shown_path
+from rmq_store.escaping import printable
 from rmq_store.files.segments import entries_of
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR, is_index_name
 from rmq_store.markers.checkpoint import Checkpoint
@@ -169,3 +171,17 @@ def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
         *([("undispatched", info.undispatched)] if info.undispatched else []),
         *(("damage", what) for what in info.damage),
     ]
+
+
+def html_of_store(store: MessageStore) -> str:
+    """What `rmqstore info` says of a store now, as an HTML table; of one that cannot be read, its error."""
+    try:
+        facts = facts_of(info_of(store))
+    except StoreError as error:
+        facts = [("store", repr(store)), ("error", str(error))]
+    rows = (f"<tr><th>{_safe(name)}</th><td>{_safe(value)}</td></tr>" for name, value in facts)
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _safe(text: str) -> str:
+    return escape(printable(text))

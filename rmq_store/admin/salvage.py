@@ -18,8 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.admin.carried_files import BATCH, CarriedConfig, write_delay_offsets
-from rmq_store.admin.moved_offsets import MovedOffsets
-from rmq_store.admin.moved_records import MovedRecords
+from rmq_store.admin.moved_records import MovedOffsets, MovedRecords
 from rmq_store.arrow.column_values import hosts, stored_bodies, stored_properties, stored_topics
 from rmq_store.commitlog.headers import Headers, record_crc_rows
 from rmq_store.commitlog.misnamed_files import misnamed_files

@@ -1,23 +1,32 @@
-"""What a page asks and what it has: the words of an address, forms, sections and downloads."""
+"""What a page asks and what it has: the words of an address, forms, sections, tables and downloads."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Any
 from urllib.parse import urlencode
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
+from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.errors import InvalidArgumentError, StoreError
-from rmq_store.escaping import printable
+from rmq_store.escaping import is_utf8, printable
+from rmq_store.format.queues import QueueSlice
+from rmq_store.reading.query import OnDamage, leave_out
 from rmq_store.report.report_scope import Bounds, Inquiry, Named
-from rmq_store.report.section import Command, Remark, Section
+from rmq_store.report.section import Cell, Command, Grid, Remark, Section
 from rmq_store.search.log_by_time import newest_time
 from rmq_store.store import MessageStore
+from rmq_store.text.bodies import shown
+from rmq_store.text.lines import plain_text, printable_columns
 from rmq_store.text.times import NotATimeError, Time, fixed_range, parse_time
 from rmq_store.verify.findings import Severity
 
@@ -161,3 +170,155 @@ class Question:
         first = "The first of them:" if len(remarks) == _MOST_DAMAGE else ""
         about = f"Places that cannot be read, so that the rows above may lack some. {first}"
         return [Section("left-out", "Left out", about, remarks=remarks)]
+
+
+LONGEST = 300  # characters of a cell
+# Column -> the page about its value, and the word there.
+_PLACE = "commitLogOffset"  # the queue entries have it
+_PAGES = {
+    **dict.fromkeys(("topic", "originTopic", "heldIn"), ("topic", "name")),
+    "consumerGroup": ("group", "name"),
+    **dict.fromkeys(("uniqKey", "msgId", "originMsgId", "transactionId", "key"), ("trace", "key")),
+    **dict.fromkeys((_PLACE, "originCommitLogOffset", "halfCommitLogOffset"), ("message", "at")),
+}
+_OF_QUEUE = {"topic": "topic", "queueId": "queue", "queueOffset": "offset"}
+
+
+def _leads_to(column: str, row: Mapping[str, Any]) -> str | None:
+    """The page about a value of a row. A message is found by its queue, even if its record is damaged."""
+    if column not in _PAGES or row.get(column) in (None, ""):
+        return None
+    if column == _PLACE and not any(row.get(name) is None for name in _OF_QUEUE):
+        return address("message", **{word: row[name] for name, word in _OF_QUEUE.items()})
+    page, word = _PAGES[column]
+    return address(page, **{word: row[column]})
+
+
+def linked(column: str, value: str) -> Cell:
+    """A cell that leads to the page about its value, as one of a column does."""
+    return Cell(value, leads_to=_leads_to(column, {column: value}))
+
+
+def rows_section(
+    anchor: str, title: str, rows: pa.Table, more: str = "", hidden: Collection[str] = ()
+) -> Section:
+    """A section with rows."""
+    if not len(rows):
+        return Section(anchor, title, "There are no rows.")
+    return Section(anchor, title, grids=[grid_of(rows, anchor, more=more, hidden=hidden)])
+
+
+def grid_of(
+    rows: pa.Table, anchor: str, title: str = "", more: str = "", hidden: Collection[str] = ()
+) -> Grid:
+    """Some rows as a table, without `hidden` columns, and without empty ones, which it names."""
+    batch = printable_columns(rows.combine_chunks().to_batches()[0])
+    names = batch.schema.names
+    empty = [name for name in names if batch.column(name).null_count == len(batch)]
+    names = [name for name in names if name not in (*empty, *hidden)]
+    if empty:
+        more += f" Empty, and not shown: {', '.join(empty)}."
+    named = {*_PAGES, *_OF_QUEUE}
+    links = batch.select([f.name for f in batch.schema if f.name in named and _is_linkable(f.type)])
+    values = links.to_pylist() or [{}] * len(batch)
+    columns = [_cells(name, batch.column(name), values) for name in names]
+    return Grid(anchor, title, names, list(zip(*columns, strict=True)), more.strip() or None)
+
+
+def _is_linkable(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_integer(kind))
+
+
+def _cells(name: str, column: pa.Array, rows: Iterable[Mapping[str, Any]]) -> list[Cell]:
+    kind = "number" if pa.types.is_integer(column.type) else "text"
+    kind = "time" if pa.types.is_timestamp(column.type) else kind
+    if pa.types.is_binary(column.type):
+        column = shown(column)
+    if pa.types.is_string(column.type):  # before control characters are escaped: it may be large
+        column = pc.utf8_slice_codeunits(column, 0, LONGEST + 1)
+    return [
+        Cell(
+            text if len(text) <= LONGEST else f"{text[:LONGEST]}…", None, kind, _leads_to(name, row)
+        )
+        for text, row in zip(plain_text(column).to_pylist(), rows, strict=True)
+    ]
+
+
+def table_of(rows: Iterable[Mapping[str, Any]], times: Collection[str] = ()) -> pa.Table:
+    """Rows as an Arrow table; `times`: columns in ms. Texts of JSON become UTF-8."""
+    table = pa.Table.from_pylist([{name: _plain(row[name]) for name in row} for row in rows])
+    for name in times if len(table) else ():
+        column = table[name].cast(pa.int64()).cast(TIMESTAMP)
+        table = table.set_column(table.column_names.index(name), name, column)
+    return table
+
+
+def _plain(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) and not is_utf8(value) else value
+
+
+_WIDER = 8  # times, where few entries of a window have the tag
+
+
+def newest_slices(
+    store: MessageStore, slices: Sequence[QueueSlice], count: int, tags: str | None = None
+) -> list[QueueSlice]:
+    """The ends of queue ranges with the newest `count` messages of all, or some more of an inner batch."""
+    width = count
+    while True:
+        windows = [replace(piece, start=max(piece.start, piece.stop - width)) for piece in slices]
+        cut = [w for w, piece in zip(windows, slices, strict=True) if w.start > piece.start]
+        # Before this place, messages of other windows may be missing.
+        sure = max((store.log_offset_of(piece.queue, piece.start) for piece in cut), default=0)
+        places = _places(store, windows, tags)
+        places = places[places >= sure]
+        if len(places) > count or (cut and len(places) == count):
+            return _from(store, slices, int(np.partition(places, -count)[-count]))
+        if not cut:
+            return windows
+        width *= _WIDER
+
+
+def _places(store: MessageStore, windows: Sequence[QueueSlice], tags: str | None) -> np.ndarray:
+    batches = store.read_slices(
+        windows,
+        columns=[_PLACE],
+        tags=tags,
+        unwrap_batches=True,
+        check_ends=False,
+        compacted=False,
+        on_damage=leave_out,  # the read of the messages says it
+    )
+    columns = [batch.column(_PLACE).to_numpy() for batch in batches]
+    return np.concatenate(columns) if columns else np.zeros(0, np.int64)
+
+
+def _from(store: MessageStore, slices: Sequence[QueueSlice], place: int) -> list[QueueSlice]:
+    starts = (store.view.offset_at_log(piece.queue, place) for piece in slices)
+    return [piece.cut(start, piece.stop) for piece, start in zip(slices, starts, strict=True)]
+
+
+def before(store: MessageStore, slices: Sequence[QueueSlice], place: int) -> list[QueueSlice]:
+    """The queue ranges up to the messages at a log offset."""
+    stops = (store.view.offset_at_log(piece.queue, place) for piece in slices)
+    return [piece.cut(piece.start, stop) for piece, stop in zip(slices, stops, strict=True)]
+
+
+def messages_in(
+    store: MessageStore,
+    slices: Sequence[QueueSlice],
+    columns: Sequence[str],
+    tags: str | None,
+    on_damage: OnDamage,
+) -> pa.Table:
+    """The messages of queue ranges, newest first."""
+    batches = store.read_slices(
+        slices,
+        columns=columns,
+        tags=tags,
+        unwrap_batches=True,
+        compacted=False,
+        on_damage=on_damage,
+    )
+    rows = batches.read_all()
+    return rows.take(np.arange(len(rows))[::-1])

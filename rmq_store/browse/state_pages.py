@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 
-from rmq_store.browse.grids import rows_section, table_of
-from rmq_store.browse.message_lists import rows_from
-from rmq_store.browse.one_message import TRACE_FORM
-from rmq_store.browse.page import ROWS, Field, Form, Page, Question, address, readable
+from rmq_store.browse.messages import TRACE_FORM, rows_from
+from rmq_store.browse.page import (
+    ROWS,
+    Field,
+    Form,
+    Page,
+    Question,
+    address,
+    readable,
+    rows_section,
+    table_of,
+)
 from rmq_store.dataset.message_dataset import messages_of
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.questions.lag_summary import LagAnswer, lag_of

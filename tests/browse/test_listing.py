@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rmq_store.browse.listing import before, messages_in, newest_slices
+from rmq_store.browse.page import before, messages_in, newest_slices
 from rmq_store.errors import StoreError
 from rmq_store.search.queue_selection import Search, selected_slices
 from tests.support.golden import GoldenStore

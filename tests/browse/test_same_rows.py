@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from bs4 import Tag
 
-from rmq_store.browse import one_message
+from rmq_store.browse import messages
 from rmq_store.tables import TABLES_OF_A_STORE
 from tests.browse.conftest import Site, shown
 from tests.support.golden import GoldenStore, bodies_of
@@ -278,7 +278,7 @@ def test_a_message_does_not_wait_for_its_history(
     site_of: SiteOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without an index, that is a search of the log, which a link leads to."""
-    monkeypatch.setattr(one_message, "_MOST_UNINDEXED", -1)
+    monkeypatch.setattr(messages, "_MOST_UNINDEXED", -1)
     page = site_of(NAME).get("message", topic="orders", queue=0, offset=1)
     assert page.rows("fields")
     assert not page.rows("records-0")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.browse import desk, message_lists
+from rmq_store.browse import messages, server
 from tests.browse.conftest import Site, served
 from tests.support.golden import GoldenStore, unpack
 
@@ -109,7 +109,7 @@ def test_no_wrong_word_is_a_fault(site_of: SiteOf) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "_PATIENCE", 0.05)
+    monkeypatch.setattr(server, "_PATIENCE", 0.05)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -142,8 +142,8 @@ def test_the_time_limit_ends_a_query_and_a_read(
         while True:
             yield from store.read_batches("orders")
 
-    monkeypatch.setattr(message_lists, "find_by", endless)
-    monkeypatch.setattr(message_lists, "ROWS", 1 << 62)
+    monkeypatch.setattr(messages, "find_by", endless)
+    monkeypatch.setattr(messages, "ROWS", 1 << 62)
     with served(golden(NAME).path, limit=2) as site:
         got = site.get(page, **{"sql": {"q": ENDLESS}, "find": {"text": "x"}}[page])
         assert got.status == 422
@@ -154,7 +154,7 @@ def test_the_time_limit_ends_a_query_and_a_read(
 def test_a_server_that_ends_ends_what_runs(
     golden: Callable[[str], GoldenStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "_PATIENCE", 0.05)
+    monkeypatch.setattr(server, "_PATIENCE", 0.05)
     with served(golden(NAME).path) as site:
         assert site.once("sql", q=ENDLESS).status == 202
 

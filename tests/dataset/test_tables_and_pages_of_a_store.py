@@ -79,7 +79,7 @@ def test_a_store_that_cannot_be_read_shows_why(
     def refuse(store: MessageStore) -> None:
         raise AccessError(store.path, reason="listing: <denied>")
 
-    monkeypatch.setattr("rmq_store.admin.store_html.info_of", refuse)
+    monkeypatch.setattr("rmq_store.admin.info.info_of", refuse)
     with golden(NAME).open() as store:
         page = store._repr_html_()
     assert "RMQSTORE_ACCESS" in page
