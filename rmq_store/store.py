@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from rmq_store.commitlog.log import CommitLog, open_log
 from rmq_store.commitlog.other_store_at_path import marks_of_files, refuse_other_store
-from rmq_store.commitlog.record_or_gap import Extent
-from rmq_store.commitlog.walk import extents, guess_release_4
+from rmq_store.commitlog.walk import Extent, extents, guess_release_4
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets
 from rmq_store.config.dledger import unread_dledger
@@ -33,21 +32,23 @@ from rmq_store.files.remote.uri_filesystem import is_uri, local_path
 from rmq_store.files.segments import again_if_expired
 from rmq_store.files.source import ReadCounts, StoreReads
 from rmq_store.format.byte_layout import ABORT_BACKUP_FILE
-from rmq_store.format.queue_entries import Entries
-from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.queues import Entries, QueueId, QueueSlice
 from rmq_store.format.record import Message
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.format.topics import is_system_topic, names_of_brokers, topic_of_broker
 from rmq_store.index.query_message import KeyIndex
 from rmq_store.reading.get_message import CompactedGetter, GetMessageResult, MessageGetter, no_files
-from rmq_store.reading.inner_batch_rows import RangesOf
 from rmq_store.reading.log_reader import Limits, LogReader, everything, ranges_within
 from rmq_store.reading.message_lookup import MessageLookup
 from rmq_store.reading.query import OnDamage, Query, ReadHow, ReadManner, number, several, text
-from rmq_store.reading.slice_reader import SliceReader, compacted_batches, ranges_of_slices
+from rmq_store.reading.slice_reader import (
+    RangesOf,
+    SliceReader,
+    compacted_batches,
+    ranges_of_slices,
+)
 from rmq_store.snapshot.compacted_view import ServedQueues
-from rmq_store.snapshot.file_sizes import geometry_found
-from rmq_store.snapshot.opening import Opening
+from rmq_store.snapshot.opening import Opening, geometry_found
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.snapshot import StoreSnapshot, snapshot_without_queues, take_snapshot
 

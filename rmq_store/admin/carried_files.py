@@ -26,7 +26,7 @@ from rmq_store.config.json_files import (
     read_config,
     to_fastjson,
 )
-from rmq_store.config.rocksdb_config import GROUPS_FILE, names_in_databases
+from rmq_store.config.rocksdb import GROUPS_FILE, names_in_databases
 from rmq_store.config.topics_json import (
     TOPICS_FILE,
     declared_topics,
@@ -37,8 +37,7 @@ from rmq_store.config.topics_json import (
 from rmq_store.consumequeue.queue_folders import queue_folder
 from rmq_store.errors import CorruptConfigError, from_os_error
 from rmq_store.escaping import LOG, printable
-from rmq_store.files.changes import copy_stored
-from rmq_store.files.durable_files import is_small_file
+from rmq_store.files.durable_files import copy_stored, is_small_file
 from rmq_store.files.rocksdb import had_database
 from rmq_store.format.byte_layout import (
     BATCH_CONSUMEQUEUE_DIR,

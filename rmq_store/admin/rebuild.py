@@ -25,22 +25,19 @@ import pyarrow as pa
 
 from rmq_store.admin.carried_files import TopicKinds, copy_config, copy_state, write_config
 from rmq_store.arrow.column_values import stored_topics
-from rmq_store.arrow.string_slices import buffers, slices
+from rmq_store.arrow.property_columns import buffers, slices
 from rmq_store.commitlog.headers import Headers, record_crc_rows
-from rmq_store.commitlog.log import CommitLog, LogAppender
-from rmq_store.commitlog.misnamed_files import refuse_misnamed
-from rmq_store.commitlog.record_or_gap import Extent, SoundRun
-from rmq_store.commitlog.walk import walk
+from rmq_store.commitlog.log import CommitLog, LogAppender, refuse_misnamed
+from rmq_store.commitlog.walk import Extent, SoundRun, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.json_files import as_it_is, read_config
 from rmq_store.config.locate import require_apart
-from rmq_store.config.rocksdb_config import KEPT_NAMES, counter_of, names_in_databases
+from rmq_store.config.rocksdb import KEPT_NAMES, counter_of, names_in_databases
 from rmq_store.config.topics_json import TOPICS_FILE, topics_to_extend
-from rmq_store.consumequeue.entries_after_log import EntriesAfterCopy
 from rmq_store.consumequeue.queue_database import require_writer
+from rmq_store.consumequeue.queue_folders import EntriesAfterCopy
 from rmq_store.errors import InvalidArgumentError, OsErrorsOf, cannot_create
-from rmq_store.files.changes import copy_stored
-from rmq_store.files.durable_files import read_file, sync_folder
+from rmq_store.files.durable_files import copy_stored, read_file, sync_folder
 from rmq_store.files.journal import refuse_content
 from rmq_store.files.remote.remote_store import refuse_remote
 from rmq_store.files.segment_chain import SegmentChain
@@ -59,20 +56,20 @@ from rmq_store.format.byte_layout import (
     INDEX_DIR,
     V6_EXTRA,
 )
+from rmq_store.format.compression import SysFlag
 from rmq_store.format.hashes import crc32
 from rmq_store.format.record import Gap, crc_item
 from rmq_store.format.releases import Dialect, dialect
-from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.topics import OP_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.lock_file import StoreLock, remove_abort, write_abort
 from rmq_store.recovery.recover_store import recover_locked
 from rmq_store.recovery.report import RecoveryReport
-from rmq_store.snapshot.file_sizes import refuse_unknown_size
+from rmq_store.snapshot.opening import refuse_unknown_size
 from rmq_store.snapshot.snapshot import StoreSnapshot, snapshot_without_queues
 from rmq_store.store import MessageStore
 from rmq_store.writing.encoded_records import set_fields
-from rmq_store.writing.open_for_writing import with_log_of_its_own
+from rmq_store.writing.store_writer import with_log_of_its_own
 
 STATE_FILE = "rebuild.json"  # exists in an unfinished target
 LOG_MODES = ("copy", "link")

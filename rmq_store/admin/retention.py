@@ -16,14 +16,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rmq_store.commitlog.misnamed_files import refuse_unsure_files
+from rmq_store.commitlog.log import refuse_unsure_files
+from rmq_store.config.broker_conf import RetentionPolicy as RetentionPolicy
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import refuse_members_log, refuse_to_change
 from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues
-from rmq_store.config.retention_policy import RetentionPolicy as RetentionPolicy
 from rmq_store.config.rocksdb import refuse_rocksdb
 from rmq_store.errors import InvalidArgumentError, MissingFileError, OsErrorsOf, StoreError
-from rmq_store.files.changes import Change
+from rmq_store.files.durable_files import Change
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.byte_layout import CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId
@@ -31,7 +31,7 @@ from rmq_store.format.topics import TRANSACTION_GROUP
 from rmq_store.index.index_file_reader import open_index_files
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.store import MessageStore
-from rmq_store.system_topics.expired_state import Unfinished, unfinished_before
+from rmq_store.system_topics.open_state import Unfinished, unfinished_before
 from rmq_store.text.sizes import counted
 
 _HOUR_MS = 3_600_000

@@ -21,21 +21,20 @@ from rmq_store.admin.carried_files import BATCH, CarriedConfig, write_delay_offs
 from rmq_store.admin.moved_records import MovedOffsets, MovedRecords
 from rmq_store.arrow.column_values import hosts, stored_bodies, stored_properties, stored_topics
 from rmq_store.commitlog.headers import Headers, record_crc_rows
-from rmq_store.commitlog.misnamed_files import misnamed_files
-from rmq_store.commitlog.record_or_gap import Extent, SoundRun
-from rmq_store.commitlog.walk import page_rest, walk
+from rmq_store.commitlog.log import misnamed_files
+from rmq_store.commitlog.walk import Extent, SoundRun, page_rest, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import batch_topics, declared_topics
-from rmq_store.consumequeue.entries_after_log import EntriesAfterCopy, rows_of_counts
+from rmq_store.consumequeue.queue_folders import EntriesAfterCopy, rows_of_counts
 from rmq_store.format.array_types import Ints, in_portions
+from rmq_store.format.compression import SysFlag, enters_queue
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
-from rmq_store.format.sys_flag import SysFlag, enters_queue
 from rmq_store.format.topics import LMQ_PREFIX, SCHEDULE_TOPIC, is_group_of_broker
 from rmq_store.markers.lock_file import was_closed
-from rmq_store.snapshot.file_sizes import refuse_unknown_size
+from rmq_store.snapshot.opening import refuse_unknown_size
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.open_state import OpenState
 from rmq_store.writing.store_writer import AcceptedRows, StoreWriter, append_accepted

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -10,11 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import BY_NAME, FIELDS, arrow_schema, column_names
-from rmq_store.arrow.property_columns import PropertyColumns, property_columns_at
-from rmq_store.arrow.string_slices import (
+from rmq_store.arrow.property_columns import (
+    PropertyColumns,
     as_java_reads,
+    look,
     number_array,
     numbers_of,
+    property_columns_at,
     room_for,
     slices,
     slices_with_crcs,
@@ -22,10 +25,12 @@ from rmq_store.arrow.string_slices import (
     texts_array,
 )
 from rmq_store.commitlog.headers import Headers
-from rmq_store.format.array_types import Ints
-from rmq_store.format.queue_entries import ListedEntries
-from rmq_store.format.sys_flag import SysFlag
+from rmq_store.errors import BodyError
+from rmq_store.format.array_types import Bytes, Ints, Mask
+from rmq_store.format.compression import SysFlag, decompress
+from rmq_store.format.queues import ListedEntries
 from rmq_store.loops import texts
+from rmq_store.loops.hashes import tags_codes
 
 _MOST_OTHERS = 256  # names of a dictionary, besides those of its rows
 _FROM_PROPERTIES = {
@@ -210,3 +215,122 @@ _ENCODED: dict[str, _Maker] = {
     "brokerName": lambda b, r, h: _encoded_name(b.broker_name, len(r)),
     "topic": lambda b, r, h: _encoded_topics(r),
 }
+
+
+_OTHER_QUEUES_END = 7  # of PLACES
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValues:
+    """Where the values of TAGS, KEYS and UNIQ_KEY of n records lie in `data`.
+
+    `values`: n * PLACES int64 (loops/property_items.py). `other_queues` marks the records with offsets
+    in queues besides their own.
+    """
+
+    data: Bytes
+    values: Ints
+    other_queues: Mask
+
+    @classmethod
+    def of(cls, data: Bytes, starts: Ints, lengths: Ints) -> KeyValues:
+        """Those of n property strings in `data`."""
+        values, _ = look(data, starts, lengths)
+        return cls(data, values.reshape(-1), values[:, _OTHER_QUEUES_END] > 0)
+
+    def __len__(self) -> int:
+        return len(self.other_queues)
+
+    def tags_codes(self) -> Ints:
+        """tagsCode of every record: the Java hash of TAGS, 0 without them."""
+        found = np.empty(len(self), dtype=np.int64)
+        tags_codes(self.data.data, self.values.data, found.data)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRecords:
+    """n valid records. `topic_code`: the place of each record's topic in `topics`."""
+
+    headers: Headers
+    topics: list[str]
+    topic_code: Ints
+    keys: KeyValues
+
+    @classmethod
+    def of(cls, headers: Headers) -> DecodedRecords:
+        """Decode the records of a window of the log."""
+        keys = KeyValues.of(headers.window, headers.properties_at, headers.properties_length)
+        return cls(headers, *numbered_topics(headers), keys)
+
+
+OPENED_BYTES = 16 << 20
+"""Decompressed bytes in one batch, beside the stored ones. Only a single body may have more."""
+
+
+def opened_bodies(
+    headers: Headers,
+    stored: pa.Array,
+    needed: Mask,
+    *,
+    max_body_bytes: int,
+    path: str | None,
+    failed: Callable[[int, BodyError], None],
+) -> Iterator[tuple[Ints, pa.Array]]:
+    """Consecutive rows, as row numbers, and their bodies, in steps of up to OPENED_BYTES.
+
+    `stored`: the bodies of all rows as stored. A body is decompressed according to sysFlag where
+    `needed`; a frame need not say how large its content is, so each is opened to find out. A row
+    that does not open goes to `failed`, and is left out if that returns.
+    """
+    step = _Step(stored, 0)
+    compressed = (headers.sys_flag & SysFlag.COMPRESSED) != 0
+    for row in np.flatnonzero(compressed & needed).tolist():
+        try:
+            body = decompress(
+                step.stored[row].as_py(),
+                int(headers.sys_flag[row]),
+                max_body_bytes=max_body_bytes,
+                path=path,
+                log_offset=headers.base + int(headers.at[row]),
+            )
+        except BodyError as error:
+            failed(row, error)
+            step.failed.append(row)
+            continue
+        if step.bytes and step.bytes + len(body) > OPENED_BYTES:
+            yield step.rows_until(row)
+            step = _Step(step.stored, row)
+        step.add(row, body)
+        del body
+    yield step.rows_until(len(headers))
+
+
+class _Step:
+    """Opened bodies of the rows from `start` on."""
+
+    def __init__(self, stored: pa.Array, start: int) -> None:
+        self.stored, self.start = stored, start
+        self.failed: list[int] = []
+        self.bytes = 0
+        self._rows: list[int] = []
+        self._bodies: list[bytes] = []
+
+    def add(self, row: int, body: bytes) -> None:
+        self._rows.append(row)
+        self._bodies.append(body)
+        self.bytes += len(body)
+
+    def rows_until(self, stop: int) -> tuple[Ints, pa.Array]:
+        """The rows up to `stop` that did not fail, and their bodies."""
+        rows = np.arange(self.start, stop, dtype=np.int64)
+        if self.failed:
+            rows = np.setdiff1d(rows, self.failed)
+        stored = self.stored.slice(self.start, stop - self.start)
+        if not self._rows and not self.failed:
+            return rows, stored
+        opened = pa.array(self._bodies, pa.binary())
+        self._bodies.clear()
+        at = rows - self.start
+        at[np.searchsorted(rows, self._rows)] = len(stored) + np.arange(len(self._rows))
+        return rows, pa.concat_arrays([stored, opened]).take(pa.array(at))

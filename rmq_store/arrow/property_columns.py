@@ -2,27 +2,170 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import PROPERTIES
-from rmq_store.arrow.string_slices import (
-    as_java_reads,
-    buffers,
-    is_utf8,
-    number_array,
-    room_for,
-    slices,
-    string_array,
-    values_array,
-    values_of,
-)
-from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.errors import InvalidArgumentError
+from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.byte_layout import Property
-from rmq_store.loops import property_items
+from rmq_store.format.hashes import CRC32_IN_C, crc32
+from rmq_store.format.properties import decode_utf8
+from rmq_store.loops import checksums, property_items, texts
 from rmq_store.loops.property_items import LAYOUTS, PLACES
+
+OFFSETS_END = 2**31 - 1
+"""Bytes; a column of more has no 32-bit offsets."""
+_NUMBERS = {4: pa.int32(), 8: pa.int64()}
+
+
+def slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.Array:
+    """An Arrow array (string or binary) of the slices `source[starts[i]:starts[i] + lengths[i]]`.
+
+    The bytes are copied, so nothing keeps `source` alive. Raises InvalidArgumentError if all slices
+    together have 2 GiB or more, and IndexError for a slice outside of `source`.
+    """
+    data, ends = room_for(int(lengths.sum()), len(starts))
+    texts.gather(source.data, _whole(starts).data, _whole(lengths).data, data.data, ends.data)
+    return string_array(data, ends, kind)
+
+
+def slices_with_crcs(
+    source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType
+) -> tuple[pa.Array, Ints]:
+    """As `slices`, and the CRC-32 of each slice, from one pass over them."""
+    data, ends = room_for(int(lengths.sum()), len(starts))
+    found = np.empty(len(starts), dtype=np.int64)
+    places = (_whole(starts).data, _whole(lengths).data)
+    of = (crc32, CRC32_IN_C, source.data, *places)
+    checksums.of_copies(*of, data.data, ends.data, found.data)
+    return string_array(data, ends, kind), found
+
+
+def values_of(source: Bytes, values: Ints, first: int) -> pa.Array:
+    """The values of one name in n property strings, as strings; null where there is none.
+
+    `values`: n rows as `property_items.look` fills them; start and end stand from column `first` on.
+    """
+    count, width = values.shape
+    data, ends = room_for(int((values[:, first + 1] - values[:, first]).sum()), count)
+    known = np.empty(count, dtype=np.uint8)
+    texts.gather_values(
+        source.data, values.reshape(-1).data, first, width, data.data, ends.data, known.data
+    )
+    return values_array(data, ends, known)
+
+
+def values_array(data: Bytes, ends: npt.NDArray[np.int32], known: Bytes) -> pa.Array:
+    """n strings of their bytes and n + 1 offsets, as `string_array`; null where `known` is 0."""
+    if known.all():
+        return string_array(data, ends, pa.string())
+    if not known.any():
+        return pa.nulls(len(known), pa.string())
+    return string_array(
+        data, ends, pa.string(), pa.py_buffer(np.packbits(known, bitorder="little"))
+    )
+
+
+def room_for(size: int, count: int) -> tuple[Bytes, npt.NDArray[np.int32]]:
+    """Memory for the bytes and the offsets of `count` values."""
+    if size >= OFFSETS_END:
+        raise InvalidArgumentError(
+            reason="a column of one batch has 2 GiB or more",
+            advice="Read with smaller batches: batch_bytes and batch_rows limit them",
+        )
+    return np.empty(size, dtype=np.uint8), np.empty(count + 1, dtype=np.int32)
+
+
+def _whole(numbers: Ints) -> Ints:
+    return np.ascontiguousarray(numbers, dtype=np.int64)
+
+
+def string_array(
+    data: Bytes,
+    ends: npt.NDArray[np.int32],
+    kind: pa.DataType,
+    valid: pa.Buffer | None = None,
+    count: int | None = None,
+) -> pa.Array:
+    """n values of a type with 32-bit offsets, from their bytes and n + 1 offsets, without a copy.
+
+    Both arrays may have more room than is used; it is given back, so that a column does not keep it.
+    `count`: n, if `ends` has room for more.
+    """
+    if count is not None:
+        _shorten(ends, count + 1)
+    _shorten(data, int(ends[-1]))
+    return pa.Array.from_buffers(
+        kind, len(ends) - 1, [valid, pa.py_buffer(ends), pa.py_buffer(data)]
+    )
+
+
+def _shorten(values: npt.NDArray[Any], size: int) -> None:
+    """Give back the memory behind the first values; nothing else may use this array."""
+    if size < len(values):
+        values.resize(size, refcheck=False)
+
+
+def number_array(
+    values: npt.NDArray[Any], kind: pa.DataType | None = None, nulls: Mask | None = None
+) -> pa.Array:
+    """An array of n numbers of 4 or 8 bytes; `kind`: int32 or int64 of their size if not given.
+
+    It keeps all memory that `values` is a view of. `nulls`: a mask of rows without a value.
+    """
+    kind = kind or _NUMBERS[values.dtype.itemsize]
+    valid = None
+    if nulls is not None and nulls.any():
+        valid = pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+    data = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(kind, len(values), [valid, data])
+
+
+def texts_array(values: Sequence[str]) -> pa.Array:
+    """A string array of a few texts."""
+    raw = [value.encode() for value in values]
+    ends = np.cumsum([0, *map(len, raw)], dtype=np.int32)
+    return string_array(np.frombuffer(b"".join(raw), dtype=np.uint8), ends, pa.string())
+
+
+def numbers_of(array: pa.Array, kind: type[np.signedinteger[Any]]) -> npt.NDArray[Any]:
+    """The numbers of an array without nulls, whose type has the width of `kind`, as a numpy view."""
+    if not len(array):
+        return np.zeros(0, dtype=kind)
+    return np.frombuffer(array.buffers()[1], dtype=kind)[array.offset : array.offset + len(array)]
+
+
+def buffers(array: pa.Array) -> tuple[npt.NDArray[np.int32], Bytes]:
+    """Offsets and data of a string or binary array that starts at 0, as numpy views."""
+    _, offsets, data = array.buffers()
+    first = array.offset
+    ends = np.frombuffer(offsets, dtype=np.int32)[first : first + len(array) + 1]
+    raw = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return ends, raw
+
+
+def is_utf8(strings: pa.Array) -> bool:
+    """Whether all values of a string column are well-formed."""
+    try:
+        strings.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def as_java_reads(strings: pa.Array) -> pa.Array:
+    """A binary array as strings; replaces malformed UTF-8 as `new String(raw, UTF_8)` does."""
+    found = strings.view(pa.string())
+    if is_utf8(found):
+        return found
+    return pa.array([decode_utf8(raw) for raw in strings.to_pylist()], pa.string())
+
 
 LOOKED_AT = (Property.TAGS, Property.KEYS, Property.UNIQ_KEY)
 _SMALLEST_ITEM = 3  # bytes: name, separator, value; the last item needs no other separator

@@ -7,18 +7,26 @@ of the log and ranges that are walked begin and end where entries do. In other f
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.record_runs import RecordRun, follow, next_record
+from rmq_store.commitlog.headers import Headers, RecordRun, follow, next_record
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import entries_folders, refuse_entries
 from rmq_store.config.locate import commitlog_folders
-from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError
+from rmq_store.errors import (
+    CorruptRecordError,
+    LogOffset,
+    MissingFileError,
+    UnrecoverableStoreError,
+    from_os_error,
+    shown_path,
+)
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segment_writer import OpenFiles, SegmentWriter
 from rmq_store.files.segments import SegmentFile, list_segments
@@ -30,12 +38,13 @@ from rmq_store.format.byte_layout import (
     HEAD_SIZE,
     MAGIC_BLANK,
     MIN_RECORD_SIZE,
+    RECORD_HEAD,
     Property,
+    segment_name,
 )
-from rmq_store.format.dledger import ENTRY_HEAD_SIZE, EntryHead
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId
-from rmq_store.format.record import Gap, Record, decode_record
+from rmq_store.format.record import ENTRY_HEAD_SIZE, EntryHead, Gap, Record, decode_record
 
 _SIZE_FIELD = 4
 _LEAST_LOOK = 64 << 10
@@ -460,3 +469,91 @@ class LogAppender:
         self.end += left
         # After this sync a crash can tear only the last file, and recovery cuts nowhere else.
         self._files.sync()
+
+
+_LOOKED_AT = 64  # files at either end of the log; each is a place of the disk
+_RENAME = "Give it that name before anything else: its messages are then read again"
+_TAKEN = (
+    "Another file has that name: keep the one with the messages, and move the other one away first"
+)
+_BOTH = (
+    "The file with that name has a wrong one too: move that one aside first, then give each its own name "
+    "before anything else: their messages are then read again"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MisnamedFile:
+    """A log file without a record that belongs there, whose first one names the start of another file."""
+
+    file: SegmentFile
+    base: int
+    """The log offset that its name should be."""
+    advice: str
+    """What to do with the file, so that no other one is overwritten."""
+
+    def __str__(self) -> str:
+        """A sentence with both names."""
+        return (
+            f"{shown_path(self.file.path)} has a wrong name: by the physicalOffset of its first record it is "
+            f"the file {segment_name(self.base)}"
+        )
+
+
+def misnamed_files(
+    log: CommitLog, files: Iterable[SegmentFile] | None = None
+) -> Iterator[MisnamedFile]:
+    """Those among some files; by default among the first and last ones of the log."""
+    every = log.chain.segments
+    if files is None:
+        files = (
+            every if len(every) <= 2 * _LOOKED_AT else [*every[:_LOOKED_AT], *every[-_LOOKED_AT:]]
+        )
+    for file in files:
+        base = _other_base(log, file)
+        if base is not None:
+            others = [other for other in log.chain.segments_from(base) if other.base == base]
+            taken = any(_other_base(log, other) is None for other in others)
+            yield MisnamedFile(file, base, _TAKEN if taken else _BOTH if others else _RENAME)
+
+
+def _other_base(log: CommitLog, file: SegmentFile) -> int | None:
+    """The start of another file that the first record of a file names, if none of its own is in it.
+
+    None for copies of records, and for a file with entries.
+    """
+    if log.copied or log.frame_at(file.base) or file.size < HEAD_SIZE:
+        return None
+    with log.window_of(file) as window:
+        window.fetch([0], [HEAD_SIZE])
+        head = window.bytes[:HEAD_SIZE].view(RECORD_HEAD)[0]
+        said, total = int(head["physical_offset"]), int(head["total_size"])
+        if said == file.base or said % log.chain.file_size or not 0 < total <= file.size:
+            return None
+        window.fetch([0], [total])
+        if not Headers(window.bytes, np.zeros(1, dtype=np.int64), said).valid[0]:
+            return None
+    own = log.next_record(file, file.base + 1, log.chain.segment_end(file))
+    return None if own is not None else said
+
+
+def refuse_unsure_files(log: CommitLog) -> None:
+    """Raise UnrecoverableStoreError for log files of a wrong name: a writer would cut them.
+
+    Raises AccessError for one that may not be read.
+    """
+    for file in unreadable_files(log):
+        denied = OSError(errno.EACCES, os.strerror(errno.EACCES))
+        raise from_os_error(file.path, denied, "opening")
+    refuse_misnamed(log)
+
+
+def refuse_misnamed(log: CommitLog) -> None:
+    """Raise UnrecoverableStoreError for a log file with a wrong name."""
+    for misnamed in misnamed_files(log):
+        raise UnrecoverableStoreError(
+            misnamed.file.path,
+            offset=LogOffset(misnamed.file.base),
+            reason=str(misnamed),
+            advice=f"{misnamed.advice}. Nothing was changed",
+        )

@@ -1,9 +1,10 @@
-"""The broker's configuration: `broker.conf`, or a mapping of its names."""
+"""The broker's configuration, `broker.conf` or a mapping of its names, and when it deletes files by it."""
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -17,7 +18,7 @@ from rmq_store.format.byte_layout import (
     DEFAULT_MAX_INDEX_ITEMS,
     DEFAULT_MAX_MESSAGE_SIZE,
 )
-from rmq_store.format.queue_entries import (
+from rmq_store.format.queues import (
     DEFAULT_BATCH_QUEUE_FILE_SIZE,
     DEFAULT_QUEUE_FILE_SIZE,
     QUEUE_ENTRY,
@@ -276,3 +277,73 @@ def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
         )
         properties[name.strip()] = value.strip()
     return properties
+
+
+_MOST_HOURS = 23
+_HOUR_MS = 3_600_000
+_QUARTER_MS = _HOUR_MS // 4
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """When log files are deleted, with the broker's names and defaults. Hours are in local time."""
+
+    fileReservedTime: int = 72  # hours since a file was last written
+    deleteWhen: str = "04"  # hours of the day, separated by ;
+    # Percent of the disk. Above the first, deletion is always due; above the second, files are
+    # deleted at any age, unless cleanFileForciblyEnable is false.
+    diskMaxUsedSpaceRatio: int = 75
+    diskSpaceCleanForciblyRatio: int = 85
+    cleanFileForciblyEnable: bool = True
+    deleteFileBatchMax: int = 10  # files per round
+
+    @classmethod
+    def of(cls, config: StoreConfig) -> RetentionPolicy:
+        """The policy of a configuration, with the broker's defaults.
+
+        Raises InvalidArgumentError for invalid hours.
+        """
+        asked = {name: getattr(config, name) for name in cls.__dataclass_fields__}
+        policy = cls(**{name: value for name, value in asked.items() if value is not None})
+        policy.hours()
+        return policy
+
+    @property
+    def due_above(self) -> int:
+        """diskMaxUsedSpaceRatio within the broker's limits (MessageStoreConfig)."""
+        return min(max(self.diskMaxUsedSpaceRatio, 10), 95)
+
+    @property
+    def forced_above(self) -> int:
+        """diskSpaceCleanForciblyRatio within the broker's limits (CleanCommitLogService)."""
+        return min(max(self.diskSpaceCleanForciblyRatio, 30), 85)
+
+    def old_enough_from(self, written: int) -> int:
+        """From when on a file that was last `written` then may be deleted for its age; both in ms."""
+        return written + self.fileReservedTime * _HOUR_MS
+
+    def goes_at(self, written: int, now: int) -> int | None:
+        """When a file that was last `written` then is deleted for its age, from `now` on, all in ms: in an
+        hour of deleteWhen; None without hours."""
+        hours, at = self.hours(), max(now, self.old_enough_from(written))
+        last = (
+            at + 2 * (_MOST_HOURS + 1) * _HOUR_MS
+        )  # a change of the clock may skip an hour for a day
+        while at < last:
+            if time.localtime(at / 1000).tm_hour in hours:
+                return at
+            at += _QUARTER_MS - at % _QUARTER_MS  # hours of local time begin at a quarter of UTC's
+        return None
+
+    def hours(self) -> set[int]:
+        """The hours of the day at which the broker deletes."""
+        try:
+            found = {int(part) for part in self.deleteWhen.split(";") if part.strip()}
+        except ValueError:
+            found = {-1}
+        if any(not 0 <= hour <= _MOST_HOURS for hour in found):
+            raise InvalidArgumentError(
+                reason=f"deleteWhen={self.deleteWhen!r} is not a list of hours",
+                expected="hours of the day separated by ;, such as 04 or 02;14",
+            )
+        return found

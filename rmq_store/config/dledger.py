@@ -19,7 +19,7 @@ from rmq_store.errors import MissingFileError, UnsupportedStoreError
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, list_segments
 from rmq_store.format.byte_layout import COMMITLOG_DIR
-from rmq_store.format.dledger import ENTRY_HEAD_SIZE, INDEX_UNIT, EntryHead
+from rmq_store.format.record import ENTRY_HEAD_SIZE, INDEX_UNIT, EntryHead
 
 _PREFIX = "dledger-"  # and dLegerSelfId
 DATA, _INDEX = "data", "index"

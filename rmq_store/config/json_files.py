@@ -14,7 +14,7 @@ from pathlib import Path
 from time import time_ns
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from rmq_store.config.rocksdb_config import Kept, counter_of, names_in_databases, read_database
+from rmq_store.config.rocksdb import Kept, counter_of, names_in_databases, read_database
 from rmq_store.config.without_file import advice_on_broken
 from rmq_store.errors import CorruptConfigError, MissingFileError, from_os_error, shown_path
 from rmq_store.escaping import LOG

@@ -17,8 +17,7 @@ from typing import Any
 from rmq_store.config.json_files import read_config, whole_number
 from rmq_store.errors import AccessError, StoreError, shown_path
 from rmq_store.format.byte_layout import CONFIG_DIR
-from rmq_store.format.queue_entries import QUEUE_ENTRY
-from rmq_store.format.queues import QueueId
+from rmq_store.format.queues import QUEUE_ENTRY, QueueId
 
 _METADATA = "tieredStoreMetadata.json"
 _QUEUE_FILES, _DELETED = "consumeQueueFileSegmentTable", 2

@@ -21,7 +21,7 @@ from rmq_store.config.json_files import (
     whole_number,
     write_config_json,
 )
-from rmq_store.config.rocksdb_config import may_be_behind
+from rmq_store.config.rocksdb import may_be_behind
 from rmq_store.config.without_file import advice_on_broken
 from rmq_store.errors import CorruptConfigError
 from rmq_store.escaping import LOG

@@ -37,8 +37,14 @@ from rmq_store.format.byte_layout import (
     COMPACTION_QUEUE_DIR,
     segment_name,
 )
-from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY, Entries, concat_entries, no_entries
-from rmq_store.format.queues import Entry, QueueId
+from rmq_store.format.queues import (
+    BATCH_QUEUE_ENTRY,
+    Entries,
+    Entry,
+    QueueId,
+    concat_entries,
+    no_entries,
+)
 from rmq_store.markers.lock_file import was_closed
 
 _WIDTH = BATCH_QUEUE_ENTRY.itemsize

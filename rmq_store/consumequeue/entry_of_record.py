@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.arrow.column_values import numbered_topics
-from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.arrow.column_values import DecodedRecords, numbered_topics
 from rmq_store.arrow.property_columns import numbers
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
@@ -22,10 +21,9 @@ from rmq_store.escaping import LOG
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.byte_layout import MULTI_DISPATCH_SEPARATOR, Property
+from rmq_store.format.compression import SysFlag, enters_queue
 from rmq_store.format.properties import decode_properties
-from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY, QUEUE_ENTRY, ListedEntries, Queues
-from rmq_store.format.queues import QueueId
-from rmq_store.format.sys_flag import SysFlag, enters_queue
+from rmq_store.format.queues import BATCH_QUEUE_ENTRY, QUEUE_ENTRY, ListedEntries, QueueId, Queues
 from rmq_store.format.topics import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_store.loops import queue_entries
 

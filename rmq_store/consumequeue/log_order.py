@@ -7,8 +7,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import numpy as np
 
 from rmq_store.format.array_types import Ints
-from rmq_store.format.queue_entries import Entries, ListedEntries, Queues, concat_entries
-from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.queues import (
+    Entries,
+    ListedEntries,
+    QueueId,
+    Queues,
+    QueueSlice,
+    concat_entries,
+)
 from rmq_store.loops import queue_entries
 
 _FIRST_SPAN = 2 << 20  # first span: log bytes whose entries are sorted together

@@ -27,8 +27,7 @@ from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Source, Sources
 from rmq_store.format.array_types import Bytes, Ints, Mask
-from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY
-from rmq_store.format.queues import QueueId
+from rmq_store.format.queues import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY, QueueId
 
 ENTRIES, OFFSETS = "default", "offset"  # the families
 _MARK, _MAX = b"\x01", b"\x01max\x01"

@@ -13,8 +13,7 @@ from rmq_store.escaping import LOG
 from rmq_store.files.segment_writer import OpenFiles, SegmentWriter
 from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
-from rmq_store.format.queue_entries import FILLER_SIZE, QUEUE_ENTRY
-from rmq_store.format.queues import QueueId
+from rmq_store.format.queues import FILLER_SIZE, QUEUE_ENTRY, QueueId
 
 
 class QueueWriter:

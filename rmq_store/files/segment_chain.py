@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from rmq_store.errors import FileOffset, MissingFileError, Place
-from rmq_store.files.cost import LOCAL, REMOTE
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.segments import (
+    LOCAL,
+    REMOTE,
     SegmentFile,
     infer_file_size,
     list_segments,

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from rmq_store.errors import OsErrorsOf, from_os_error
-from rmq_store.files.changes import own
-from rmq_store.files.durable_files import sync_one_folder
+from rmq_store.files.durable_files import own, sync_one_folder
 from rmq_store.files.parallel import side_by_side
 from rmq_store.format.array_types import Bytes
 from rmq_store.format.byte_layout import segment_name

@@ -26,6 +26,9 @@ from rmq_store.format.byte_layout import is_segment_name
 if TYPE_CHECKING:
     from rmq_store.files.source import Source
 
+from typing import NamedTuple
+
+from rmq_store.files.parallel import LOOKS_IN_FLIGHT
 
 LARGEST_FILE = 2**31 - 1
 """Bytes of the largest file that a broker can write: the setting is a Java int."""
@@ -257,3 +260,21 @@ def again_if_expired(look: Callable[[], _T]) -> _T:
 
 def _was_deleted(path: str) -> bool:
     return bool(is_segment_name(os.path.basename(path))) and not os.path.exists(path)
+
+
+class Cost(NamedTuple):
+    """What looks at the bytes of a store cost, for those who can choose how to find something.
+
+    `looks_at_once`: looks that are worth making side by side. `step`: bytes of a file that a pass
+    over it takes at a time. `spare`: bytes that may be read beyond the few that a search needs, to
+    save looks or to be sure. `grows`: whether the files may grow, or others appear, after the listing.
+    """
+
+    looks_at_once: int
+    step: int
+    spare: int
+    grows: bool
+
+
+LOCAL = Cost(looks_at_once=1, step=128 << 20, spare=2**62, grows=True)
+REMOTE = Cost(looks_at_once=LOOKS_IN_FLIGHT, step=32 << 20, spare=64 << 10, grows=False)

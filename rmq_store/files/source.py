@@ -21,7 +21,6 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from rmq_store.errors import AccessError, DataLossError, from_os_error, shown_path
-from rmq_store.files.cost import LOCAL, Cost
 from rmq_store.files.remote.remote_store import (
     KEPT_BYTES,
     Held,
@@ -30,7 +29,7 @@ from rmq_store.files.remote.remote_store import (
     fetch_runs,
     shadow_of,
 )
-from rmq_store.files.segments import SegmentFile, open_to_read
+from rmq_store.files.segments import LOCAL, Cost, SegmentFile, open_to_read
 from rmq_store.files.sigbus_handler import Faults, Guarded, guard
 from rmq_store.format.array_types import Bytes, Ints
 

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.decoded_records import DecodedRecords, KeyValues
+from rmq_store.arrow.column_values import DecodedRecords, KeyValues
 from rmq_store.errors import OsErrorsOf
-from rmq_store.files.changes import own
+from rmq_store.files.durable_files import own
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.byte_layout import (
     INDEX_DIR,
@@ -28,11 +28,11 @@ from rmq_store.format.byte_layout import (
     Property,
     index_item_at,
 )
+from rmq_store.format.compression import enters_index
 from rmq_store.format.hashes import index_key, java_string_hash
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.record import Record
 from rmq_store.format.releases import Dialect
-from rmq_store.format.sys_flag import enters_index
 from rmq_store.index.index_file_reader import Geometry, Header
 from rmq_store.loops import hashes as loops
 from rmq_store.loops.index_items import put_items

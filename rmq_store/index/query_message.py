@@ -15,13 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.column_values import stored_properties, stored_topics
-from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.arrow.column_values import DecodedRecords, stored_properties, stored_topics
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.record_or_gap import SoundRun
-from rmq_store.commitlog.walk import end_now, not_a_record, walk
+from rmq_store.commitlog.walk import SoundRun, end_now, not_a_record, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import (
     CorruptIndexError,

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.string_slices import buffers
+from rmq_store.arrow.property_columns import buffers
 from rmq_store.errors import StoreError
 from rmq_store.format.array_types import Mask
 from rmq_store.format.hashes import crc32_of_slices, java_string_hashes

@@ -11,8 +11,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.compacted_queue import ADVICE, CompactedQueue
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, MissingFileError
 from rmq_store.format.hashes import tags_code
-from rmq_store.format.queue_entries import FILLER_SIZE, Entries
-from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.queues import FILLER_SIZE, Entries, QueueId, QueueSlice
 from rmq_store.format.record import Message, Record
 from rmq_store.reading.message_lookup import EntryMessages, MessageLookup, broker_position
 from rmq_store.reading.query import Query, parse_tags, positive

@@ -13,20 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.arrow.column_values import numbered_topics
-from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.arrow.column_values import DecodedRecords, numbered_topics
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.record_or_gap import Extent, SoundRun
-from rmq_store.commitlog.walk import walk, walk_to_record
+from rmq_store.commitlog.walk import Extent, SoundRun, walk, walk_to_record
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, numbered_queues
 from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError, shown_path
 from rmq_store.escaping import LOG
-from rmq_store.format.queue_entries import Entries, ListedEntries
-from rmq_store.format.queues import QueueId
+from rmq_store.format.compression import enters_queue
+from rmq_store.format.queues import Entries, ListedEntries, QueueId
 from rmq_store.format.record import Gap
-from rmq_store.format.sys_flag import enters_queue
-from rmq_store.reading.inner_batch_rows import RangesOf
-from rmq_store.reading.slice_reader import SliceReader
+from rmq_store.reading.slice_reader import RangesOf, SliceReader
 from rmq_store.text.sizes import counted
 
 

@@ -16,8 +16,7 @@ from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, St
 from rmq_store.format.byte_layout import MULTI_DISPATCH_SEPARATOR, Property
 from rmq_store.format.compression import decompress
 from rmq_store.format.properties import decode_properties, decode_utf8
-from rmq_store.format.queue_entries import Entries
-from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.queues import Entries, QueueId, QueueSlice
 from rmq_store.format.record import Message, Record, log_offset_of_id, to_message
 from rmq_store.index.index_writer import has_key
 from rmq_store.index.query_message import KeyIndex

@@ -29,8 +29,14 @@ from rmq_store.errors import (
 from rmq_store.escaping import LOG
 from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.hashes import tags_code
-from rmq_store.format.queue_entries import EXT_MAX_ADDRESS, FILLER_SIZE, Entries, ListedEntries
-from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.queues import (
+    EXT_MAX_ADDRESS,
+    FILLER_SIZE,
+    Entries,
+    ListedEntries,
+    QueueId,
+    QueueSlice,
+)
 from rmq_store.loops import queue_entries
 from rmq_store.loops.queue_entries import OTHER_QUEUE, OTHER_RECORD, SAME
 from rmq_store.reading.query import Query

@@ -24,14 +24,14 @@ from rmq_store.config.consumer_offsets import (
 )
 from rmq_store.config.json_files import Decode, as_it_is, read_config, why_broker_refuses
 from rmq_store.config.locate import commitlog_folders
-from rmq_store.config.rocksdb_config import GROUPS_FILE, names_in_databases
+from rmq_store.config.rocksdb import GROUPS_FILE, names_in_databases
 from rmq_store.config.topics_json import TOPICS_FILE, batch_topics, decode_topics
 from rmq_store.config.without_file import LEAVES_EMPTY
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptConfigError, InvalidArgumentError, StoreError
 from rmq_store.format.byte_layout import CONFIG_DIR, TIMER_WHEEL, TIMER_WHEEL_SIZE
 from rmq_store.format.queues import QueueId
-from rmq_store.recovery.as_broker_queues import refused_files
+from rmq_store.recovery.as_broker import refused_files
 from rmq_store.recovery.recover_store import plan_recovery
 from rmq_store.recovery.report import RecoveryReport
 

@@ -10,14 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.consumequeue.entries_after_log import (
-    entries_by_queue,
-    line_of_lost_end,
-    rows_of_counts,
-)
+from rmq_store.consumequeue.queue_folders import entries_by_queue, line_of_lost_end, rows_of_counts
 from rmq_store.errors import spoken
 from rmq_store.escaping import json_text, printable
-from rmq_store.files.changes import Change
+from rmq_store.files.durable_files import Change
 from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.format.array_types import Ints
 from rmq_store.format.queues import QueueId

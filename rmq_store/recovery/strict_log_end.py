@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.record_or_gap import WITHIN_THE_LOG, Extent, SoundRun
-from rmq_store.commitlog.walk import last_from, walk
+from rmq_store.commitlog.walk import WITHIN_THE_LOG, Extent, SoundRun, last_from, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.entry_of_record import QueuesBegun
 from rmq_store.errors import IndexGeometryError, StoreError

@@ -15,14 +15,13 @@ from rmq_store.consumequeue.queue_database import QueueDatabaseWriter
 from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
 from rmq_store.consumequeue.queue_writer import QueueWriter
-from rmq_store.files.changes import cut
+from rmq_store.files.durable_files import cut
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import CONSUMEQUEUE_EXT_DIR
 from rmq_store.format.properties import decode_utf8
-from rmq_store.format.queue_entries import Entries
-from rmq_store.format.queues import QueueId
+from rmq_store.format.queues import Entries, QueueId
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.recovery.report import ChangeList, LeftOut, note_left_out
 from rmq_store.recovery.strict_log_end import LogWalk

@@ -6,29 +6,48 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.arrow.column_values import DecodedRecords
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import CommitLog, empty_files
-from rmq_store.commitlog.misnamed_files import refuse_unsure_files
-from rmq_store.commitlog.walk import intact_records_behind
+from rmq_store.commitlog.log import CommitLog, empty_files, refuse_unsure_files
+from rmq_store.commitlog.walk import intact_records_behind, page_rest
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import batch_topics, declared_topics
-from rmq_store.consumequeue.entries_after_log import entries_after, entries_inside, line_of_lost_end
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, LastLives, entries_to_write
-from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.errors import InvalidArgumentError, LogOffset, UnrecoverableStoreError, spoken
-from rmq_store.files.changes import Change, cut
+from rmq_store.consumequeue.queue_folders import (
+    QueueFolders,
+    entries_after,
+    entries_inside,
+    line_of_lost_end,
+)
+from rmq_store.errors import (
+    CorruptIndexError,
+    IndexGeometryError,
+    InvalidArgumentError,
+    LogOffset,
+    UncleanStoreError,
+    UnrecoverableStoreError,
+    spoken,
+)
+from rmq_store.files.durable_files import Change, cut
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import LARGEST_FILE, SegmentFile
-from rmq_store.format.byte_layout import CHECKPOINT_FILE
+from rmq_store.format.byte_layout import (
+    ABORT_FILE,
+    BLANK_HEAD,
+    BLANK_SIZE,
+    CHECKPOINT_FILE,
+    INDEX_DIR,
+    MAGIC_BLANK,
+)
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import is_system_topic
+from rmq_store.index.index_file_reader import IndexFile, list_index_files
 from rmq_store.index.index_writer import IndexWriter
 from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.markers.lock_file import was_closed, write_abort
-from rmq_store.recovery.clean_stop import why_unclean
+from rmq_store.recovery.as_broker import refused_files
 from rmq_store.recovery.report import ChangeList, RecoveryReport
 from rmq_store.recovery.strict_log_end import (
     IndexRecovery,
@@ -37,15 +56,118 @@ from rmq_store.recovery.strict_log_end import (
     last_index_writer,
 )
 from rmq_store.recovery.strict_queues import DatabaseQueues, LookFurther, QueueRecovery
-from rmq_store.snapshot.file_sizes import (
+from rmq_store.snapshot.opening import (
+    Opening,
     is_cut_short,
     queue_sizes,
     refuse_smaller,
     refuse_unknown_size,
 )
-from rmq_store.snapshot.opening import Opening
 from rmq_store.snapshot.queue_view import QueueView
-from rmq_store.snapshot.snapshot import take_snapshot
+from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
+
+_ADVICE = (
+    "Repair it with rmqstore recover STORE --apply, or start a broker on it and stop it cleanly"
+)
+
+
+def refuse_abort(root: Path) -> None:
+    """Raises UncleanStoreError if `abort` exists."""
+    if (root / ABORT_FILE).exists():
+        raise UncleanStoreError(
+            root / ABORT_FILE,
+            reason="the store was not closed cleanly, or a broker has it open",
+            advice=_ADVICE,
+        )
+
+
+def refuse_unclean(log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot) -> None:
+    """Raises UncleanStoreError if the log has a torn tail, or if log and queues do not end together."""
+    _refuse_tail(log, snapshot.log_end)
+    for queue, state in snapshot.queues.items():
+        files = folders.files(queue, batch=state.batch)
+        if state.tail is not None or files.find_stop() > state.file_stop:
+            raise UncleanStoreError(
+                folders.root,
+                reason=f"queue {queue.name} and the log do not end together",
+                expected=f"its last entry to be unit {state.file_stop - 1}",
+                advice=_ADVICE,
+            )
+
+
+def why_unclean(root: Path, log: CommitLog, config: StoreConfig) -> UncleanStoreError | None:
+    """The difference of a store without `abort` to a clean stop; None if there is none."""
+    folders = QueueFolders(root, config)
+    try:
+        refuse_abort(root)
+        _refuse_short_files(log)
+        refuse_unclean(log, folders, take_snapshot(log, folders))
+        _refuse_index(root, config)
+    except UncleanStoreError as error:
+        return error
+    finally:
+        folders.close()
+    return None
+
+
+def _refuse_short_files(log: CommitLog) -> None:
+    """Raise UncleanStoreError for a short or empty file of the log, with which no broker starts."""
+    folders, size = [Path(folder) for folder in log.chain.folders], log.chain.file_size
+    for error in refused_files(folders, size, "mappedFileSizeCommitLog"):
+        path = Path(error.path or "")
+        if path.name.isdigit() and path.stat().st_size < size:
+            raise UncleanStoreError(
+                path,
+                reason=error.reason,
+                expected=error.expected,
+                actual=error.actual,
+                advice=_ADVICE,
+            )
+
+
+def _refuse_index(root: Path, config: StoreConfig) -> None:
+    """Raise UncleanStoreError for an index file that fits neither its own items nor `config`."""
+    for segment in list_index_files(root / INDEX_DIR):
+        damage = _index_damage(segment, StoreConfig())
+        if damage is not None and (config.maxHashSlotNum or config.maxIndexNum):
+            damage = _index_damage(segment, config)
+        if damage is not None:
+            raise UncleanStoreError(
+                segment.path,
+                reason=f"an index file is damaged, or of an unknown geometry: {damage}",
+                advice=_ADVICE,
+            )
+
+
+def _index_damage(segment: SegmentFile, config: StoreConfig) -> str | None:
+    try:
+        file = IndexFile(segment, slots=config.maxHashSlotNum, items=config.maxIndexNum)
+    except (IndexGeometryError, CorruptIndexError) as error:
+        return error.reason
+    return "its header is damaged" if file.header.index_count < 0 else None
+
+
+def _refuse_tail(log: CommitLog, log_end: int) -> None:
+    """Raise UncleanStoreError unless a blank record, zeros or the rest of a page follow the last record.
+
+    Only for a store without `abort`: in another one, such a rest may be of a record that was begun.
+    """
+    segment = log.chain.segment_at(log_end)
+    if segment is None:
+        return
+    end = log.chain.segment_end(segment)
+    front = log.chain.read(log_end, min(log_end + BLANK_SIZE, end))
+    if len(front) == BLANK_SIZE and front.view(BLANK_HEAD)[0]["magic"] == MAGIC_BLANK:
+        return
+    if not log.chain.is_zero(log_end, end) and page_rest(log, log_end) is None:
+        raise UncleanStoreError(
+            segment.path,
+            offset=LogOffset(log_end),
+            reason="bytes that are not a record follow the last record",
+            expected="zeros",
+            advice=_ADVICE,
+        )
+
 
 _BYTES_BETWEEN_MARKS = 1 << 30  # of the log, dispatched
 

@@ -10,7 +10,6 @@ from rmq_store.errors import StoreError, spoken
 from rmq_store.format.byte_layout import ABORT_BACKUP_FILE
 from rmq_store.markers.lock_file import was_closed
 from rmq_store.questions.answer_by_shares import OpenedStore, ask, processes_for
-from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.report.report_scope import Inquiry, Named
 from rmq_store.report.section import Cell, Grid, Remark, Section, in_units, not_listed, number, text
 from rmq_store.store import MessageStore
@@ -18,6 +17,7 @@ from rmq_store.tables import TABLES
 from rmq_store.text.sizes import counted
 from rmq_store.verify.config_against_store import config_findings, progress_findings
 from rmq_store.verify.findings import Finding, Severity
+from rmq_store.verify.verify_store import VerifyQuestion
 
 _ROWS = 100
 _FACTS = ("fact", "value")

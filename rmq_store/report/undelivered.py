@@ -37,7 +37,7 @@ from rmq_store.report.section import (
     text,
 )
 from rmq_store.system_topics.delayed_messages import OVERDUE
-from rmq_store.system_topics.expired_state import expired_before_delivery
+from rmq_store.system_topics.open_state import expired_before_delivery
 from rmq_store.system_topics.transactions import OPEN
 from rmq_store.tables import TABLES
 from rmq_store.verify.findings import Severity

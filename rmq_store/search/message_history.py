@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.errors import StoreError
+from rmq_store.format.compression import SysFlag
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Message
-from rmq_store.format.sys_flag import SysFlag
 from rmq_store.format.topics import (
     DLQ_ORIGIN_TOPIC,
     DLQ_PREFIX,

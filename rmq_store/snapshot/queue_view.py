@@ -9,7 +9,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.arrow.column_values import DecodedRecords
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import batch_topics, declared_topics, lists_all_topics
@@ -19,10 +19,9 @@ from rmq_store.consumequeue.bisection import (
     offset_by_time,
     recheck_neighbours,
 )
-from rmq_store.consumequeue.entries_after_log import entries_after
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles
-from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
+from rmq_store.consumequeue.queue_folders import QueueFolders, entries_after, queue_folder
 from rmq_store.errors import (
     InvalidArgumentError,
     ReadOnlyStoreError,
@@ -30,17 +29,19 @@ from rmq_store.errors import (
     UnknownQueueError,
     nearest,
 )
-from rmq_store.files.cost import LOCAL
+from rmq_store.files.segments import LOCAL
 from rmq_store.files.source import Ranges, fetch_all
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, CONSUMEQUEUE_EXT_DIR
-from rmq_store.format.queue_entries import (
+from rmq_store.format.queues import (
     EXT_MAX_ADDRESS,
     FILLER_SIZE,
     Entries,
+    Entry,
+    QueueId,
+    QueueSlice,
     concat_entries,
     no_entries,
 )
-from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC, is_system_topic
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.lock_file import was_closed

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rmq_store.consumequeue.queue_files import QueueFiles
-from rmq_store.format.queue_entries import Entries
-from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.queues import Entries, QueueId, QueueSlice
 
 
 @dataclass(frozen=True, slots=True)

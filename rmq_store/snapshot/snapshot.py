@@ -23,8 +23,7 @@ from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
 from rmq_store.files.parallel import side_by_side
-from rmq_store.format.queue_entries import FILLER_SIZE, Entries, concat_entries
-from rmq_store.format.queues import QueueId
+from rmq_store.format.queues import FILLER_SIZE, Entries, QueueId, concat_entries
 from rmq_store.markers.lock_file import was_closed
 from rmq_store.snapshot.ranges import EMPTY_QUEUE, ListedQueue, QueueState
 from rmq_store.snapshot.undispatched_records import end_offset, find_undispatched

@@ -7,11 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.arrow.column_values import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.record_or_gap import Extent, SoundRun
-from rmq_store.commitlog.walk import walk
+from rmq_store.commitlog.walk import Extent, SoundRun, walk
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.consumequeue.queue_folders import QueueFolders
@@ -24,8 +23,7 @@ from rmq_store.errors import (
 )
 from rmq_store.format.array_types import Mask
 from rmq_store.format.byte_layout import MIN_RECORD_SIZE
-from rmq_store.format.queue_entries import Entries, concat_entries
-from rmq_store.format.queues import QueueId
+from rmq_store.format.queues import Entries, QueueId, concat_entries
 from rmq_store.format.record import Gap
 from rmq_store.snapshot.ranges import ListedQueue
 

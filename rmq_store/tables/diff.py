@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.record_or_gap import WITHIN_THE_LOG, Extent
-from rmq_store.commitlog.walk import walk
+from rmq_store.commitlog.walk import WITHIN_THE_LOG, Extent, walk
 from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.queue_entries import Entries, concat_entries
-from rmq_store.format.queues import QueueId
+from rmq_store.format.queues import Entries, QueueId, concat_entries
 from rmq_store.format.record import Gap
 from rmq_store.search.log_partitions import offset_steps
 from rmq_store.store import MessageStore

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rmq_store.config.broker_conf import RetentionPolicy
 from rmq_store.config.consumer_offsets import (
     Committed,
     claimed_offsets,
@@ -17,7 +18,6 @@ from rmq_store.config.consumer_offsets import (
     read_delay_file,
 )
 from rmq_store.config.json_files import written_at
-from rmq_store.config.retention_policy import RetentionPolicy
 from rmq_store.config.topics_json import queue_count
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.escaping import LOG

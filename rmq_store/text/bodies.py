@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.string_slices import buffers
+from rmq_store.arrow.property_columns import buffers
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.escaping import is_utf8
 

@@ -14,8 +14,7 @@ from rmq_store.errors import StoreError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import COMPACTION_QUEUE_DIR
 from rmq_store.format.hashes import tags_code
-from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY
-from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.queues import BATCH_QUEUE_ENTRY, QueueId, QueueSlice
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
 from rmq_store.verify.findings import BEING_WRITTEN, Finding, a_note, a_warning, an_error

@@ -22,7 +22,7 @@ from rmq_store.config.consumer_offsets import (
     sent_offsets,
 )
 from rmq_store.config.json_files import ConfigFile, Decode, as_it_is, config_names, read_config
-from rmq_store.config.rocksdb_config import GROUPS_FILE
+from rmq_store.config.rocksdb import GROUPS_FILE
 from rmq_store.config.topics_json import TOPICS_FILE, decode_topics, may_be_read, read_queue_count
 from rmq_store.config.without_file import effect_without
 from rmq_store.errors import CorruptConfigError, StoreError
@@ -40,7 +40,7 @@ from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.timer_files import read_timer_check
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.delayed_messages import is_due_after_log, timers_due_after_log
-from rmq_store.system_topics.expired_state import expired_before_delivery
+from rmq_store.system_topics.open_state import expired_before_delivery
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
 from rmq_store.verify.findings import Finding, a_note, a_warning, an_error

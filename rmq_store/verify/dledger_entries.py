@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.commitlog.record_or_gap import Extent, SoundRun
+from rmq_store.commitlog.walk import Extent, SoundRun
 from rmq_store.config.dledger import members_in
 from rmq_store.errors import StoreError
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.format.array_types import Ints, Mask
-from rmq_store.format.dledger import BLANK, ENTRY_HEAD, ENTRY_HEAD_SIZE, INDEX_UNIT, NORMAL
-from rmq_store.format.record import Gap
+from rmq_store.format.record import BLANK, ENTRY_HEAD, ENTRY_HEAD_SIZE, INDEX_UNIT, NORMAL, Gap
 from rmq_store.store import MessageStore
 from rmq_store.verify.findings import Finding, Findings, Severity, a_warning
 

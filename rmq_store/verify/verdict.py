@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rmq_store.commitlog.record_or_gap import SoundRun
-from rmq_store.commitlog.walk import walk
+from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.errors import StoreError, StoreLockedError, UnsupportedStoreError, shown_path, spoken
 from rmq_store.format.queues import QueueId
 from rmq_store.recovery.broker_start import LOG_FILE, QUEUE_FILE, BrokerStart, Refusal, broker_start

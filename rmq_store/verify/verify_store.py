@@ -16,25 +16,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.arrow.column_values import DecodedRecords
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import empty_files
-from rmq_store.commitlog.misnamed_files import MisnamedFile, misnamed_files
-from rmq_store.commitlog.record_or_gap import Extent, SoundRun
-from rmq_store.commitlog.walk import end_now, page_rest, walk
+from rmq_store.commitlog.log import MisnamedFile, empty_files, misnamed_files
+from rmq_store.commitlog.walk import Extent, SoundRun, end_now, page_rest, walk
 from rmq_store.config.dledger import DATA, dledger_folders, members_in
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.errors import AccessError, BodyError, InvalidArgumentError, StoreError
 from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR, RECORD_HEAD
-from rmq_store.format.compression import begin_compressed, decompress
+from rmq_store.format.compression import SysFlag, begin_compressed, decompress
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
-from rmq_store.format.sys_flag import SysFlag
 from rmq_store.index.index_file_reader import list_index_files, open_index_files
 from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.recovery.as_broker_queues import refused_files
-from rmq_store.snapshot.file_sizes import refuse_unknown_size
+from rmq_store.recovery.as_broker import refused_files
+from rmq_store.snapshot.opening import refuse_unknown_size
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
@@ -705,3 +702,30 @@ def _opens(headers: Headers, row: int) -> bool:
     except BodyError:
         return False
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyQuestion:
+    """Checks a whole store. A share is one log file. Progress counts bytes of the log. `bodies`: as in
+    `verify`."""
+
+    bodies: bool = False
+
+    def plan(self, store: MessageStore) -> list[tuple[int, int]]:
+        """The log ranges to check, as log offsets."""
+        return log_parts(store)
+
+    def work(self, store: MessageStore, share: tuple[int, int], progress: Progress) -> LogPart:
+        """Check one range of the log, and the queue entries and index items of its records."""
+        return check_log(store, *share, progress, bodies=self.bodies)
+
+    def weight(self, share: tuple[int, int]) -> int:
+        """Bytes of the range."""
+        return share[1] - share[0]
+
+    def merge(self, store: MessageStore, parts: Iterable[LogPart]) -> VerifyReport:
+        """The report. Also checks what no single part of the log shows."""
+        whole = LogPart()
+        for part in parts:
+            whole.add(part)
+        return conclude(store, whole)

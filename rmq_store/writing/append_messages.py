@@ -22,9 +22,9 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import BLANK_SIZE
+from rmq_store.format.compression import enters_queue
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
-from rmq_store.format.sys_flag import enters_queue
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_duration
 from rmq_store.writing.dispatcher import Dispatcher

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from rmq_store.arrow.decoded_records import DecodedRecords
+from rmq_store.arrow.column_values import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.record_or_gap import WITHIN_THE_LOG, Extent, SoundRun
-from rmq_store.commitlog.walk import walk
+from rmq_store.commitlog.walk import WITHIN_THE_LOG, Extent, SoundRun, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import batch_topics, topics_to_extend
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_write

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.arrow.decoded_records import KeyValues
+from rmq_store.arrow.column_values import KeyValues
 from rmq_store.arrow.encoding.batch_to_records import Prepared
-from rmq_store.arrow.string_slices import buffers
+from rmq_store.arrow.property_columns import buffers
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, plain_entries
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.array_types import Bytes, Columns, Ints
@@ -27,9 +27,9 @@ from rmq_store.format.byte_layout import (
     V6_EXTRA,
     Property,
 )
+from rmq_store.format.compression import SysFlag, enters_queue
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
-from rmq_store.format.sys_flag import SysFlag, enters_queue
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.index.index_writer import items_of
 

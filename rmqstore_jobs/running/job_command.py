@@ -31,9 +31,9 @@ from rmq_store.errors import AccessError, DataLossError, spoken_as
 from rmq_store.escaping import LOG, json_text
 from rmq_store.heap_settings import keep_freed_memory
 from rmq_store.questions.answer_by_shares import ask, processes_for
-from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.text.progress import Progress
 from rmq_store.verify.verdict import Verdict
+from rmq_store.verify.verify_store import VerifyQuestion
 from rmqstore_jobs.running.failures import AlreadyDoneError, is_damage, spark_errors_said
 from rmqstore_jobs.running.results import JobResult
 from rmqstore_jobs.running.source_options import advice_in_shell_words

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store import MessageStore, StoreSnapshot
+from rmq_store.commitlog.other_store_at_path import Mark
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import name_in_pattern, names_of
-from rmq_store.errors import DataLossError, MissingFileError, StoreError
+from rmq_store.errors import DataLossError, InvalidArgumentError, MissingFileError, StoreError
 from rmq_store.files.remote.uri_filesystem import has_pattern
 from rmq_store.files.segments import again_if_expired
 from rmq_store.format.queues import QueueId, QueueSlice
@@ -29,8 +31,72 @@ from spark_source.options.parse import SourceOptions
 from spark_source.options.value_parsers import ByQueue
 from spark_source.planning.pinned_plan import Target, require_one_name_each, targets
 from spark_source.planning.selection import LogLimits, WantedQueues, first_offsets
-from spark_source.streaming.offsets import StorePlace, StreamOffset
 from spark_source.streaming.stream_options import EARLIEST, LATEST, StreamOptions
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """A place in the log of one store.
+
+    `since`: where the stream began in a store that appeared after the query. `first_offsets`: the
+    first wanted queue offset of queues, for records that start before `first_until` in the log;
+    only the first offsets of a query have them.
+    """
+
+    place: LogPlace
+    since: int | None = None
+    first_offsets: Mapping[QueueId, int] = field(default_factory=dict)
+    first_until: int = 0
+
+
+StreamOffset = Mapping[str, StorePlace]
+"""Broker name -> place."""
+
+
+def to_dict(offset: StreamOffset) -> dict[str, Any]:
+    """The offset as Spark keeps it."""
+    return {"version": VERSION, "stores": {name: _of_place(p) for name, p in offset.items()}}
+
+
+def from_dict(given: Mapping[str, Any]) -> dict[str, StorePlace]:
+    """The offset from Spark's checkpoint. Raises InvalidArgumentError for another format."""
+    if given.get("version") != VERSION:
+        raise InvalidArgumentError(
+            reason="the checkpoint's offset has another format",
+            expected=f"version {VERSION}",
+            actual=repr(given.get("version")),
+            advice="It is from another release of rmqstore or another source; use a new checkpoint",
+        )
+    return {name: _to_place(stored) for name, stored in given["stores"].items()}
+
+
+def _of_place(place: StorePlace) -> dict[str, Any]:
+    found: dict[str, Any] = {"log": place.place.offset}
+    for name, mark in (("before", place.place.before), ("first", place.place.first)):
+        if mark is not None:
+            found[name] = [mark.start, mark.stop, mark.digest]
+    if place.since is not None:
+        found["since"] = place.since
+    if place.first_offsets:
+        by_topic: dict[str, dict[str, int]] = {}
+        for queue, offset in place.first_offsets.items():
+            by_topic.setdefault(queue.topic, {})[str(queue.queue_id)] = offset
+        found |= {"firstOffsets": by_topic, "firstUntil": place.first_until}
+    return found
+
+
+def _to_place(stored: Mapping[str, Any]) -> StorePlace:
+    marks = (None if stored.get(n) is None else Mark(*stored[n]) for n in ("before", "first"))
+    first = {
+        QueueId(topic, int(queue_id)): offset
+        for topic, queues in stored.get("firstOffsets", {}).items()
+        for queue_id, offset in queues.items()
+    }
+    return StorePlace(
+        LogPlace(stored["log"], *marks), stored.get("since"), first, stored.get("firstUntil", 0)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from rmq_store.reading.growing_log import check_place
 from rmq_store.tables.table import Row
 from spark_source.options.parse import SourceOptions
 from spark_source.planning.pinned_plan import Target
-from spark_source.streaming.micro_batch_ends import Follower
-from spark_source.streaming.offsets import StorePlace, from_dict
+from spark_source.streaming.micro_batch_ends import Follower, StorePlace, from_dict
 from spark_source.streaming.stream_options import StreamOptions
 
 # The checkpoint folder of a query, as Spark writes it: what was planned and what was committed.

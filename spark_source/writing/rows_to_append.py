@@ -28,14 +28,13 @@ from rmq_store.arrow.encoding.batch_to_records import (
 )
 from rmq_store.arrow.encoding.checks import cast_to, invalid, lengths, topic_fault
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS
-from rmq_store.arrow.property_columns import decode_property_columns
-from rmq_store.arrow.string_slices import buffers
+from rmq_store.arrow.property_columns import buffers, decode_property_columns
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.array_types import Bytes, Ints, in_portions
 from rmq_store.format.byte_layout import Property
+from rmq_store.format.compression import SysFlag, enters_queue
 from rmq_store.format.hashes import java_string_hashes
 from rmq_store.format.releases import Dialect, dialect
-from rmq_store.format.sys_flag import SysFlag, enters_queue
 from rmq_store.text.times import LEAST_MS, MOST_MS, why_not_ms
 from rmq_store.writing.encoded_records import EncodedRecords, can_encode, encode
 from rmq_store.writing.store_writer import StoreWriter

@@ -17,7 +17,7 @@ from rmq_store import MessageStore, QueueId
 from rmq_store.admin.rebuild import STATE_FILE, RebuildReport, rebuild
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import AccessError, InvalidArgumentError, TargetExistsError, UndispatchedError
-from rmq_store.format.sys_flag import SysFlag
+from rmq_store.format.compression import SysFlag
 from rmq_store.verify import verify
 from tests.support.golden import CLEAN, Golden, GoldenStore, in_a_queue, log_files, unpack
 from tests.support.golden import queues_of as queues_of_record

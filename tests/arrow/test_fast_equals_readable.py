@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from rmq_store import QueueId, Record
 from rmq_store.arrow.column_definitions import BY_NAME
-from rmq_store.arrow.column_values import BatchBuilder, stored_bodies, stored_topics
-from rmq_store.arrow.opened_bodies import opened_bodies
-from rmq_store.arrow.string_slices import buffers
-from rmq_store.commitlog import record_runs as walk
+from rmq_store.arrow.column_values import BatchBuilder, opened_bodies, stored_bodies, stored_topics
+from rmq_store.arrow.property_columns import buffers
+from rmq_store.commitlog import headers as walk
 from rmq_store.commitlog.headers import Headers, wrong_crc_rows
 from rmq_store.consumequeue.entry_of_record import compare
 from rmq_store.errors import CorruptRecordError, StoreError
@@ -34,7 +33,7 @@ from rmq_store.format.byte_layout import (
 from rmq_store.format.compression import decompress
 from rmq_store.format.hashes import crc32, index_key_hash, java_string_hash, java_string_hashes
 from rmq_store.format.properties import decode_utf8
-from rmq_store.format.queue_entries import ListedEntries, Queues
+from rmq_store.format.queues import ListedEntries, Queues
 from rmq_store.format.record import decode_record, to_message
 from rmq_store.loops.queue_entries import OTHER_OFFSET, OTHER_QUEUE, OTHER_RECORD, SAME
 from tests.support.encode_record import encode_record

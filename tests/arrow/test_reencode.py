@@ -16,8 +16,8 @@ import pytest
 from rmq_store import MessageStore, Record
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.format.byte_layout import HOST_V6_SIZE
+from rmq_store.format.compression import SysFlag
 from rmq_store.format.properties import decode_utf8, format_host
-from rmq_store.format.sys_flag import SysFlag
 from rmq_store.writing.store_writer import StoreWriter
 from tests.support.golden import Golden, GoldenStore
 from tests.support.running.campaigns import some

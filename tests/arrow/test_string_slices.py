@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rmq_store.arrow.string_slices import number_array, numbers_of, slices, texts_array
+from rmq_store.arrow.property_columns import number_array, numbers_of, slices, texts_array
 from rmq_store.errors import InvalidArgumentError
 
 

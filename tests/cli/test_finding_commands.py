@@ -15,7 +15,7 @@ import pytest
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.config.broker_conf import read_properties
-from rmq_store.format.sys_flag import SysFlag
+from rmq_store.format.compression import SysFlag
 from rmq_store.text.times import shown_time
 from tests.support.expected import as_rows, expected
 from tests.support.golden import (

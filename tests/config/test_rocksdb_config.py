@@ -249,7 +249,7 @@ def test_without_the_library_messages_are_read_and_the_error_says_what_to_instal
     for folder in Path(other.path, "config").iterdir():
         if folder.is_dir():
             shutil.copytree(folder, Path(golden.path, "config", folder.name))
-    monkeypatch.setattr("rmq_store.config.rocksdb_config.find_spec", lambda name: None)
+    monkeypatch.setattr("rmq_store.config.rocksdb.find_spec", lambda name: None)
     with golden.open() as store:
         assert store.read_batches(columns=["body"]).read_all().num_rows > 0
         with pytest.raises(CorruptConfigError, match=r"pip install 'rmqstore\[rocksdb\]'"):
@@ -297,7 +297,7 @@ def test_a_rebuild_without_the_library_names_what_it_leaves_out(
     golden = unpack_kind(CLEAN, tmp_path)
     with MessageStore.open(golden.path) as store:
         wanted = store.read_batches(columns=["commitLogOffset"]).read_all()
-    monkeypatch.setattr("rmq_store.config.rocksdb_config.find_spec", lambda name: None)
+    monkeypatch.setattr("rmq_store.config.rocksdb.find_spec", lambda name: None)
     monkeypatch.setattr("rmq_store.files.rocksdb.find_spec", lambda name: None)
     with rebuilt(golden, tmp_path / "new") as new:
         assert new.read_batches(columns=["commitLogOffset"]).read_all() == wanted

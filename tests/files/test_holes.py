@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from rmq_store import Gap, MessageStore
-from rmq_store.commitlog import record_runs
+from rmq_store.commitlog import headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import extents
 from rmq_store.errors import DataLossError
-from rmq_store.files.changes import cut
+from rmq_store.files.durable_files import cut
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources, Window
@@ -132,7 +132,7 @@ def test_opening_to_append_reads_no_hole(holes: str, monkeypatch: pytest.MonkeyP
     """A file of the log has a gigabyte by default, and most of it may be a hole."""
     looked_at: list[int] = []
     Looked.sizes.clear()
-    in_piece, window, read = record_runs._next_in_piece, Sources.window, SegmentChain.read
+    in_piece, window, read = headers._next_in_piece, Sources.window, SegmentChain.read
 
     def looked(data: Bytes, base: int, start: int, stop: int) -> int | None:
         looked_at.append(base + start)
@@ -156,7 +156,7 @@ def test_opening_to_append_reads_no_hole(holes: str, monkeypatch: pytest.MonkeyP
             for number in range(400):
                 writer.append({"topic": "orders", "queueId": 0, "body": b"%d" % number * 250})
             end = writer.log_range()[1]
-        monkeypatch.setattr(record_runs, "_next_in_piece", looked)
+        monkeypatch.setattr(headers, "_next_in_piece", looked)
         monkeypatch.setattr(Sources, "window", windowed)
         monkeypatch.setattr(SegmentChain, "read", read_from)
         with MessageStore.open(path, queues=False) as store:

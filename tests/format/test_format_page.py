@@ -19,7 +19,7 @@ from rmq_store.format.byte_layout import (
     RECORD_HEAD,
 )
 from rmq_store.format.hashes import java_string_hash
-from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY, EXT_HEAD, QUEUE_ENTRY
+from rmq_store.format.queues import BATCH_QUEUE_ENTRY, EXT_HEAD, QUEUE_ENTRY
 from rmq_store.format.releases import NEWEST, OLDEST, TRAITS, Version, dialect
 from tests.support.checkout import CHECKOUT
 

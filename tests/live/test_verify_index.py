@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.testing.live_broker.harness import boot_copy, golden_conf
-from rmq_store.testing.live_broker.needs import need_jars
+from rmq_store.testing.live_broker.harness import boot_copy, golden_conf, need_jars
 from rmq_store.verify import verify
 from tests.support.golden import unpack
 from tests.support.running.campaigns import some

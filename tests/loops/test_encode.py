@@ -21,9 +21,9 @@ from rmq_store.format.byte_layout import (
     MAGIC_V1,
     MAGIC_V2,
 )
+from rmq_store.format.compression import SysFlag
 from rmq_store.format.hashes import body_crc, crc32
 from rmq_store.format.record import crc_item
-from rmq_store.format.sys_flag import SysFlag
 from rmq_store.loops import encode_records as encode
 from tests.loops.interpreted import source_of as interpreted
 from tests.support.encode_record import encode_properties, encode_record

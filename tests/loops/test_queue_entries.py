@@ -12,7 +12,7 @@ import pytest
 
 from rmq_store import QueueId, QueueSlice
 from rmq_store.consumequeue.log_order import _RowMaker
-from rmq_store.format.queue_entries import FILLER_SIZE, QUEUE_ENTRY, Entries
+from rmq_store.format.queues import FILLER_SIZE, QUEUE_ENTRY, Entries
 from rmq_store.loops import queue_entries
 from tests.loops.test_record_loops import both, numbers
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hatch_build
 from rmq_store import loops
-from rmq_store.testing.live_broker.needs import missing_here
+from rmq_store.testing.live_broker.harness import missing_here
 
 
 def test_the_compiled_loops_are_those_of_the_sources() -> None:

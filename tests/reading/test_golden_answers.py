@@ -9,7 +9,7 @@ import pytest
 
 from rmq_store import GetMessageStatus, Message, QueueId
 from rmq_store.errors import UnknownQueueError
-from rmq_store.format.sys_flag import SysFlag
+from rmq_store.format.compression import SysFlag
 from tests.support.expected import members
 from tests.support.golden import STORES, UNCLEAN, Golden, GoldenStore, Truth, keys_of, messages_in
 from tests.support.golden_rows import expected_message, fields_of, log_end_of, rows_of

@@ -17,7 +17,7 @@ import pytest
 
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.errors import ListedAt
-from rmq_store.format.queue_entries import BATCH_QUEUE_ENTRY, QUEUE_ENTRY
+from rmq_store.format.queues import BATCH_QUEUE_ENTRY, QUEUE_ENTRY
 from rmq_store.verify import Severity, verify
 from spark_source.options.definitions import DROPMALFORMED, FAILFAST, PERMISSIVE
 from spark_source.options.parse import SourceOptions

@@ -11,7 +11,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.errors import StoreError
-from rmq_store.format.queue_entries import no_entries
+from rmq_store.format.queues import no_entries
 from rmq_store.reading import slice_entries
 from rmq_store.reading.slice_entries import OTHER_OFFSET
 from rmq_store.snapshot.queue_view import QueueView

@@ -11,12 +11,11 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore, StoreError
-from rmq_store.arrow.opened_bodies import OPENED_BYTES
+from rmq_store.arrow.column_values import OPENED_BYTES
 from rmq_store.errors import BodyError
 from rmq_store.format.byte_layout import MEMBER_HEAD, PROPERTIES_LENGTH_SIZE
-from rmq_store.format.compression import decompress
-from rmq_store.format.sys_flag import SysFlag
-from rmq_store.reading.inner_batch_rows import MOST_MEMBERS, members_of
+from rmq_store.format.compression import SysFlag, decompress
+from rmq_store.reading.slice_reader import MOST_MEMBERS, members_of
 
 OPENED = 5 << 20
 COUNT = 30

@@ -19,7 +19,7 @@ from rmq_store.errors import (
     StoreLockedError,
     UnrecoverableStoreError,
 )
-from rmq_store.format.queue_entries import QUEUE_ENTRY
+from rmq_store.format.queues import QUEUE_ENTRY
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery import RecoveryReport, plan_recovery, recover
 from rmq_store.verify import verify

@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.commitlog.record_or_gap import SoundRun
-from rmq_store.commitlog.walk import walk
+from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.errors import AccessError, InvalidArgumentError, NotAStoreError, StoreError
 from rmq_store.files import parallel as sidebyside
 from rmq_store.files import source as sources
-from rmq_store.files.cost import REMOTE
 from rmq_store.files.remote import remote_store as remote
 from rmq_store.files.remote import remote_store as remotefile
+from rmq_store.files.segments import REMOTE
 from rmq_store.report.store_report import store_report
 from rmq_store.tables import TABLES
 from spark_source.options.parse import parse_options

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rmq_store.questions import message_rate
+from rmq_store.questions import usage
 from tests.support.golden import Golden, messages_in
 
 
@@ -21,10 +21,10 @@ def test_the_counts_are_those_of_the_broker(
     name: str, counted: int, golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether a queue's entries are read (few messages) or bisected (many)."""
-    monkeypatch.setattr(message_rate, "_COUNTED", counted)
+    monkeypatch.setattr(usage, "_COUNTED", counted)
     store = golden(name)
     with store.open() as opened:
-        found = message_rate.message_rate(opened, periods=40)
+        found = usage.message_rate(opened, periods=40)
     expected: dict[str, tuple[int, ...]] = {}
     for queue, records in store.by_queue.items():
         if queue.topic.startswith("%LMQ%"):

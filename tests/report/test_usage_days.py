@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from rmq_store import MessageStore, QueueSlice
-from rmq_store.format.queue_entries import Entries
+from rmq_store.format.queues import Entries
 from rmq_store.questions.usage import DaysOfLog, rows_of_days, usage_of
 from rmq_store.tables.table import Row
 from tests.support.golden import Golden, in_a_queue, messages_in

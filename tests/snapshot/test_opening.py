@@ -12,7 +12,7 @@ import pytest
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.admin.info import store_info
 from rmq_store.errors import DataLossError
-from rmq_store.format.queue_entries import QUEUE_ENTRY
+from rmq_store.format.queues import QUEUE_ENTRY
 from rmq_store.snapshot import opening
 from tests.support.golden import STORES, Golden, GoldenStore, log_files, offsets, unpack, wanted
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from rmq_store import MessageStore, QueueId, Record
+from rmq_store.commitlog import headers as walk
 from rmq_store.commitlog import log as commitlog
-from rmq_store.commitlog import record_runs as walk
 from rmq_store.files import segment_chain as files
 from rmq_store.files import segments as segments
 from rmq_store.files import source as sources
@@ -22,7 +22,7 @@ from rmq_store.files.source import Window
 from rmq_store.format import record as message
 from rmq_store.format.array_types import Bytes
 from rmq_store.format.byte_layout import DEFAULT_COMMITLOG_FILE_SIZE, segment_name
-from rmq_store.format.queue_entries import DEFAULT_QUEUE_FILE_SIZE, QUEUE_ENTRY
+from rmq_store.format.queues import DEFAULT_QUEUE_FILE_SIZE, QUEUE_ENTRY
 from tests.support.encode_record import encode_record
 
 TOPICS, QUEUES_A_TOPIC = 100, 100

@@ -17,7 +17,7 @@ from rmq_store.errors import (
     MissingFileError,
     UnsupportedStoreError,
 )
-from rmq_store.format.sys_flag import SysFlag
+from rmq_store.format.compression import SysFlag
 from spark_source.source import RmqStoreSource
 from tests.support.golden import Golden, GoldenStore, Truth, in_a_queue, unpack, unpack_field
 from tests.support.spark.reads import rows_of

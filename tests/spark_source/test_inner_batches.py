@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.format.sys_flag import SysFlag
+from rmq_store.format.compression import SysFlag
 from tests.support.expected import members
 from tests.support.golden import Golden, in_a_queue, messages_in
 from tests.support.spark.reads import rows_of

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from rmq_store.arrow.column_definitions import COLUMNS, DEFAULT_NAMES
-from rmq_store.format.sys_flag import SysFlag
+from rmq_store.format.compression import SysFlag
 from rmq_store.snapshot.ranges import LogSlice
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import Share

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rmq_store.format.queue_entries import QUEUE_ENTRY
+from rmq_store.format.queues import QUEUE_ENTRY
 from tests.support.golden import GoldenStore, Truth
 
 # What may be hit, and how often compared with the others.

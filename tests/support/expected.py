@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rmq_store.format.sys_flag import SysFlag
+from rmq_store.format.compression import SysFlag
 from tests.support.golden import GoldenStore, Truth, bodies_of, in_a_queue, messages_in, user_topic
 
 EARLIEST, LATEST = -2, -1

@@ -11,7 +11,7 @@ import pytest
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.errors import StoreError
-from rmq_store.format.queue_entries import QUEUE_ENTRY
+from rmq_store.format.queues import QUEUE_ENTRY
 from rmq_store.verify import Finding, Severity, verify
 from tests.support.golden import GoldenStore, Truth, log_files, unpack, wanted
 

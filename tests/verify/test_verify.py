@@ -19,18 +19,16 @@ import pytest
 
 from rmq_store import Gap, MessageStore, StoreError
 from rmq_store.admin.rebuild import rebuild
-from rmq_store.commitlog.record_or_gap import SoundRun
-from rmq_store.commitlog.walk import walk
+from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.format.byte_layout import INDEX_HEADER
-from rmq_store.format.queue_entries import QUEUE_ENTRY
+from rmq_store.format.queues import QUEUE_ENTRY
 from rmq_store.questions import answer_by_shares
 from rmq_store.questions.answer_by_shares import OpenedStore, ask, processes_for
-from rmq_store.questions.verify import VerifyQuestion
 from rmq_store.recovery import plan_recovery
 from rmq_store.verify import Finding, Severity, VerifyReport, verify
 from rmq_store.verify.findings import Findings
-from rmq_store.verify.verify_store import LogPart, check_log, conclude, log_parts
+from rmq_store.verify.verify_store import LogPart, VerifyQuestion, check_log, conclude, log_parts
 from tests.support.damage import DamagedStore
 from tests.support.golden import STORES, UNCLEAN, Golden, GoldenStore, log_files, unpack
 from tests.support.listed import queue_entries, wanted_entries

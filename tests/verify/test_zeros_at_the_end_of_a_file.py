@@ -65,7 +65,7 @@ def test_what_a_broker_writes_meanwhile_is_no_damage(
                     shown.write(store.bytes[base])
         return True
 
-    monkeypatch.setattr("rmq_store.commitlog.record_or_gap._goes_on", goes_on)
+    monkeypatch.setattr("rmq_store.commitlog.walk._goes_on", goes_on)
     with MessageStore.open(store.path) as opened:
         found = list(opened.scan())
     assert looks

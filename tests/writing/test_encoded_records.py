@@ -16,8 +16,8 @@ from rmq_store import MessageStore
 from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, Prepared, prepare
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
+from rmq_store.format.compression import SysFlag
 from rmq_store.format.releases import dialect
-from rmq_store.format.sys_flag import SysFlag
 from rmq_store.verify import verify
 from rmq_store.writing.encoded_records import EncodedRecords, can_encode, encode
 from tests.support.stores import SMALL

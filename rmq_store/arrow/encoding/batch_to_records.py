@@ -28,7 +28,7 @@ from rmq_store.arrow.encoding.properties import (
     property_strings,
     rows_with_item,
 )
-from rmq_store.arrow.string_slices import buffers
+from rmq_store.arrow.property_columns import buffers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError, nearest
 from rmq_store.format.array_types import Bytes, Ints
@@ -45,6 +45,7 @@ from rmq_store.format.byte_layout import (
     V6_EXTRA,
     Property,
 )
+from rmq_store.format.compression import SysFlag, enters_queue
 from rmq_store.format.hashes import crc32_of_slices
 from rmq_store.format.properties import (
     decode_properties,
@@ -56,7 +57,6 @@ from rmq_store.format.properties import (
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Message, Record
 from rmq_store.format.releases import Dialect
-from rmq_store.format.sys_flag import SysFlag, enters_queue
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.loops import encode_records as loops
 

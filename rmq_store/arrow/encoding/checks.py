@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.arrow.string_slices import buffers
+from rmq_store.arrow.property_columns import buffers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError
 from rmq_store.files.safe_paths import is_plain_name

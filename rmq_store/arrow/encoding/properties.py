@@ -10,8 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.encoding.checks import cast_to, invalid
-from rmq_store.arrow.property_columns import decode_property_columns
-from rmq_store.arrow.string_slices import OFFSETS_END, buffers, room_for, string_array
+from rmq_store.arrow.property_columns import (
+    OFFSETS_END,
+    buffers,
+    decode_property_columns,
+    room_for,
+    string_array,
+)
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError
 from rmq_store.format.array_types import Bytes, Ints, Mask

@@ -17,7 +17,7 @@ from rmq_store.cli.options import StoreArgs, bundle, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, reading
 from rmq_store.format.topics import RESERVED_PREFIX
 from rmq_store.store import MessageStore
-from rmq_store.system_topics.expired_state import expired_before_delivery
+from rmq_store.system_topics.open_state import expired_before_delivery
 from rmq_store.tables import TABLES
 from rmq_store.text.sizes import counted
 

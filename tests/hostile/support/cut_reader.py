@@ -25,9 +25,9 @@ from rmq_store.files.source import Sources
 from rmqstore_jobs.export import ExportSpec
 from rmqstore_jobs.export import run as export
 from spark_source.options.parse import parse_options
-from spark_source.partition_reader import read_share
 from spark_source.planning.partitions import shares_of
 from spark_source.planning.pinned_plan import QueryPlan, pin
+from spark_source.spark_reader import read_share
 from spark_source.task_damage import DamageHandler
 
 COLUMNS = ("topic", "queueId", "queueOffset", "keys", "properties", "body")

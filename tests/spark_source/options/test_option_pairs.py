@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rmq_store.errors import DataLossError, InvalidArgumentError
-from rmq_store.format.sys_flag import SysFlag
+from rmq_store.format.compression import SysFlag
 from tests.support.expected import as_rows, expected
 from tests.support.golden import Golden, GoldenStore, bodies_of, unpack
 from tests.support.spark.option_pairs import (

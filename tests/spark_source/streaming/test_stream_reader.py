@@ -25,7 +25,7 @@ from rmq_store.errors import (
     OtherStoreError,
     UnsupportedStoreError,
 )
-from rmq_store.format.queue_entries import QUEUE_ENTRY
+from rmq_store.format.queues import QUEUE_ENTRY
 from spark_source.planning.selection import TopicWithoutQueueError
 from spark_source.source import RmqStoreSource
 from spark_source.streaming.stream_reader import RmqStoreStreamReader

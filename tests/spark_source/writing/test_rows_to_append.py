@@ -12,9 +12,9 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidMessageError
+from rmq_store.format.compression import SysFlag
 from rmq_store.format.hashes import java_string_hash
 from rmq_store.format.properties import decode_properties
-from rmq_store.format.sys_flag import SysFlag
 from spark_source.writing import rows_to_append
 from spark_source.writing.rows_to_append import Turns, checked, to_append
 from spark_source.writing.target.write_options import WriteOptions

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from rmq_store import MessageStore
-from rmq_store.format.sys_flag import SysFlag
+from rmq_store.format.compression import SysFlag
 from tests.support.expected import members
 from tests.support.golden import Golden, bodies_of, user_topic
 from tests.support.writing.writes import left_beside
