@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -86,6 +88,25 @@ def _row(option: click.Option) -> str:
     about = _SHORT.get(option.help or "", option.help or "")
     cells = (f"`{names}`", f"{about}{limits}{default}{must}")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+class Use(NamedTuple):
+    """An option of a command."""
+
+    front: str
+    option: click.Option
+
+
+def uses() -> dict[str, list[Use]]:
+    """Who has each option, by its first name; without options that only the Spark source explains."""
+    every: dict[str, list[Use]] = defaultdict(list)
+    for page, _, command in pages():
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                word = next(name for name in option.opts if name.startswith("--"))
+                if not isinstance(option, SourceOption):
+                    every[word].append(Use(page.stem, option))
+    return every
 
 
 def _with(pattern: re.Pattern[str], text: str, new: str) -> str:
