@@ -221,7 +221,6 @@ class _Export:
                 )
 
     def _note_gaps(self, done: Mapping[Any, Sequence[ExportedRange]]) -> None:
-        """Note what expired between the last export and this one."""
         states = self.plan.store.snapshot.queues
         expired = [
             QueueSlice(queue, state.max_offset, state.max_offset)
@@ -245,11 +244,7 @@ class _Export:
         return {*asked.times, *times} == {None} and end in (None, LATEST)
 
     def _note_left_out(self) -> None:
-        """Note what earlier runs left out because of damage: no later one exports it.
-
-        A manifest of an earlier release does not say it, nor that of a run which was killed before
-        its wave was counted: then the numbers of messages do.
-        """
+        """What no later run exports, because of damage. Where no manifest says it, numbers of messages do."""
         exported, asked = self.manifest.exported, self.plan.asked
         noted = [words for one in exported.left_out for words in one.sentences()]
         if self._counts_all and asked.mode == DROPMALFORMED and asked.fail_on_data_loss:
@@ -330,7 +325,6 @@ class _Export:
         return asked.tags is None and asked.keys is None and asked.unwrap_batches
 
     def _compare(self, pieces: Sequence[QueueSlice], done: Wave, damaged: int) -> None:
-        """Note messages that did not arrive, or arrived as a row about damage."""
         asked = self.plan.asked
         if asked.mode == PERMISSIVE:
             if damaged:

@@ -174,8 +174,7 @@ def exit_code_of(name: str, run: Callable[[], Any]) -> int:
 
 
 def _show_refusal(wrong: click.ClickException) -> None:
-    """Print an error of click on stderr; what is wrong with an option has the code of an
-    InvalidArgumentError."""
+    """Print it; what is wrong with an option has the code of an InvalidArgumentError."""
     shows_help = isinstance(wrong, getattr(click.exceptions, "NoArgsIsHelpError", ()))
     if isinstance(wrong, click.UsageError) and not shows_help:
         said = f"[{InvalidArgumentError.code}] {wrong.format_message()}"

@@ -100,8 +100,6 @@ def other_commands() -> dict[str, tuple[str, str]]:
 
 
 class _Commands(click.Group):
-    """A command group that imports a command when it runs."""
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args[:1] == ["help"]:  # as other tools have it
             args = [*(word for word in args[1:] if word != "help"), "--help"]
@@ -228,15 +226,11 @@ def leave_pandas_out(words: Sequence[str]) -> None:
 
 
 class _NoPandas(MetaPathFinder):
-    """pandas loads in 0.2 s, and no command of this package uses it.
-
-    pyarrow loads it, if it is installed, as soon as it converts a value of Python or numpy.
-    """
+    """pandas loads in 0.2 s, by pyarrow, and no command of this package uses it."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Of all modules, only pandas is not to be found."""
         if name == "pandas":
             raise ModuleNotFoundError("a command does not load pandas", name=name)
         return None

@@ -260,7 +260,6 @@ def joined(separator: str) -> Callable[[click.Context, click.Parameter, Any], st
 
 
 def _tags(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
-    """The tags as one expression."""
     tags = joined(" || ")(ctx, param, values)
     if tags is not None:
         from rmq_store.reading.query import warn_of_tags

@@ -133,11 +133,7 @@ def _print_rows(
     texts: Collection[str] = (),
     kept: Collection[str] = (),
 ) -> None:
-    """Print rows of text under a header: on a terminal in columns that fit it, by the first rows.
-
-    `texts`: the columns whose values are no numbers, even if they look like some. `kept`: those that
-    a narrow terminal has to show, if others may be left out there, and texts be cut.
-    """
+    """Print rows of text under a header: on a terminal in columns that fit it, by the first rows."""
     if not sys.stdout.isatty():
         click.echo("\t".join(names))
         for row in rows:

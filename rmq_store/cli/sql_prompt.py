@@ -168,7 +168,6 @@ class _Completer:
 
 
 def _is_whole(text: str) -> bool:
-    """Whether a text is a command, or a statement that has its end."""
     first = text.strip().split(" ")[0].lower().rstrip(";")
     is_command = first.startswith(".") or first in ("", "help", "?", *_ENDS)
     is_one_line = "\n" not in text

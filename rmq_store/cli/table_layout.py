@@ -158,7 +158,6 @@ class Layout:
         self._choose(chosen)
 
     def _is_readable(self) -> bool:
-        """Whether the columns fit, and no text is cut to a few cells."""
         texts = [
             width >= min(_READABLE_TEXT, one.needed)
             for one, width in zip(self._columns, self.widths, strict=True)
@@ -314,7 +313,6 @@ class TerminalTable:
 
 
 def _is_wrong(column: Column, value: str) -> bool:
-    """Whether a value of a table is a reason to look closer."""
     if column.name == "status":
         return value not in ("OK", "")
     return column.name == "state" and value in _WRONG_STATES

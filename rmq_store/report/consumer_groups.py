@@ -228,7 +228,6 @@ def _planned(inquiry: Inquiry, plan: RetentionPlan) -> Command:
 
 
 def _of_plan(inquiry: Inquiry, plan: RetentionPlan) -> dict[str, Any]:
-    """The table and the remarks of a plan: unread messages that go, by group and topic."""
     lost: dict[tuple[str, str], list[int]] = {}
     for risk in plan.risks:
         queues, messages = lost.get((risk.group, risk.topic), (0, 0))

@@ -148,8 +148,7 @@ def _index_beyond(store: MessageStore) -> Iterator[Finding]:
 
 
 def _notes(inquiry: Inquiry) -> Iterator[Remark]:
-    """What may be lost, or is elsewhere: what follows the log's end was perhaps written while the store was
-    copied."""
+    """What may be lost, or is elsewhere: a copy may have been made while the log grew."""
     for what in inquiry.store.opening.notes():
         yield Remark(Severity.WARNING, spoken(what), inquiry.command("verify"))
     if inquiry.store.opening.behind is not None:

@@ -76,7 +76,6 @@ def drawn_plots(
 
 
 def _shown(value: Any) -> Any:
-    """A value for the page; what comes as markup is our own."""
     return value if isinstance(value, Markup) else printable(value)
 
 

@@ -263,10 +263,7 @@ def _there(inquiry: Inquiry, *topics: str) -> list[str]:
 def _too_many(
     inquiry: Inquiry, messages: int, command: Command, *, copies: bool = True
 ) -> LeftOutSection | None:
-    """Why a section of so many messages of the broker's topics would cost too much; None if not.
-
-    `copies`: it looks for later copies of the messages, by their keys.
-    """
+    """`copies`: later copies of the messages are looked for, by their keys."""
     bounds = inquiry.bounds
     if messages > bounds.held:
         return LeftOutSection(
@@ -308,10 +305,7 @@ def _newest_first(row: Row) -> tuple[int, ...]:
 def _sorted_rows(
     inquiry: Inquiry, name: str, order: Order, wanted: Callable[[Row], bool] = lambda row: True
 ) -> tuple[list[Row], Counter[str], int]:
-    """The first rows of a table in an order, how many of each state there are, and of the broker's own.
-
-    Keeps no more rows than are listed. Raises the errors of the table.
-    """
+    """The first rows in an order, how many of each state there are, and of the broker's own."""
     rows_of = TABLES[name].rows_of
     assert rows_of is not None
     states: Counter[str] = Counter()

@@ -200,8 +200,7 @@ def _escaped(raw: bytes, charset: str) -> str:
 
 
 def _json_on_one_line(text: pa.Array, most: int | None = None) -> pa.Array:
-    """The texts, with the blanks in JSON objects and arrays removed. `most`: only in texts of at most
-    so many bytes."""
+    """JSON without blanks between its values. `most`: only of at most so many bytes."""
     candidates = pc.match_substring_regex(text, r"^\x{FEFF}?\s*[\[{]")
     if most is not None:
         candidates = pc.and_(candidates, pc.less_equal(pc.binary_length(text), most))

@@ -90,13 +90,11 @@ def _key(name: str, *, first: bool = False) -> pa.Scalar:
 
 
 def _joined(pieces: Sequence[pa.Array | pa.Scalar]) -> bytes:
-    """The pieces joined row by row, and the rows concatenated."""
     ends, raw = buffers(pc.binary_join_element_wise(*pieces, _EMPTY))
     return raw[int(ends[0]) : int(ends[-1])].tobytes()
 
 
 def _json_values(column: pa.Array) -> pa.Array:
-    """Each value as JSON."""
     kind = column.type
     if pa.types.is_string(kind):
         values = _quoted(column)
@@ -121,7 +119,6 @@ def _escape(character: str) -> str:
 
 
 def _objects(column: pa.Array) -> pa.Array:
-    """Maps as JSON objects."""
     keys, items = column.keys, column.items
     colon = pa.scalar(":", pa.string())
     entries = pc.binary_join_element_wise(_quoted(keys), colon, _json_values(items), _EMPTY)
@@ -233,11 +230,7 @@ def _with_escapes(strings: pa.Array, others: Sequence[int]) -> pa.Array:
 
 
 def _each_printable(strings: pa.Array, used: np.ndarray) -> pa.Array:
-    """The strings with DEL, C1 controls and marks that reorder a line escaped, as in JSON too.
-
-    `used`: their bytes. Few texts have one of the bytes that these characters begin with, and only
-    strings with such a character are looked at one by one.
-    """
+    """Escape DEL, C1 controls and marks that reorder a line. Few texts have a byte that starts one."""
     if not any((used == first).any() for first in _WIDE_STARTS):
         return strings
     hits = pc.match_substring_regex(strings, f"[{_WIDE}]").fill_null(False)
@@ -294,8 +287,7 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _listed(column: pa.Array) -> list[Any]:
-    """The values in Python's types. Where Python has no such time, such as after the year 9999 or of
-    whole nanoseconds, all times of the column are numbers of its unit."""
+    """In Python's types; where Python has no such time, all times of the column are numbers."""
     if _is_moment(column.type):
         return list(iso_times(column).to_pylist())
     try:

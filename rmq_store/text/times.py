@@ -131,7 +131,6 @@ def reversed_range(
 
 
 def _of_number(digits: str) -> int:
-    """Milliseconds. Raises NotATimeError as `why_not_ms`."""
     number = int(digits) if len(digits) <= 20 else 10**20  # Python limits the digits of a number
     why = why_not_ms(number)
     if why is not None:

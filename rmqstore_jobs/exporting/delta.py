@@ -162,7 +162,6 @@ class DeltaTarget:
         return done, damaged
 
     def _damaged(self, read: ExportRead, done: Wave) -> int:
-        """The number of damaged messages of a wave: of the files, or else of a second read."""
         mode = read.plan.asked.mode
         if mode == FAILFAST:
             return 0
@@ -175,10 +174,7 @@ class DeltaTarget:
         return 0 if written is None else written.where(F.col(CORRUPT).isNotNull()).count()
 
     def _name_next(self, *, whole: bool) -> Wave | None:
-        """Add the next wave to the manifest if a commit not read yet has it.
-
-        `whole`: raise JournalError if Delta deleted one of these commits.
-        """
+        """Add the next wave if a commit not read yet has it. `whole`: all these commits must be there."""
         wanted = APPLICATION, self.manifest.next_number
         stop = latest_version(self.table) + 1
         for commit in commits(self.table, self._seen + 1, stop, whole=whole):
@@ -212,7 +208,6 @@ class DeltaTarget:
         return replace(wave, rows=rows, files=files, delta_version=commit.version)
 
     def _summed(self, paths: Sequence[str]) -> tuple[ExportedFile, ...]:
-        """Rows, bytes and SHA-256 of files of the table, computed by executors."""
         if not paths:
             return ()
         tasks = min(len(paths), 4 * self.spark.sparkContext.defaultParallelism)
@@ -228,10 +223,7 @@ def _summed_parquet(path: str, root: str) -> ExportedFile:
 def _rows_of(
     spark: SparkSession, read: ExportRead, options: Mapping[str, str], *more: str
 ) -> DataFrame:
-    """The rows of a wave through the source. mapInArrow would need pandas, which a job does not.
-
-    `options`: those of the export; `more`: further columns.
-    """
+    """The rows of a wave through the source: mapInArrow would need pandas. `more`: further columns."""
     plan, columns = read.plan, dict.fromkeys((*read.columns, *more))
     kept = {name: value for name, value in options.items() if name not in RANGES}
     given = {**kept, "columns": ",".join(columns), "brokerName": plan.store.broker_name}

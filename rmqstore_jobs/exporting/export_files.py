@@ -107,10 +107,7 @@ OpenWriter = Callable[[Path, pa.Schema], FileWriter]
 
 
 class _CsvFile:
-    """CSV with a header. What CSV has no type for is text (`text_columns`).
-
-    Bodies are base64; with a `charset` text of it, or `base64:...` where they are not of it.
-    """
+    """CSV with a header. Bodies are base64; with a `charset` text, or `base64:...` if not of it."""
 
     def __init__(self, path: Path, schema: pa.Schema, charset: str | None = None) -> None:
         self._charset = charset
@@ -199,10 +196,7 @@ class Written:
 
 
 class _NotedDamage(DamageHandler):
-    """Notes too what is left out of some ranges.
-
-    What a queue lacks at its ends is in no range: a later run exports it from the repaired store.
-    """
+    """Notes what is left out of some ranges. A later run exports what a queue lacks at its ends."""
 
     def __init__(self, store: MessageStore, plan: ReadPlan) -> None:
         super().__init__(store, plan.asked)
@@ -302,7 +296,6 @@ class _Files:
         self._writers: dict[Group, FileWriter] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows to the files of their topics and days, in order."""
         for group, rows in _by_group(batch):
             self._waiting.setdefault(group, []).append(rows)
             self._bytes[group] += rows.nbytes
@@ -322,10 +315,7 @@ class _Files:
         self._rows[group] += rows.num_rows
 
     def close(self) -> Iterator[ExportedFile]:
-        """Complete all files and flush them to the disk. Yields each with rows, bytes and SHA-256.
-
-        Writes the waiting rows of one file after the other, because there may be thousands.
-        """
+        """Complete and flush all files, one after the other: there may be thousands."""
         for group in sorted({*self._waiting, *self._writers}, key=str):
             if group in self._waiting:
                 self._write(group)

@@ -276,7 +276,6 @@ class Manifest(Journal[WaveBegun, Exported]):
             self.save(self.begun, self.exported.with_left_out(wave))
 
     def _move(self, wave: Wave) -> None:
-        """Move the files not moved yet. A missing file is an error."""
         staged = self.target / STAGING / f"{wave.number:06d}"
         folders = set()
         for file in wave.files:

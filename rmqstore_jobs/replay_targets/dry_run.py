@@ -117,7 +117,6 @@ class DryRun(ReplayCall):
         return left_of(self.read, self.current.next_log_offset)
 
     def _looked_at(self, ranges: list[QueueSlice]) -> tuple[list[Row], Counter[str]]:
-        """Messages, bytes and offsets by source queue, target queue and refusal."""
         live = self.spec.to_broker is not None
         state = None if self.spec.to_store is None else state_of_source(self.read)
         question = ReplayRows.of(
@@ -137,12 +136,10 @@ def _of_reason(groups: Sequence[Row], reason: str) -> int:
 
 
 def _taken(groups: Sequence[Row]) -> int:
-    """The number of messages that no target refuses."""
     return sum(row["messages"] for row in groups if row["refusal"] is None)
 
 
 def _grouped(parts: Sequence[pa.Table]) -> pa.Table:
-    """The groups of all parts, each once."""
     groups = pa.concat_tables([_GROUPS.empty_table(), *parts]).group_by(_BY)
     summed = groups.aggregate(list(_SUMS.items()))
     return summed.select([*_BY, *(f"{n}_{f}" for n, f in _SUMS.items())]).rename_columns(
@@ -151,8 +148,7 @@ def _grouped(parts: Sequence[pa.Table]) -> pa.Table:
 
 
 def _queues(spec: ReplaySpec, groups: list[Row]) -> Iterator[PlannedQueue]:
-    """A row for each pair of source and target queue. With a broker, the client chooses the target
-    queue."""
+    """A row for each pair of source and target queue."""
     merged: dict[tuple[Any, ...], list[Row]] = {}
     for row in groups:
         to = None if spec.to_broker is not None else row["queueId"]
@@ -181,8 +177,7 @@ def _grouped_rows(
     number: int,
     batches: Iterator[pa.RecordBatch],
 ) -> pa.Table:
-    """Messages, bytes and offsets of a share by queues and by the reason why the target would
-    refuse them, or leave them out."""
+    """Messages, bytes and offsets of a share by queues, and by why the target would leave them out."""
     if spec.to_broker is not None:
         body, refusals = "body", _by_client(frozenset(spec.fifo_topics))
     else:
@@ -211,7 +206,6 @@ def _group(batch: pa.RecordBatch, body: str, refused: Mapping[int, str]) -> pa.T
 
 
 def _sparse(values: Mapping[int, str], rows: int) -> pa.Array:
-    """A column with these values in their rows, null elsewhere."""
     if not values:
         return pa.nulls(rows, pa.string())
     whole = np.full(rows, None, dtype=object)
@@ -224,8 +218,7 @@ def _by_nobody(batch: pa.RecordBatch) -> Mapping[int, str]:
 
 
 def _by_writer(spec: ReplaySpec, state: OpenState | None) -> Refusals:
-    """The refusals of the target store's writer, and what of the broker's own records is not open. Raises
-    StoreError."""
+    """Those of the target store's writer, and what of the broker's own records is not open."""
     config, how = _target_of(spec)
     keep = spec.keep_timestamps
 
@@ -253,7 +246,7 @@ def _target_of(spec: ReplaySpec) -> tuple[StoreConfig, Dialect]:
 
 
 def _plain(error: Refusal) -> str:
-    """The reason without the row number, so that equal reasons can be counted."""
+    """The reason without the number of the row: equal ones are counted."""
     reason = re.sub(r"^message \d+ of the batch: ", "", error.reason)
     return reason if error.expected is None else f"{reason} ({error.expected})"
 

@@ -193,11 +193,7 @@ class GrpcClient:
             raise Unreachable(said + more) from None
 
     def _denial(self, topic: str) -> Denied | None:
-        """Why the proxy cannot be used at all: it asks for TLS or for other credentials.
-
-        None if trying again may help. The official client only logs such answers. So this asks for
-        the route of the topic, as the client does first.
-        """
+        """Why the proxy cannot be used at all; None if trying again may help. The client only logs it."""
         import grpc
         from rocketmq.grpc_protocol import Code, MessagingServiceStub, QueryRouteRequest
         from rocketmq.v5.util import Signature
@@ -231,7 +227,6 @@ class GrpcClient:
         return grpc.insecure_channel(address)
 
     def _unprotected(self, details: str) -> Denied | None:
-        """Why there is no connection, if that is for TLS."""
         if "CERTIFICATE_VERIFY_FAILED" in details or "not match" in details:
             return Denied(
                 f"the certificate of {self._endpoints} is not trusted, or is for another host: give "

@@ -89,7 +89,6 @@ def write_parquet(
 def _write_share(
     folder: Path, store: MessageStore, number: int, rows: Iterator[pa.RecordBatch]
 ) -> int:
-    """Write the rows of a share to its file, if it has any. Returns their number."""
     first = next(rows, None)
     if first is None:
         return 0
@@ -286,10 +285,7 @@ class LocalReplay(ReplayCall):
             raise
 
     def _undo_wave(self, asked: WriteOptions) -> None:
-        """Recover the target to its last whole wave, so that it is closed and can be used.
-
-        The journal's file says which one that is: it may have been replaced although that failed.
-        """
+        """Recover the target to its last whole wave. The journal's file says which one that is."""
         try:
             self.journal.load()
             unfinished = self.journal.begun
@@ -344,8 +340,7 @@ class LocalReplay(ReplayCall):
             return None
 
     def _declare_batch_topics(self, target: StoreWriter) -> None:
-        """Declare the topics with batch queues. A broker does not start if a topic has another kind
-        of queue than declared."""
+        """A broker does not start if a topic has another kind of queue than declared."""
         states = self.plan.store.snapshot.queues
         for topic in {part.queue.topic for part in self.plan.ranges if states[part.queue].batch}:
             new = self.spec.topic_map.get(topic, topic)
@@ -389,7 +384,6 @@ class LocalReplay(ReplayCall):
     # --- into Parquet ----------------------------------------------------------------------------
 
     def _write_parquet(self, path: str) -> None:
-        """Write all rows. This overwrites the files of an unfinished run."""
         if self.current.parquet_done:
             return
         try:
@@ -406,7 +400,7 @@ class LocalReplay(ReplayCall):
         self._record(parquet_done=True)
 
     def _failure(self, error: Exception) -> str:
-        """Why it ended early. After damage, also what it has made, and how to get rid of that."""
+        """After damage also what the target has, and how to get rid of that."""
         reason = failure(error)
         if not is_damage(reason):
             return reason

@@ -76,12 +76,10 @@ class ReplayCall:
         )
 
     def _begin(self) -> None:
-        """Record in the journal that the messages are being written."""
         if not self.resumed:
             self.journal.save(self.current, *self.journal.done)
 
     def _end(self) -> None:
-        """Record that they are, or how far `stopped_by` has let them come."""
         if self.stopped_by is None:
             self.current = self.journal.finish(self.current, counts=dict(self.counts))
         elif not self.broken:
@@ -93,8 +91,7 @@ class ReplayCall:
     def _report(
         self, matched: int, written: Mapping[str, int], known: Iterable[str]
     ) -> ReplayReport:
-        """The report. `matched`: rows; `written`: those that arrived, for each target; `known`: a sentence
-        for each problem of the target."""
+        """`matched`: rows; `written`: those of each target; `known`: the problems of the target."""
         selected, read = messages_selected(self.plan, self.spec), self.counts[READ]
         skipped = {
             name: self.counts[name] for name in (OTHER_TIME, OTHER_KEY, ENDED, self.refused_as)

@@ -223,7 +223,6 @@ class Sender:
         yield from self._taken()
 
     def _put(self, lane: queue.Queue[Row | None], row: Row | None) -> bool:
-        """Put a row into a lane. Returns False after the end."""
         while not self._ended.is_set():
             try:
                 lane.put(row, timeout=0.5)

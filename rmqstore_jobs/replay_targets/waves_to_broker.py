@@ -144,7 +144,7 @@ class LiveReplay(ReplayCall):
         self._record(next_log_offset=wave.stop)
 
     def _keep(self, refused: pa.Table, wave: LogSlice) -> None:
-        """Write the refused messages: one file per wave, replaced if the wave is sent again."""
+        """One file per wave, replaced if the wave is sent again."""
         if not refused.num_rows:
             return
         assert self.spec.failed is not None
@@ -175,7 +175,6 @@ def _send_rows(
     number: int,
     batches: Iterator[pa.RecordBatch],
 ) -> Sent:
-    """Send the rows of a share. `tasks` share the rate."""
     rows = rows_to_send(batches)
     first = next(rows, None)
     if first is None:

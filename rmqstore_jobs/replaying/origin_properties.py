@@ -74,7 +74,6 @@ def _something_must_go(batch: pa.RecordBatch) -> Mask:
 
 
 def _at_the_end(batch: pa.RecordBatch) -> pa.Array:
-    """The stored strings, ended by a separator, and the origin, also ended by one."""
     columns = {name: batch[column] for name, column in ORIGIN.items()}
     if any(column.null_count for column in (batch["rawProperties"], *columns.values())):
         raise InvalidMessageError(
@@ -88,7 +87,6 @@ def _at_the_end(batch: pa.RecordBatch) -> pa.Array:
 
 
 def _in_the_map(batch: pa.RecordBatch, without: tuple[str, ...]) -> pa.MapArray:
-    """The map of the properties, without some, and with the origin."""
     properties, rows = property_map(batch), batch.num_rows
     ends = properties.offsets.to_numpy()
     row = np.repeat(np.arange(rows), np.diff(ends))

@@ -46,8 +46,7 @@ def planned(spec: ReplaySpec, before: ReplayRun | None) -> ReadPlan:
 def _still_to_read(
     spec: ReplaySpec, before: ReplayRun
 ) -> tuple[Sequence[QueueSlice], StoreSnapshot]:
-    """The ranges that an interrupted run still needs, because the rest may expire, and the current
-    snapshot."""
+    """The ranges that an interrupted run still needs, for the rest may expire, and the snapshot."""
     start = before.next_log_offset
     again = spec.to_parquet is not None and not before.parquet_done  # it is written as a whole
     with MessageStore.open(
@@ -115,7 +114,6 @@ def messages_selected(plan: ReadPlan, spec: ReplaySpec) -> int:
 
 
 def _entries_selected(plan: ReadPlan) -> int:
-    """The number of queue entries in the ranges."""
     states = plan.store.snapshot.queues
     count = sum(len(r) for r in plan.ranges if not states[r.queue].batch)
     batched = [part for part in plan.ranges if states[part.queue].batch]

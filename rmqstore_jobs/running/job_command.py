@@ -175,7 +175,6 @@ class Job(Command):
         return EXIT_OK if answer.ok else EXIT_NOT_ALL
 
     def _answer(self, given: Given) -> JobResult:
-        """The result of the job, which is printed."""
         spec = self.ask(given)
         with warnings_noted() as warnings:
             self.look(spec)

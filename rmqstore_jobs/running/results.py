@@ -100,7 +100,6 @@ def provenance_of(
 
 
 def _files_of_store(pinned: PinnedStore) -> list[str]:
-    """Every regular file of a store: log, queues, index, configuration."""
     with pinned.open() as store:
         paths: list[str] = TABLES["files"].of(store)["path"].to_pylist()
     return [path for path in paths if shadow_of(path) or os.path.isfile(path)]
@@ -234,7 +233,6 @@ class Answer(JobResult):
     verdict: str | None = None
 
     def _as_json_object(self) -> dict[str, Any]:
-        """As all reports: titles and names are keys, like fields."""
         named = {
             "numbers": _with_keys(self.numbers),
             "tables": {
@@ -289,14 +287,12 @@ def print_pairs(title: str, pairs: Iterable[tuple[str, Any]]) -> None:
 
 
 def _print_title(title: str) -> None:
-    """Print a title; in a pipe with a blank line before it."""
     if not sys.stdout.isatty():
         click.echo()
     say(title, italic=True)
 
 
 def _cell(value: Any) -> str:
-    """A value for a person: numbers with separators on a terminal."""
     if sys.stdout.isatty() and isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"
     return plain_value(value)

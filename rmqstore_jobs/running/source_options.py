@@ -76,7 +76,6 @@ def _meaning(known: Option) -> str:
 
 
 def _flag_text(_: click.Context, __: click.Parameter, given: bool | None) -> str | None:
-    """A flag as the source has it; None if it is not given."""
     return None if given is None else str(given).lower()
 
 

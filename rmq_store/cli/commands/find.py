@@ -99,10 +99,7 @@ def cat(
 
 
 def _require_offset(store: MessageStore, search: Search, offset: int) -> None:
-    """Raise for an offset that no selected queue has reached; say where it is before the first message.
-
-    A compacted queue may begin at any offset: there the broker gives the next message.
-    """
+    """Raise for an offset that no queue has reached. A compacted queue may begin at any."""
     (topic,) = search.topics or ()
     view, chosen = store.ranges_for(search.compacted), search.queue_ids
     queues = [q for q in store.queues(topic) if chosen is None or q.queue_id in chosen]
@@ -239,7 +236,6 @@ def find(
 def _explained(
     store: MessageStore, batches: Iterable[pa.RecordBatch], limit: int | None
 ) -> dict[str, Any]:
-    """What a search reads of a store until it has `limit` messages."""
     messages = 0
     for batch in batches:
         messages += batch.num_rows
@@ -259,7 +255,6 @@ def _explained(
 
 
 def _in_charset(text: str, charset: str | None) -> bytes:
-    """The bytes of a text in a body."""
     try:
         return text.encode(charset or "utf-8")
     except UnicodeEncodeError:
@@ -335,7 +330,6 @@ def trace(
 
 
 def _print_life(life: Life, out: Output) -> None:
-    """A line for each step, and for a reader what became of the message before them."""
     of_life = {
         "transaction": life.transaction,
         "damage": [str(error) for error in life.damage],
@@ -355,7 +349,6 @@ def _print_life(life: Life, out: Output) -> None:
 
 
 def _of_clients(life: Life) -> Iterator[str]:
-    """The lines of what clients reported of a message, and of the groups that read it."""
     for report in life.reports:
         group = f"group {report.get('groupName') or 'not known'}"
         yield _line(report.get("timestamp"), str(report["traceType"]), group, report["outcome"])
@@ -365,7 +358,6 @@ def _of_clients(life: Life) -> Iterator[str]:
 
 
 def _about_consumer(consumer: ConsumedBy) -> str | None:
-    """What a state is known by."""
     if consumer.state == "popped":
         until = consumer.invisibleUntil
         return "not acknowledged" + (f", invisible until {shown_time(until)}" if until else "")

@@ -116,10 +116,7 @@ def _popped_where_some(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]
 
 
 def _unknown_lag(store: MessageStore, *, is_asked: bool) -> Iterator[str]:
-    """A sentence if there is no file of offsets, and there are groups or the lag `is_asked` for.
-
-    Else that is only said: a store that never had a consumer has no such file, nor one that no broker made.
-    """
+    """Only a note where no group is: a store without consumers has no file of offsets."""
     from rmq_store.config.consumer_offsets import CONSUMER_FILES, has_consumer_offsets
     from rmq_store.search.queue_selection import users_groups
     from rmq_store.verify.config_against_store import taken_by_broker

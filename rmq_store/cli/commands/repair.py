@@ -87,10 +87,7 @@ def recover(
 
 
 def _warned(store: str, broker_conf: str | None) -> bool:
-    """Warn of what the recovered store lacks, as opening it sees. Returns whether messages are lost.
-
-    An error here leaves that unknown, and the store repaired.
-    """
+    """Warn of what the recovered store lacks. Returns whether messages are lost, or that is not known."""
     from rmq_store.store import MessageStore
 
     try:
@@ -158,7 +155,6 @@ def rebuild(
 
 
 def _lines_of_rebuild(report: RebuildReport) -> Iterator[str]:
-    """What was rebuilt, and what a broker that starts on it will miss or do again."""
     recovery = report.recovery
     yield (
         f"{report.target}: {counted(recovery.records, 'record')}, "
@@ -262,7 +258,6 @@ def _lines_of_salvage(report: SalvageReport, target: str) -> Iterator[str]:
 
 
 def _state(report: SalvageReport) -> Iterator[str]:
-    """What became of the broker's own records, and of what names offsets."""
     if report.raw:
         yield (
             "every record was copied with the offsets that it names, which are others here: no broker should "

@@ -101,7 +101,6 @@ def retention(
 
 
 def _print_why(store: MessageStore, out: Output) -> None:
-    """What keeps the oldest file, setting by setting."""
     from rmq_store.admin.retention import LAST_FILE, RetentionPolicy, why_kept
     from rmq_store.text.json_keys import as_json_object
 

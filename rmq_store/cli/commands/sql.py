@@ -155,7 +155,7 @@ def _prompt(database: StoreDatabase, form: MessageForm, explain: bool) -> None:
 def _run(
     database: StoreDatabase, query: str, form: MessageForm, parquet: Path | None, explain: bool
 ) -> int | None:
-    """Run statements and print what they give. Returns the number of rows; None without any."""
+    """Run statements and print what they give. Returns the rows; None without any."""
     from rmq_store.cli.batch_printer import BatchPrinter
 
     if explain:
@@ -180,7 +180,6 @@ def _run(
 
 
 def _print_explained(found: Explained, form: MessageForm) -> None:
-    """Print the ranges of queues that are read, and of each scan the columns and the filter."""
     rows = list(_rows_of(found))
     if not form.as_json:
         for number, scan in enumerate(found.scans, 1):
@@ -219,8 +218,7 @@ def _rows_of(found: Explained) -> Iterator[dict[str, Any]]:
 
 
 def _check_file(target: Path, stores: list[str]) -> None:
-    """Raise unless a new file can be made: TargetExistsError, InvalidArgumentError for one in a store, and
-    AccessError for a folder that does not exist."""
+    """Raise unless a new file can be made, outside of the stores."""
     if target.exists():
         raise TargetExistsError(
             target, reason="the file exists", advice="Name another file, or delete it first"
@@ -236,10 +234,7 @@ def _check_file(target: Path, stores: list[str]) -> None:
 
 
 def _write_parquet(rows: pa.RecordBatchReader, target: Path) -> int:
-    """Write all rows into a new Parquet file, which is there when it is whole. Returns their number.
-
-    Raises InvalidArgumentError for a column of a type that Parquet does not have.
-    """
+    """A new file, which is there when it is whole. Returns the number of rows."""
     import pyarrow as pa
     from pyarrow import parquet
 

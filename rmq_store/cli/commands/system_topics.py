@@ -29,11 +29,7 @@ _ENDED = _POPPED[2:]
 
 
 class _Shown(NamedTuple):
-    """What of a table is printed as text; --json prints all columns.
-
-    `kept`: the columns that a narrow terminal keeps. `expired`: the codes of findings about what the table no
-    longer has.
-    """
+    """What is printed as text; `kept`: also on a narrow terminal. `expired`: codes of findings."""
 
     columns: str
     kept: str
@@ -210,10 +206,7 @@ def _print(
     how: RowArgs,
     hidden: _Hidden | None = None,
 ) -> bool:
-    """Print the rows of a table that have the wanted values, and on stderr how many of each state.
-
-    Also what expired before the broker was done with it. Returns whether there is such, or damage.
-    """
+    """Print the rows that have the wanted values, and what expired. Returns whether some did, or damage."""
     damage, shown = how.damage, _SHOWN[name]
     given = {column: value for column, value in wanted.items() if value is not None}
     with at.open() as opened:
@@ -238,11 +231,7 @@ def _print(
 
 
 class _Rows:
-    """The rows of a table that have the values `given`, but for `hidden` ones.
-
-    Counts meanwhile the `states` of these rows and those that are `left_out`. `groups`: all that the table
-    names; those of producers stand nowhere else.
-    """
+    """The rows that have the values `given`, but for `hidden` ones, counted by state; and all `groups`."""
 
     def __init__(
         self,

@@ -81,7 +81,6 @@ def queues(
 
 
 def _table_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
-    """The names of tables that begin with what is typed."""
     from rmq_store.tables import TABLES_OF_A_STORE
 
     return [name for name in TABLES_OF_A_STORE if name.startswith(typed)]
@@ -270,7 +269,7 @@ def usage(
 def _asked_ranges(
     store: MessageStore, topics: Sequence[str], begin: Time | None, end: Time | None
 ) -> tuple[QueueSlice, ...] | None:
-    """The queue ranges to count; None for all. Raises InvalidArgumentError for an unknown topic."""
+    """The queue ranges to count; None for all."""
     from rmq_store.search.queue_selection import Search, selected_slices
 
     first, stop = options.time_range([store], begin, end)

@@ -158,11 +158,7 @@ class _Following:
 
 
 def _interrupt_event() -> threading.Event:
-    """An event that ctrl-C sets from now on; ctrl-C still raises KeyboardInterrupt.
-
-    Python ignores an exception raised while it frees an object, and `tail` frees many objects.
-    Without the event, some ctrl-C would have no effect.
-    """
+    """Set by ctrl-C, which Python may lose: it ignores what is raised while it frees an object."""
     event = threading.Event()
 
     def note(*_: object) -> None:

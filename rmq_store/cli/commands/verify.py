@@ -177,7 +177,6 @@ _MOST_LISTED = 20  # messages; --json lists all
 def _print_messages(
     places: Sequence[StoreArgs], on: EngineArgs, topics: Sequence[str], damage: Damage, out: Output
 ) -> bool:
-    """Print for each topic how many messages are in both stores, and those that are not."""
     from rmq_store.questions.diff_messages import TopicDiff, diff_messages
 
     counts: list[TopicDiff] = []
