@@ -14,8 +14,9 @@ from rmq_store.cli.options import Declared, RareOption, flag, option, rare_flag,
 from rmq_store.errors import CorruptQueueError, DataLossError
 from rmq_store.format.releases import dialect
 from rmqstore_jobs.replay_targets.dry_run import DryRun
-from rmqstore_jobs.replay_targets.grpc_client import require_client
 from rmqstore_jobs.replay_targets.local_targets import LocalReplay
+from rmqstore_jobs.replay_targets.replay_call import ReplayReport
+from rmqstore_jobs.replay_targets.sending import require_client
 from rmqstore_jobs.replay_targets.waves_to_broker import LiveReplay
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from rmqstore_jobs.replaying.replay_question import source_options
@@ -25,7 +26,6 @@ from rmqstore_jobs.replaying.replay_spec import (
     check,
     with_fixed_times,
 )
-from rmqstore_jobs.replaying.report import ReplayReport
 from rmqstore_jobs.running.job_command import OF_THE_RUN, Job, size
 from rmqstore_jobs.running.source_options import (
     QUEUE_OPTIONS,

@@ -29,7 +29,12 @@ from rmq_store.questions.answer_by_shares import ask
 from rmq_store.system_topics.open_state import OpenState
 from rmq_store.text.progress import Progress
 from rmq_store.writing.store_writer import Refusal, refused_rows
-from rmqstore_jobs.replay_targets.replay_call import ReplayCall, to_append
+from rmqstore_jobs.replay_targets.replay_call import (
+    PlannedQueue,
+    ReplayCall,
+    ReplayReport,
+    to_append,
+)
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX, property_map
 from rmqstore_jobs.replaying.plan import left_of, refuse_to_mix, state_of_source
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
@@ -42,7 +47,6 @@ from rmqstore_jobs.replaying.replay_question import (
     columns_for_store,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.replaying.report import PlannedQueue, ReplayReport
 from rmqstore_jobs.running.spark_engine import engine_of
 
 if TYPE_CHECKING:
@@ -253,8 +257,7 @@ def _plain(error: Refusal) -> str:
 
 def _by_client(fifo: frozenset[str]) -> Refusals:
     def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:
-        from rmqstore_jobs.replay_targets.grpc_client import GrpcClient
-        from rmqstore_jobs.replay_targets.retrying_sender import RefusedMessage
+        from rmqstore_jobs.replay_targets.sending import GrpcClient, RefusedMessage
         from rmqstore_jobs.replay_targets.waves_to_broker import rows_to_send
 
         client = GrpcClient(

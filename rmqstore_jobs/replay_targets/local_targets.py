@@ -28,6 +28,7 @@ from rmq_store.errors import ForeignLogError, StoreError, StoreLockedError
 from rmq_store.escaping import LOG
 from rmq_store.files.durable_files import sync_file, sync_folder
 from rmq_store.files.journal import JournalError, has_content
+from rmq_store.files.parallel import one_ahead
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import OP_TOPICS
 from rmq_store.questions.answer_by_shares import ask
@@ -36,16 +37,28 @@ from rmq_store.system_topics.open_state import HalfName
 from rmq_store.system_topics.system_topic_rows import property_of, whole_numbers
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
-from rmq_store.writing.store_writer import Refusal, append_accepted, with_log_of_its_own
-from rmqstore_jobs.replay_targets.replay_call import ReplayCall, read_waves, to_append
+from rmq_store.writing.open_for_writing import with_log_of_its_own
+from rmq_store.writing.store_writer import Refusal, append_accepted
+from rmqstore_jobs.replay_targets.replay_call import (
+    ReplayCall,
+    ReplayReport,
+    TargetRange,
+    to_append,
+)
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.plan import refuse_to_mix, state_of_source, waves_of
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
-from rmqstore_jobs.replaying.replay_question import ENDED, REFUSED_BY_STORE, Handled, ReplayRows
+from rmqstore_jobs.replaying.replay_question import (
+    ENDED,
+    REFUSED_BY_STORE,
+    Handled,
+    ReplayRows,
+    columns_for_store,
+)
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.replaying.report import ReplayReport, TargetRange
 from rmqstore_jobs.running.failures import failure, is_damage
-from rmqstore_jobs.running.spark_engine import engine_of
+from rmqstore_jobs.running.spark_engine import cores_of, engine_of
+from rmqstore_jobs.running.store_selection import pieces_in
 from spark_source.planning.pinned_plan import ReadPlan
 from spark_source.writing.target.write_journal import settle_append
 from spark_source.writing.target.write_options import WriteOptions
@@ -108,6 +121,41 @@ def _write_share(
     sync_file(unfinished)
     unfinished.rename(final)
     return count
+
+
+IN_FLIGHT_BYTES = 64 << 20  # what fits into the default heap of 1 GiB
+MIN_SHARE_BYTES = 4 << 20
+MAX_SHARE_BYTES = 32 << 20
+
+
+def read_waves(
+    spark: SparkSession | None, spec: ReplaySpec, plan: ReadPlan, waves: Sequence[LogSlice]
+) -> Iterator[tuple[LogSlice, Handled[list[pa.RecordBatch]]]]:
+    """Each wave with the batches of its shares, in order, read into this process while the caller
+    works on the one before. Raises the errors of the read."""
+    # The driver's heap has the results of all cores at once, with several copies.
+    bytes_a_core = IN_FLIGHT_BYTES // cores_of(spark)
+    share_bytes = min(max(bytes_a_core, MIN_SHARE_BYTES), MAX_SHARE_BYTES)
+
+    def read(wave: LogSlice) -> Handled[list[pa.RecordBatch]]:
+        question = ReplayRows.of(
+            spec,
+            plan,
+            pieces_in(plan, wave),
+            _as_batches,
+            columns=columns_for_store(spec),
+            share_bytes=share_bytes,
+            selected_bytes=wave.selected_bytes,
+        )
+        return ask(question, plan.store, engine_of(spark, tasks_a_core=1))
+
+    return one_ahead((wave, read(wave)) for wave in waves)
+
+
+def _as_batches(
+    store: MessageStore, number: int, rows: Iterator[pa.RecordBatch]
+) -> list[pa.RecordBatch]:
+    return list(rows)
 
 
 def settle_target(run: ReplayRun, journal: ReplayJournal, asked: WriteOptions) -> None:

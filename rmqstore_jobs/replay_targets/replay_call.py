@@ -1,42 +1,114 @@
-"""What a replay does for every target: plan, journal, numbers, report."""
+"""What a replay does for every target: plan, journal, numbers; and its report, as tables and as JSON."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store import MessageStore
-from rmq_store.files.parallel import one_ahead
 from rmq_store.format.releases import Dialect
-from rmq_store.questions.answer_by_shares import ask
-from rmq_store.snapshot.ranges import LogSlice
+from rmq_store.text.json_keys import as_json_object
 from rmqstore_jobs.replaying.plan import cut_short, messages_selected, narrowed, planned
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
-from rmqstore_jobs.replaying.replay_question import (
-    ENDED,
-    OTHER_KEY,
-    OTHER_TIME,
-    READ,
-    Handled,
-    ReplayRows,
-    columns_for_store,
-    left_unread,
-)
+from rmqstore_jobs.replaying.replay_question import ENDED, OTHER_KEY, OTHER_TIME, READ, left_unread
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.replaying.report import ReplayReport, TargetRange
-from rmqstore_jobs.running.results import provenance_of
-from rmqstore_jobs.running.spark_engine import cores_of, engine_of
-from rmqstore_jobs.running.store_selection import pieces_in
-from spark_source.planning.pinned_plan import ReadPlan
+from rmqstore_jobs.running.results import (
+    JobResult,
+    Provenance,
+    print_pairs,
+    print_table,
+    provenance_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRange:
+    """The queue offsets [start_offset, stop_offset) of the target that got the messages of a queue."""
+
+    topic: str
+    queue_id: int
+    start_offset: int
+    stop_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedQueue:
+    """A dry run's row for a source queue and its target queue. The target queue is None if a client
+    chooses it.
+
+    The offsets, half-open, are from the first to the last message. `bytes` counts bodies as they are sent.
+    """
+
+    topic: str
+    queue_id: int
+    start_offset: int
+    stop_offset: int
+    target_topic: str
+    target_queue_id: int | None
+    messages: int
+    bytes: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport(JobResult):
+    """Numbers of messages, and the provenance. `ok` decides the exit code."""
+
+    job: str
+    run_id: str
+    ok: bool
+    resumed: bool
+    selected: int  # queue entries in the selected ranges
+    read: int  # messages that the source delivered for them
+    matched: int
+    written: Mapping[str, int]  # target -> messages
+    skipped: Mapping[str, int]  # reason -> messages
+    source: Provenance
+    seconds: float
+    target_queues: tuple[TargetRange, ...] = ()
+    stopped_by: str | None = None  # why it ended early; another run continues
+    problems: tuple[str, ...] = field(default=())
+    would_write: Mapping[str, int] | None = None  # target -> messages, for a dry run
+    planned: tuple[PlannedQueue, ...] = ()  # for a dry run
+
+    def _verdict(self) -> str:
+        run = f", run {self.run_id}" if self.run_id else ""
+        took = f"in {self.seconds:.1f} s{run}"
+        again = " (continued an earlier run)" if self.resumed else ""
+        if self.stopped_by is not None:
+            return f"stopped {took}{again}: {self.stopped_by}"
+        if self.would_write is not None:
+            refused = "no message" if self.ok else "some messages"
+            return f"dry run: nothing was written or sent; {refused} would be refused, {took}"
+        return (
+            f"finished without problems {took}{again}"
+            if self.ok
+            else f"finished with problems, {took}{again}"
+        )
+
+    def _show_tables(self) -> None:
+        print_pairs("replay: result", [("", self._unit()), *self._counts()])
+        for title, rows in (("target", self.target_queues), ("planned target", self.planned)):
+            print_table(f"{title} queues", [as_json_object(row) for row in rows])
+
+    def _unit(self) -> str:
+        # A broker gets the messages of an inner batch one by one; a store and Parquet get its record.
+        return "records" if self.source.options.get("to_broker") is None else "messages"
+
+    def _counts(self) -> Iterator[tuple[str, int]]:
+        yield from (("selected", self.selected), ("read", self.read), ("matched", self.matched))
+        yield from ((f"written to {target}", count) for target, count in self.written.items())
+        planned = self.would_write or {}
+        yield from ((f"would go to {target}", count) for target, count in planned.items())
+        yield from ((f"skipped: {reason}", count) for reason, count in self.skipped.items())
 
 
 class ReplayCall:
@@ -128,40 +200,7 @@ class ReplayCall:
         )
 
 
-IN_FLIGHT_BYTES = 64 << 20  # what fits into the default heap of 1 GiB
-MIN_SHARE_BYTES = 4 << 20
-MAX_SHARE_BYTES = 32 << 20
 _AS_THEY_ARE = ("flag", "sysFlag", "bornTimestamp", "bornHost", "reconsumeTimes")
-
-
-def read_waves(
-    spark: SparkSession | None, spec: ReplaySpec, plan: ReadPlan, waves: Sequence[LogSlice]
-) -> Iterator[tuple[LogSlice, Handled[list[pa.RecordBatch]]]]:
-    """Each wave with the batches of its shares, in order, read into this process while the caller
-    works on the one before. Raises the errors of the read."""
-    # The driver's heap has the results of all cores at once, with several copies.
-    bytes_a_core = IN_FLIGHT_BYTES // cores_of(spark)
-    share_bytes = min(max(bytes_a_core, MIN_SHARE_BYTES), MAX_SHARE_BYTES)
-
-    def read(wave: LogSlice) -> Handled[list[pa.RecordBatch]]:
-        question = ReplayRows.of(
-            spec,
-            plan,
-            pieces_in(plan, wave),
-            _as_batches,
-            columns=columns_for_store(spec),
-            share_bytes=share_bytes,
-            selected_bytes=wave.selected_bytes,
-        )
-        return ask(question, plan.store, engine_of(spark, tasks_a_core=1))
-
-    return one_ahead((wave, read(wave)) for wave in waves)
-
-
-def _as_batches(
-    store: MessageStore, number: int, rows: Iterator[pa.RecordBatch]
-) -> list[pa.RecordBatch]:
-    return list(rows)
 
 
 def to_append(

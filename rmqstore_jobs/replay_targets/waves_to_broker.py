@@ -24,15 +24,16 @@ from rmq_store.files.durable_files import sync_file, sync_folder
 from rmq_store.questions.answer_by_shares import ask
 from rmq_store.snapshot.ranges import LogSlice
 from rmq_store.text.progress import Progress
-from rmqstore_jobs.replay_targets.grpc_client import GrpcClient, group_of
-from rmqstore_jobs.replay_targets.replay_call import ReplayCall
-from rmqstore_jobs.replay_targets.retrying_sender import (
+from rmqstore_jobs.replay_targets.replay_call import ReplayCall, ReplayReport
+from rmqstore_jobs.replay_targets.sending import (
     BrokerAccess,
     Denied,
+    GrpcClient,
     Manner,
     Row,
     Sender,
     Unreachable,
+    group_of,
 )
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.plan import waves_of
@@ -46,7 +47,6 @@ from rmqstore_jobs.replaying.replay_question import (
     ReplayRows,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.replaying.report import ReplayReport
 from rmqstore_jobs.running.failures import failure
 from rmqstore_jobs.running.spark_engine import cores_of, engine_of
 from rmqstore_jobs.running.store_selection import pieces_in

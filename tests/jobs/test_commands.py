@@ -18,7 +18,7 @@ from rmq_store import MessageStore
 from rmqstore_jobs import dlq
 from rmqstore_jobs.exporting import export_files
 from rmqstore_jobs.replay_targets import waves_to_broker
-from rmqstore_jobs.replay_targets.retrying_sender import BrokerAccess
+from rmqstore_jobs.replay_targets.sending import BrokerAccess
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running import results
 from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_REFUSED, Job

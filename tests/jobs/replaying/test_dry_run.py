@@ -15,7 +15,7 @@ from rmq_store import MessageStore
 from rmq_store.errors import TargetExistsError
 from rmq_store.files.journal import JournalError
 from rmqstore_jobs.replay import main, run
-from rmqstore_jobs.replaying.report import PlannedQueue
+from rmqstore_jobs.replay_targets.replay_call import PlannedQueue
 from rmqstore_jobs.running.job_command import EXIT_OK
 from tests.support.golden import Golden, GoldenStore, messages_in, user_topic
 from tests.support.running.engines import ON_BOTH

@@ -18,9 +18,9 @@ import pytest
 
 from rmq_store.errors import InvalidArgumentError, MissingFileError
 from rmqstore_jobs.replay import main, spec_of
-from rmqstore_jobs.replay_targets.grpc_client import MESSAGE_GROUP_LIMIT, group_of, user_properties
-from rmqstore_jobs.replay_targets.retrying_sender import (
+from rmqstore_jobs.replay_targets.sending import (
     ACCESS_KEY,
+    MESSAGE_GROUP_LIMIT,
     SECRET_KEY,
     BrokerAccess,
     Denied,
@@ -30,6 +30,8 @@ from rmqstore_jobs.replay_targets.retrying_sender import (
     Row,
     Sender,
     Unreachable,
+    group_of,
+    user_properties,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check
 from tests.support.checkout import CHECKOUT
@@ -268,7 +270,7 @@ def test_the_client_leaves_no_log_behind(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "scratch").mkdir()
     code = (
-        "from rmqstore_jobs.replay_targets.grpc_client import _imported\n"
+        "from rmqstore_jobs.replay_targets.sending import _imported\n"
         "import logging\n"
         "assert _imported().__name__ == 'rocketmq'\n"
         "logging.getLogger('rocketmq-python-client').warning('said')\n"
