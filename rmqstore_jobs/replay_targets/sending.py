@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import logging
+import math
 import os
 import queue
 import random
@@ -19,14 +20,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from rmq_store.errors import InvalidArgumentError, OsErrorsOf
 from rmq_store.format.byte_layout import CRC_PROPERTY, KEY_SEPARATOR, Property
-from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import DEFAULT_PATIENCE, ReplaySpec
 from spark_source.options.parse import Secret, reveal
 
 ACCESS_KEY, SECRET_KEY = "RMQSTORE_ACCESS_KEY", "RMQSTORE_SECRET_KEY"
@@ -68,11 +69,6 @@ class BrokerAccess:
     def credentials(self) -> tuple[str, str]:
         """Access key and secret key themselves; empty without credentials."""
         return reveal(self.access_key), reveal(self.secret_key)
-
-    @property
-    def has_credentials(self) -> bool:
-        """Whether requests are signed with credentials."""
-        return any(self.credentials)
 
     def hidden(self, text: str) -> str:
         """The text of somebody else's error without the credentials."""
@@ -117,7 +113,6 @@ def _certificates(path: str | None) -> bytes | None:
 
 Row = dict[str, Any]
 
-LANES = 8
 _WAITING = 64  # rows that wait in each lane
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds
 
@@ -147,25 +142,6 @@ class Client(Protocol):
         """Close the connections."""
 
 
-@dataclass(slots=True)
-class Outcome:
-    """The result for the rows so far. `failure`: why sending ended early."""
-
-    sent: int = 0
-    retries: int = 0
-    failure: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Manner:
-    """How to send. `rate`: messages per second of this sender. `patience`: seconds to retry one
-    message."""
-
-    rate: float | None = None
-    patience: float = 120.0
-    lanes: int = LANES
-
-
 class Pacer:
     """Spaces calls evenly at a rate."""
 
@@ -188,21 +164,25 @@ class Pacer:
 
 @dataclass
 class Sender:
-    """Sends rows through a client. Iterate over `send`: it yields the rows that were refused."""
+    """Sends rows through a client. Iterate over `send`: it yields the rows that were refused.
+
+    `rate`: messages per second. `patience`: seconds to retry one message. `failure`: why sending ended early.
+    """
 
     client: Client
-    manner: Manner
     ordered: Callable[[Row], Any | None]  # rows with the same value stay in order; None: no order
-    outcome: Outcome = field(default_factory=Outcome)
+    rate: float | None = None
+    patience: float = DEFAULT_PATIENCE
+    lanes: int = 8
+    sent: int = 0
+    retries: int = 0
+    failure: str | None = None
 
     def __post_init__(self) -> None:
-        self._ended = threading.Event()
-        self._lock = threading.Lock()
+        self._ended, self._lock = threading.Event(), threading.Lock()
         self._refused: queue.SimpleQueue[Row] = queue.SimpleQueue()
-        self._pacer = Pacer(self.manner.rate)
-        self._lanes: list[queue.Queue[Row | None]] = [
-            queue.Queue(_WAITING) for _ in range(self.manner.lanes)
-        ]
+        self._pacer = Pacer(self.rate)
+        self._lanes = [queue.Queue[Row | None](_WAITING) for _ in range(self.lanes)]
 
     def send(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Send all rows. Yields each refused row with its `reason`."""
@@ -217,7 +197,7 @@ class Sender:
             if together is None:
                 turn += 1
             number = turn if together is None else hash(together)
-            if not self._put(self._lanes[number % len(self._lanes)], row):
+            if not self._put(self._lanes[number % self.lanes], row):
                 break
             yield from self._taken()
         for lane in self._lanes:
@@ -254,44 +234,38 @@ class Sender:
 
     def _send_one(self, row: Row) -> None:
         try:
-            if not self._delivered(self.client.prepare(row)):
-                return
+            sent = self._delivered(self.client.prepare(row))
         except RefusedMessage as why:
             self._refused.put({**row, "reason": str(why)})
             return
         with self._lock:
-            self.outcome.sent += 1
+            self.sent += sent
 
     def _delivered(self, message: Any) -> bool:
         """Send with retries. Returns False if this lane or another one gave up."""
-        began: float | None = None
-        pause = _FIRST_PAUSE
-        while True:
-            # Each attempt counts for the rate limit.
-            if self._ended.wait(self._pacer.delay()):
-                return False
-            began = time.monotonic() if began is None else began
+        began, pause = math.inf, _FIRST_PAUSE
+        # Each attempt counts for the rate limit.
+        while not self._ended.wait(self._pacer.delay()):
+            began = min(began, time.monotonic())
             try:
                 self.client.send(message)
+                return True
             except Denied as why:
                 self._fail(str(why))
-                return False
             except Unreachable as why:
-                if time.monotonic() - began > self.manner.patience:
-                    self._fail(f"tried for {self.manner.patience:.0f} s: {why}")
-                    return False
+                if time.monotonic() - began > self.patience:
+                    self._fail(f"tried for {self.patience:.0f} s: {why}")
+                    break
                 with self._lock:
-                    self.outcome.retries += 1
+                    self.retries += 1
                 # Random, so that not all lanes retry at the same time.
-                if self._ended.wait(pause * random.uniform(0.5, 1.0)):
-                    return False
+                self._ended.wait(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, _LONGEST_PAUSE)
-                continue
-            return True
+        return False
 
     def _fail(self, why: str) -> None:
         with self._lock:
-            self.outcome.failure = self.outcome.failure or why
+            self.failure = self.failure or why
         self._ended.set()
 
 
@@ -300,63 +274,23 @@ class Sender:
 
 MESSAGE_GROUP_LIMIT = 64  # characters; ProxyConfig#maxMessageGroupSize
 REQUEST_SECONDS = 10
-_CLIENT_LOG = "rocketmq-python-client"
 
 # Properties that clients and brokers write during sending (MessageConst). They describe the old
-# copy, the new one gets its own, and a client may not send them.
-OF_THE_WAY = frozenset(
-    (
-        Property.KEYS,  # sent as the keys
-        Property.TAGS,  # sent as the tag
-        Property.UNIQ_KEY,
-        Property.DELAY,
-        Property.INNER_NUM,
-        Property.INNER_BASE,
-        Property.INNER_MULTI_DISPATCH,
-        Property.INNER_MULTI_QUEUE_OFFSET,
-        CRC_PROPERTY,
-        "WAIT",
-        "CLUSTER",
-        "MSG_REGION",
-        "TRACE_ON",
-        "PGROUP",
-        "BORN_HOST",
-        "__BORNHOST",
-        "BORN_TIMESTAMP",
-        "INSTANCE_ID",
-        "EXTEND_UNIQ_INFO",
-        "MIN_OFFSET",
-        "MAX_OFFSET",
-        "REAL_TOPIC",
-        "REAL_QID",
-        "RETRY_TOPIC",
-        "ORIGIN_MESSAGE_ID",
-        "RECONSUME_TIME",
-        "MAX_RECONSUME_TIMES",
-        "CONSUME_START_TIME",
-        "DLQ_ORIGIN_TOPIC",
-        "DLQ_ORIGIN_MESSAGE_ID",
-        "TRAN_MSG",
-        "TRAN_PREPARED_QUEUE_OFFSET",
-        "TRANSACTION_CHECK_TIMES",
-        "CHECK_IMMUNITY_TIME_IN_SECONDS",
-        "__transactionId__",
-        "__SHARDINGKEY",
-        "__REALTOPIC",
-        "TIMER_DELAY_SEC",
-        "TIMER_DELAY_MS",
-        "TIMER_DELIVER_MS",
-        "TIMER_ENQUEUE_MS",
-        "TIMER_DEQUEUE_MS",
-        "TIMER_OUT_MS",
-        "TIMER_ROLL_TIMES",
-        "TIMER_DEL_UNIQKEY",
-        "TIMER_DELAY_LEVEL",
-        "1ST_POP_TIME",
-        "POP_CK",
-        "POP_CK_OFFSET",
-    )
-)
+# copy, the new one gets its own, and a client may not send them. KEYS and TAGS go as keys and tag.
+OF_THE_WAY = {
+    *(Property.KEYS, Property.TAGS, Property.UNIQ_KEY, Property.DELAY, CRC_PROPERTY),
+    *(Property.INNER_NUM, Property.INNER_BASE),
+    *(Property.INNER_MULTI_DISPATCH, Property.INNER_MULTI_QUEUE_OFFSET),
+    *("WAIT", "CLUSTER", "MSG_REGION", "TRACE_ON", "PGROUP", "BORN_HOST", "__BORNHOST"),
+    *("BORN_TIMESTAMP", "INSTANCE_ID", "EXTEND_UNIQ_INFO", "MIN_OFFSET", "MAX_OFFSET"),
+    *("REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "RECONSUME_TIME"),
+    *("MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"),
+    *("TRAN_MSG", "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES"),
+    *("CHECK_IMMUNITY_TIME_IN_SECONDS", "__transactionId__", "__SHARDINGKEY", "__REALTOPIC"),
+    *("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_ENQUEUE_MS"),
+    *("TIMER_DEQUEUE_MS", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY"),
+    *("TIMER_DELAY_LEVEL", "1ST_POP_TIME", "POP_CK", "POP_CK_OFFSET"),
+}
 
 
 def require_client() -> None:
@@ -382,9 +316,6 @@ def user_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in properties.items() if name not in OF_THE_WAY}
 
 
-_OPEN = BrokerAccess()
-
-
 class GrpcClient:
     """A producer at a proxy. `fifo`: target topics whose messages have a message group.
 
@@ -396,35 +327,30 @@ class GrpcClient:
         self,
         endpoints: str,
         fifo: Collection[str],
-        access: BrokerAccess = _OPEN,
+        access: BrokerAccess = BrokerAccess(),
         *,
         connect: bool = True,
     ) -> None:
         """Raises Denied if the broker cannot be trusted, or does not trust this client."""
-        self._access = access
+        self._endpoints, self._fifo, self._access = endpoints, fifo, access
         if connect:
             access.trust()
-        self._rocketmq = _imported()
-        self._fifo = frozenset(fifo)
-        self._endpoints = endpoints
-        self._producer = self._started() if connect else None
-
-    def _started(self) -> Any:
-        rocketmq = self._rocketmq
-        self._configuration = rocketmq.ClientConfiguration(
-            self._endpoints,
-            rocketmq.Credentials(*self._access.credentials),
-            request_timeout=REQUEST_SECONDS,
-        )
-        producer = rocketmq.Producer(self._configuration, [], tls_enable=self._access.tls)
-        producer.startup()
-        return producer
+        self._rocketmq = rocketmq = _imported()
+        self._producer: Any = None
+        if connect:
+            credentials = rocketmq.Credentials(*access.credentials)
+            self._configuration = rocketmq.ClientConfiguration(
+                endpoints, credentials, request_timeout=REQUEST_SECONDS
+            )
+            producer = rocketmq.Producer(self._configuration, [], tls_enable=access.tls)
+            producer.startup()
+            self._producer = producer
 
     def prepare(self, row: Row) -> Any:
         """The client's message. Raises RefusedMessage with the client's own reason."""
         from rocketmq.v5.exception import IllegalArgumentException
 
-        message = self._rocketmq.Message()
+        message, where = self._rocketmq.Message(), ""
         try:
             message.topic = row["topic"]
             message.body = row["body"]
@@ -434,12 +360,13 @@ class GrpcClient:
                     message.keys = key
             if Property.TAGS in properties:
                 message.tag = properties[Property.TAGS]
-            for name, value in user_properties(properties).items():
-                _add(message, name, value)
             if row["topic"] in self._fifo:
                 message.message_group = row["messageGroup"]
+            for name, value in user_properties(properties).items():
+                where = f"property {name!r}: "
+                message.add_property(name, value)
         except IllegalArgumentException as why:
-            raise RefusedMessage(f"the client: {why}") from None
+            raise RefusedMessage(f"the client: {where}{why}") from None
         return message
 
     def send(self, message: Any) -> None:
@@ -447,13 +374,9 @@ class GrpcClient:
         from rocketmq.v5 import exception as errors
 
         for_good = (
-            errors.BadRequestException,
-            errors.IllegalArgumentException,
-            errors.PayloadEmptyException,
-            errors.PayloadTooLargeException,
-            errors.RequestHeaderFieldsTooLargeException,
+            *(errors.BadRequestException, errors.RequestHeaderFieldsTooLargeException),
+            *(errors.PayloadEmptyException, errors.PayloadTooLargeException),
         )
-        assert self._producer is not None
         try:
             self._producer.send(message)
         except errors.IllegalArgumentException as why:
@@ -474,7 +397,6 @@ class GrpcClient:
         from rocketmq.grpc_protocol import Code, MessagingServiceStub, QueryRouteRequest
         from rocketmq.v5.util import Signature
 
-        assert self._producer is not None
         named = self._configuration.rpc_endpoints
         request = QueryRouteRequest(endpoints=named.endpoints)
         request.topic.name = topic
@@ -488,13 +410,10 @@ class GrpcClient:
         if status.code not in (Code.UNAUTHORIZED, Code.FORBIDDEN):
             return None
         said = self._access.hidden(status.message)
-        if status.code == Code.FORBIDDEN and self._access.has_credentials:
+        given = any(self._access.credentials)
+        if status.code == Code.FORBIDDEN and given:
             return Denied(f"the user of {ACCESS_KEY} may not send to topic {topic!r}: {said}")
-        what = (
-            "does not accept the credentials"
-            if self._access.has_credentials
-            else "wants credentials"
-        )
+        what = "does not accept the credentials" if given else "wants credentials"
         return Denied(f"the proxy {what}: {said} (set {ACCESS_KEY} and {SECRET_KEY})")
 
     def _channel(self, grpc: Any, address: str) -> Any:
@@ -518,28 +437,17 @@ class GrpcClient:
             self._producer.shutdown()
 
 
-def _add(message: Any, name: str, value: str) -> None:
-    from rocketmq.v5.exception import IllegalArgumentException
-
-    try:
-        message.add_property(name, value)
-    except IllegalArgumentException as why:
-        raise RefusedMessage(f"the client: property {name!r}: {why}") from None
-
-
 def _imported() -> Any:
     """The client's module. Its import opens a log in the home folder, which is not wanted there."""
-    home = os.environ.get("HOME")
+    before = dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="rmqstore-client-") as folder:
         os.environ["HOME"] = folder
         try:
             import rocketmq
         finally:
-            if home is None:
-                del os.environ["HOME"]
-            else:
-                os.environ["HOME"] = home
-        log = logging.getLogger(_CLIENT_LOG)
+            os.environ.pop("HOME")
+            os.environ.update(before)
+        log = logging.getLogger("rocketmq-python-client")
         for handler in list(log.handlers):
             log.removeHandler(handler)
             handler.close()

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,17 +25,9 @@ from rmq_store.files.durable_files import sync_file, sync_folder
 from rmq_store.questions.answer_by_shares import ask
 from rmq_store.snapshot.ranges import LogSlice
 from rmq_store.text.progress import Progress
-from rmqstore_jobs.replay_targets.replay_call import ReplayCall, ReplayReport
-from rmqstore_jobs.replay_targets.sending import (
-    BrokerAccess,
-    Denied,
-    GrpcClient,
-    Manner,
-    Row,
-    Sender,
-    Unreachable,
-    group_of,
-)
+from rmqstore_jobs.replay_targets import sending
+from rmqstore_jobs.replay_targets.replay_call import ReplayCall, ReplayReport, most_common
+from rmqstore_jobs.replay_targets.sending import BrokerAccess, Denied, GrpcClient, Row, Unreachable
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.plan import waves_of
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal
@@ -55,20 +48,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 REFUSED = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("queueId", pa.int32()),
-        ("queueOffset", pa.int64()),
-        ("commitLogOffset", pa.int64()),
-        ("reason", pa.string()),
-        ("body", pa.binary()),
-        ("properties", pa.map_(pa.string(), pa.string())),
-    ]
+    {
+        **{"topic": pa.string(), "queueId": pa.int32()},
+        **{"queueOffset": pa.int64(), "commitLogOffset": pa.int64(), "reason": pa.string()},
+        **{"body": pa.binary(), "properties": pa.map_(pa.string(), pa.string())},
+    }
 )
 SENT, RETRIES = "sent", "tried again"
 _MOST_TASKS = 8
 _WAVE_BYTES = 8 << 20  # takes seconds, and at most one wave is sent twice after a crash
-_REASONS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +101,8 @@ class LiveReplay(ReplayCall):
                     self.stopped_by = "stopped on request"
                     break
         self._end()
-        assert self.spec.to_broker is not None
         sent = self.counts[SENT]
-        arrived = {self.spec.to_broker: sent}
+        arrived = {str(self.spec.to_broker): sent}
         return self._report(sent + self.counts[REFUSED_BY_BROKER], arrived, self._problems())
 
     # --- waves -----------------------------------------------------------------------------------
@@ -160,7 +147,7 @@ class LiveReplay(ReplayCall):
     # --- result ----------------------------------------------------------------------------------
 
     def _problems(self) -> Iterator[str]:
-        yield from (f"{count:,}: {why}" for why, count in self.reasons.most_common(_REASONS_SHOWN))
+        yield from most_common(self.reasons)
         accounted = (SENT, OTHER_TIME, OTHER_KEY, REFUSED_BY_BROKER)
         known, read = sum(self.counts[name] for name in accounted), self.counts[READ]
         if self.stopped_by is None and read != known:
@@ -181,29 +168,23 @@ def _send_rows(
         return Sent(0, 0, None, REFUSED.empty_table())
     assert spec.to_broker is not None
     fifo = frozenset(spec.fifo_topics)
-    rate = None if spec.rate is None else spec.rate / tasks
     try:
         client = _connected(spec.to_broker, fifo, access, spec.patience)
     except (Unreachable, Denied) as error:
         return Sent(0, 0, str(error), REFUSED.empty_table())
-    try:
-        sender = Sender(
-            client,
-            Manner(rate=rate, patience=spec.patience),
-            lambda row: row["messageGroup"] if row["topic"] in fifo else None,
-        )
-        refused = [_refused(row) for row in sender.send(chain([first], rows))]
-    finally:
-        client.close()
-    done = sender.outcome
-    return Sent(
-        done.sent, done.retries, done.failure, pa.Table.from_pylist(refused, schema=REFUSED)
+    sender = sending.Sender(
+        client,
+        lambda row: row["messageGroup"] if row["topic"] in fifo else None,
+        None if spec.rate is None else spec.rate / tasks,
+        spec.patience,
     )
-
-
-def _refused(row: Row) -> Mapping[str, Any]:
-    kept = {name: row[name] for name in REFUSED.names}
-    return {**kept, "properties": list(row["properties"].items())}
+    with closing(client):
+        refused = [
+            {**row, "properties": list(row["properties"].items())}
+            for row in sender.send(chain([first], rows))
+        ]
+    table = pa.Table.from_pylist(refused, schema=REFUSED)
+    return Sent(sender.sent, sender.retries, sender.failure, table)
 
 
 def _connected(
@@ -231,5 +212,5 @@ def rows_to_send(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
         for row in batch.to_pylist():
             properties = dict(row["properties"])
             topic = properties[ORIGIN_PREFIX + "TOPIC"]
-            group = group_of(row["brokerName"], topic, row["queueId"])
+            group = sending.group_of(row["brokerName"], topic, row["queueId"])
             yield {**row, "properties": properties, "messageGroup": group}

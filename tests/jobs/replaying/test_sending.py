@@ -24,7 +24,6 @@ from rmqstore_jobs.replay_targets.sending import (
     SECRET_KEY,
     BrokerAccess,
     Denied,
-    Manner,
     Pacer,
     RefusedMessage,
     Row,
@@ -80,19 +79,19 @@ def nothing_together(row: Row) -> Any:
 def test_every_row_is_sent_once_or_returned() -> None:
     print(f"seed {SEED}")
     client = Fake(fails=0.01)
-    sender = Sender(client, Manner(lanes=4), nothing_together)
+    sender = Sender(client, nothing_together, lanes=4)
     refused = list(sender.send(rows(1000)))
     assert Counter(r["number"] for r in (*client.taken, *refused)) == Counter(range(1000))
     assert {r["number"] for r in refused} == set(range(17, 1000, 100))
     assert {r["reason"] for r in refused} == {"an unlucky number"}
-    assert sender.outcome.sent == len(client.taken) == 990
-    assert sender.outcome.retries > 0
-    assert sender.outcome.failure is None
+    assert sender.sent == len(client.taken) == 990
+    assert sender.retries > 0
+    assert sender.failure is None
 
 
 def test_order_is_kept_although_sending_fails_now_and_then() -> None:
     client = Fake(fails=0.02)
-    sender = Sender(client, Manner(lanes=3), queue_of)
+    sender = Sender(client, queue_of, lanes=3)
     list(sender.send(rows(600)))
     by_queue: dict[int, list[int]] = defaultdict(list)
     for row in client.taken:
@@ -103,11 +102,11 @@ def test_order_is_kept_although_sending_fails_now_and_then() -> None:
 
 def test_patience_ends_all_lanes_and_says_why() -> None:
     client = Fake(gone_after=50)
-    sender = Sender(client, Manner(lanes=4, patience=0.0), nothing_together)
+    sender = Sender(client, nothing_together, lanes=4, patience=0.0)
     list(sender.send(rows(100_000)))
-    assert sender.outcome.sent == len(client.taken) == 50
-    assert sender.outcome.failure is not None
-    assert "gone" in sender.outcome.failure
+    assert sender.sent == len(client.taken) == 50
+    assert sender.failure is not None
+    assert "gone" in sender.failure
 
 
 def test_a_client_that_breaks_ends_the_sending() -> None:
@@ -115,10 +114,10 @@ def test_a_client_that_breaks_ends_the_sending() -> None:
         def send(self, message: Any) -> None:
             raise ZeroDivisionError("a bug")
 
-    sender = Sender(Broken(), Manner(lanes=2), nothing_together)
+    sender = Sender(Broken(), nothing_together, lanes=2)
     list(sender.send(rows(1000)))
-    assert sender.outcome.failure == "ZeroDivisionError: a bug"
-    assert sender.outcome.sent == 0
+    assert sender.failure == "ZeroDivisionError: a bug"
+    assert sender.sent == 0
 
 
 def test_the_pace_is_even_by_the_clock() -> None:
@@ -150,12 +149,12 @@ def test_no_attempt_comes_before_its_turn_by_the_real_clock(fails: float) -> Non
     """At no moment more than the rate allows since the beginning; how much later is not asked."""
     rate, count = 400.0, 800
     client = Timed(fails=fails)
-    sender = Sender(client, Manner(rate=rate, lanes=8), nothing_together)
+    sender = Sender(client, nothing_together, rate=rate, lanes=8)
     began = time.monotonic()
     list(sender.send(rows(count)))
-    assert len(client.came) == sender.outcome.sent + sender.outcome.retries
-    assert sender.outcome.sent == count - count // 100
-    assert (sender.outcome.retries > 0) == (fails > 0)
+    assert len(client.came) == sender.sent + sender.retries
+    assert sender.sent == count - count // 100
+    assert (sender.retries > 0) == (fails > 0)
     early = [
         (turn, at - began)
         for turn, at in enumerate(sorted(client.came))
@@ -175,9 +174,9 @@ class Locked(Fake):
 
 def test_a_broker_that_denies_access_is_not_asked_again() -> None:
     client = Locked()
-    sender = Sender(client, Manner(lanes=1, patience=3600), nothing_together)
+    sender = Sender(client, nothing_together, lanes=1, patience=3600)
     assert list(sender.send([{"number": 0, "queue": 0}, {"number": 1, "queue": 0}])) == []
-    assert (sender.outcome.failure, sender.outcome.sent) == ("not you", 0)
+    assert (sender.failure, sender.sent) == ("not you", 0)
     assert len(client.taken) == 1
 
 
