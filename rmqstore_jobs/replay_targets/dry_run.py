@@ -24,7 +24,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.files.journal import has_content
 from rmq_store.format.queues import QueueSlice
-from rmq_store.format.releases import Dialect, dialect
+from rmq_store.format.releases import dialect
 from rmq_store.questions.answer_by_shares import ask
 from rmq_store.system_topics.open_state import OpenState
 from rmq_store.text.progress import Progress
@@ -33,8 +33,11 @@ from rmqstore_jobs.replay_targets.replay_call import (
     PlannedQueue,
     ReplayCall,
     ReplayReport,
+    most_common,
     to_append,
 )
+from rmqstore_jobs.replay_targets.sending import GrpcClient, RefusedMessage
+from rmqstore_jobs.replay_targets.waves_to_broker import rows_to_send
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX, property_map
 from rmqstore_jobs.replaying.plan import left_of, refuse_to_mix, state_of_source
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
@@ -52,22 +55,12 @@ from rmqstore_jobs.running.spark_engine import engine_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_REASONS_SHOWN = 5
-_BY = ("origin", "originQueue", "topic", "queueId", "refusal")
+_BY = {
+    **{"origin": pa.string(), "originQueue": pa.int32(), "topic": pa.string()},
+    **{"queueId": pa.int32(), "refusal": pa.string()},
+}
 _SUMS = {"messages": "sum", "bytes": "sum", "start": "min", "last": "max"}
-_GROUPS = pa.schema(
-    [
-        ("origin", pa.string()),
-        ("originQueue", pa.int32()),
-        ("topic", pa.string()),
-        ("queueId", pa.int32()),
-        ("refusal", pa.string()),
-        ("messages", pa.int64()),
-        ("bytes", pa.int64()),
-        ("start", pa.int64()),
-        ("last", pa.int64()),
-    ]
-)
+_GROUPS = pa.schema(_BY | dict.fromkeys(_SUMS, pa.int64()))
 
 Row = Mapping[str, Any]
 Refusals = Callable[[pa.RecordBatch], Mapping[int, str]]
@@ -81,10 +74,16 @@ class DryRun(ReplayCall):
         super().__init__(spark, spec, ReplayJournal.seen(spec.journal_target))
         self.refused_as = REFUSED_BY_STORE if spec.to_broker is None else REFUSED_BY_BROKER
         self.counts_all = not self.resumed
-        self.groups, self.counts = self._looked_at(self._left())
-        self.messages = sum(row["messages"] for row in self.groups)
-        self.counts[ENDED] = _of_reason(self.groups, ENDED)
-        self.counts[self.refused_as] = self.messages - _taken(self.groups) - self.counts[ENDED]
+        ranges, parquet = list(self.read.ranges), spec.to_parquet is not None
+        # Parquet is written again as a whole.
+        if self.resumed and (not parquet or self.current.parquet_done):
+            ranges = left_of(self.read, self.current.next_log_offset)
+        self.groups, self.counts = self._looked_at(ranges)
+        by_reason = _messages_by_reason(self.groups)
+        self.messages, self.taken = by_reason.total(), by_reason.pop(None, 0)
+        self.counts[ENDED] = by_reason.pop(ENDED, 0)
+        self.counts[self.refused_as] = by_reason.total()
+        self.reasons = by_reason
 
     def _new_run(self) -> ReplayRun:
         refuse_to_mix(self.spec)
@@ -94,31 +93,19 @@ class DryRun(ReplayCall):
 
     def report(self) -> ReplayReport:
         """The report of what would be written or sent."""
-        spec, taken = self.spec, _taken(self.groups)
+        spec, taken = self.spec, self.taken
         if self.resumed and spec.to_store is not None and spec.to_parquet is not None:
             # The store continues where it was, while Parquet starts again.
-            taken = _taken(self._looked_at(left_of(self.read, self.current.next_log_offset))[0])
+            left, _ = self._looked_at(left_of(self.read, self.current.next_log_offset))
+            taken = _messages_by_reason(left)[None]
         # Parquet accepts messages that a store refuses.
         would = {spec.to_store: taken, spec.to_broker: taken, spec.to_parquet: self.messages}
         return replace(
-            self._report(self.messages, {}, self._problems()),
+            self._report(self.messages, {}, most_common(self.reasons)),
             run_id="",
             planned=tuple(_queues(spec, self.groups)),
             would_write={target: n for target, n in would.items() if target is not None},
         )
-
-    def _problems(self) -> Iterator[str]:
-        reasons: Counter[str] = Counter()
-        for row in self.groups:
-            if row["refusal"] not in (None, ENDED):
-                reasons[row["refusal"]] += row["messages"]
-        yield from (f"{count:,}: {why}" for why, count in reasons.most_common(_REASONS_SHOWN))
-
-    def _left(self) -> list[QueueSlice]:
-        parquet = self.spec.to_parquet is not None and not self.current.parquet_done
-        if not self.resumed or parquet:
-            return list(self.read.ranges)  # Parquet is written again as a whole
-        return left_of(self.read, self.current.next_log_offset)
 
     def _looked_at(self, ranges: list[QueueSlice]) -> tuple[list[Row], Counter[str]]:
         live = self.spec.to_broker is not None
@@ -135,16 +122,16 @@ class DryRun(ReplayCall):
         return _grouped(handled.parts).to_pylist(), handled.counts
 
 
-def _of_reason(groups: Sequence[Row], reason: str) -> int:
-    return sum(row["messages"] for row in groups if row["refusal"] == reason)
-
-
-def _taken(groups: Sequence[Row]) -> int:
-    return sum(row["messages"] for row in groups if row["refusal"] is None)
+def _messages_by_reason(groups: Sequence[Row]) -> Counter[str | None]:
+    """Of None: the messages that no target refuses."""
+    messages: Counter[str | None] = Counter()
+    for row in groups:
+        messages[row["refusal"]] += row["messages"]
+    return messages
 
 
 def _grouped(parts: Sequence[pa.Table]) -> pa.Table:
-    groups = pa.concat_tables([_GROUPS.empty_table(), *parts]).group_by(_BY)
+    groups = pa.concat_tables([_GROUPS.empty_table(), *parts]).group_by(list(_BY))
     summed = groups.aggregate(list(_SUMS.items()))
     return summed.select([*_BY, *(f"{n}_{f}" for n, f in _SUMS.items())]).rename_columns(
         _GROUPS.names
@@ -182,71 +169,47 @@ def _grouped_rows(
     batches: Iterator[pa.RecordBatch],
 ) -> pa.Table:
     """Messages, bytes and offsets of a share by queues, and by why the target would leave them out."""
+    body = "rawBody" if spec.to_broker is None else "body"
+    refusals: Refusals | None = None
     if spec.to_broker is not None:
-        body, refusals = "body", _by_client(frozenset(spec.fifo_topics))
-    else:
-        writer = _by_writer(spec, state) if spec.to_store is not None else _by_nobody
-        body, refusals = "rawBody", writer
-    return _grouped([_group(batch, body, refusals(batch)) for batch in batches])
+        refusals = _by_client(spec)
+    elif spec.to_store is not None:
+        refusals = _by_writer(spec, spec.to_store, state)
+    return _grouped([_group(batch, body, refusals(batch) if refusals else {}) for batch in batches])
 
 
 def _group(batch: pa.RecordBatch, body: str, refused: Mapping[int, str]) -> pa.Table:
     # The rules of the replay add the same few values to every row.
     properties = property_map(batch)
-    origin = pc.map_lookup(properties, ORIGIN_PREFIX + "TOPIC", "first")
     queue = pc.map_lookup(properties, ORIGIN_PREFIX + "QUEUE_ID", "first")
-    columns = (
-        origin,
+    refusals = np.full(batch.num_rows, None, dtype=object)
+    refusals[list(refused)] = list(refused.values())
+    columns = [
+        pc.map_lookup(properties, ORIGIN_PREFIX + "TOPIC", "first"),
         queue.cast(pa.int32()),
-        batch["topic"],
-        batch["queueId"],
-        _sparse(refused, batch.num_rows),
+        *(batch["topic"], batch["queueId"]),
+        pa.array(refusals, pa.string()),
         pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows),
         pc.binary_length(batch[body]).cast(pa.int64()),
-        batch["queueOffset"],
-        batch["queueOffset"],
-    )
-    return _grouped([pa.Table.from_arrays(list(columns), schema=_GROUPS)])
+        *(batch["queueOffset"], batch["queueOffset"]),
+    ]
+    return _grouped([pa.Table.from_arrays(columns, schema=_GROUPS)])
 
 
-def _sparse(values: Mapping[int, str], rows: int) -> pa.Array:
-    if not values:
-        return pa.nulls(rows, pa.string())
-    whole = np.full(rows, None, dtype=object)
-    whole[list(values)] = list(values.values())
-    return pa.array(whole, pa.string())
-
-
-def _by_nobody(batch: pa.RecordBatch) -> Mapping[int, str]:
-    return {}
-
-
-def _by_writer(spec: ReplaySpec, state: OpenState | None) -> Refusals:
+def _by_writer(spec: ReplaySpec, path: str, state: OpenState | None) -> Refusals:
     """Those of the target store's writer, and what of the broker's own records is not open."""
-    config, how = _target_of(spec)
-    keep = spec.keep_timestamps
+    config, how = StoreConfig.of(spec.target_conf), dialect(spec.release)
+    if has_content(path):
+        with MessageStore.open(path, broker_conf=spec.target_conf) as target:
+            config = config.with_defaults_of(target.geometry())
 
     def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:
-        found: dict[int, str] = {}
-        for row, error in refused_rows(
-            to_append(batch, how, keep_timestamps=keep),
-            lambda b: prepare(b, config, how, LOOPBACK, copied=True),
-        ):
-            found[row] = _plain(error)
-        if state is not None:
-            found |= dict.fromkeys(state.rows_ended(batch), ENDED)
-        return found
+        rows = to_append(batch, how, keep_timestamps=spec.keep_timestamps)
+        refused = refused_rows(rows, lambda b: prepare(b, config, how, LOOPBACK, copied=True))
+        ended = [] if state is None else state.rows_ended(batch)
+        return {row: _plain(error) for row, error in refused} | dict.fromkeys(ended, ENDED)
 
     return refusals
-
-
-def _target_of(spec: ReplaySpec) -> tuple[StoreConfig, Dialect]:
-    assert spec.to_store is not None
-    config = StoreConfig.of(spec.target_conf)
-    if has_content(spec.to_store):
-        with MessageStore.open(spec.to_store, broker_conf=spec.target_conf) as there:
-            config = config.with_defaults_of(there.geometry())
-    return config, dialect(spec.release)
 
 
 def _plain(error: Refusal) -> str:
@@ -255,20 +218,17 @@ def _plain(error: Refusal) -> str:
     return reason if error.expected is None else f"{reason} ({error.expected})"
 
 
-def _by_client(fifo: frozenset[str]) -> Refusals:
-    def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:
-        from rmqstore_jobs.replay_targets.sending import GrpcClient, RefusedMessage
-        from rmqstore_jobs.replay_targets.waves_to_broker import rows_to_send
+def _by_client(spec: ReplaySpec) -> Refusals:
+    # No connection is made to this address.
+    client = GrpcClient("127.0.0.1:1", spec.fifo_topics, connect=False)
 
-        client = GrpcClient(
-            "127.0.0.1:1", fifo, connect=False
-        )  # no connection is made to this address
-        found: dict[int, str] = {}
+    def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:
+        refused: dict[int, str] = {}
         for number, row in enumerate(rows_to_send([batch])):
             try:
                 client.prepare(row)
             except RefusedMessage as why:
-                found[number] = str(why)
-        return found
+                refused[number] = str(why)
+        return refused
 
     return refusals

@@ -59,7 +59,6 @@ from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import failure, is_damage
 from rmqstore_jobs.running.spark_engine import cores_of, engine_of
 from rmqstore_jobs.running.store_selection import pieces_in
-from spark_source.planning.pinned_plan import ReadPlan
 from spark_source.writing.target.write_journal import settle_append
 from spark_source.writing.target.write_options import WriteOptions
 
@@ -72,31 +71,6 @@ if TYPE_CHECKING:
 PARQUET = "parquet"
 _ROW_GROUP_BYTES = 64 << 20
 _WHOLE = "_SUCCESS"  # as Spark's writers mark a folder with all its files
-
-
-def write_parquet(
-    spark: SparkSession | None, spec: ReplaySpec, plan: ReadPlan, path: str
-) -> Counter[str]:
-    """Write the rows of a plan into a folder, instead of the Parquet files in it.
-
-    Returns the counts of the rules, and as PARQUET the rows in the files. Raises the errors of the
-    read, and OSError.
-    """
-    folder = Path(path).absolute()  # executors have a working folder of their own
-    folder.mkdir(parents=True, exist_ok=True)
-    for stale in (folder / _WHOLE, *folder.glob("*.parquet"), *folder.glob(".*.parquet")):
-        stale.unlink(missing_ok=True)
-    question = ReplayRows.of(
-        spec, plan, plan.ranges, partial(_write_share, folder), columns=DEFAULT_NAMES
-    )
-    with Progress("replay") as progress:
-        handled = ask(question, plan.store, engine_of(spark), progress=progress)
-    if not any(handled.parts):
-        # Readers need a file to know the columns.
-        pq.write_table(arrow_schema(DEFAULT_NAMES).empty_table(), folder / "part-00000.parquet")
-    (folder / _WHOLE).touch()
-    sync_folder(folder)  # the journal must not be ahead of the disk
-    return handled.counts + Counter({PARQUET: sum(handled.parts)})
 
 
 def _write_share(
@@ -128,30 +102,6 @@ MIN_SHARE_BYTES = 4 << 20
 MAX_SHARE_BYTES = 32 << 20
 
 
-def read_waves(
-    spark: SparkSession | None, spec: ReplaySpec, plan: ReadPlan, waves: Sequence[LogSlice]
-) -> Iterator[tuple[LogSlice, Handled[list[pa.RecordBatch]]]]:
-    """Each wave with the batches of its shares, in order, read into this process while the caller
-    works on the one before. Raises the errors of the read."""
-    # The driver's heap has the results of all cores at once, with several copies.
-    bytes_a_core = IN_FLIGHT_BYTES // cores_of(spark)
-    share_bytes = min(max(bytes_a_core, MIN_SHARE_BYTES), MAX_SHARE_BYTES)
-
-    def read(wave: LogSlice) -> Handled[list[pa.RecordBatch]]:
-        question = ReplayRows.of(
-            spec,
-            plan,
-            pieces_in(plan, wave),
-            _as_batches,
-            columns=columns_for_store(spec),
-            share_bytes=share_bytes,
-            selected_bytes=wave.selected_bytes,
-        )
-        return ask(question, plan.store, engine_of(spark, tasks_a_core=1))
-
-    return one_ahead((wave, read(wave)) for wave in waves)
-
-
 def _as_batches(
     store: MessageStore, number: int, rows: Iterator[pa.RecordBatch]
 ) -> list[pa.RecordBatch]:
@@ -161,8 +111,7 @@ def _as_batches(
 def settle_target(run: ReplayRun, journal: ReplayJournal, asked: WriteOptions) -> None:
     """Undo what an interrupted run appended after its last whole wave.
 
-    Raises JournalError if the target is missing, or if another process has opened it since. Whether
-    it ends where the journal says is for `open_target` to find out.
+    Raises JournalError if the target is missing, or if another process has opened it since.
     """
     if run.created and not has_content(asked.path):
         if run.target_end:
@@ -219,29 +168,25 @@ def _continuing(run: ReplayRun, journal: ReplayJournal, path: str) -> Iterator[N
 
 def append_rows(store: StoreWriter, batch: pa.RecordBatch) -> Iterator[Refusal]:
     """Append all rows that the store accepts, in order. Yields the reason for each refused row."""
-    for _, error in append_accepted(store, batch).refused:
-        yield error
+    return (error for _, error in append_accepted(store, batch).refused)
 
 
 def halves_arrived(run: ReplayRun, asked: WriteOptions) -> list[tuple[HalfName, int, int, int]]:
     """The half messages that a resumed run has appended: what they are called and their log offset in the
     source, their queue offset and log offset here."""
     before = {QueueId(topic, queue_id): end for topic, queue_id, end in run.target_queues}
-    columns = ("queueOffset", "commitLogOffset", "properties")
-    halves = []
+    places, halves = ("queueOffset", "commitLogOffset"), []
     with MessageStore.open(asked.path, config=asked.config) as store:
         for queue in (queue for topic in OP_TOPICS for queue in store.queues(topic)):
             part = QueueSlice(queue, before.get(queue, 0), store.max_offset(*queue))
-            for batch in store.read_slices([part], columns=columns):
-                old = (
+            for batch in store.read_slices([part], columns=(*places, "properties")):
+                offsets, at = (
                     whole_numbers(property_of(batch, ORIGIN_PREFIX + name)).to_pylist()
                     for name in ("QUEUE_OFFSET", "LOG_OFFSET")
                 )
-                new = (batch[name].to_pylist() for name in columns[:2])
-                halves += [
-                    ((*queue, offset), place, *places)
-                    for offset, place, *places in zip(*old, *new, strict=True)
-                ]
+                new = (batch[name].to_pylist() for name in places)
+                names = ((*queue, offset) for offset in offsets)
+                halves += list(zip(names, at, *new, strict=True))
     return halves
 
 
@@ -251,10 +196,7 @@ def queue_ends(store: MessageStore | StoreWriter) -> dict[QueueId, int]:
 
 
 PROBLEMS_SHOWN = 5
-MATCHED = "matched"
-WRITTEN = "written"
-
-Batches = Handled[list[pa.RecordBatch]]
+MATCHED, WRITTEN = "matched", "written"
 
 
 class LocalReplay(ReplayCall):
@@ -347,45 +289,52 @@ class LocalReplay(ReplayCall):
     def _append_all(
         self, opened: StoreWriter, waves: Sequence[LogSlice], should_stop: Callable[[], bool]
     ) -> None:
-        total = sum(wave.selected_bytes for wave in waves)
+        keeps, total = self.spec.keep_timestamps, sum(wave.selected_bytes for wave in waves)
         with opened as target, Progress("replay", total) as progress:
-            keeps = self.spec.keep_timestamps
             try:
                 with target.watching_times(target.path) if keeps else nullcontext():
-                    self._append_waves(target, waves, should_stop, progress)
+                    target.sign(self.current.append.mark)
+                    self._record(signed=True)
+                    self._declare_batch_topics(target)
+                    for wave, rows in self._read_waves(waves):
+                        self._append(target, rows)
+                        self.refusals_of_waves = len(self.refusals)
+                        end = target.log_range()[1]
+                        self._record(next_log_offset=wave.stop, target_end=end)
+                        progress(wave.selected_bytes)
+                        if wave.stop is not None and should_stop():
+                            self.stopped_by = "stopped on request"
+                            break
             except BaseException:
                 target.abandon()  # what arrived of the last wave is undone
                 raise
             self.target_queues = self._ranges(queue_ends(target))
 
-    def _append_waves(
-        self,
-        target: StoreWriter,
-        waves: Sequence[LogSlice],
-        should_stop: Callable[[], bool],
-        progress: Progress,
-    ) -> None:
-        target.sign(self.current.append.mark)
-        self._record(signed=True)
-        self._declare_batch_topics(target)
-        reading = read_waves(self.spark, self.spec, self.read, waves)
-        while (found := self._next(reading)) is not None:
-            wave, rows = found
-            self._append(target, rows)
-            self.refusals_of_waves = len(self.refusals)
-            self._record(next_log_offset=wave.stop, target_end=target.log_range()[1])
-            progress(wave.selected_bytes)
-            if wave.stop is not None and should_stop():
-                self.stopped_by = "stopped on request"
-                return
+    def _read_waves(
+        self, waves: Sequence[LogSlice]
+    ) -> Iterator[tuple[LogSlice, Handled[list[pa.RecordBatch]]]]:
+        """Each wave with the batches of its shares, in order, read while the one before is appended."""
+        # The driver's heap has the results of all cores at once, with several copies.
+        bytes_a_core = IN_FLIGHT_BYTES // cores_of(self.spark)
+        share_bytes = min(max(bytes_a_core, MIN_SHARE_BYTES), MAX_SHARE_BYTES)
 
-    def _next(self, reading: Iterator[tuple[LogSlice, Batches]]) -> tuple[LogSlice, Batches] | None:
+        def read(wave: LogSlice) -> Handled[list[pa.RecordBatch]]:
+            question = ReplayRows.of(
+                self.spec,
+                self.read,
+                pieces_in(self.read, wave),
+                _as_batches,
+                columns=columns_for_store(self.spec),
+                share_bytes=share_bytes,
+                selected_bytes=wave.selected_bytes,
+            )
+            return ask(question, self.plan.store, engine_of(self.spark, tasks_a_core=1))
+
         try:
-            return next(reading, None)
+            yield from one_ahead((wave, read(wave)) for wave in waves)
         except Exception as error:
             # After any failure the target is closed cleanly, and the report has the reason.
             self.stopped_by = f"reading failed: {self._failure(error)}"
-            return None
 
     def _declare_batch_topics(self, target: StoreWriter) -> None:
         """A broker does not start if a topic has another kind of queue than declared."""
@@ -394,7 +343,7 @@ class LocalReplay(ReplayCall):
             new = self.spec.topic_map.get(topic, topic)
             target.declare_topic(new, attributes={"queue.type": "BatchCQ"})
 
-    def _append(self, target: StoreWriter, rows: Batches) -> None:
+    def _append(self, target: StoreWriter, rows: Handled[list[pa.RecordBatch]]) -> None:
         matched = refused = 0
         for batch in (batch for part in rows.parts for batch in part):
             matched += batch.num_rows
@@ -407,21 +356,19 @@ class LocalReplay(ReplayCall):
             ended = self._moved.left_out.total()
             self._moved.left_out.clear()
         self.counts.update(rows.counts)
-        self.counts[MATCHED] += matched
-        self.counts[WRITTEN] += matched - refused - ended
-        self.counts[ENDED] += ended
-        self.counts[REFUSED_BY_STORE] += refused
+        self.counts.update({MATCHED: matched, WRITTEN: matched - refused - ended})
+        self.counts.update({ENDED: ended, REFUSED_BY_STORE: refused})
 
     def _append_rows(self, target: StoreWriter, batch: pa.RecordBatch) -> Iterator[Refusal]:
-        moves = self._moved is not None
-        given = to_append(
-            batch, target.dialect, keep_timestamps=self.spec.keep_timestamps, with_halves=moves
+        keeps, moved = self.spec.keep_timestamps, self._moved
+        rows = to_append(
+            batch, target.dialect, keep_timestamps=keeps, with_halves=moved is not None
         )
-        if self._moved is None:
-            yield from append_rows(target, given)
+        if moved is None:
+            yield from append_rows(target, rows)
             return
         places = (batch[name].to_numpy() for name in ("queueOffset", "commitLogOffset"))
-        for part in self._moved.append(given, *places):
+        for part in moved.append(rows, *places):
             yield from (error for _, error in part.refused)
 
     def _ranges(self, ends: Mapping[QueueId, int]) -> tuple[TargetRange, ...]:
@@ -435,7 +382,7 @@ class LocalReplay(ReplayCall):
         if self.current.parquet_done:
             return
         try:
-            counts = write_parquet(self.spark, self.spec, self.read, path)
+            counts = self._parquet_written(Path(path).absolute())  # executors have another folder
         except Exception as error:
             # As above: the report has the reason, and the same command continues.
             self.stopped_by = f"writing Parquet failed: {self._failure(error)}"
@@ -446,6 +393,25 @@ class LocalReplay(ReplayCall):
             self.counts[MATCHED] = written
         self.counts[PARQUET] = written
         self._record(parquet_done=True)
+
+    def _parquet_written(self, folder: Path) -> Counter[str]:
+        """Write all rows, instead of the files of an unfinished run. PARQUET counts the rows."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for stale in (folder / _WHOLE, *folder.glob("*.parquet"), *folder.glob(".*.parquet")):
+            stale.unlink(missing_ok=True)
+        write = partial(_write_share, folder)
+        question = ReplayRows.of(
+            self.spec, self.read, self.read.ranges, write, columns=DEFAULT_NAMES
+        )
+        with Progress("replay") as progress:
+            handled = ask(question, self.read.store, engine_of(self.spark), progress=progress)
+        if not any(handled.parts):
+            # Readers need a file to know the columns.
+            empty = arrow_schema(DEFAULT_NAMES).empty_table()
+            pq.write_table(empty, folder / "part-00000.parquet")
+        (folder / _WHOLE).touch()
+        sync_folder(folder)  # the journal must not be ahead of the disk
+        return handled.counts + Counter({PARQUET: sum(handled.parts)})
 
     def _failure(self, error: Exception) -> str:
         """After damage also what the target has, and how to get rid of that."""

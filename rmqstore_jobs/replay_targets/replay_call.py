@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_REASONS_SHOWN = 5
+
+
 @dataclass(frozen=True, slots=True)
 class TargetRange:
     """The queue offsets [start_offset, stop_offset) of the target that got the messages of a queue."""
@@ -80,35 +83,27 @@ class ReplayReport(JobResult):
     planned: tuple[PlannedQueue, ...] = ()  # for a dry run
 
     def _verdict(self) -> str:
-        run = f", run {self.run_id}" if self.run_id else ""
-        took = f"in {self.seconds:.1f} s{run}"
+        took = f"in {self.seconds:.1f} s" + (f", run {self.run_id}" if self.run_id else "")
         again = " (continued an earlier run)" if self.resumed else ""
         if self.stopped_by is not None:
             return f"stopped {took}{again}: {self.stopped_by}"
         if self.would_write is not None:
             refused = "no message" if self.ok else "some messages"
             return f"dry run: nothing was written or sent; {refused} would be refused, {took}"
-        return (
-            f"finished without problems {took}{again}"
-            if self.ok
-            else f"finished with problems, {took}{again}"
-        )
+        return f"finished {'without problems' if self.ok else 'with problems,'} {took}{again}"
 
     def _show_tables(self) -> None:
-        print_pairs("replay: result", [("", self._unit()), *self._counts()])
+        # A broker gets the messages of an inner batch one by one; a store and Parquet get its record.
+        unit = "records" if self.source.options.get("to_broker") is None else "messages"
+        counts = {
+            **{"selected": self.selected, "read": self.read, "matched": self.matched},
+            **{f"written to {target}": count for target, count in self.written.items()},
+            **{f"would go to {t}": count for t, count in (self.would_write or {}).items()},
+            **{f"skipped: {reason}": count for reason, count in self.skipped.items()},
+        }
+        print_pairs("replay: result", [("", unit), *counts.items()])
         for title, rows in (("target", self.target_queues), ("planned target", self.planned)):
             print_table(f"{title} queues", [as_json_object(row) for row in rows])
-
-    def _unit(self) -> str:
-        # A broker gets the messages of an inner batch one by one; a store and Parquet get its record.
-        return "records" if self.source.options.get("to_broker") is None else "messages"
-
-    def _counts(self) -> Iterator[tuple[str, int]]:
-        yield from (("selected", self.selected), ("read", self.read), ("matched", self.matched))
-        yield from ((f"written to {target}", count) for target, count in self.written.items())
-        planned = self.would_write or {}
-        yield from ((f"would go to {target}", count) for target, count in planned.items())
-        yield from ((f"skipped: {reason}", count) for reason, count in self.skipped.items())
 
 
 class ReplayCall:
@@ -165,22 +160,16 @@ class ReplayCall:
     ) -> ReplayReport:
         """`matched`: rows; `written`: those of each target; `known`: the problems of the target."""
         selected, read = messages_selected(self.plan, self.spec), self.counts[READ]
-        skipped = {
-            name: self.counts[name] for name in (OTHER_TIME, OTHER_KEY, ENDED, self.refused_as)
-        }
+        names = (OTHER_TIME, OTHER_KEY, ENDED, self.refused_as)
+        skipped = {name: self.counts[name] for name in names}
         problems = list(known)
         finished, unread = self.stopped_by is None, left_unread(self.spec)
         if finished and self.counts_all and unread is not None:
             skipped[unread] = max(0, selected - read)
         elif finished and self.counts_all and read != selected:
             problems.append(f"{selected:,} messages were selected, but {read:,} were read")
-        source = provenance_of(
-            self.spark,
-            self.plan,
-            self.plan.ranges,
-            self.spec.asked(),
-            checksums=self.spec.checksums,
-        )
+        asked, checksums = self.spec.asked(), self.spec.checksums
+        source = provenance_of(self.spark, self.plan, self.plan.ranges, asked, checksums=checksums)
         return ReplayReport(
             job="replay",
             run_id=self.current.run_id,
@@ -198,6 +187,11 @@ class ReplayCall:
             stopped_by=self.stopped_by,
             problems=tuple(problems),
         )
+
+
+def most_common(reasons: Counter[Any]) -> Iterator[str]:
+    """The reasons that most messages have, with the number of these."""
+    return (f"{count:,}: {why}" for why, count in reasons.most_common(_REASONS_SHOWN))
 
 
 _AS_THEY_ARE = ("flag", "sysFlag", "bornTimestamp", "bornHost", "reconsumeTimes")
