@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rmq_store import MessageStore, StoreSnapshot
+from rmq_store import MessageStore
 from rmq_store.commitlog.other_store_at_path import refuse_other_store
 from rmq_store.files.journal import JournalError, has_content, refuse_content
 from rmq_store.format.queues import QueueSlice
@@ -33,32 +33,26 @@ def planned(spec: ReplaySpec, before: ReplayRun | None) -> ReadPlan:
     Light queues are selected only if named, because their records also come with their own topic.
     Raises StoreError if something cannot be selected.
     """
-    if before is not None:
-        left, snapshot = _still_to_read(spec, before)
-        plan = pin(parse_options(source_options(spec, left)))
-        return replace(plan, ranges=before.ranges, store=replace(plan.store, snapshot=snapshot))
-    plan = pin(parse_options(source_options(spec)))
-    named = spec.topics or spec.queues or spec.offsets
-    kept = (r for r in plan.ranges if named or not r.queue.topic.startswith(LMQ_PREFIX))
-    return replace(plan, ranges=tuple(kept))
-
-
-def _still_to_read(
-    spec: ReplaySpec, before: ReplayRun
-) -> tuple[Sequence[QueueSlice], StoreSnapshot]:
-    """The ranges that an interrupted run still needs, for the rest may expire, and the snapshot."""
+    if before is None:
+        plan = pin(parse_options(source_options(spec)))
+        named = spec.topics or spec.queues or spec.offsets
+        kept = (r for r in plan.ranges if named or not r.queue.topic.startswith(LMQ_PREFIX))
+        return replace(plan, ranges=tuple(kept))
     start = before.next_log_offset
     again = spec.to_parquet is not None and not before.parquet_done  # it is written as a whole
     with MessageStore.open(
         spec.source, broker_name=spec.broker_name, broker_conf=spec.broker_conf
     ) as source:
         refuse_other_store(source.log, before.marks, spec.source)
-        there = {part.queue for part in before.ranges}.intersection(source.queues())
+        queues = {part.queue for part in before.ranges}.intersection(source.queues())
         left: Sequence[QueueSlice] = before.ranges
-        if start and not again and len(there) == len(before.ranges):
+        # The rest may have expired.
+        if start and not again and len(queues) == len(before.ranges):
             rest = LogSlice(start, None, 0)
             left = pieces_of(before.ranges, rest, source.view.offset_at_log) or left
-        return left, source.opening.only(there)
+        snapshot = source.opening.only(queues)
+    plan = pin(parse_options(source_options(spec, left)))
+    return replace(plan, ranges=before.ranges, store=replace(plan.store, snapshot=snapshot))
 
 
 def state_of_source(plan: ReadPlan) -> OpenState | None:
@@ -108,22 +102,15 @@ def waves_of(plan: ReadPlan, start: int | None, wave_bytes: int | None = None) -
 
 def messages_selected(plan: ReadPlan, spec: ReplaySpec) -> int:
     """The number of messages to read. For a store or Parquet, an inner batch counts as one."""
-    if spec.to_broker is not None:
-        return sum(map(len, plan.ranges))
-    return _entries_selected(plan)
-
-
-def _entries_selected(plan: ReadPlan) -> int:
     states = plan.store.snapshot.queues
-    count = sum(len(r) for r in plan.ranges if not states[r.queue].batch)
-    batched = [part for part in plan.ranges if states[part.queue].batch]
+    broker = spec.to_broker is not None
+    batched = [part for part in plan.ranges if states[part.queue].batch and not broker]
+    count = sum(map(len, plan.ranges)) - sum(map(len, batched))
     with plan.store.open() as source:
-        # An inner batch is one entry, but has several queue offsets.
         for part in batched:
             steps = offset_steps(source, part.start, part.stop, OFFSETS_COUNTED_AT_A_TIME)
             for start in steps:
-                stop = min(part.stop, start + steps.step)
-                entries = source.entries(part.queue, start, stop)
+                entries = source.entries(part.queue, start, min(part.stop, start + steps.step))
                 count += int((entries.offset >= start).sum())
     return count
 
@@ -171,13 +158,9 @@ def _is_done(journal: ReplayJournal, spec: ReplaySpec, done: ReplayRun) -> Journ
 
 def refuse_to_mix(spec: ReplaySpec) -> None:
     """Raise TargetExistsError if a new run would add to the target without --append."""
-    to_store, to_parquet = spec.to_store, spec.to_parquet
-    if to_store is not None and not spec.append:
-        refuse_content(
-            to_store,
-            "It is not from an unfinished replay. Give --append to add to it, or name a new folder",
-        )
-    if to_parquet is not None:
-        refuse_content(
-            to_parquet, "Name a new folder; a replay does not add Parquet files to a folder"
-        )
+    if spec.to_store is not None and not spec.append:
+        advice = "Give --append to add to it, or name a new folder"
+        refuse_content(spec.to_store, f"It is not from an unfinished replay. {advice}")
+    if spec.to_parquet is not None:
+        advice = "Name a new folder; a replay does not add Parquet files to a folder"
+        refuse_content(spec.to_parquet, advice)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,7 +20,7 @@ from rmq_store.questions.dead_letters import origin_topics
 from rmq_store.search.queue_selection import stored_in_time
 from rmq_store.system_topics.open_state import kind_of
 from rmqstore_jobs.replaying.origin_properties import PROPERTY_FORMS, with_origin
-from rmqstore_jobs.replaying.replay_spec import ReplaySpec, times_of
+from rmqstore_jobs.replaying.replay_spec import QueueMap, ReplaySpec, times_of
 from rmqstore_jobs.running.store_selection import options_of_queues, range_options
 from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
 from spark_source.planning.partitions import Share, cut_into_slices, reporting_shares
@@ -35,96 +34,73 @@ OTHER_KEY = "other keys"
 
 # Properties from earlier retries. A message that is sent again must not have them.
 _OF_RETRIES = (
-    "RETRY_TOPIC",
-    "DLQ_ORIGIN_TOPIC",
-    "DLQ_ORIGIN_MESSAGE_ID",
-    "ORIGIN_MESSAGE_ID",
-    "RECONSUME_TIME",
-    "MAX_RECONSUME_TIMES",
-    "CONSUME_START_TIME",
-    "DELAY",
-    "REAL_TOPIC",
-    "REAL_QID",
+    *("RETRY_TOPIC", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_ID"),
+    *("RECONSUME_TIME", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "DELAY"),
+    *("REAL_TOPIC", "REAL_QID"),
 )
 
-Mask = npt.NDArray[np.bool_]
+
+def _taken(spec: ReplaySpec, batch: pa.RecordBatch, counts: Counter[str]) -> pa.RecordBatch:
+    """The rows to replay. Counts the rows, and those left out by the reason."""
+    in_time = stored_in_time(batch, *times_of(spec))
+    has_key = np.ones(batch.num_rows, np.bool_)
+    if spec.keys:
+        has_key = rows_with_key(batch["keys"], batch["uniqKey"], spec.keys)
+    counts[READ] += batch.num_rows
+    counts[OTHER_TIME] += int((~in_time).sum())
+    counts[OTHER_KEY] += int((in_time & ~has_key).sum())
+    taken = in_time & has_key
+    return batch if taken.all() else batch.filter(pa.array(taken))
 
 
-@dataclass(frozen=True, slots=True)
-class RowRules:
-    """Which rows a replay takes, and how it changes them. Times are milliseconds, half-open."""
+def _changed(spec: ReplaySpec, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows as they arrive: with their origin, in their new topics and queues."""
+    name, properties = with_origin(batch, _OF_RETRIES if spec.dead_to_origin else ())
+    columns = {
+        name: properties,
+        "topic": _new_topics(spec, batch),
+        "queueId": _new_queues(spec.queue_map, batch),
+    }
+    if spec.dead_to_origin:
+        columns["reconsumeTimes"] = pa.array(np.zeros(batch.num_rows, np.int32))
+    fields = [BY_NAME[name].field if f.name in PROPERTY_FORMS else f for f in batch.schema]
+    arrays = [columns[f.name] if f.name in columns else batch[f.name] for f in fields]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
-    spec: ReplaySpec
-    since: int | None
-    until: int | None
 
-    @classmethod
-    def of(cls, spec: ReplaySpec) -> RowRules:
-        """The rules of a spec. Raises InvalidArgumentError for a time that is not fixed yet."""
-        return cls(spec, *times_of(spec))
+def _new_topics(spec: ReplaySpec, batch: pa.RecordBatch) -> pa.Array:
+    topics = batch["topic"]
+    if spec.dead_to_origin:
+        # AbstractSendMessageProcessor#consumerSendMsgBack writes RETRY_TOPIC; 5.x brokers also
+        # write DLQ_ORIGIN_TOPIC.
+        known = (
+            pc.map_lookup(batch["properties"], name, "first")
+            for name in ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
+        )
+        return origin_topics(topics, pc.coalesce(*known, topics))
+    if not spec.topic_map:
+        return topics
+    old, new = map(pa.array, (list(spec.topic_map), list(spec.topic_map.values())))
+    return pc.coalesce(new.take(pc.index_in(topics, old)), topics)
 
-    def apply(self, batch: pa.RecordBatch, counts: Counter[str]) -> pa.RecordBatch:
-        """The rows to replay, changed. Counts the rows, and those left out by the reason."""
-        in_time = stored_in_time(batch, self.since, self.until)
-        has_key = self._has_key(batch)
-        counts[READ] += batch.num_rows
-        counts[OTHER_TIME] += int((~in_time).sum())
-        counts[OTHER_KEY] += int((in_time & ~has_key).sum())
-        taken = in_time & has_key
-        return self._changed(batch if taken.all() else batch.filter(pa.array(taken)))
 
-    def _has_key(self, batch: pa.RecordBatch) -> Mask:
-        if not self.spec.keys:
-            return np.ones(batch.num_rows, np.bool_)
-        return rows_with_key(batch["keys"], batch["uniqKey"], self.spec.keys)
-
-    def _changed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        name, properties = with_origin(batch, _OF_RETRIES if self.spec.dead_to_origin else ())
-        columns = {
-            name: properties,
-            "topic": self._new_topics(batch),
-            "queueId": self._new_queues(batch),
-        }
-        if self.spec.dead_to_origin:
-            columns["reconsumeTimes"] = pa.array(np.zeros(batch.num_rows, np.int32))
-        fields = [BY_NAME[name].field if f.name in PROPERTY_FORMS else f for f in batch.schema]
-        arrays = [columns[f.name] if f.name in columns else batch[f.name] for f in fields]
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-
-    def _new_topics(self, batch: pa.RecordBatch) -> pa.Array:
-        topics = batch["topic"]
-        if self.spec.dead_to_origin:
-            # AbstractSendMessageProcessor#consumerSendMsgBack writes RETRY_TOPIC; 5.x brokers also
-            # write DLQ_ORIGIN_TOPIC.
-            known = (
-                pc.map_lookup(batch["properties"], name, "first")
-                for name in ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
-            )
-            return origin_topics(topics, pc.coalesce(*known, topics))
-        if not self.spec.topic_map:
-            return topics
-        old, new = map(pa.array, (list(self.spec.topic_map), list(self.spec.topic_map.values())))
-        return pc.coalesce(new.take(pc.index_in(topics, old)), topics)
-
-    def _new_queues(self, batch: pa.RecordBatch) -> pa.Array:
-        if not self.spec.queue_map:
-            return batch["queueId"]
-        old = batch["queueId"].to_numpy()
-        changed = old.copy()
-        topics = batch["topic"].dictionary_encode()
-        names = topics.dictionary.to_pylist()
-        # The broker looks for its own records in certain queues.
-        users = np.array([kind_of(name) is None for name in names])[topics.indices.to_numpy()]
-        # A rule for one topic takes precedence over a rule for all topics, so it comes last.
-        ordered = sorted(self.spec.queue_map.items(), key=lambda rule: rule[0][0] is not None)
-        for (topic, queue_id), new in ordered:
-            rows = old == queue_id
-            if topic is None:
-                rows &= users
-            else:
-                rows &= pc.equal(batch["topic"], topic).to_numpy(zero_copy_only=False)
-            changed[rows] = new
-        return pa.array(changed)
+def _new_queues(queue_map: QueueMap, batch: pa.RecordBatch) -> pa.Array:
+    if not queue_map:
+        return batch["queueId"]
+    old = batch["queueId"].to_numpy()
+    changed, topics = old.copy(), batch["topic"].dictionary_encode()
+    # The broker looks for its own records in certain queues.
+    of_users = np.array([kind_of(name) is None for name in topics.dictionary.to_pylist()])
+    # A rule for one topic takes precedence over a rule for all topics, so it comes last.
+    for (topic, queue_id), new in sorted(
+        queue_map.items(), key=lambda rule: rule[0][0] is not None
+    ):
+        if topic is None:
+            rows = of_users[topics.indices.to_numpy()]
+        else:
+            rows = pc.equal(batch["topic"], topic).to_numpy(zero_copy_only=False)
+        changed[rows & (old == queue_id)] = new
+    return pa.array(changed)
 
 
 REFUSED_BY_STORE = "refused by the target"
@@ -133,13 +109,8 @@ REFUSED_BY_BROKER = "refused by the broker or its client"
 OTHER_TAG = "other tags"
 OTHER_TAG_OR_KEY = "other tags or keys"
 _READ = (
-    "brokerName",
-    "topic",
-    "queueId",
-    "queueOffset",
-    "commitLogOffset",
-    "storeTimestamp",
-    "reconsumeTimes",
+    *("brokerName", "topic", "queueId", "queueOffset"),
+    *("commitLogOffset", "storeTimestamp", "reconsumeTimes"),
 )
 _OF_KEYS = ("keys", "uniqKey")
 _AS_STORED = (
@@ -165,16 +136,18 @@ def source_options(spec: ReplaySpec, ranges: Sequence[QueueSlice] = ()) -> dict[
         "brokerName": spec.broker_name,
         "brokerConf": spec.broker_conf,
     }
-    if ranges:
-        return {**_given(options), **range_options(ranges)}
-    options |= options_of_queues(spec.queues, spec.offsets)
-    options |= {
-        "topic": ",".join(spec.topics),
-        "startingTimestamp": spec.since,
-        "endingTimestamp": spec.until,
-        "includeSystemTopics": "true" if spec.include_system_topics else None,
-    }
-    return _given(options)
+    options |= (
+        range_options(ranges)
+        if ranges
+        else {
+            **options_of_queues(spec.queues, spec.offsets),
+            "topic": ",".join(spec.topics),
+            "startingTimestamp": spec.since,
+            "endingTimestamp": spec.until,
+            "includeSystemTopics": "true" if spec.include_system_topics else None,
+        }
+    )
+    return {name: value for name, value in options.items() if value}
 
 
 def columns_for_store(spec: ReplaySpec) -> tuple[str, ...]:
@@ -188,10 +161,6 @@ def left_unread(spec: ReplaySpec) -> str | None:
     if spec.by_index:
         return OTHER_TAG_OR_KEY if spec.tags else OTHER_KEY
     return OTHER_TAG if spec.tags else None
-
-
-def _given(options: Mapping[str, str | None]) -> dict[str, str]:
-    return {name: value for name, value in options.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +180,11 @@ class ReplayRows(Generic[_Part]):
     `selected_bytes` is an estimate of the bytes of all records, if there is one.
     """
 
+    spec: ReplaySpec
     read: ReadPlan
-    rules: RowRules
     columns: tuple[str, ...]
     handle: Handle[_Part]
-    share_bytes: int
+    share_bytes: int = DEFAULT_PARTITION_BYTES
     tasks: int | None = None
     selected_bytes: int | None = None
 
@@ -228,21 +197,16 @@ class ReplayRows(Generic[_Part]):
         handle: Handle[_Part],
         *,
         columns: tuple[str, ...],
-        share_bytes: int = DEFAULT_PARTITION_BYTES,
-        tasks: int | None = None,
-        selected_bytes: int | None = None,
+        **how: Any,
     ) -> ReplayRows[_Part]:
         """The question about `ranges` of a plan.
 
         A broker gets each member of an inner batch; other targets get records as stored.
         """
-        asked = replace(
-            plan.asked,
-            keys=spec.keys if spec.by_index else None,
-            unwrap_batches=spec.to_broker is not None,
-        )
+        keys, unwrap = spec.keys if spec.by_index else None, spec.to_broker is not None
+        asked = replace(plan.asked, keys=keys, unwrap_batches=unwrap)
         read = replace(plan, ranges=tuple(ranges), asked=asked, is_wave=True)
-        return cls(read, RowRules.of(spec), columns, handle, share_bytes, tasks, selected_bytes)
+        return cls(spec, read, columns, handle, **how)
 
     def plan(self, store: MessageStore) -> list[tuple[int, Share]]:
         """The shares with their numbers: slices in the order of the log, or queues.
@@ -255,9 +219,8 @@ class ReplayRows(Generic[_Part]):
         if self.tasks is not None:
             shares = _by_queue(ranges, self.tasks)
         else:
-            slices = cut_into_slices(
-                store, ranges, self.share_bytes, selected_bytes=self.selected_bytes
-            )
+            total = self.selected_bytes
+            slices = cut_into_slices(store, ranges, self.share_bytes, selected_bytes=total)
             shares = [Share(0, piece) for piece in slices]
         return list(enumerate((*shares, *reporting_shares(QueryPlan((self.read,))))))
 
@@ -269,8 +232,9 @@ class ReplayRows(Generic[_Part]):
         counts: Counter[str] = Counter()
         damage = DamageHandler(store, self.read.asked)
         read = read_share(self.read, part, store, self.columns, damage)
-        changed = (self.rules.apply(batch, counts) for batch in read)
-        handled = self.handle(store, number, (batch for batch in changed if batch.num_rows))
+        taken = (_taken(self.spec, batch, counts) for batch in read)
+        changed = (_changed(self.spec, batch) for batch in taken if batch.num_rows)
+        handled = self.handle(store, number, changed)
         progress(self.weight(share))
         return Handled([handled], counts)
 

@@ -18,14 +18,8 @@ from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import dialect
 from rmq_store.search.log_by_time import newest_time
-from rmq_store.text.times import (
-    NotATimeError,
-    RelativeTime,
-    Time,
-    fixed_range,
-    fixed_time,
-    parse_time,
-)
+from rmq_store.text import times
+from rmq_store.text.times import RelativeTime, Time
 from rmqstore_jobs.running.source_options import refuse_reversed_offsets, refuse_topics_beside
 
 DEFAULT_PATIENCE = 120.0
@@ -111,10 +105,10 @@ def check(spec: ReplaySpec) -> None:
         raise _invalid("--tls-ca needs --tls", "Give --tls too")
     if not 0 <= spec.patience < math.inf:
         raise _invalid("--patience must be a number of seconds, 0 or more", found=spec.patience)
-    for target in (spec.to_store, spec.to_parquet, spec.failed):
+    targets = (spec.to_store, spec.to_parquet, spec.failed)
+    for target in targets:
         refuse_uri(target or "")
-    folders = (spec.source, spec.to_store, spec.to_parquet, spec.failed)
-    paths = [Path(p).resolve() for p in folders if p]
+    paths = [Path(path).resolve() for path in (spec.source, *targets) if path]
     for i, path in enumerate(paths):
         if any(path == other or other in path.parents for other in paths[:i] + paths[i + 1 :]):
             raise InvalidArgumentError(path, reason="source and targets must be separate folders")
@@ -159,10 +153,8 @@ def _check_selection(spec: ReplaySpec) -> None:
     for key in spec.keys:
         # The source separates keys by "||".
         if not key.strip() or (spec.by_index and "||" in key):
-            advice = "Give --key once for each of them"
-            raise _invalid(
-                "--key is a word of KEYS, all of KEYS, or a UNIQ_KEY", advice, found=repr(key)
-            )
+            forms = "--key is a word of KEYS, all of KEYS, or a UNIQ_KEY"
+            raise _invalid(forms, "Give --key once for each of them", found=repr(key))
     if spec.by_index and not spec.keys:
         raise _invalid("--by-index needs --key", "Give --key")
     refuse_reversed_offsets(spec.offsets)
@@ -177,8 +169,8 @@ def _invalid(
 
 def _checked_time(value: str | None) -> Time | None:
     try:
-        return None if value is None else parse_time(value)
-    except NotATimeError as error:
+        return None if value is None else times.parse_time(value)
+    except times.NotATimeError as error:
         raise _invalid(f"{value!r} {error}") from None
 
 
@@ -189,22 +181,21 @@ def with_fixed_times(spec: ReplaySpec) -> ReplaySpec:
     """
     since, until = _checked_time(spec.since), _checked_time(spec.until)
     if not isinstance(since, RelativeTime) and not isinstance(until, RelativeTime):
-        fixed_range(since, until)
+        times.fixed_range(since, until)
         return spec
     with MessageStore.open(
         spec.source, broker_name=spec.broker_name, broker_conf=spec.broker_conf
     ) as source:
-        times = fixed_range(since, until, lambda: newest_time([source]))
+        fixed = times.fixed_range(since, until, lambda: newest_time([source]))
     return replace(
         spec,
-        since=str(times[0]) if isinstance(since, RelativeTime) else spec.since,
-        until=str(times[1]) if isinstance(until, RelativeTime) else spec.until,
+        since=str(fixed[0]) if isinstance(since, RelativeTime) else spec.since,
+        until=str(fixed[1]) if isinstance(until, RelativeTime) else spec.until,
     )
 
 
 def times_of(spec: ReplaySpec) -> tuple[int | None, int | None]:
     """`since` and `until` in ms. Raises InvalidArgumentError for a time that is not fixed yet."""
-    since, until = (
-        fixed_time(_checked_time(text), lambda: None) for text in (spec.since, spec.until)
-    )
+    given = (_checked_time(spec.since), _checked_time(spec.until))
+    since, until = (times.fixed_time(time, lambda: None) for time in given)
     return since, until
