@@ -17,7 +17,6 @@ from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.topics import DLQ_PREFIX
 from rmq_store.questions.dead_letters import dead_letters, dead_ranges
 from rmq_store.text.progress import Progress
-from rmq_store.text.times import Time
 from rmqstore_jobs import replay
 from rmqstore_jobs.replay import OPTIONS
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
@@ -33,6 +32,14 @@ if TYPE_CHECKING:
 
 DEFAULT_TOP = 100
 _MOST_LISTED = 1_000_000  # rows that --top keeps in memory
+_OF_REPLAY = (
+    "append",
+    "dry_run",
+    "release",
+    "failed",
+    "tls",
+    "tls_ca",
+)  # options as they are there
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,31 +86,25 @@ def run(
         ranges = dead_ranges(store, spec.groups, plan.ranges)
         progress.expect(sum(map(len, ranges)))
         dead = dead_letters(store, ranges, spec.origin_topics, spec.top, progress, keys=spec.keys)
-    resent = (
-        None if spec.resent_to is None else replay.run(spark, resend_spec(spec, plan), should_stop)
-    )
+    resent, target = None, spec.resent_to
+    if target is not None:
+        resent = replay.run(spark, resend_spec(spec, plan), should_stop)
     numbers: dict[str, Any] = {
         "dead letters": sum(row["messages"] for row in dead.groups),
         "bytes": sum(row["bytes"] for row in dead.groups),
     }
     if resent is not None and resent.would_write is not None:
-        numbers |= {"would be sent again": sum(resent.would_write.values()), "to": spec.resent_to}
+        numbers |= {"would be sent again": sum(resent.would_write.values()), "to": target}
     elif resent is not None:
-        numbers |= {"sent again": sum(resent.written.values()), "to": spec.resent_to}
-    asked = {
-        "groups": spec.groups,
-        "originTopics": spec.origin_topics,
-        "keys": spec.keys,
-        "resend": spec.resent_to,
-    }
+        numbers |= {"sent again": sum(resent.written.values()), "to": target}
+    asked = {"groups": spec.groups, "originTopics": spec.origin_topics, "keys": spec.keys}
+    options = {**spec.options, **asked, "resend": target}
     return Answer(
         job="dlq",
         ok=resent is None or resent.ok,
         tables={"of whom": dead.groups, "the newest": dead.newest},
         numbers=numbers,
-        source=provenance_of(
-            spark, plan, ranges, {**spec.options, **asked}, checksums=spec.checksums
-        ),
+        source=provenance_of(spark, plan, ranges, options, checksums=spec.checksums),
         seconds=round(time.monotonic() - began, 3),
         problems=() if resent is None else resent.problems,
         resumed=resent is not None and resent.resumed,
@@ -119,25 +120,19 @@ def resend_spec(spec: DlqSpec, plan: ReadPlan) -> ReplaySpec:
             advice="Leave out --topic",
         )
     with plan.store.open() as store:
-        groups = {t for t in store.topics() if t.startswith(DLQ_PREFIX)}
+        topics = [topic for topic in store.topics() if topic.startswith(DLQ_PREFIX)]
+    since, until = plan.asked.starting_timestamp, plan.asked.ending_timestamp
     return ReplaySpec(
         source=spec.store,
         to_store=spec.resend,
-        topics=tuple(sorted(DLQ_PREFIX + g for g in spec.groups) or sorted(groups)),
+        topics=tuple(sorted(DLQ_PREFIX + group for group in spec.groups) or sorted(topics)),
         # As milliseconds, so that a relative time means the same moment in the report and here.
-        since=_as_text(plan.asked.starting_timestamp),
-        until=_as_text(plan.asked.ending_timestamp),
+        since=None if since is None else str(since),
+        until=None if until is None else str(until),
         broker_name=spec.options.get("brokerName"),
         broker_conf=spec.options.get("brokerConf"),
-        keys=spec.keys,
-        append=spec.append,
-        dry_run=spec.dry_run,
-        release=spec.release,
-        to_broker=spec.to_broker,
-        failed=spec.failed,
-        tls=spec.tls,
-        tls_ca=spec.tls_ca,
         dead_to_origin=True,
+        **{name: getattr(spec, name) for name in ("keys", "to_broker", *_OF_REPLAY)},
     )
 
 
@@ -153,10 +148,6 @@ def look(spec: DlqSpec) -> None:
         dead_ranges(store, spec.groups, plan.ranges)
     if spec.resent_to is not None:
         replay.look(resend_spec(spec, plan))
-
-
-def _as_text(time: Time | None) -> str | None:
-    return None if time is None else str(time)
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -181,7 +172,7 @@ _OPTIONS = {
         metavar="HOST:PORT",
         help="Send them again: to the proxy of a running broker.",
     ),
-    **{name: OPTIONS[name] for name in ("append", "dry_run", "release", "failed", "tls", "tls_ca")},
+    **{name: OPTIONS[name] for name in _OF_REPLAY},
     **source_options(_OF_SOURCE),
 }
 

@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,7 +28,6 @@ from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.files.journal import JournalError, refuse_uri
 from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.snapshot.ranges import LogSlice
 from rmq_store.text.bodies import TEXT, UTF8
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.exporting.export_files import TEXT_FORMATS, ExportRead, FolderTarget
@@ -84,11 +85,8 @@ class ExportSpec(HidesSecrets):
     def asked(self) -> dict[str, str]:
         """The options that determine rows and columns, except those that select queue ranges."""
         own = {"charset": self.charset, "body": self.body}
-        return {name: value for name, value in own.items() if value is not None} | {
-            name: value
-            for name, value in without_secrets(self.options).items()
-            if name not in RANGES
-        }
+        asked = own | {k: v for k, v in without_secrets(self.options).items() if k not in RANGES}
+        return {name: value for name, value in asked.items() if value is not None}
 
 
 def run(
@@ -101,7 +99,12 @@ def run(
     """
     check(spec)
     if spec.format == DELTA:
-        _require_delta(spark)
+        if spark is None:
+            raise InvalidArgumentError(
+                reason="a Delta table is written by Spark",
+                advice="Give --engine spark or auto, or --format parquet, csv or jsonl",
+            )
+        _delta().require_delta(spark)
     with Manifest(spec.target) as manifest:
         return _Export(spark, spec, manifest).run(should_stop)
 
@@ -142,8 +145,15 @@ class _Export:
         self.stopped_by: str | None = None
         self.written: list[Wave] = []
         self._refuse_another_table()
-        self.target = _target(spark, spec, manifest)
-        self.target.settle()
+        self.target: FolderTarget | DeltaTarget
+        if spec.format == DELTA:
+            assert spark is not None
+            table = _delta().DeltaTarget(spark, manifest, spec.options)
+            table.settle()
+            self.target = table
+        else:
+            charset = spec.charset or (UTF8 if spec.body else None)
+            self.target = FolderTarget(spark, manifest, charset)
         self._refuse_other_questions()
         done = manifest.finished(self.plan.store.broker_name)
         with self.plan.store.open() as store:
@@ -158,24 +168,24 @@ class _Export:
     # --- refusals --------------------------------------------------------------------------------
 
     def _refuse_another_table(self) -> None:
-        there = self.manifest.table
-        if there not in (None, self.spec.format):
+        table, own = self.manifest.table, self.spec.format
+        if table not in (None, own):
             raise JournalError(
                 self.manifest.target,
                 reason="the target has an export in another format",
-                expected=there,
-                actual=self.spec.format,
-                advice=f"Give --format {there}, or export into a new folder",
+                expected=table,
+                actual=own,
+                advice=f"Give --format {table}, or export into a new folder",
             )
 
     def _refuse_other_questions(self) -> None:
-        before = self.manifest.asked
-        if before is not None and dict(before) != self.spec.asked():
+        before, asked = self.manifest.asked, self.spec.asked()
+        if before is not None and dict(before) != asked:
             raise JournalError(
                 self.manifest.folder,
                 reason="the target was exported with other options",
                 expected=_as_text(before),
-                actual=_as_text(self.spec.asked()),
+                actual=_as_text(asked),
                 advice="Give the same options (topics, offsets and times may differ), or export "
                 "into a new folder",
             )
@@ -184,11 +194,8 @@ class _Export:
         self, store: MessageStore, done: Mapping[Any, Sequence[ExportedRange]]
     ) -> None:
         """Check that the last exported message of each queue is where it was, or has expired."""
-        there = set(store.queues())
-        for queue, parts in done.items():
-            last = parts[-1]
-            if queue not in there:
-                continue
+        for queue in set(store.queues()).intersection(done):
+            last = done[queue][-1]
             low, high = store.min_offset(*queue), store.max_offset(*queue)
             if low >= last.stop:
                 continue
@@ -263,7 +270,9 @@ class _Export:
     # --- waves -----------------------------------------------------------------------------------
 
     def run(self, should_stop: Callable[[], bool]) -> Answer:
-        waves = self._waves()
+        with self.plan.store.open() as store:
+            ranges, size = self.left.ranges, self.spec.wave_bytes
+            waves = cut_into_slices(store, ranges, size) if ranges else []
         with Progress("export", sum(wave.selected_bytes for wave in waves)) as progress:
             for wave in waves:
                 try:
@@ -283,23 +292,22 @@ class _Export:
                     break
         return self._answer()
 
-    def _waves(self) -> list[LogSlice]:
-        if not self.left.ranges:
-            return []
-        with self.plan.store.open() as store:
-            return cut_into_slices(store, self.left.ranges, self.spec.wave_bytes)
-
     def _write(self, pieces: Sequence[QueueSlice]) -> None:
         if not pieces:
             return
-        snapshot = self.plan.store.snapshot
+        pinned = self.plan.store
+        with pinned.open() as store:
+            ranges = tuple(
+                ExportedRange(*p.queue, p.start, p.stop, store.log_offset_of(p.queue, p.stop - 1))
+                for p in pieces
+            )
         wave = Wave(
             number=self.manifest.next_number,
             store=real_path(self.spec.store),
-            broker_name=self.plan.store.broker_name,
+            broker_name=pinned.broker_name,
             asked=self.spec.asked(),
-            log_range=(snapshot.log_start, snapshot.log_end),
-            ranges=tuple(self._with_last(pieces)),
+            log_range=(pinned.snapshot.log_start, pinned.snapshot.log_end),
+            ranges=ranges,
             rows=0,
             files=(),
             version=version("rmqstore"),
@@ -310,13 +318,6 @@ class _Export:
         done, damaged = self.target.write(read, wave)
         self._compare(pieces, done, damaged)
         self.written.append(done)
-
-    def _with_last(self, pieces: Sequence[QueueSlice]) -> list[ExportedRange]:
-        with self.plan.store.open() as store:
-            return [
-                ExportedRange(*p.queue, p.start, p.stop, store.log_offset_of(p.queue, p.stop - 1))
-                for p in pieces
-            ]
 
     @property
     def _counts_all(self) -> bool:
@@ -330,14 +331,10 @@ class _Export:
             if damaged:
                 self.problems.append(f"rows about damage (see their corruptRecord): {damaged:,}")
             return
-        missing = 0
-        if self._counts_all:
-            selected = sum(map(len, pieces))
-            missing = selected - done.rows
-            if missing:
-                self.problems.append(
-                    f"{selected:,} messages were selected, and {done.rows:,} arrived"
-                )
+        selected = sum(map(len, pieces))
+        missing = selected - done.rows if self._counts_all else 0
+        if missing:
+            self.problems.append(f"{selected:,} messages were selected, and {done.rows:,} arrived")
         # Damage may also be of messages that no queue lists, so that none of them was selected.
         if damaged > max(missing, 0):
             self.problems.append(
@@ -355,8 +352,7 @@ class _Export:
         table = [
             {
                 "partition": folder,
-                "messages": sum(file.rows for file in its),
-                "files": len(its),
+                **{"messages": sum(file.rows for file in its), "files": len(its)},
                 "bytes": sum(file.size for file in its),
             }
             for folder, its in sorted(by_folder.items())
@@ -377,7 +373,7 @@ class _Export:
             source=provenance_of(
                 self.spark,
                 self.plan,
-                (part for wave in self.written for part in (r.slice for r in wave.ranges)),
+                (part.slice for wave in self.written for part in wave.ranges),
                 dict(self.spec.options),
                 checksums=self.spec.checksums,
             ),
@@ -390,35 +386,10 @@ class _Export:
 
 def _is_last(store: MessageStore, last: ExportedRange) -> bool:
     """Whether the last message of an exported range is at the same place in a store."""
-    low, high = (
-        store.min_offset(last.topic, last.queue_id),
-        store.max_offset(last.topic, last.queue_id),
-    )
-    if not low < last.stop <= high:
+    queue = last.slice.queue
+    if not store.min_offset(*queue) < last.stop <= store.max_offset(*queue):
         return False
-    return store.log_offset_of(last.slice.queue, last.stop - 1) == last.last_log_offset
-
-
-def _require_delta(spark: SparkSession | None) -> None:
-    if spark is None:
-        raise InvalidArgumentError(
-            reason="a Delta table is written by Spark",
-            advice="Give --engine spark or auto, or --format parquet, csv or jsonl",
-        )
-    from rmqstore_jobs.exporting.delta import require_delta
-
-    require_delta(spark)
-
-
-def _target(
-    spark: SparkSession | None, spec: ExportSpec, manifest: Manifest
-) -> FolderTarget | DeltaTarget:
-    if spec.format != DELTA:
-        return FolderTarget(spark, manifest, spec.charset or (UTF8 if spec.body else None))
-    from rmqstore_jobs.exporting.delta import DeltaTarget
-
-    assert spark is not None
-    return DeltaTarget(spark, manifest, spec.options)
+    return store.log_offset_of(queue, last.stop - 1) == last.last_log_offset
 
 
 def _as_text(asked: Mapping[str, str]) -> str:
@@ -434,12 +405,9 @@ def look(spec: ExportSpec) -> None:
     plan_of(spec.store, spec.options)
 
 
-def _prepared(builder: SparkSession.Builder, spec: ExportSpec) -> SparkSession.Builder:
-    if spec.format != DELTA:
-        return builder
-    from rmqstore_jobs.exporting.delta import with_delta
-
-    return with_delta(builder)
+def _delta() -> ModuleType:
+    """What writes Delta, by PySpark, which other formats do without."""
+    return import_module("rmqstore_jobs.exporting.delta")
 
 
 _OPTIONS = {
@@ -479,6 +447,6 @@ main = Job(
     lambda given: spec_from(ExportSpec, with_queues(given), SELECTION),
     _OPTIONS,
     look=look,
-    prepare=_prepared,
+    prepare=lambda builder, spec: _delta().with_delta(builder) if spec.format == DELTA else builder,
     needs_spark=lambda spec: spec.format == DELTA,
 )

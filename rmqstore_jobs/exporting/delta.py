@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote
@@ -162,16 +162,14 @@ class DeltaTarget:
         return done, damaged
 
     def _damaged(self, read: ExportRead, done: Wave) -> int:
-        mode = read.plan.asked.mode
-        if mode == FAILFAST:
+        mode, paths = read.plan.asked.mode, [str(self.table / file.path) for file in done.files]
+        if mode == FAILFAST or (mode == PERMISSIVE and not paths):
             return 0
         if mode == PERMISSIVE:
-            paths = [str(self.table / file.path) for file in done.files]
-            written = self.spark.read.parquet(*paths) if paths else None
+            written = self.spark.read.parquet(*paths)
         else:
-            permissive = {**self.options, "mode": PERMISSIVE}
-            written = _rows_of(self.spark, read, permissive, CORRUPT)
-        return 0 if written is None else written.where(F.col(CORRUPT).isNotNull()).count()
+            written = _rows_of(self.spark, read, {**self.options, "mode": PERMISSIVE}, CORRUPT)
+        return written.where(F.col(CORRUPT).isNotNull()).count()
 
     def _name_next(self, *, whole: bool) -> Wave | None:
         """Add the next wave if a commit not read yet has it. `whole`: all these commits must be there."""
@@ -200,23 +198,17 @@ class DeltaTarget:
         return done
 
     def _wave_of(self, commit: Commit) -> Wave:
-        files = self._summed([str(self.table / one) for one in commit.added])
-        wave = from_json(
-            self.table / "_delta_log" / f"{commit.version:020d}.json", commit.said or ""
-        )
-        rows = sum(file.rows for file in files)
+        paths, files = [str(self.table / path) for path in commit.added], tuple[ExportedFile, ...]()
+        if paths:
+            tasks = min(len(paths), 4 * self.spark.sparkContext.defaultParallelism)
+            summed = partial(_summed_parquet, str(self.table))
+            files = tuple(self.spark.sparkContext.parallelize(paths, tasks).map(summed).collect())
+        log = self.table / "_delta_log" / f"{commit.version:020d}.json"
+        wave, rows = from_json(log, commit.said or ""), sum(file.rows for file in files)
         return replace(wave, rows=rows, files=files, delta_version=commit.version)
 
-    def _summed(self, paths: Sequence[str]) -> tuple[ExportedFile, ...]:
-        if not paths:
-            return ()
-        tasks = min(len(paths), 4 * self.spark.sparkContext.defaultParallelism)
-        top = str(self.table)
-        shared = self.spark.sparkContext.parallelize(paths, tasks)
-        return tuple(shared.map(lambda path: _summed_parquet(path, top)).collect())
 
-
-def _summed_parquet(path: str, root: str) -> ExportedFile:
+def _summed_parquet(root: str, path: str) -> ExportedFile:
     return summed_file(path, root, pq.read_metadata(path).num_rows)
 
 
@@ -260,10 +252,8 @@ def once(pieces: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
     return lists
 
 
-# Read the versions and commits of a Delta table's log, as far as an export needs them.
-#
-# Follows Delta's transaction log protocol, sections "Delta Log Entries" and "Actions". The package
-# that writes Delta cannot say which files version N added.
+# Versions and commits of the log of a Delta table, by Delta's transaction log protocol ("Delta Log
+# Entries", "Actions"): the package that writes Delta cannot say which files version N added.
 
 
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -282,7 +272,10 @@ class Commit:
 
 def latest_version(table: Path) -> int:
     """The newest version of a table; -1 if there is none."""
-    return max(_versions(table), default=-1)
+    log = table / "_delta_log"
+    names = (path.name for path in log.iterdir()) if log.is_dir() else ()
+    versions = (int(match[1]) for match in map(_COMMIT.fullmatch, names) if match)
+    return max(versions, default=-1)
 
 
 def commits(table: Path, start: int, stop: int, *, whole: bool) -> Iterator[Commit]:
@@ -310,12 +303,6 @@ def commits(table: Path, start: int, stop: int, *, whole: bool) -> Iterator[Comm
                 reason=f"cannot be read as a commit of a Delta table: {error!r}",
                 advice="Check the table with Delta, or export into a new folder",
             ) from error
-
-
-def _versions(table: Path) -> Iterator[int]:
-    log = table / "_delta_log"
-    names = (one.name for one in log.iterdir()) if log.is_dir() else ()
-    yield from (int(match[1]) for match in map(_COMMIT.fullmatch, names) if match)
 
 
 def _commit(version: int, lines: Iterator[str]) -> Commit:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -70,112 +70,54 @@ class ExportRead:
         wave = replace(plan, ranges=tuple(pieces), asked=asked, is_wave=True)
         return cls(wave, columns, is_first and asked.verify_queue)
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of the batches: the columns, and the day."""
-        fields = list(arrow_schema(self.columns))
-        if self.plan.asked.mode == PERMISSIVE:
-            fields = [field.with_nullable(True) for field in fields]
-        return pa.schema([*fields, pa.field(DAY, pa.date32())])
 
-    def shares(self) -> list[tuple[int, Share]]:
-        """The shares with their numbers, and those that report what is missing."""
-        plan = QueryPlan((self.plan,))
-        shares = shares_of(plan, self.columns)
-        return list(enumerate((*shares, *reporting_shares(plan, verify=self.verifies))))
+class _File:
+    """A file of one format. Messages are lines of JSON as `rmqstore cat --json` prints them.
 
-    def batches(
-        self, store: MessageStore, share: Share, damage: DamageHandler
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows of a share in log order. The day is that of storeTimestamp, in UTC."""
-        for batch in read_share(self.plan, share, store, self.columns, damage):
-            day = pc.floor_temporal(batch["storeTimestamp"], unit="day").cast(pa.date32())
-            yield pa.RecordBatch.from_arrays([*batch.columns, day], schema=self.schema)
+    Bodies are base64 in CSV, and bytes in Parquet. With a `charset` they are text of it; others are
+    `base64:...` in CSV; in Parquet they are null, and base64 in a column of their own.
+    """
 
-
-class FileWriter(Protocol):
-    """A file that is being written."""
+    def __init__(self, format: str, charset: str | None, path: Path, schema: pa.Schema) -> None:
+        self._format, self._charset = format, charset
+        if format == JSONL:
+            self._writer: Any = path.open("wb")
+        elif format == CSV:
+            empty = self._for_csv(pa.RecordBatch.from_pylist([], schema=schema))
+            self._writer = pa_csv.CSVWriter(path, empty.schema)
+        else:
+            self._writer = pq.ParquetWriter(path, self._for_parquet(schema.empty_table()).schema)
+        self.close = self._writer.close
 
     def write_table(self, table: pa.Table) -> None:
-        """Add rows."""
+        """Add rows, to Parquet as one row group."""
+        if self._format == PARQUET:
+            self._writer.write_table(self._for_parquet(table))
+            return
+        for batch in table.to_batches():
+            if self._format == CSV:
+                self._writer.write_batch(self._for_csv(batch))
+            else:
+                self._writer.write(json_lines(batch, self._charset or UTF8))
 
-    def close(self) -> None:
-        """Complete the file."""
-
-
-OpenWriter = Callable[[Path, pa.Schema], FileWriter]
-
-
-class _CsvFile:
-    """CSV with a header. Bodies are base64; with a `charset` text, or `base64:...` if not of it."""
-
-    def __init__(self, path: Path, schema: pa.Schema, charset: str | None = None) -> None:
-        self._charset = charset
-        empty = self._columns(pa.RecordBatch.from_pylist([], schema=schema))
-        self._writer = pa_csv.CSVWriter(path, empty.schema)
-
-    def _columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _for_csv(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         at = batch.schema.get_field_index(BODY)
         if self._charset is not None and at >= 0:
             batch = batch.set_column(at, BODY, marked(batch.column(at), self._charset))
         return text_columns(batch)
 
-    def write_table(self, table: pa.Table) -> None:
-        for batch in table.to_batches():
-            self._writer.write_batch(self._columns(batch))
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _TextParquetFile:
-    """Parquet whose bodies are text of a charset; others are null, and base64 in a column of their own."""
-
-    def __init__(self, path: Path, schema: pa.Schema, charset: str) -> None:
-        self._charset = charset
-        self._writer = pq.ParquetWriter(path, self._columns(schema.empty_table()).schema)
-
-    def _columns(self, table: pa.Table) -> pa.Table:
+    def _for_parquet(self, table: pa.Table) -> pa.Table:
         at = table.schema.get_field_index(BODY)
-        if at < 0:
+        if self._charset is None or at < 0:
             return table
         body = table.column(at).combine_chunks()
         text, encoded = as_text(body, self._charset)
         encoded = pa.nulls(len(body), pa.string()) if encoded is None else encoded
         return table.set_column(at, BODY, text).add_column(at + 1, BODY + BASE64_SUFFIX, encoded)
 
-    def write_table(self, table: pa.Table) -> None:
-        self._writer.write_table(self._columns(table))
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _JsonLinesFile:
-    """A line of JSON for each message, as `rmqstore cat --json` prints it."""
-
-    def __init__(self, path: Path, schema: pa.Schema, charset: str | None = None) -> None:
-        self._file, self._charset = path.open("wb"), charset or UTF8
-
-    def write_table(self, table: pa.Table) -> None:
-        for batch in table.to_batches():
-            self._file.write(json_lines(batch, self._charset))
-
-    def close(self) -> None:
-        self._file.close()
-
 
 TEXT_FORMATS = (CSV, JSONL)
 """Those whose bodies have a charset."""
-
-
-def writer_of(format: str, charset: str | None) -> OpenWriter:
-    """What opens a file of a format. A file's name ends in its format. `charset`: of bodies as text."""
-    if format == PARQUET:
-        return partial(_TextParquetFile, charset=charset) if charset else pq.ParquetWriter
-    return partial(_CsvFile if format == CSV else _JsonLinesFile, charset=charset)
-
-
 _ROW_GROUP_BYTES = 32 << 20
 _WAITING_BYTES = 256 << 20
 # What Spark escapes in the name of a partition's folder (ExternalCatalogUtils).
@@ -224,9 +166,6 @@ class FolderTarget:
     ) -> None:
         self.spark, self.manifest, self.charset = spark, manifest, charset
 
-    def settle(self) -> None:
-        """Do nothing: opening the manifest has completed what an interrupted process left."""
-
     def write(self, read: ExportRead, wave: Wave) -> tuple[Wave, int]:
         """Write a wave and add it to the manifest.
 
@@ -257,17 +196,25 @@ class WaveFiles:
     charset: str | None = None  # of bodies, in formats of text
 
     def plan(self, store: MessageStore) -> list[tuple[int, Share]]:
-        """The shares with their numbers."""
-        return self.read.shares()
+        """The shares with their numbers, and those that report what is missing."""
+        plan = QueryPlan((self.read.plan,))
+        missing = reporting_shares(plan, verify=self.read.verifies)
+        return list(enumerate((*shares_of(plan, self.read.columns), *missing)))
 
     def work(self, store: MessageStore, share: tuple[int, Share], progress: OnProgress) -> Written:
         """Write the files of a share. Raises what the read raises, and OSError."""
-        number, part = share
-        damage = _NotedDamage(store, self.read.plan)
+        (number, part), plan, columns = share, self.read.plan, self.read.columns
+        damage = _NotedDamage(store, plan)
         name = f"{self.number:06d}-{number:05d}.{self.format}"
-        files = _Files(Path(self.staging), name, writer_of(self.format, self.charset))
-        for batch in self.read.batches(store, part, damage):
-            files.add(batch)
+        files = _Files(Path(self.staging), name, partial(_File, self.format, self.charset))
+        fields = list(arrow_schema(columns))
+        if plan.asked.mode == PERMISSIVE:
+            fields = [field.with_nullable(True) for field in fields]
+        schema = pa.schema([*fields, pa.field(DAY, pa.date32())])
+        for batch in read_share(plan, part, store, columns, damage):
+            # That of storeTimestamp, in UTC.
+            day = pc.floor_temporal(batch["storeTimestamp"], unit="day").cast(pa.date32())
+            files.add(pa.RecordBatch.from_arrays([*batch.columns, day], schema=schema))
         return Written(tuple(files.close()), damage.damaged, damage.left_out)
 
     def weight(self, share: tuple[int, Share]) -> int:
@@ -286,14 +233,16 @@ class WaveFiles:
 class _Files:
     """The files of one share, one for each topic and day. Holds at most some row groups."""
 
-    def __init__(self, staging: Path, name: str, open_writer: OpenWriter) -> None:
-        self.staging, self.name, self._open = staging, name, open_writer
+    def __init__(
+        self, staging: Path, name: str, open_file: Callable[[Path, pa.Schema], _File]
+    ) -> None:
+        self.staging, self.name, self._open = staging, name, open_file
         # Two attempts of a task may run at the same time.
         self._unfinished = f".{uuid4().hex}.{name}"
         self._waiting: dict[Group, list[pa.RecordBatch]] = {}
         self._bytes: Counter[Group] = Counter()
         self._rows: Counter[Group] = Counter()
-        self._writers: dict[Group, FileWriter] = {}
+        self._writers: dict[Group, _File] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         for group, rows in _by_group(batch):

@@ -20,18 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rmq_store.files import journal
 from rmq_store.files.durable_files import sync_folder
-from rmq_store.files.journal import (
-    Journal,
-    JournalError,
-    decoded,
-    entry_text,
-    parse_entry,
-    read_entry,
-    refusals,
-    refuse_content,
-    write_entry,
-)
+from rmq_store.files.journal import Journal, JournalError
 from rmq_store.files.safe_paths import is_plain_name, refuse_links
 from rmq_store.format.queues import QueueId, QueueSlice
 from spark_source.options.parse import without_secrets
@@ -92,9 +83,7 @@ class Wave:
     number: int
     store: str
     broker_name: str
-    asked: Mapping[
-        str, str
-    ]  # options that determine rows and columns; the same for the whole target
+    asked: Mapping[str, str]  # determines rows and columns; the same for the whole target
     log_range: tuple[int, int]
     ranges: tuple[ExportedRange, ...]
     rows: int
@@ -190,7 +179,7 @@ class Manifest(Journal[WaveBegun, Exported]):
         super().__init__(self.folder / JOURNAL, self.target / LOCK)
 
     def __enter__(self) -> Manifest:
-        with refusals(self.target):
+        with journal.refusals(self.target):
             self._refuse_other_content()
         for name in (FOLDER, STAGING, LOCK):
             refuse_links(self.target, name)
@@ -200,13 +189,12 @@ class Manifest(Journal[WaveBegun, Exported]):
         if not self.target.exists() or self.folder.is_dir():
             return
         if not self.target.is_dir() or any(one.name != LOCK for one in self.target.iterdir()):
-            refuse_content(
-                self.target, "No export wrote it. Name a new folder, or an export's target"
-            )
+            advice = "No export wrote it. Name a new folder, or an export's target"
+            journal.refuse_content(self.target, advice)
 
     def load(self) -> None:
         """Read the manifest, and complete what an interrupted process left."""
-        with refusals(self.target):
+        with journal.refusals(self.target):
             self.folder.mkdir(exist_ok=True)
         super().load()
         paths = _wave_files(self.folder)
@@ -263,7 +251,7 @@ class Manifest(Journal[WaveBegun, Exported]):
     def commit(self, wave: Wave) -> None:
         """Add a wave to the manifest. Its files, except those of Delta, must be in `staging`;
         they are moved to where readers see them."""
-        write_entry(_wave_file(self.folder, wave.number), _WAVE, asdict(wave))
+        journal.write_entry(_wave_file(self.folder, wave.number), _WAVE, asdict(wave))
         if wave.table != DELTA:
             self._move(wave)
         self.save(None, self.exported.plus(wave))
@@ -272,7 +260,7 @@ class Manifest(Journal[WaveBegun, Exported]):
     def note_left_out(self, wave: Wave) -> None:
         """Add to the last wave what it left out, where that is known after it was committed."""
         if wave.left_out:
-            write_entry(_wave_file(self.folder, wave.number), _WAVE, asdict(wave))
+            journal.write_entry(_wave_file(self.folder, wave.number), _WAVE, asdict(wave))
             self.save(self.begun, self.exported.with_left_out(wave))
 
     def _move(self, wave: Wave) -> None:
@@ -297,7 +285,7 @@ class Manifest(Journal[WaveBegun, Exported]):
             sync_folder(folder)
 
 
-_wave_of: Callable[[Mapping[str, Any]], Wave] = partial(decoded, Wave)
+_wave_of: Callable[[Mapping[str, Any]], Wave] = partial(journal.decoded, Wave)
 
 
 def _wave_file(folder: Path, number: int) -> Path:
@@ -309,19 +297,19 @@ def _wave_files(folder: Path) -> list[Path]:
 
 
 def _load(path: Path) -> Wave:
-    wave = read_entry(path, _WAVE, _wave_of, _NO_WAVE)
+    wave = journal.read_entry(path, _WAVE, _wave_of, _NO_WAVE)
     assert wave is not None
     return wave
 
 
 def to_json(wave: Wave) -> str:
     """A wave as one line of JSON."""
-    return entry_text(_WAVE, asdict(wave))
+    return journal.entry_text(_WAVE, asdict(wave))
 
 
 def from_json(path: Path, text: str) -> Wave:
     """The wave from the output of `to_json`. `path` is for the JournalError."""
-    return parse_entry(path, _WAVE, text, _wave_of, _NO_WAVE)
+    return journal.parse_entry(path, _WAVE, text, _wave_of, _NO_WAVE)
 
 
 # --- ranges and paths ------------------------------------------------------------------------------
