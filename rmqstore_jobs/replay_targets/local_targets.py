@@ -37,8 +37,7 @@ from rmq_store.system_topics.open_state import HalfName
 from rmq_store.system_topics.system_topic_rows import property_of, whole_numbers
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
-from rmq_store.writing.open_for_writing import with_log_of_its_own
-from rmq_store.writing.store_writer import Refusal, append_accepted
+from rmq_store.writing.store_writer import Refusal, append_accepted, with_log_of_its_own
 from rmqstore_jobs.replay_targets.replay_call import (
     ReplayCall,
     ReplayReport,

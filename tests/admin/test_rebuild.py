@@ -19,6 +19,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import AccessError, InvalidArgumentError, TargetExistsError, UndispatchedError
 from rmq_store.format.compression import SysFlag
 from rmq_store.verify import verify
+from tests.support.damage import flip_in_log, write_at, write_in_log
 from tests.support.golden import CLEAN, Golden, GoldenStore, in_a_queue, log_files, unpack
 from tests.support.golden import queues_of as queues_of_record
 from tests.support.running.campaigns import few
@@ -129,16 +130,15 @@ def test_damage_is_reported_and_the_records_after_it_are_dispatched(tmp_path: Pa
     store = unpack("clean-5.3.3", tmp_path)
     listed = [r for r in store.truth if r["sysFlag"] & SysFlag.TRANSACTION_MASK == 0]
     lost = next(r for r in listed if r["topic"] == "orders" and len(r["body"] or "") > 100)
-    file = sorted((Path(store.path) / "commitlog").iterdir())[0]
-    raw = bytearray(file.read_bytes())
-    raw[lost["commitLogOffset"] + 95] ^= 1
-    file.write_bytes(raw)
+    flip_in_log(store, lost["commitLogOffset"] + 95)
+    file = log_files(store)[0]
+    damaged = file.read_bytes()
     report = rebuilt(store, tmp_path / "target", log="link")
     assert [tuple(one) for one in report.recovery.damage] == [
         (lost["commitLogOffset"], lost["commitLogOffset"] + lost["storeSize"])
     ]
     assert not report.all_well
-    assert file.read_bytes() == bytes(raw)
+    assert file.read_bytes() == damaged
     json.dumps(report.to_dict())
 
 
@@ -148,10 +148,7 @@ def test_no_whole_record_behind_damage_is_dropped(tmp_path: Path, file: int) -> 
     path = sorted((Path(store.path) / "commitlog").iterdir())[file]
     inside = [r for r in store.truth if r["commitLogOffset"] >= int(path.name)]
     lost = inside[len(inside) // 3 if file else 100]
-    raw = bytearray(path.read_bytes())
-    at = lost["commitLogOffset"] - int(path.name)
-    raw[at : at + lost["storeSize"]] = bytes(lost["storeSize"])
-    path.write_bytes(raw)
+    write_in_log(store, lost["commitLogOffset"], bytes(lost["storeSize"]))
     report = rebuilt(store, tmp_path / "target")
     assert report.recovery.records == len(store.truth) - 1
     assert not report.all_well
@@ -166,8 +163,7 @@ def test_records_behind_many_lost_pages_are_not_left_out(tmp_path: Path) -> None
     (_, last) = sorted((tmp_path / "s" / "commitlog").iterdir())
     with MessageStore.open(tmp_path / "s") as store:
         places = store.read_batches(columns=["commitLogOffset"]).read_all().column(0).to_pylist()
-    with last.open("r+b") as file:
-        file.write(bytes(lost))
+    write_at(last, 0, bytes(lost))
     (tmp_path / "s" / "checkpoint").unlink()
     kept = [place for place in places if not size <= place < size + lost]
     report = rebuild(tmp_path / "s", tmp_path / "t")
@@ -289,10 +285,8 @@ def test_a_prepared_message_enters_no_light_queue_either(tmp_path: Path) -> None
     store = unpack("lmq-5.3.3", tmp_path)
     light = [r for r in store.truth if "INNER_MULTI_QUEUE_OFFSET" in r["properties"]][-1]
     queues = [queue for queue in queues_of_record(light) if queue.topic.startswith("%LMQ%")]
-    path = log_files(store)[-1]
-    with path.open("r+b") as file:
-        file.seek(light["commitLogOffset"] - int(path.name) + 36)
-        file.write((light["sysFlag"] | 4).to_bytes(4, "big"))
+    flags = (light["sysFlag"] | 4).to_bytes(4, "big")
+    write_in_log(store, light["commitLogOffset"] + 36, flags)
     assert queues
     rebuilt(store, tmp_path / "new")
     with MessageStore.open(tmp_path / "new") as opened:

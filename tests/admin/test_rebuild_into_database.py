@@ -20,6 +20,7 @@ from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import AccessError, InvalidArgumentError, UnsupportedStoreError
 from rmq_store.verify import verify
 from tests.admin.test_rebuild import KILLED, index_of, settings_of
+from tests.support.damage import write_in_log
 from tests.support.golden import Golden, GoldenStore, unpack, unpack_kind
 from tests.support.renumbered import renumber, units_of
 from tests.support.rocksdb import key_of, max_key_of, read_database
@@ -256,12 +257,7 @@ def test_a_queue_offset_that_readers_take_for_damage_hides_no_other(
     queue = QueueId("orders", 1)
     its = store.by_queue[queue]
     record = its[-1 if which == "the last one" else len(its) // 2]
-    for file in Path(store.path, "commitlog").iterdir():
-        start = record["commitLogOffset"] - int(file.name)
-        if 0 <= start < file.stat().st_size:
-            content = bytearray(file.read_bytes())
-            struct.pack_into(">q", content, start + 20, number)
-            file.write_bytes(content)
+    write_in_log(store, record["commitLogOffset"] + 20, struct.pack(">q", number))
     report = into_database(store, target)
     assert report.recovery.left_out[queue].log_offset == record["commitLogOffset"]
     with MessageStore.open(target) as opened:

@@ -9,6 +9,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.admin.salvage import salvage
+from tests.support.damage import write_at
 from tests.support.golden import unpack
 from tests.support.log_records import contents, records, rename
 from tests.support.running.commands import run
@@ -67,9 +68,7 @@ def test_fields_that_no_client_sets_are_copied(
     store = unpack("clean-5.5.0", tmp_path)
     plain = [(file, at) for file, at, raw in records(store.path) if raw[36:40] == bytes(4)]
     for file, at in plain[::7]:
-        with file.open("r+b") as log:
-            log.seek(at + field[0])
-            log.write(struct.pack(field[1], value))
+        write_at(file, at + field[0], struct.pack(field[1], value))
     source = contents(store.path)
     report = salvage(store.path, tmp_path / "copy", raw=True)
     assert (report.refused, report.skipped) == ({}, [])
@@ -81,9 +80,7 @@ def test_an_inner_batch_without_the_number_of_its_messages_is_copied(tmp_path: P
     changed = 0
     for file, at, raw in list(records(store.path)):
         if b"INNER_NUM\x01" in raw:
-            with file.open("r+b") as log:
-                log.seek(at + raw.index(b"INNER_NUM\x01"))
-                log.write(b"INNER_NUX\x01")
+            write_at(file, at + raw.index(b"INNER_NUM\x01"), b"INNER_NUX\x01")
             changed += 1
     assert changed
     report = salvage(store.path, tmp_path / "copy", raw=True)

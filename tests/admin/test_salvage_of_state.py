@@ -15,6 +15,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.admin.salvage import salvage
+from tests.support.damage import write_at
 from tests.support.golden import GoldenStore, unpack, unpack_field, unpack_kind, unpack_state
 from tests.support.log_records import Fields, fields, records, rename
 from tests.support.running.commands import run
@@ -52,9 +53,7 @@ def lose(store: GoldenStore, *places: int) -> None:
     """Change the bodies of the records at log offsets, so that their CRC is wrong."""
     for file, at, raw in list(records(store.path)):
         if int(file.name) + at in places:
-            with file.open("r+b") as log:
-                log.seek(at + 88)
-                log.write(bytes([raw[88] ^ 1]))
+            write_at(file, at + 88, bytes([raw[88] ^ 1]))
 
 
 @pytest.mark.parametrize("lost", [0, 3])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rmq_store import QueueId
+from tests.support.damage import write_in_log
 from tests.support.golden import GoldenStore, unpack
 from tests.support.running.commands import call, objects
 
@@ -45,11 +46,7 @@ def test_a_message_that_neither_queue_nor_log_has_is_in_the_table_of_damage(tmp_
         file.write_bytes(kept[:size])
         kept = kept[size:]
     at = lost["commitLogOffset"]
-    with Path(store.path, "commitlog", f"{at // SECOND_FILE * SECOND_FILE:020d}").open(
-        "r+b"
-    ) as log:
-        log.seek(at % SECOND_FILE)
-        log.write(bytes(lost["storeSize"]))
+    write_in_log(store, at, bytes(lost["storeSize"]))
     (row,) = [row for row in objects("table", "damage", store.path) if row["queueOffset"] == 220]
     assert row["commitLogOffset"] is None
     assert row["storeSize"] is None

@@ -12,6 +12,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError
+from tests.support.damage import flip, flip_in_log
 from tests.support.golden import Golden, GoldenStore, messages_in, unpack
 from tests.support.running.commands import call
 from tests.support.spark.reads import rows_of
@@ -31,23 +32,11 @@ def rows(one: GoldenStore, other: GoldenStore) -> list[dict[str, object]]:
     return found
 
 
-def log_file(store: GoldenStore, at: int) -> Path:
-    files = Path(store.path, "commitlog").iterdir()
-    return max(file for file in files if int(file.name) <= at)
-
-
-def change(store: GoldenStore, at: int) -> None:
-    file = log_file(store, at)
-    raw = bytearray(file.read_bytes())
-    raw[at - int(file.name)] ^= 1
-    file.write_bytes(raw)
-
-
 def test_the_first_record_that_differs(pair: tuple[GoldenStore, GoldenStore]) -> None:
     one, other = pair
     record = [r for r in one.truth if r["topic"] == "orders"][300]
-    change(other, record["commitLogOffset"] + record["storeSize"] // 2)
-    change(other, one.truth[-1]["commitLogOffset"] + 60)  # later ones are not looked for
+    flip_in_log(other, record["commitLogOffset"] + record["storeSize"] // 2)
+    flip_in_log(other, one.truth[-1]["commitLogOffset"] + 60)  # later ones are not looked for
     (found,) = rows(one, other)
     assert (found["what"], found["first"]) == ("log", record["commitLogOffset"])
     with MessageStore.open(one.path) as store:
@@ -64,7 +53,7 @@ def test_what_brokers_leave_in_fillers_is_no_difference(
 ) -> None:
     one, other = pair
     first = sorted(Path(one.path, "commitlog").iterdir())[0]
-    change(other, first.stat().st_size - 1)
+    flip_in_log(other, first.stat().st_size - 1)
     assert rows(one, other) == []
 
 
@@ -109,9 +98,7 @@ def test_queues_offsets_and_configuration(pair: tuple[GoldenStore, GoldenStore])
     one, other = pair
     shutil.rmtree(Path(other.path, "consumequeue", "documents"))
     unit = Path(other.path, "consumequeue", "payments", "0", "0" * 20)
-    raw = bytearray(unit.read_bytes())
-    raw[20 * 3 + 19] ^= 1  # the tagsCode of its fourth entry
-    unit.write_bytes(raw)
+    flip(unit, 20 * 3 + 19)  # the tagsCode of its fourth entry
     config = Path(other.path, "config")
     offsets = (config / "consumerOffset.json").read_text()
     (config / "consumerOffset.json").write_text(offsets.replace("0:49", "0:50"))
@@ -137,7 +124,7 @@ def test_queues_offsets_and_configuration(pair: tuple[GoldenStore, GoldenStore])
 
 def test_the_source_of_spark_has_the_same_rows(pair: tuple[GoldenStore, GoldenStore]) -> None:
     one, other = pair
-    change(other, one.truth[40]["commitLogOffset"] + 100)
+    flip_in_log(other, one.truth[40]["commitLogOffset"] + 100)
     stores = json.dumps({"master": one.path, "slave": other.path})
     (row,) = rows_of({"table": "diff", "stores": stores})
     (expected,) = rows(one, other)
@@ -154,7 +141,7 @@ def test_what_follows_a_hole_in_both_logs_is_compared(
         sorted(Path(store.path, "commitlog").iterdir())[1].unlink()
     assert rows(one, other) == []
     record = one.truth[-3]
-    change(other, record["commitLogOffset"] + record["storeSize"] // 2)
+    flip_in_log(other, record["commitLogOffset"] + record["storeSize"] // 2)
     (found,) = rows(one, other)
     assert (found["what"], found["first"]) == ("log", record["commitLogOffset"])
 
@@ -235,9 +222,7 @@ def test_an_entry_of_a_batch_counts_its_messages(pair: tuple[GoldenStore, Golden
         (number, batch) for number, batch in enumerate(batches) if number and batch[1] > 1
     )
     (unit,) = Path(other.path, "batchconsumequeue", "inner", "0").iterdir()
-    raw = bytearray(unit.read_bytes())
-    raw[46 * number + 19] ^= 1  # its tagsCode
-    unit.write_bytes(raw)
+    flip(unit, 46 * number + 19)  # its tagsCode
     (found,) = rows(one, other)
     assert (found["name"], found["first"], found["count"]) == ("inner/0", offset, count)
 

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
 from rmq_store.questions import diff_messages
+from tests.support.damage import write_in_log
 from tests.support.golden import Golden, GoldenStore, in_a_queue, unpack, user_topic
 from tests.support.running.commands import call, objects
 from tests.support.stores import SMALL
@@ -109,11 +110,7 @@ def test_spark_gives_the_same_answer(
 def hurt_record(store: GoldenStore) -> None:
     """Destroy the magic of one record of the topic orders."""
     record = next(r for r in store.truth if r["topic"] == "orders" and len(r["body"]) > 40)
-    files = sorted((Path(store.path) / "commitlog").iterdir())
-    file = max(path for path in files if int(path.name) <= record["commitLogOffset"])
-    with file.open("r+b") as log:
-        log.seek(record["commitLogOffset"] - int(file.name) + 4)
-        log.write(bytes(4))
+    write_in_log(store, record["commitLogOffset"] + 4, bytes(4))
 
 
 def test_damage_ends_it_or_is_left_out(golden: Golden, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from rmq_store import MessageStore, QueueId
 from rmq_store.config.broker_conf import read_properties
 from rmq_store.format.compression import SysFlag
 from rmq_store.text.times import shown_time
+from tests.support.damage import flip_in_log, write_in_log
 from tests.support.expected import as_rows, expected
 from tests.support.golden import (
     Golden,
@@ -326,15 +327,7 @@ def test_trace_shows_what_became_of_a_transaction(golden: Golden) -> None:
 def test_trace_does_not_call_rolled_back_what_it_cannot_read(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     commit = next(r for r in store.truth if r["sysFlag"] & 0xC == 0x8 and r["storeSize"] > 200)
-    path = next(
-        p
-        for p in sorted((Path(store.path) / "commitlog").iterdir(), reverse=True)
-        if int(p.name) <= commit["commitLogOffset"]
-    )
-    raw = bytearray(path.read_bytes())
-    at = commit["commitLogOffset"] - int(path.name)
-    raw[at : at + commit["storeSize"]] = bytes(commit["storeSize"])
-    path.write_bytes(raw)
+    write_in_log(store, commit["commitLogOffset"], bytes(commit["storeSize"]))
     assert "cannot be read" in run("trace", store.path, commit["uniqKey"], expect=1)
     damage = {
         one
@@ -351,10 +344,7 @@ def test_trace_reports_damage_among_the_records_of_a_message(tmp_path: Path) -> 
     whole = objects("trace", store.path, key)
     assert at in {step["commitLogOffset"] for step in whole}
     assert not any(step["damage"] for step in whole)
-    path = max(p for p in Path(store.path, "commitlog").iterdir() if int(p.name) <= at)
-    raw = bytearray(path.read_bytes())
-    raw[at - int(path.name) + 90] ^= 1
-    path.write_bytes(raw)
+    flip_in_log(store, at + 90)
     for asked in (key, retry["keys"].split(" ")[0]):
         done = call("trace", store.path, asked)
         assert done.returncode == 1

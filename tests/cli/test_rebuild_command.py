@@ -13,6 +13,7 @@ import pytest
 
 from rmq_store.admin.rebuild import STATE_FILE, rebuild
 from tests.support.checkout import CHECKOUT
+from tests.support.damage import flip
 from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.running.commands import call
 
@@ -59,9 +60,7 @@ def test_a_problem_in_the_new_store_is_one_of_the_command(
     def losing(*given: Any, **named: Any) -> Any:
         report = rebuild(*given, **named)
         file = sorted(Path(report.target, "consumequeue", "orders", "0").iterdir())[0]
-        raw = bytearray(file.read_bytes())
-        raw[7] ^= 1
-        file.write_bytes(raw)
+        flip(file, 7)
         return report
 
     monkeypatch.setattr(command, "make", losing)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rmq_store.markers.lock_file import StoreLock
+from tests.support.damage import flip_in_log
 from tests.support.golden import GoldenStore, log_files, unpack
 from tests.support.running.commands import call, objects, run, sent_to
 
@@ -21,10 +22,7 @@ def test_the_exit_code_of_verify_says_whether_the_store_is_sound(tmp_path: Path)
     assert "no problems found" in run("verify", store.path)
     summary = objects("verify", store.path)[-1]
     assert summary["records"] == len(store.truth)
-    file = sorted((Path(store.path) / "commitlog").iterdir())[0]
-    raw = bytearray(file.read_bytes())
-    raw[store.truth[3]["commitLogOffset"] + 95] ^= 4
-    file.write_bytes(raw)
+    flip_in_log(store, store.truth[3]["commitLogOffset"] + 95, 4)
     *findings, summary = objects("verify", store.path, expect=1)
     assert "log-damaged" in [finding["code"] for finding in findings]
     assert summary["nothingWrong"] is False
@@ -34,10 +32,7 @@ def test_the_exit_code_of_verify_says_whether_the_store_is_sound(tmp_path: Path)
 def test_salvage_creates_a_store_and_reports_what_it_left_out(tmp_path: Path) -> None:
     store = unpack("clean-5.3.3", tmp_path)
     one = store.truth[3]
-    file = sorted((Path(store.path) / "commitlog").iterdir())[0]
-    raw = bytearray(file.read_bytes())
-    raw[one["commitLogOffset"] + 95] ^= 4
-    file.write_bytes(raw)
+    flip_in_log(store, one["commitLogOffset"] + 95, 4)
     (report,) = objects("salvage", store.path, str(tmp_path / "target"), expect=1)
     assert report["messages"] + sum(report["ended"].values()) == len(store.truth) - 1
     assert [skipped["start"] for skipped in report["skipped"]] == [one["commitLogOffset"]]

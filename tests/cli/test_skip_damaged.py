@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import QueueId
+from tests.support.damage import write_at, write_in_log
 from tests.support.golden import GoldenStore, unpack
 from tests.support.running.commands import call, objects
 
@@ -15,10 +16,7 @@ def hurt(store: GoldenStore, queue: QueueId, row: int) -> int:
     """Damage the magic of one message of a queue; gives its log offset."""
     record = store.by_queue[queue][row]
     at = record["commitLogOffset"]
-    path = max(p for p in Path(store.path, "commitlog").iterdir() if int(p.name) <= at)
-    with path.open("r+b") as file:
-        file.seek(at - int(path.name) + 4)
-        file.write(b"\xff")
+    write_in_log(store, at + 4, b"\xff")
     return int(at)
 
 
@@ -122,9 +120,7 @@ def test_the_messages_before_damage_are_printed(
     # An entry without a record has no place in the log: it is before the next one of its queue.
     file = Path(golden.path, "consumequeue/orders/0", "0" * 20)
     file.chmod(0o644)
-    with file.open("r+b") as entries:
-        entries.seek(1000)
-        entries.write(bytes(20))
+    write_at(file, 1000, bytes(20))
     assert call(*asked)[:2] == (
         2,
         "\n".join(_without(every, "0\t50")[: rows["0", "51"] - 1]) + "\n",

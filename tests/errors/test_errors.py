@@ -10,6 +10,7 @@ import pytest
 
 from rmq_store import StoreError
 from rmq_store.errors import BodyError, CorruptRecordError, DataLossError
+from tests.support.damage import flip, log_file_at, write_at
 from tests.support.golden import Golden, in_a_queue, log_files, offsets, unpack
 
 
@@ -35,10 +36,8 @@ def test_errors_say_where_what_and_what_to_do_and_survive_pickling(kind: type[St
 def test_damage_is_reported_with_its_place_and_both_sides(tmp_path: Path) -> None:
     golden = unpack("clean-5.2.0", tmp_path)
     record = next(r for r in golden.truth if r["body"] and in_a_queue(r) and not r["sysFlag"])
-    path = next(p for p in reversed(log_files(golden)) if int(p.name) <= record["commitLogOffset"])
-    raw = bytearray(path.read_bytes())
-    raw[record["commitLogOffset"] - int(path.name) + 88] ^= 1  # the first byte of the body
-    path.write_bytes(raw)
+    path = log_file_at(golden, record["commitLogOffset"])
+    flip(path, record["commitLogOffset"] - int(path.name) + 88)  # the first byte of the body
     with golden.open() as store:
         with pytest.raises(CorruptRecordError, match="bodyCRC") as caught:
             store.message_at(record["commitLogOffset"])
@@ -62,7 +61,7 @@ def test_damage_is_reported_with_its_place_and_both_sides(tmp_path: Path) -> Non
 def test_a_body_that_does_not_open_is_damage_like_any_other(tmp_path: Path) -> None:
     golden = unpack("clean-5.2.0", tmp_path)
     record = next(r for r in golden.truth if r["body"] and in_a_queue(r) and not r["sysFlag"])
-    path = next(p for p in reversed(log_files(golden)) if int(p.name) <= record["commitLogOffset"])
+    path = log_file_at(golden, record["commitLogOffset"])
     raw = bytearray(path.read_bytes())
     raw[record["commitLogOffset"] - int(path.name) + 39] |= 1  # sysFlag: compressed
     path.write_bytes(raw)
@@ -109,9 +108,7 @@ def test_an_entry_that_leads_nowhere_names_the_folder_of_its_queue(tmp_path: Pat
     record = next(r for r in golden.truth if r["topic"] == "orders" and in_a_queue(r))
     folder = Path(golden.path) / "consumequeue/orders" / str(record["queueId"])
     path = min(folder.iterdir())
-    raw = bytearray(path.read_bytes())
-    raw[20:28] = (2**50).to_bytes(8, "big")  # the log offset of its second entry
-    path.write_bytes(raw)
+    write_at(path, 20, (2**50).to_bytes(8, "big"))  # the log offset of its second entry
     damage: list[StoreError] = []
     with golden.open() as store:
         for _ in store.read_batches("orders", on_damage=damage.append):

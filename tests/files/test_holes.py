@@ -23,6 +23,7 @@ from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources, Window
 from rmq_store.format.array_types import Bytes
 from rmq_store.recovery import recover
+from tests.support.damage import write_at
 from tests.support.golden import log_files, offsets, unpack, wanted
 
 SIZE = 64 << 20
@@ -252,9 +253,8 @@ def test_a_record_that_begins_at_the_end_of_a_hole_is_found(
     if before <= 3:
         leave_out(log, page, 4 * page)  # at most the zeros in front of the record's size
     else:
-        with log.open("r+b") as file:  # no page is left out in part: write the zeros
-            file.seek(page)
-            file.write(bytes(3 * page - before))
+        # No page is left out in part: write the zeros.
+        write_at(log, page, bytes(3 * page - before))
     pieces = list(extents(CommitLog([log.parent])))
     records = [extent.start for extent in pieces if extent.record is not None]
     assert wanted in records

@@ -24,6 +24,7 @@ from rmqstore_jobs.running import results
 from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_REFUSED, Job
 from rmqstore_jobs.running.spark_engine import ship_jobs
 from tests.support.checkout import CHECKOUT
+from tests.support.damage import flip_in_log
 from tests.support.golden import Golden, unpack
 from tests.support.running.commands import call, sent_to
 
@@ -242,11 +243,7 @@ def test_an_error_of_an_executor_is_reported_in_our_words(
     """A dead letter whose record is damaged: FAILFAST is the source's default."""
     store = unpack("clean-4.9.7", tmp_path)
     record = next(r for r in store.truth if r["topic"].startswith("%DLQ%"))
-    files = sorted((Path(store.path) / "commitlog").iterdir())
-    file = next(f for f in reversed(files) if int(f.name) <= record["commitLogOffset"])
-    raw = bytearray(file.read_bytes())
-    raw[record["commitLogOffset"] - int(file.name) + 4] ^= 0xFF  # the magic number
-    file.write_bytes(raw)
+    flip_in_log(store, record["commitLogOffset"] + 4, 0xFF)  # the magic number
     assert dlq.main([store.path]) == EXIT_REFUSED
     reported = capsys.readouterr().err
     assert "RMQSTORE_" in reported

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from rmqstore_jobs import dlq
+from tests.support.damage import flip_in_log
 from tests.support.golden import GoldenStore, unpack
 from tests.support.running.commands import call
 
@@ -61,10 +62,7 @@ def asked(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Aske
     folder = tmp_path_factory.mktemp("asked")
     whole, harmed = unpack("clean-4.9.7", folder), unpack("clean-5.5.0", folder)
     at = next(r["commitLogOffset"] for r in harmed.truth if r["topic"] == "orders")
-    file = max(p for p in Path(harmed.path, "commitlog").iterdir() if int(p.name) <= at)
-    raw = bytearray(file.read_bytes())
-    raw[at - int(file.name) + 90] ^= 1
-    file.write_bytes(raw)
+    flip_in_log(harmed, at + 90)
     keys = {whole.path: key_in(whole, "%DLQ%"), harmed.path: key_in(harmed, "RMQ_SYS_TRANS_HALF")}
     return Asked(whole.path, harmed.path, at, keys, spark, tmp_path_factory.mktemp("reports"))
 

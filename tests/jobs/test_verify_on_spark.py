@@ -15,6 +15,7 @@ from rmq_store.verify import verify
 from rmq_store.verify.verify_store import VerifyQuestion
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import pinned_store
+from tests.support.damage import flip_in_log
 from tests.support.golden import STORES, Golden, GoldenStore, unpack
 from tests.support.running.campaigns import some
 from tests.support.running.commands import call
@@ -45,13 +46,7 @@ def damaged(tmp_path: Path) -> GoldenStore:
     """A store with a byte of a body changed, and a queue file gone."""
     store = unpack("clean-5.5.0", tmp_path)
     record = next(r for r in store.truth if r["topic"] == "orders" and len(r["body"] or "") > 40)
-    log = sorted((Path(store.path) / "commitlog").iterdir())
-    size = log[0].stat().st_size
-    at = record["commitLogOffset"]
-    file = log[(at - int(log[0].name)) // size]
-    raw = bytearray(file.read_bytes())
-    raw[(at - int(file.name)) + record["storeSize"] // 2] ^= 0xFF
-    file.write_bytes(raw)
+    flip_in_log(store, record["commitLogOffset"] + record["storeSize"] // 2, 0xFF)
     sorted((Path(store.path) / "consumequeue" / "payments" / "0").iterdir())[0].unlink()
     return store
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ from rmq_store.testing.live_broker.java import JVM_OPENS, class_path, jdk_tool
 from tests.recovery.test_crash import kill_rounds
 from tests.recovery.test_queue_extension import cut_log, extensions
 from tests.support import hurt_stores
+from tests.support.damage import flip, write_at
 from tests.support.golden import GOLDEN, unpack
 from tests.support.running.campaigns import count, some
 from tests.support.stores import QUEUES, SMALL, TOPICS
@@ -68,20 +70,14 @@ def used_of(path: Path) -> int:
     return max(1, len(path.read_bytes().rstrip(b"\0")))
 
 
-def patch(path: Path, at: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
-
-
 def files_of(root: Path, part: str) -> list[Path]:
     return sorted(path for path in (root / part).rglob("*") if path.is_file())
 
 
-def flip(chance: random.Random, root: Path, part: str) -> None:
+def flip_somewhere(chance: random.Random, root: Path, part: str) -> None:
     path = chance.choice(files_of(root, part))
     at = chance.randrange(used_of(path))
-    patch(path, at, bytes([path.read_bytes()[at] ^ 1 << chance.randrange(8)]))
+    flip(path, at, 1 << chance.randrange(8))
 
 
 def flip_near_the_end(chance: random.Random, root: Path, part: str) -> None:
@@ -89,30 +85,29 @@ def flip_near_the_end(chance: random.Random, root: Path, part: str) -> None:
     if path is None:
         return
     at = max(0, used_of(path) - chance.randrange(1, 600))
-    patch(path, at, bytes([path.read_bytes()[at] ^ 1 << chance.randrange(8)]))
+    flip(path, at, 1 << chance.randrange(8))
 
 
 def zero(chance: random.Random, root: Path, part: str) -> None:
     path = chance.choice(files_of(root, part))
     at = chance.randrange(used_of(path))
-    patch(path, at, bytes(min(chance.choice((1, 20, 200, 4096)), path.stat().st_size - at)))
+    write_at(path, at, bytes(min(chance.choice((1, 20, 200, 4096)), path.stat().st_size - at)))
 
 
 def zero_the_rest(chance: random.Random, root: Path, part: str) -> None:
     """As a file looks whose last pages were not written."""
     path = chance.choice(files_of(root, part)[-2:])
     at = chance.randrange(used_of(path))
-    patch(path, at, bytes(path.stat().st_size - at))
+    write_at(path, at, bytes(path.stat().st_size - at))
 
 
 def zero_in_front(chance: random.Random, root: Path, part: str) -> None:
-    patch(chance.choice(files_of(root, part)), 0, bytes(chance.choice((20, 46, 100))))
+    write_at(chance.choice(files_of(root, part)), 0, bytes(chance.choice((20, 46, 100))))
 
 
 def cut(chance: random.Random, root: Path, part: str) -> None:
     path = chance.choice(files_of(root, part))
-    with path.open("r+b") as file:
-        file.truncate(chance.choice((0, chance.randrange(path.stat().st_size))))
+    os.truncate(path, chance.choice((0, chance.randrange(path.stat().st_size))))
 
 
 def lose(chance: random.Random, root: Path, part: str) -> None:
@@ -138,11 +133,11 @@ def stale_tail(chance: random.Random, root: Path, part: str) -> None:
     if path is None:
         return
     at = chance.randrange(used_of(path))
-    patch(path, at, chance.randbytes(chance.choice((4, 30))))
+    write_at(path, at, chance.randbytes(chance.choice((4, 30))))
 
 
 DAMAGE: list[tuple[Callable[[random.Random, Path, str], None], tuple[str, ...]]] = [
-    (flip, ("commitlog", "consumequeue")),
+    (flip_somewhere, ("commitlog", "consumequeue")),
     (flip_near_the_end, ("commitlog", "consumequeue")),
     (zero, ("commitlog", "consumequeue")),
     (zero_the_rest, ("commitlog", "consumequeue", "batchconsumequeue")),

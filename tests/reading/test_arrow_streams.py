@@ -17,6 +17,7 @@ import pytest
 from rmq_store import MessageStore, QueueSlice
 from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.errors import CorruptRecordError, OtherStoreError, ReadOnlyStoreError
+from tests.support.damage import flip_in_log
 from tests.support.golden import Golden, GoldenStore, messages_in, unpack, user_topic
 from tests.support.stores import make_store
 
@@ -88,10 +89,7 @@ def test_batches_have_the_schema_that_the_reader_names(
 def test_an_error_keeps_its_type_and_reaches_other_libraries_as_text(tmp_path: Path) -> None:
     golden = unpack("clean-5.3.3", tmp_path)
     hurt = next(r for r in golden.truth if r["topic"] == "orders")
-    log = min((Path(golden.path) / "commitlog").iterdir())
-    raw = bytearray(log.read_bytes())
-    raw[hurt["commitLogOffset"] + 100] ^= 1
-    log.write_bytes(raw)
+    flip_in_log(golden, hurt["commitLogOffset"] + 100)
     with MessageStore.open(golden.path) as opened:
         with pytest.raises(CorruptRecordError):
             list(opened.read_batches("orders"))

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore, StoreError
-from tests.support.golden import GoldenStore, in_a_queue, log_files, unpack
+from tests.support.damage import log_file_at
+from tests.support.golden import GoldenStore, in_a_queue, unpack
 
 COUNT = 60
 BODIES = [np.random.default_rng(number).bytes(100_000 + number) for number in range(COUNT)]
@@ -86,7 +87,7 @@ def test_a_brokers_bodies_are_copied_as_stored_and_a_flipped_bit_is_found(
     assert not met
 
     victim = next(at for at, body in stored.items() if len(body) > 4)
-    segment = next(file for file in reversed(log_files(golden)) if int(file.name) <= victim)
+    segment = log_file_at(golden, victim)
     with segment.open("r+b") as raw:
         at = raw.read().index(stored[victim], victim - int(segment.name))
         raw.seek(at + 3)

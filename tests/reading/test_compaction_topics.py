@@ -26,6 +26,7 @@ from rmq_store.errors import (
     StoreError,
 )
 from rmq_store.format.record import record_crc_of
+from tests.support.damage import write_at
 from tests.support.golden import GoldenStore, unpack, unpack_kind
 from tests.support.golden_rows import as_served
 
@@ -361,8 +362,7 @@ def test_a_record_whose_entry_came_after_the_look_is_read(
     def look_and_append(log: CommitLog, *place: int) -> bool:
         found = looked(log, *place)
         if found:
-            with path.open("r+b") as file:
-                file.write(whole)
+            write_at(path, 0, whole)
         return found
 
     monkeypatch.setattr(CommitLog, "is_record", look_and_append)

@@ -17,6 +17,7 @@ from rmq_store.admin.info import facts_of, store_info
 from rmq_store.errors import MissingFileError, StoreError, UnsupportedStoreError
 from rmq_store.reading.growing_log import LogFollower, LogPlace
 from rmq_store.verify import verify
+from tests.support.damage import flip, write_at
 from tests.support.dledger import HEAD, Log, entries_of, record_at
 from tests.support.golden import GoldenStore, unpack_field, unpack_kind
 from tests.support.golden_rows import as_served
@@ -265,13 +266,9 @@ def test_a_damaged_head_hides_no_record(golden: GoldenStore) -> None:
 
 def test_verify_compares_the_index_of_the_dledger_log(golden: GoldenStore) -> None:
     index = Path(golden.path, "dledger-n0", "index", "0" * 20)
-    with index.open("r+b") as file:
-        file.seek(32 * 100 + 6)
-        file.write(b"\x01")
-        file.seek(32 * 200)
-        file.write(bytes(64))
-        file.seek(32 * 760)
-        file.write(struct.pack(">iqiqq", 1, 488_549, 200, 760, 0))
+    write_at(index, 32 * 100 + 6, b"\x01")
+    write_at(index, 32 * 200, bytes(64))
+    write_at(index, 32 * 760, struct.pack(">iqiqq", 1, 488_549, 200, 760, 0))
     with opened(golden) as store:
         found = [(one.code, one.start, one.count) for one in verify(store).findings]
     assert found == [
@@ -331,10 +328,8 @@ def test_two_logs_that_overlap_are_refused(golden: GoldenStore) -> None:
 def test_zeros_before_a_damaged_record_are_one_piece_of_damage(golden: GoldenStore) -> None:
     (path,) = data_of(golden).iterdir()
     entry = list(entries_of(data_of(golden)))[300]
-    raw = bytearray(path.read_bytes())
-    raw[entry.place : entry.place + HEAD.size] = bytes(HEAD.size)
-    raw[entry.place + HEAD.size + 90] ^= 1  # in the body
-    path.write_bytes(raw)
+    write_at(path, entry.place, bytes(HEAD.size))
+    flip(path, entry.place + HEAD.size + 90)  # in the body
     damage: list[StoreError] = []
     with opened(golden) as store:
         rows = store.read_log(columns=["flag"], on_damage=damage.append).read_all()

@@ -10,7 +10,7 @@ import pytest
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.errors import CorruptRecordError, DataLossError, MissingFileError, StoreError
-from tests.support.damage import break_start
+from tests.support.damage import break_start, write_in_log
 from tests.support.golden import in_a_queue, unpack
 
 
@@ -132,15 +132,7 @@ def test_a_record_that_names_another_place_is_left_out_with_a_warning(
     store = unpack("clean-5.5.0", tmp_path)
     listed = [r for r in store.truth if in_a_queue(r)]
     hurt = listed[700]
-    file = max(
-        file
-        for file in Path(store.path, "commitlog").iterdir()
-        if int(file.name) <= hurt["commitLogOffset"]
-    )
-    content = bytearray(file.read_bytes())
-    at = hurt["commitLogOffset"] - int(file.name) + 28
-    content[at : at + 8] = bytes(8)  # physicalOffset
-    file.write_bytes(content)
+    write_in_log(store, hurt["commitLogOffset"] + 28, bytes(8))  # physicalOffset
     with MessageStore.open(store.path) as opened:
         assert opened.read_log().read_all().num_rows == len(listed) - 1
     assert f"the first at log offset {hurt['commitLogOffset']})" in caplog.text

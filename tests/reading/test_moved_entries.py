@@ -15,6 +15,7 @@ from rmq_store.format.queues import no_entries
 from rmq_store.reading import slice_entries
 from rmq_store.reading.slice_entries import OTHER_OFFSET
 from rmq_store.snapshot.queue_view import QueueView
+from tests.support.damage import write_in_log
 from tests.support.golden import unpack
 
 LOST = (200_000, 4096)  # log offset and length of the zeroed page
@@ -30,9 +31,7 @@ def rebuilt(
     monkeypatch.setattr(slice_entries, "_SAID", set())
     golden = unpack("clean-4.9.7", tmp_path / "golden")
     start, stop = LOST[0], sum(LOST)
-    with sorted(Path(golden.path, "commitlog").iterdir())[0].open("r+b") as file:
-        file.seek(start)
-        file.write(bytes(stop - start))
+    write_in_log(golden, start, bytes(stop - start))
     left: dict[tuple[str, int], list[int]] = defaultdict(list)
     for queue, records in golden.by_queue.items():
         for one in sorted(records, key=lambda record: record["queueOffset"]):

@@ -17,6 +17,7 @@ from rmq_store import MessageStore
 from rmq_store.errors import CorruptRecordError, InvalidMessageError, StoreError
 from rmq_store.recovery import plan_recovery
 from rmq_store.verify import verify
+from tests.support.damage import write_at
 from tests.support.golden import Golden, GoldenStore, in_a_queue, user_topic
 from tests.support.log_records import parts, records
 from tests.support.running.campaigns import few
@@ -34,9 +35,7 @@ def zero_the_end_of(root: Path, log_offset: int, chosen: random.Random) -> str:
             _, _, topic, properties = parts(raw)
             most = len(properties) + (2 + len(topic) if chosen.random() < 0.3 else 0)
             zeros = chosen.randint(1, max(most, 3))
-            with file.open("r+b") as log_file:
-                log_file.seek(at + len(raw) - zeros)
-                log_file.write(bytes(zeros))
+            write_at(file, at + len(raw) - zeros, bytes(zeros))
             return f"{zeros} bytes of the record at {log_offset}"
     raise AssertionError(log_offset)
 
@@ -99,9 +98,7 @@ def test_a_broker_takes_such_a_record(golden: Golden, tmp_path: Path) -> None:
     end = last["commitLogOffset"] + last["storeSize"]
     for file, at, raw in records(root):
         if int(file.name) + at == last["commitLogOffset"]:
-            with file.open("r+b") as log_file:
-                log_file.seek(at + len(raw) - 5)
-                log_file.write(bytes(5))
+            write_at(file, at + len(raw) - 5, bytes(5))
     assert plan_recovery(root, store.conf, method="broker").log_end == end
     assert plan_recovery(root, store.conf).log_end == last["commitLogOffset"]
 

@@ -23,7 +23,7 @@ from rmq_store.format.queues import QUEUE_ENTRY
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery import RecoveryReport, plan_recovery, recover
 from rmq_store.verify import verify
-from tests.support.damage import break_start
+from tests.support.damage import break_start, flip_in_log, write_at, write_in_log
 from tests.support.golden import UNCLEAN, GoldenStore, log_files, unpack
 from tests.support.running.campaigns import few, some
 from tests.support.running.commands import complaint, run
@@ -115,9 +115,7 @@ def test_torn_bytes_behind_the_log_are_cut_and_counted(tmp_path: Path) -> None:
     with store.open() as reader:
         before, end = contents(reader), reader.log_range()[1]
     last = max(Path(store.path, "commitlog").iterdir())
-    with last.open("r+b") as file:
-        file.seek(end - int(last.name) + 40)
-        file.write(b"torn")
+    write_at(last, end - int(last.name) + 40, b"torn")
     report = recovered(store)
     assert report.clean
     assert (report.log_end, report.bytes_cut) == (end, 44)
@@ -135,9 +133,7 @@ def test_ghost_entries_are_not_taken_up_when_the_log_grows_past_them(tmp_path: P
         end, count = reader.log_range()[1], reader.max_offset("orders", 0)
     last = max(queue.iterdir())
     ghost = np.array([(end + 5, 120, 7), (end + 300, 120, 7)], dtype=QUEUE_ENTRY)
-    with last.open("r+b") as file:
-        file.seek(count * QUEUE_ENTRY.itemsize - int(last.name))
-        file.write(ghost.tobytes())
+    write_at(last, count * QUEUE_ENTRY.itemsize - int(last.name), ghost.tobytes())
     (tmp_path / "s/abort").touch()
     with MessageStore.append_to(tmp_path / "s", SMALL) as store:
         assert store.recovered is not None
@@ -154,8 +150,7 @@ def test_a_zero_entry_in_front_is_no_message_and_the_queue_is_made_again(tmp_pat
     with MessageStore.open(tmp_path / "s") as reader:
         before = contents(reader)
     last = max((tmp_path / "s/consumequeue/orders/1").iterdir())
-    with last.open("r+b") as file:
-        file.write(bytes(QUEUE_ENTRY.itemsize))
+    write_at(last, 0, bytes(QUEUE_ENTRY.itemsize))
     (tmp_path / "s/abort").touch()
     recover(tmp_path / "s", SMALL)
     with MessageStore.open(tmp_path / "s") as reader:
@@ -199,9 +194,7 @@ def test_damage_that_had_been_on_the_disk_does_not_end_the_log(tmp_path: Path) -
         )
         before = {queue: reader.max_offset(*queue) for queue in reader.queues()}
     path = max((tmp_path / "s/commitlog").iterdir())
-    with path.open("r+b") as file:
-        file.seek(hurt.commit_log_offset - last + 95)
-        file.write(b"\xff\xff\xff")
+    write_at(path, hurt.commit_log_offset - last + 95, b"\xff\xff\xff")
     (tmp_path / "s/abort").touch()
     report = recover(tmp_path / "s", SMALL)
     assert report.damage == [(hurt.commit_log_offset, hurt.commit_log_offset + hurt.store_size)]
@@ -244,10 +237,7 @@ def test_intact_records_that_are_cut_with_a_damaged_one_are_counted(
     store = unpack("crash-5.3.3", tmp_path)
     places = sorted(record["commitLogOffset"] for record in store.truth)
     hurt, behind = places[-number - 1], number
-    path = max(p for p in Path(store.path, "commitlog").iterdir() if int(p.name) <= hurt)
-    with path.open("r+b") as file:
-        file.seek(hurt - int(path.name) + 4)
-        file.write(b"\xff")
+    write_in_log(store, hurt + 4, b"\xff")
     plan = plan_recovery(store.path, method=method, release="5.3.3")
     assert (plan.log_end, plan.intact_cut) == (hurt, behind)
     done = "cut" if method == "strict" else "left out"  # as a broker leaves them in the file
@@ -267,10 +257,7 @@ def test_a_rebuild_keeps_intact_records_behind_a_damaged_one(number: int, tmp_pa
     store = unpack("crash-5.3.3", tmp_path)
     places = sorted(record["commitLogOffset"] for record in store.truth)
     hurt = places[-number - 1]
-    path = max(p for p in Path(store.path, "commitlog").iterdir() if int(p.name) <= hurt)
-    with path.open("r+b") as file:
-        file.seek(hurt - int(path.name) + 4)
-        file.write(b"\xff")
+    write_in_log(store, hurt + 4, b"\xff")
     report = rebuild(store.path, tmp_path / "target", release="5.3.3")
     assert report.recovery.records == len(places) - 1
     assert [start for start, _ in report.recovery.damage] == [hurt]
@@ -422,10 +409,7 @@ def check_torn(
 def test_intact_records_of_an_only_file_that_begins_with_damage_are_counted(tmp_path: Path) -> None:
     """Nothing says that they were flushed, so a recovery cuts them, and says so."""
     store = unpack("nommap-5.5.0", tmp_path)
-    (file,) = (Path(store.path) / "commitlog").iterdir()
-    raw = bytearray(file.read_bytes())
-    raw[4] ^= 1  # the magic code of the first record
-    file.write_bytes(raw)
+    flip_in_log(store, 4)  # the magic code of the first record
     (Path(store.path) / "checkpoint").unlink()
     (Path(store.path) / "abort").touch()
     for method in ("strict", "broker"):
@@ -455,10 +439,7 @@ def test_damage_behind_the_end_of_the_log_is_not_left_in_it(tmp_path: Path, meth
 def test_a_writer_that_is_refused_leaves_the_store_as_it_was(tmp_path: Path, magic: bytes) -> None:
     """Intact records follow the damage at the start of the only file; the store was closed cleanly."""
     store = unpack("nommap-5.5.0", tmp_path)
-    (file,) = (Path(store.path) / "commitlog").iterdir()
-    with file.open("r+b") as log_file:
-        log_file.seek(4)
-        log_file.write(magic)
+    write_in_log(store, 4, magic)
     (Path(store.path) / "checkpoint").unlink()
     lock = str(Path(store.path, "lock"))  # each writer opens it
     before = {path: seen for path, seen in store.fingerprint().items() if path != lock}
@@ -509,7 +490,7 @@ def test_a_writer_does_not_cut_what_a_closed_store_lists_after_its_log(tmp_path:
 def test_entries_that_lead_to_an_intact_record_behind_damage_are_not_lost(tmp_path: Path) -> None:
     store = unpack("crash-5.5.0", tmp_path)
     hit, *behind = store.truth[-60:]
-    flip_body_at(store, hit["commitLogOffset"])
+    flip_in_log(store, hit["commitLogOffset"] + 95, 4)
     report = plan_recovery(store.path, method="broker", release="5.5.0")
     assert report.intact_cut == len(behind)
     assert report.entries_after_log == {QueueId(hit["topic"], hit["queueId"]): 1}
@@ -540,11 +521,9 @@ def test_entries_that_a_broker_cuts_are_said_to_be_cut(
     with store.open() as opened:
         _, end = opened.log_range()
     last = max(path for path in log_files(store) if int(path.name) < end)
-    raw = bytearray(last.read_bytes())
     used = end - int(last.name)
     lost = min(used, 20000)
-    raw[used - lost : used] = bytes(lost)
-    last.write_bytes(raw)
+    write_at(last, used - lost, bytes(lost))
     plan = plan_recovery(store.path, method="broker")
     assert sum(plan.entries_after_log.values()) > sum(plan.entries_left.values())
     assert f"{said} would be cut, so put the file back first" in str(plan)
@@ -554,7 +533,7 @@ def test_records_from_before_the_log_was_cut_are_counted(tmp_path: Path) -> None
     """A broker leaves them behind the end, and writes over them."""
     store = unpack("crash-5.5.0", tmp_path)
     hit, *behind = store.truth[-60:]
-    flip_body_at(store, hit["commitLogOffset"])
+    flip_in_log(store, hit["commitLogOffset"] + 95, 4)
     end = plan_recovery(store.path, method="broker").log_end
     (file,) = (path for path in log_files(store) if 0 <= end - int(path.name) < path.stat().st_size)
     before = file.read_bytes()
@@ -566,13 +545,6 @@ def test_records_from_before_the_log_was_cut_are_counted(tmp_path: Path) -> None
     report = rebuild(store.path, tmp_path / "rebuilt").recovery
     assert (report.intact_cut, report.older_cut) == (0, len(behind))
     assert f"{len(behind)} intact records after log offset {report.log_end}" in str(report)
-
-
-def flip_body_at(store: GoldenStore, log_offset: int) -> None:
-    path = [path for path in log_files(store) if int(path.name) <= log_offset][-1]
-    raw = bytearray(path.read_bytes())
-    raw[log_offset - int(path.name) + 95] ^= 4
-    path.write_bytes(raw)
 
 
 @pytest.mark.parametrize(("onto", "checkpoint"), [(0, True), (0, False), (1, True), (1, False)])
@@ -722,9 +694,7 @@ def test_a_topic_that_was_made_again_does_not_get_the_records_of_the_one_before(
     log = {int(f.name): f for f in (tmp_path / "s/commitlog").iterdir()}
     for number, place in enumerate(units["log_offset"].tolist()):
         base = max(base for base in log if base <= place)
-        with log[base].open("r+b") as opened:
-            opened.seek(place - base + 20)
-            opened.write(number.to_bytes(8, "big"))
+        write_at(log[base], place - base + 20, number.to_bytes(8, "big"))
     file.write_bytes(units.tobytes().ljust(file.stat().st_size, b"\0"))
     (tmp_path / "s/abort").touch()
     recover(tmp_path / "s", SMALL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -13,6 +14,7 @@ from rmq_store.admin.rebuild import rebuild
 from rmq_store.errors import InvalidArgumentError, UnrecoverableStoreError
 from rmq_store.recovery import plan_recovery, recover
 from rmq_store.verify import verify
+from tests.support.damage import write_in_log
 from tests.support.golden import GoldenStore, log_files, unpack
 from tests.support.running.commands import call, complaint
 
@@ -25,8 +27,7 @@ def crashed(tmp_path: Path, number: int, size: int) -> tuple[GoldenStore, Path, 
     Path(store.path, "abort").touch()
     path = log_files(store)[number]
     full = path.stat().st_size
-    with path.open("r+b") as file:
-        file.truncate(size)
+    os.truncate(path, size)
     return store, path, full
 
 
@@ -147,10 +148,8 @@ def test_a_half_written_last_record_is_cut_and_not_called_intact(
     store = unpack(NAME, tmp_path)
     Path(store.path, "abort").touch()
     last = store.truth[-1]
-    path, end = log_files(store)[-1], last["commitLogOffset"] + last["storeSize"]
-    with path.open("r+b") as file:
-        file.seek(end - int(path.name) - zeros)
-        file.write(bytes(zeros))
+    end = last["commitLogOffset"] + last["storeSize"]
+    write_in_log(store, end - zeros, bytes(zeros))
     plan = plan_recovery(store.path)
     assert (plan.log_end, plan.intact_cut) == (last["commitLogOffset"], 0)
     lost = {QueueId(last["topic"], last["queueId"]): 1}
@@ -182,8 +181,7 @@ def test_the_report_gives_the_range_of_a_queue_whose_last_entries_lead_into_dama
 ) -> None:
     store = unpack("geometry-5.5.0", tmp_path)
     Path(store.path, "abort").touch()
-    with log_files(store)[0].open("r+b") as file:
-        file.truncate(689)
+    os.truncate(log_files(store)[0], 689)
     plan, report = plan_recovery(store.path, store.conf), recover(store.path, store.conf)
     with store.open() as opened:
         ranges = {q: (opened.min_offset(*q), opened.max_offset(*q)) for q in opened.queues()}
@@ -195,8 +193,7 @@ def test_a_refused_recovery_leaves_a_store_as_it_was(tmp_path: Path) -> None:
     """`abort` would say that the store was not closed."""
     store = unpack("lmq-5.3.3", tmp_path)
     (path,) = log_files(store)
-    with path.open("r+b") as file:
-        file.truncate(170_157)
+    os.truncate(path, 170_157)
     before = store.fingerprint()
     with pytest.raises(InvalidArgumentError, match="smaller than the configured size"):
         recover(store.path, store.conf)
@@ -212,8 +209,7 @@ def cut_short(tmp_path: Path) -> GoldenStore:
     store = unpack("crc-5.5.0", tmp_path)
     (path,) = log_files(store)
     assert path.stat().st_size == 262_144
-    with path.open("r+b") as file:
-        file.truncate(131_072)
+    os.truncate(path, 131_072)
     return store
 
 
@@ -269,8 +265,7 @@ def test_a_file_that_is_not_evidently_cut_is_not_said_to_be(tmp_path: Path, size
     store = unpack("lmq-5.3.3", tmp_path)
     (path,) = log_files(store)
     used = len(path.read_bytes().rstrip(b"\0"))
-    with path.open("r+b") as file:
-        file.truncate(used + size)
+    os.truncate(path, used + size)
     with pytest.raises(InvalidArgumentError, match="smaller than the configured size") as refused:
         recover(store.path, {"mappedFileSizeCommitLog": used + size + 1})
     assert f"truncate -s {used + size + 1} FILE" in str(refused.value)

@@ -12,6 +12,7 @@ import pytest
 
 from rmq_store import QueueId
 from rmq_store.recovery import recover
+from tests.support.damage import write_at
 from tests.support.golden import GoldenStore, Truth, log_files, offsets, unpack, wanted
 from tests.support.hurt_stores import no_checkpoint, nothing
 from tests.support.listed import index_items, queue_entries, wanted_entries, wanted_items
@@ -51,9 +52,7 @@ def put_entry(golden: GoldenStore, number: int, raw: bytes) -> None:
     folder = Path(golden.path, "consumequeue/orders/1")
     first, *_ = files = sorted(folder.iterdir())
     file, at = divmod(20 * number, first.stat().st_size)
-    with files[file].open("r+b") as queue:
-        queue.seek(at)
-        queue.write(raw)
+    write_at(files[file], at, raw)
 
 
 def no_queues(golden: GoldenStore) -> None:

@@ -14,7 +14,8 @@ from rmq_store.report.section import Section
 from rmq_store.report.store_report import _SECTIONS, store_report
 from tests.config.test_lock_state import another_process_holding
 from tests.report.conftest import MakePage
-from tests.support.golden import Golden, GoldenStore, log_files, unpack
+from tests.support.damage import write_in_log
+from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.running.commands import call, complaint
 
 
@@ -172,10 +173,7 @@ def with_time(store: GoldenStore, time: int, places: range) -> None:
     for record in store.truth:
         at = record["commitLogOffset"]
         if at in places:
-            file = max(path for path in log_files(store) if int(path.name) <= at)
-            with file.open("r+b") as log:
-                log.seek(at - int(file.name) + 56)  # storeTimestamp
-                log.write((time % (1 << 64)).to_bytes(8, "big"))
+            write_in_log(store, at + 56, (time % (1 << 64)).to_bytes(8, "big"))  # storeTimestamp
 
 
 @pytest.mark.parametrize("time", [253_402_300_800_000, 2**62, 2**63 - 1, -(2**62), 0])

@@ -18,6 +18,7 @@ from rmq_store.reading.slice_entries import OTHER_OFFSET
 from rmq_store.search.find_messages import find
 from rmq_store.search.queue_selection import Search
 from rmq_store.verify import verify
+from tests.support.damage import flip_in_log
 from tests.support.golden import GoldenStore, Truth, in_a_queue, unpack
 from tests.support.running.campaigns import some
 from tests.support.running.commands import complaint
@@ -166,10 +167,7 @@ def test_an_item_that_follows_itself_hides_none_behind_it(tmp_path: Path) -> Non
 
 def damage_record(golden: GoldenStore, record: Truth) -> None:
     """Flip the magic of a record in the first log file."""
-    file = min(Path(golden.path, "commitlog").iterdir())
-    raw = bytearray(file.read_bytes())
-    raw[record["commitLogOffset"] + 4] ^= 0xFF
-    file.write_bytes(raw)
+    flip_in_log(golden, record["commitLogOffset"] + 4, 0xFF)
 
 
 def test_damage_that_an_entry_of_another_queue_has_is_not_reported(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from rmq_store import StoreError
 from rmq_store.search.find_messages import find
 from rmq_store.search.queue_selection import Search
 from tests.support.counted_store import IndexFile, java_hash, settings_of
+from tests.support.damage import write_at
 from tests.support.golden import CLEAN, Golden, GoldenStore, Truth, in_a_queue, keys_of, unpack
 from tests.support.golden_rows import log_end_of
 from tests.support.spark.reads import rows_of
@@ -122,9 +123,7 @@ def test_a_page_of_items_that_is_lost_hides_no_key(tmp_path: Path) -> None:
         file = opened.key_index().files[3]
         first, behind = file.item_at(100), file.item_at(200)
         span = range(file.header.begin_log_offset, file.header.end_log_offset)
-    raw = bytearray(path.read_bytes())
-    raw[first:behind] = bytes(behind - first)
-    path.write_bytes(raw)
+    write_at(path, first, bytes(behind - first))
     asked = [r for r in keyed(store) if r["commitLogOffset"] in span]
     assert len(asked) > 50
     for record in asked:

@@ -23,7 +23,7 @@ from rmq_store.questions.trace import trace
 from rmq_store.search.find_messages import find
 from rmq_store.search.queue_selection import Search
 from rmq_store.verify import verify
-from tests.support.damage import damage_entry
+from tests.support.damage import damage_entry, flip_in_log
 from tests.support.golden import (
     Golden,
     GoldenStore,
@@ -186,10 +186,7 @@ def test_a_damaged_record_in_a_topic_without_queues_is_reported(
 def test_a_damaged_record_outside_of_the_selection_is_not_reported(tmp_path: Path) -> None:
     golden = unpack("clean-5.5.0", tmp_path)
     record = next(r for r in golden.truth if r["topic"] == "orders" and r["keys"])
-    path = log_files(golden)[0]
-    raw = bytearray(path.read_bytes())
-    raw[record["commitLogOffset"] + 90] ^= 1
-    path.write_bytes(raw)
+    flip_in_log(golden, record["commitLogOffset"] + 90)
     key, after = record["keys"].split(" ")[0], record["storeTimestamp"] + 1
     with golden.open() as store:
         with pytest.raises(CorruptRecordError):

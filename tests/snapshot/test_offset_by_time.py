@@ -13,6 +13,7 @@ from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.consumequeue.bisection import Boundary, find_boundary, offset_by_time
 from rmq_store.search.find_messages import find
 from rmq_store.search.queue_selection import Search
+from tests.support.damage import write_in_log
 from tests.support.golden import GoldenStore, Truth, unpack
 from tests.support.spark.reads import rows_of
 
@@ -71,11 +72,7 @@ def truth_of(store: GoldenStore) -> list[Truth]:
 
 def spoil(store: GoldenStore, record: Truth) -> None:
     """Zero a record in the log."""
-    files = sorted((Path(store.path) / "commitlog").iterdir())
-    path = max(p for p in files if int(p.name) <= record["commitLogOffset"])
-    with path.open("r+b") as file:
-        file.seek(record["commitLogOffset"] - int(path.name))
-        file.write(bytes(record["storeSize"]))
+    write_in_log(store, record["commitLogOffset"], bytes(record["storeSize"]))
 
 
 def spark_rows(store: GoldenStore, **options: str) -> list[int]:

@@ -14,25 +14,16 @@ from rmq_store.admin.info import store_info
 from rmq_store.errors import DataLossError
 from rmq_store.format.queues import QUEUE_ENTRY
 from rmq_store.snapshot import opening
+from tests.support.damage import write_at, write_in_log
 from tests.support.golden import STORES, Golden, GoldenStore, log_files, offsets, unpack, wanted
 
 WIDTH = QUEUE_ENTRY.itemsize
 
 
-def hurt_log(golden: GoldenStore, log_offset: int, raw: bytes) -> None:
-    """Write bytes over the log."""
-    path = [path for path in log_files(golden) if int(path.name) <= log_offset][-1]
-    with path.open("r+b") as file:
-        file.seek(log_offset - int(path.name))
-        file.write(raw)
-
-
 def hurt_queue(golden: GoldenStore, queue: QueueId, offset: int, raw: bytes, at: int = 0) -> None:
     """Write bytes over a queue's first file, from the entry of a queue offset on."""
     path = Path(golden.path, "consumequeue", queue.topic, str(queue.queue_id), "0" * 20)
-    with path.open("r+b") as file:
-        file.seek(offset * WIDTH + at)
-        file.write(raw)
+    write_at(path, offset * WIDTH + at, raw)
 
 
 def met_by(store: MessageStore, **how: Any) -> tuple[list[int], list[StoreError]]:
@@ -68,8 +59,8 @@ def two_injuries(golden: GoldenStore) -> tuple[list[int], list[int]]:
     end = golden.truth[-1]["commitLogOffset"] + golden.truth[-1]["storeSize"]
     second = end - 4096
     first = [r["commitLogOffset"] for r in golden.truth if r["commitLogOffset"] < second - 1700][-1]
-    hurt_log(golden, first, b"\xff" * 200)
-    hurt_log(golden, second, bytes(4096))
+    write_in_log(golden, first, b"\xff" * 200)
+    write_in_log(golden, second, bytes(4096))
     hit: list[int] = []
     whole: list[int] = []
     for record in golden.truth:
@@ -100,7 +91,7 @@ def test_the_checkpoint_proves_a_lost_end_that_no_entry_lists(tmp_path: Path) ->
     last = golden.truth[-20:]
     stored = golden.truth[-21]["storeTimestamp"]
     assert stored < last[-1]["storeTimestamp"]
-    hurt_log(golden, last[0]["commitLogOffset"], bytes(sum(r["storeSize"] for r in last)))
+    write_in_log(golden, last[0]["commitLogOffset"], bytes(sum(r["storeSize"] for r in last)))
     for record in last:  # the entries are lost as well
         if record in golden.by_queue[QueueId(record["topic"], record["queueId"])]:
             queue = QueueId(record["topic"], record["queueId"])
@@ -132,7 +123,7 @@ def test_a_record_after_damage_in_a_crashed_store_is_a_row_if_a_queue_lists_it(
     hit = [record for record in golden.truth if record["commitLogOffset"] in lasts]
     assert len(hit) == len(states) > 3
     for record in hit:
-        hurt_log(golden, record["commitLogOffset"], bytes(record["storeSize"]))
+        write_in_log(golden, record["commitLogOffset"], bytes(record["storeSize"]))
     whole = {offset for offset in listed if offset not in lasts}
     assert max(whole) > min(lasts)
     with golden.open() as store:

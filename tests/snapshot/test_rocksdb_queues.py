@@ -14,6 +14,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptQueueError, UnsupportedStoreError
 from rmq_store.verify import verify
+from tests.support.damage import write_in_log
 from tests.support.golden import GoldenStore, unpack_kind
 from tests.support.rocksdb import write_queue_database
 
@@ -272,10 +273,7 @@ def test_the_last_messages_of_an_inner_batch_are_there(tmp_path: Path) -> None:
     )
     places = {offset: tuple(place) for offset, *place in rows}
     last = places.pop(15)
-    log = next(Path(golden.path, "commitlog").iterdir())
-    raw = bytearray(log.read_bytes())
-    raw[last[0] : end] = bytes(end - last[0])
-    log.write_bytes(raw)
+    write_in_log(golden, last[0], bytes(end - last[0]))
     Path(golden.path, "checkpoint").unlink()
     shutil.rmtree(Path(golden.path, "consumequeue"))
     write_queue_database(Path(golden.path, "consumequeue"), {BATCHES: places})

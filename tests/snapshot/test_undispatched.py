@@ -11,7 +11,8 @@ import pytest
 from rmq_store import QueueId, StoreError
 from rmq_store.errors import CorruptQueueError
 from rmq_store.format.queues import QUEUE_ENTRY
-from tests.support.golden import GoldenStore, Truth, log_files, unpack
+from tests.support.damage import write_in_log
+from tests.support.golden import GoldenStore, Truth, unpack
 
 QUEUE = QueueId("orders", 0)
 WIDTH = QUEUE_ENTRY.itemsize
@@ -29,11 +30,7 @@ def without_tail(golden: GoldenStore, stop: int) -> None:
 
 def write_over(golden: GoldenStore, record: Truth, at: int, raw: bytes) -> None:
     """Write bytes into a record of the log."""
-    where = record["commitLogOffset"] + at
-    path = [path for path in log_files(golden) if int(path.name) <= where][-1]
-    with path.open("r+b") as file:
-        file.seek(where - int(path.name))
-        file.write(raw)
+    write_in_log(golden, record["commitLogOffset"] + at, raw)
 
 
 def numbers(golden: GoldenStore) -> tuple[dict[int, int], list[StoreError]]:

@@ -19,6 +19,7 @@ from rmq_store.errors import (
 )
 from rmq_store.format.compression import SysFlag
 from spark_source.source import RmqStoreSource
+from tests.support.damage import write_at, write_in_log
 from tests.support.golden import Golden, GoldenStore, Truth, in_a_queue, unpack, unpack_field
 from tests.support.spark.reads import rows_of
 
@@ -40,24 +41,14 @@ def orders(store: GoldenStore) -> list[Truth]:
     return [r for r in store.truth if r["topic"] == "orders" and in_a_queue(r)]
 
 
-def change_log(store: GoldenStore, at: int, new: bytes) -> None:
-    """Write bytes at a log offset."""
-    for path in sorted((Path(store.path) / "commitlog").iterdir(), reverse=True):
-        if int(path.name) <= at:
-            raw = bytearray(path.read_bytes())
-            raw[at - int(path.name) : at - int(path.name) + len(new)] = new
-            path.write_bytes(raw)
-            return
-
-
 def hit(store: GoldenStore) -> list[int]:
     """Three kinds of damage in records of `orders`; gives their log offsets."""
     records = orders(store)
     plain = [r for r in records if not r["sysFlag"] & SysFlag.COMPRESSED and len(r["body"]) > 40]
     crc, head, length = plain[3], plain[10], plain[20]
-    change_log(store, crc["commitLogOffset"] + 95, b"\xa5\x5a\xa5")  # in the body
-    change_log(store, head["commitLogOffset"] + 4, b"\0\0\0\0")  # its magic
-    change_log(store, length["commitLogOffset"] + 84, b"\x7f\xff\xff\xff")  # its body length
+    write_in_log(store, crc["commitLogOffset"] + 95, b"\xa5\x5a\xa5")  # in the body
+    write_in_log(store, head["commitLogOffset"] + 4, b"\0\0\0\0")  # its magic
+    write_in_log(store, length["commitLogOffset"] + 84, b"\x7f\xff\xff\xff")  # its body length
     return [r["commitLogOffset"] for r in (crc, head, length)]
 
 
@@ -161,9 +152,7 @@ def test_files_that_expire_during_a_query_follow_fail_on_data_loss(store: Golden
 
 def test_a_queue_entry_that_leads_nowhere_is_accounted_for(store: GoldenStore) -> None:
     file = sorted((Path(store.path) / "consumequeue/orders/1").iterdir())[0]
-    raw = bytearray(file.read_bytes())
-    struct.pack_into(">qi", raw, 4 * 20, 2**40, 200)  # far behind the log's end
-    file.write_bytes(raw)
+    write_at(file, 4 * 20, struct.pack(">qi", 2**40, 200))  # far behind the log's end
     reported = rows_of(options_of(store, mode="PERMISSIVE"))
     (row,) = [r for r in reported if r["corruptRecord"]]
     assert (row["topic"], row["queueId"], row["queueOffset"]) == (*QueueId("orders", 1), 4)

@@ -24,6 +24,7 @@ from spark_source.planning.pinned_plan import pin_all
 from spark_source.source import RmqStoreSource
 from spark_source.spark_reader import LogPartition, RmqStoreReader
 from spark_source.spark_types import spark_schema
+from tests.support.damage import write_at
 from tests.support.golden import Golden, GoldenStore, in_a_queue, messages_in, unpack, user_topic
 from tests.support.running.campaigns import few
 from tests.support.spark.loads import load
@@ -259,9 +260,7 @@ def test_an_error_of_a_task_advises_options_of_the_source(
 ) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     first = min(Path(store.path, "consumequeue/orders/1").iterdir())
-    with first.open("r+b") as file:
-        file.seek(40 * 20)
-        file.write(b"\xff" * 20)
+    write_at(first, 40 * 20, b"\xff" * 20)
     with pytest.raises(PySparkException) as failed:
         load(spark, store, topic="orders").collect()
     assert "mode=DROPMALFORMED leaves it out" in str(failed.value)

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from rmq_store import MessageStore
+from tests.support.damage import flip_in_log
 from tests.support.golden import Golden, unpack
 from tests.support.spark.loads import load
 
@@ -50,10 +51,7 @@ def test_one_snapshot_a_load_while_the_store_grows(spark: SparkSession, tmp_path
 def test_modes_and_tables_work_in_spark(spark: SparkSession, tmp_path: Path) -> None:
     store = unpack(NAME, tmp_path)
     record = next(r for r in store.truth if r["topic"] == "orders" and len(r["body"]) > 40)
-    log = sorted((Path(store.path) / "commitlog").iterdir())[0]
-    raw = bytearray(log.read_bytes())
-    raw[record["commitLogOffset"] + 95] ^= 1
-    log.write_bytes(raw)
+    flip_in_log(store, record["commitLogOffset"] + 95)
     reported = load(spark, store, topic="orders", mode="PERMISSIVE")
     (row,) = reported.where("corruptRecord IS NOT NULL").collect()
     assert row["commitLogOffset"] == record["commitLogOffset"]

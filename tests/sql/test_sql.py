@@ -30,8 +30,8 @@ from rmq_store.index.index_file_reader import IndexFile
 from rmq_store.sql.database import StoreDatabase
 from rmq_store.sql.libraries import SqlError
 from rmq_store.tables import TABLES_OF_A_STORE, Table
-from tests.support.damage import flip_body
-from tests.support.golden import STORES, Golden, log_files, messages_in, unpack, user_topic
+from tests.support.damage import flip_body, log_file_at
+from tests.support.golden import STORES, Golden, messages_in, unpack, user_topic
 from tests.support.running.campaigns import few
 from tests.support.running.commands import COMMAND, call, objects, run
 
@@ -133,7 +133,7 @@ def test_a_body_that_does_not_open_is_there_as_stored(tmp_path: Path) -> None:
     store = unpack(NAME, tmp_path)
     record = next(r for r in store.truth if r["sysFlag"] & 1 and not r["sysFlag"] & 0x80)
     place = record["commitLogOffset"]
-    file = max((f for f in log_files(store) if int(f.name) <= place), key=lambda f: int(f.name))
+    file = log_file_at(store, place)
     raw, at = bytearray(file.read_bytes()), place - int(file.name)
     (length,) = struct.unpack_from(">i", raw, at + 84)
     body = b"x" * length

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.format.queues import QUEUE_ENTRY
-from tests.support.golden import GoldenStore, Truth
+from tests.support.golden import GoldenStore, Truth, log_files
 
 # What may be hit, and how often compared with the others.
 PARTS = {
@@ -67,16 +67,40 @@ def _noise(random_: random.Random, raw: bytearray, at: int, used: int) -> None:
     raw[at : at + width] = random_.randbytes(len(raw[at : at + width]))
 
 
+def write_at(path: Path, at: int, raw: bytes) -> None:
+    """Write bytes over those of a file."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(raw)
+
+
+def flip(path: Path, at: int, mask: int = 1) -> None:
+    """Flip bits of a byte of a file."""
+    write_at(path, at, bytes([path.read_bytes()[at] ^ mask]))
+
+
+def log_file_at(store: GoldenStore, log_offset: int) -> Path:
+    """The file of the log in which a log offset lies."""
+    return max(path for path in log_files(store) if int(path.name) <= log_offset)
+
+
+def write_in_log(store: GoldenStore, log_offset: int, raw: bytes) -> None:
+    """Write bytes over those of the log, into the file where they begin."""
+    path = log_file_at(store, log_offset)
+    write_at(path, log_offset - int(path.name), raw)
+
+
+def flip_in_log(store: GoldenStore, log_offset: int, mask: int = 1) -> None:
+    """Flip bits of a byte of the log."""
+    path = log_file_at(store, log_offset)
+    flip(path, log_offset - int(path.name), mask)
+
+
 def flip_body(store: GoldenStore, topic: str) -> Truth:
     """A message of a topic with KEYS, from the middle of the log; one bit of its body is flipped."""
     some = [r for r in store.truth if r["topic"] == topic and r["keys"]]
     record = some[len(some) // 2]
-    with store.open() as opened:
-        segment = opened.log.chain.segment_at(record["commitLogOffset"])
-    assert segment is not None
-    raw = bytearray(Path(segment.path).read_bytes())
-    raw[record["commitLogOffset"] - segment.base + _BODY + 3] ^= 1
-    Path(segment.path).write_bytes(raw)
+    flip_in_log(store, record["commitLogOffset"] + _BODY + 3)
     return record
 
 
@@ -213,7 +237,7 @@ def same_bytes(one: dict[int, bytes], other: dict[int, bytes], at: int, size: in
 def break_start(store: GoldenStore, width: int) -> int:
     """Damage the first bytes of the last file that has a record; gives the log offset."""
     last = max(r["commitLogOffset"] for r in store.truth)
-    file = max(f for f in Path(store.path, "commitlog").iterdir() if int(f.name) <= last)
+    file = log_file_at(store, last)
     raw = bytearray(file.read_bytes())
     raw[4 : 4 + width] = bytes(byte ^ 0x5A for byte in raw[4 : 4 + width])
     file.write_bytes(raw)

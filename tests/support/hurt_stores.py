@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.support.damage import flip, write_at
 from tests.support.golden import GoldenStore, log_files
 
 Hurt = Callable[[GoldenStore], None]
@@ -21,12 +22,6 @@ def queue_files(golden: GoldenStore) -> list[Path]:
 def used_log(golden: GoldenStore) -> list[Path]:
     """The files of the log that hold records."""
     return [file for file in log_files(golden) if file.read_bytes().strip(b"\0")]
-
-
-def patch(path: Path, at: int, raw: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(raw)
 
 
 def nothing(golden: GoldenStore) -> None:
@@ -44,8 +39,8 @@ def no_checkpoint(golden: GoldenStore) -> None:
 def checkpoint_of(golden: GoldenStore, part: int) -> None:
     """Both times of the checkpoint, and no log offset, at a part of four of the log."""
     stored = golden.truth[len(golden.truth) * part // 4 - 1]["storeTimestamp"]
-    patch(Path(golden.path, "checkpoint"), 0, struct.pack(">qqq", stored, stored, stored))
-    patch(Path(golden.path, "checkpoint"), 40, bytes(8))
+    write_at(Path(golden.path, "checkpoint"), 0, struct.pack(">qqq", stored, stored, stored))
+    write_at(Path(golden.path, "checkpoint"), 40, bytes(8))
 
 
 def early_checkpoint(golden: GoldenStore) -> None:
@@ -76,14 +71,14 @@ def middle_queue_file_gone(golden: GoldenStore) -> None:
 def entries_zeroed(golden: GoldenStore) -> None:
     """The second half of the last file of a queue did not reach the disk."""
     raw = (file := queue_files(golden)[-1]).read_bytes()
-    patch(file, len(raw) // 40 * 20, bytes(len(raw) - len(raw) // 40 * 20))
+    write_at(file, len(raw) // 40 * 20, bytes(len(raw) - len(raw) // 40 * 20))
 
 
 def log_torn(golden: GoldenStore) -> None:
     """The last record is there but for its last bytes."""
     last = golden.truth[-1]
     file = used_log(golden)[-1]
-    patch(file, last["commitLogOffset"] - int(file.name) + last["storeSize"] - 9, bytes(9))
+    write_at(file, last["commitLogOffset"] - int(file.name) + last["storeSize"] - 9, bytes(9))
 
 
 def last_log_file_lost(golden: GoldenStore) -> None:
@@ -97,7 +92,7 @@ def record_hurt_in_the_middle(golden: GoldenStore) -> None:
     file = used_log(golden)[-2]
     record = next(r for r in golden.truth if r["commitLogOffset"] >= int(file.name) + 9000)
     at = record["commitLogOffset"] - int(file.name) + 100
-    patch(file, at, bytes([file.read_bytes()[at] ^ 1]))
+    flip(file, at)
 
 
 HURTS: tuple[Hurt, ...] = (

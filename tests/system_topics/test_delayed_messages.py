@@ -16,6 +16,7 @@ from rmq_store.search.log_by_time import newest_time
 from rmq_store.system_topics.delayed_messages import delayed_messages
 from tests.support.counted_store import CountedStore
 from tests.support.counted_tables import scheduled
+from tests.support.damage import write_at
 from tests.support.golden import Golden, GoldenStore, unpack, unpack_kind
 
 LEVELS_S = (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)  # messageDelayLevel
@@ -136,9 +137,7 @@ def test_timers_of_the_proxy_are_those_that_the_broker_counts(golden: Golden) ->
 def test_a_timer_whose_unit_is_gone_is_lost(tmp_path: Path) -> None:
     store = unpack_kind(TIMERS, tmp_path)
     path = next(Path(store.path, "timerlog").iterdir())
-    raw = bytearray(path.read_bytes())
-    raw[52 + 24 : 52 + 32] = (1).to_bytes(8, "big")  # the log offset in the second unit
-    path.write_bytes(raw)
+    write_at(path, 52 + 24, (1).to_bytes(8, "big"))  # the log offset in the second unit
     states = Counter(row["state"] for row in rows_of(store) if row["kind"] == "timer")
     assert states == {"waiting": 6, "lost": 1}
 

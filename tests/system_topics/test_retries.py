@@ -13,6 +13,7 @@ from rmq_store import MessageStore
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import AccessError
 from rmq_store.system_topics.retries import dead_letters, retries
+from tests.support.damage import write_at
 from tests.support.golden import Golden, GoldenStore, Truth, in_a_queue, unpack
 from tests.support.log_records import parts, records
 from tests.support.running.commands import objects
@@ -143,9 +144,7 @@ def test_trace_and_retries_say_the_same_of_a_pop_retry(
         body_end = raw.rindex(b"%RETRY%g-retry", 0, len(raw) - 2 - len(parts(raw)[3])) - 1
         changed = raw[:body_end] + bytes([len(new)]) + new + len(filled).to_bytes(2, "big") + filled
         assert len(changed) == len(raw)
-        with file.open("r+b") as log:
-            log.seek(at)
-            log.write(changed)
+        write_at(file, at, changed)
     queues = Path(store.path, "consumequeue")
     (queues / "%RETRY%g-retry").rename(queues / topic)
     shutil.rmtree(Path(store.path, "index"))  # it has the keys of the old name

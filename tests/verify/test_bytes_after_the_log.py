@@ -11,6 +11,7 @@ from rmq_store import MessageStore
 from rmq_store.admin.salvage import salvage
 from rmq_store.recovery import plan_recovery, recover
 from rmq_store.verify import Finding, verify
+from tests.support.damage import write_at
 from tests.support.golden import unpack, unpack_field
 from tests.support.stores import make_store
 
@@ -28,9 +29,7 @@ def log_file(root: Path) -> Path:
 def change(root: Path, at: int, new: bytes) -> None:
     """Write bytes at a log offset of the last file."""
     path = log_file(root)
-    with path.open("r+b") as file:
-        file.seek(at - int(path.name))
-        file.write(new)
+    write_at(path, at - int(path.name), new)
 
 
 def about_log(root: Path) -> list[Finding]:

@@ -10,6 +10,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.verify import Finding, Severity, verify
+from tests.support.damage import flip
 from tests.support.golden import GoldenStore, unpack_kind
 
 NAME, TOPIC, UNIT = "compacted-5.5.0", "state", 46
@@ -48,12 +49,6 @@ def test_a_healthy_store_has_no_finding(tmp_path: Path, name: str) -> None:
     assert golden.fingerprint() == before
     if name == NAME:
         assert findings(golden) == []
-
-
-def flip(path: Path, at: int, bit: int = 1) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[at] ^= bit
-    path.write_bytes(raw)
 
 
 def test_a_body_that_is_damaged(golden: GoldenStore) -> None:

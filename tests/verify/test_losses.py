@@ -13,6 +13,7 @@ from rmq_store import MessageStore, QueueId
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QUEUE_ENTRY
 from rmq_store.verify import Finding, Severity, verify
+from tests.support.damage import write_in_log
 from tests.support.golden import GoldenStore, Truth, log_files, unpack, wanted
 
 WIDTH = QUEUE_ENTRY.itemsize
@@ -133,11 +134,7 @@ def test_a_listed_record_that_names_an_expired_place_is_lost(named: int, tmp_pat
     """What a file had before it was used again has such places too, and no queue lists it there."""
     golden = unpack("expired-5.5.0", tmp_path)
     record = next(r for r in golden.by_queue[ORDERS] if r["commitLogOffset"] in kept_of(golden))
-    (file,) = [f for f in log_files(golden) if 0 <= record["commitLogOffset"] - int(f.name) < SIZE]
-    raw = bytearray(file.read_bytes())
-    at = record["commitLogOffset"] - int(file.name) + 28
-    raw[at : at + 8] = named.to_bytes(8, "big", signed=True)
-    file.write_bytes(raw)
+    write_in_log(golden, record["commitLogOffset"] + 28, named.to_bytes(8, "big", signed=True))
     with golden.open() as store:
         report = verify(store)
     assert (report.verdict.lost.messages, report.verdict.lost.queues) == (1, 1)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.golden import GoldenStore, Truth, log_files, unpack
+from tests.support.damage import log_file_at
+from tests.support.golden import GoldenStore, Truth, unpack
 from tests.support.running.commands import objects, run
 
 COMPRESSED, KIND = 1, 0x700
@@ -20,7 +21,7 @@ CODE = "body-not-compressed"
 def write_over(store: GoldenStore, record: Truth, change: Callable[[bytes], bytes]) -> None:
     """Change the stored body of a record, and its CRC with it."""
     place = record["commitLogOffset"]
-    file = max((file for file in log_files(store) if int(file.name) <= place), key=lambda f: f.name)
+    file = log_file_at(store, place)
     raw, at = bytearray(file.read_bytes()), place - int(file.name)
     (length,) = struct.unpack_from(">i", raw, at + LENGTH_AT)
     body = change(bytes(raw[at + BODY_AT : at + BODY_AT + length]))

@@ -16,7 +16,8 @@ from rmq_store.report.store_report import store_report
 from rmq_store.text.times import shown_time
 from rmq_store.verify import Finding, Severity, verify
 from rmq_store.verify.config_against_store import progress_findings
-from tests.support.golden import GoldenStore, log_files, unpack, unpack_kind
+from tests.support.damage import write_at, write_in_log
+from tests.support.golden import GoldenStore, unpack, unpack_kind
 from tests.support.rocksdb import write_database
 from tests.support.running.commands import complaint, objects, run
 
@@ -166,10 +167,8 @@ def test_a_level_is_ahead_where_its_messages_cannot_be_read(clean: GoldenStore) 
     """No copy is found of what cannot be read, and that proves nothing."""
     change(clean, "delayOffset.json", "18:0", "18:6")
     for record in clean.by_queue[QueueId("SCHEDULE_TOPIC_XXXX", 17)]:
-        files = [path for path in log_files(clean) if int(path.name) <= record["commitLogOffset"]]
-        with files[-1].open("r+b") as file:
-            file.seek(record["commitLogOffset"] - int(files[-1].name) + 84)
-            file.write(b"\xff\xff\xff\xff")  # the length of the body
+        length_at = record["commitLogOffset"] + 84  # of the body
+        write_in_log(clean, length_at, b"\xff\xff\xff\xff")
     with clean.open() as store:
         assert "delay-ahead" in {one.code for one in progress_findings(store)}
 
@@ -226,9 +225,7 @@ def test_an_index_header_with_a_record_after_the_end_of_the_log(
     with clean.open() as store:
         end = store.log_range()[1]
     path = sorted(Path(clean.path, "index").iterdir())[-1]
-    raw = bytearray(path.read_bytes())
-    raw[24:32] = end.to_bytes(8, "big")
-    path.write_bytes(raw)
+    write_at(path, 24, end.to_bytes(8, "big"))
     said = f"its header has a record at log offset {end}, and the log ends at {end}"
     with clean.open() as store:
         problems = [row["problem"] for row in store.table("index").to_pylist()]

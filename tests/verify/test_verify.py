@@ -29,7 +29,7 @@ from rmq_store.recovery import plan_recovery
 from rmq_store.verify import Finding, Severity, VerifyReport, verify
 from rmq_store.verify.findings import Findings
 from rmq_store.verify.verify_store import LogPart, VerifyQuestion, check_log, conclude, log_parts
-from tests.support.damage import DamagedStore
+from tests.support.damage import DamagedStore, log_file_at, write_at
 from tests.support.golden import STORES, UNCLEAN, Golden, GoldenStore, log_files, unpack
 from tests.support.listed import queue_entries, wanted_entries
 from tests.support.refusing import refuse
@@ -57,9 +57,7 @@ def clean(tmp_path: Path) -> GoldenStore:
 
 
 def overwrite(path: Path, at: int, raw: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(raw)
+    write_at(path, at, raw)
 
 
 def log_file(store: GoldenStore) -> Path:
@@ -377,7 +375,7 @@ def test_two_inner_batches_of_one_queue_offset(clean: GoldenStore, tmp_path: Pat
         f"INNER_BASE\x01{one['properties']['INNER_BASE']}".encode() for one in (second, first)
     )
     at = second["commitLogOffset"]
-    path = max(p for p in log_files(clean) if int(p.name) <= at)
+    path = log_file_at(clean, at)
     with path.open("r+b") as file:
         file.seek(at - int(path.name))
         raw = file.read(second["storeSize"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import struct
@@ -162,8 +163,7 @@ def test_a_file_of_another_size_is_reported(tmp_path: Path, size: int) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     path = index_of(store)[3]
     expected = path.stat().st_size
-    with path.open("r+b") as file:
-        file.truncate(size)
+    os.truncate(path, size)
     (one,) = about(report_of(store.path), path)
     assert one.code == "index-damaged"
     assert f"expected {expected} bytes like the other index files, found {size}" in one.meaning

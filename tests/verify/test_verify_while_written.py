@@ -9,6 +9,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.verify import Severity, verify
+from tests.support.damage import write_at
 from tests.support.golden import unpack
 
 MESSAGES = 1_000
@@ -52,9 +53,7 @@ def test_records_after_damage_are_still_out_of_reach(tmp_path: Path) -> None:
     base = int(last.name)
     records = [r for r in golden.truth if r["commitLogOffset"] >= base]
     cut = records[len(records) // 2]["commitLogOffset"] - base
-    raw = bytearray(last.read_bytes())
-    raw[cut : cut + 88] = b"\xff" * 88
-    last.write_bytes(raw)
+    write_at(last, cut, b"\xff" * 88)
     for kind in ("consumequeue", "index"):  # nothing else proves where the log ended
         shutil.rmtree(Path(golden.path, kind))
     with MessageStore.open(golden.path, broker_conf=golden.conf, queues=False) as store:

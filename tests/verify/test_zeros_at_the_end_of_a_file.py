@@ -13,6 +13,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import CorruptRecordError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.verify import verify
+from tests.support.damage import write_at
 from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.growing import Growing
 
@@ -61,8 +62,7 @@ def test_what_a_broker_writes_meanwhile_is_no_damage(
         looks.append(segment.base)
         for base, file in store.files.items():
             if file.exists():
-                with file.open("r+b") as shown:
-                    shown.write(store.bytes[base])
+                write_at(file, 0, store.bytes[base])
         return True
 
     monkeypatch.setattr("rmq_store.commitlog.walk._goes_on", goes_on)

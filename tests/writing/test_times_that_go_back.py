@@ -11,6 +11,7 @@ from rmq_store.format.byte_layout import CHECKPOINT_FILE
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery import recover
 from rmq_store.verify import verify
+from tests.support.damage import flip
 from tests.support.golden import Golden, GoldenStore
 
 SIZES = {"mappedFileSizeCommitLog": 1 << 18, "mappedFileSizeConsumeQueue": 20_000}
@@ -79,9 +80,7 @@ def test_recovery_keeps_flushed_records_behind_damage(golden: Golden, tmp_path: 
     with MessageStore.open(target) as store:
         place = store.log_offset_of(QueueId("orders", 0), 20)
     (file,) = (target / "commitlog").iterdir()
-    raw = bytearray(file.read_bytes())
-    raw[place + 100] ^= 1  # in the body
-    file.write_bytes(raw)
+    flip(file, place + 100)  # in the body
     (target / "abort").touch()
     recover(target, sizes)
     with MessageStore.open(target) as store:

@@ -27,6 +27,7 @@ from rmq_store.errors import (
     UncleanStoreError,
 )
 from rmq_store.markers.checkpoint import Checkpoint
+from tests.support.damage import write_in_log
 from tests.support.golden import Golden, unpack
 from tests.support.running.examples import campaign, fast
 
@@ -273,10 +274,7 @@ def test_an_unreadable_tail_is_refused(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     with store.open() as reader:
         end = reader.log_range()[1]
-    last = max(Path(store.path, "commitlog").iterdir())
-    with last.open("r+b") as file:
-        file.seek(end - int(last.name) + 40)
-        file.write(b"torn")
+    write_in_log(store, end + 40, b"torn")
     with pytest.raises(UncleanStoreError, match="not a record"):
         MessageStore.append_to(store.path, recovery="refuse")
 

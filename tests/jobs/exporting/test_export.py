@@ -30,6 +30,7 @@ from rmqstore_jobs.exporting.export_files import folder_of
 from rmqstore_jobs.exporting.manifest import CSV, JSONL, PARQUET, Manifest, without
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from tests.support.checkout import CHECKOUT
+from tests.support.damage import flip_in_log
 from tests.support.exported import files_in, rows_in, rows_of
 from tests.support.golden import (
     Golden,
@@ -41,7 +42,6 @@ from tests.support.golden import (
     user_topic,
 )
 from tests.support.running.campaigns import some
-from tests.support.spark.selections import flip
 
 NAME = "clean-5.5.0"
 IN_FILES = pytest.mark.parametrize("table", [PARQUET, CSV, JSONL])
@@ -559,7 +559,7 @@ def test_a_later_half_and_then_the_first_are_one_range_of_the_manifest(
 def test_a_damaged_inner_batch_is_left_out_with_all_of_its_messages(tmp_path: Path) -> None:
     store = unpack("batches-5.5.0", tmp_path)
     record = next(r for r in store.truth if r["topic"] == "inner" and messages_in(r) == 4)
-    flip(store, record["commitLogOffset"] + 100)  # in its body
+    flip_in_log(store, record["commitLogOffset"] + 100)  # in its body
     asked = spec(store, tmp_path / "out", mode="DROPMALFORMED", topic="inner")
     assert not run(None, asked).ok
     (problem,) = run(None, asked).problems

@@ -12,6 +12,7 @@ import pytest
 
 from rmq_store.errors import DataLossError, InvalidArgumentError
 from rmq_store.format.compression import SysFlag
+from tests.support.damage import flip_in_log
 from tests.support.expected import as_rows, expected
 from tests.support.golden import Golden, GoldenStore, bodies_of, unpack
 from tests.support.spark.option_pairs import (
@@ -103,11 +104,7 @@ def damaged_body(tmp_path: Path) -> tuple[GoldenStore, int]:
     """A store with one byte of one body changed, and the log offset of that record."""
     store = unpack(NAME, tmp_path)
     at = next(r["commitLogOffset"] for r in orders(store) if len(bodies_of(r)[1]) > 60)
-    size = 262144
-    path = Path(store.path) / "commitlog" / f"{at // size * size:020d}"
-    raw = bytearray(path.read_bytes())
-    raw[at % size + 100] ^= 1
-    path.write_bytes(raw)
+    flip_in_log(store, at + 100)
     return store, at
 
 

@@ -29,7 +29,7 @@ from rmq_store.format.queues import QUEUE_ENTRY
 from spark_source.planning.selection import TopicWithoutQueueError
 from spark_source.source import RmqStoreSource
 from spark_source.streaming.stream_reader import RmqStoreStreamReader
-from tests.support.damage import break_start
+from tests.support.damage import break_start, flip_in_log
 from tests.support.golden import Golden, in_a_queue, unpack, unpack_field, user_topic
 from tests.support.growing import Growing
 from tests.support.log_records import parts, records
@@ -540,9 +540,7 @@ def test_damage_in_a_closed_file_is_damage_and_does_not_stop_the_stream(tmp_path
     file = min((Path(store.path) / "commitlog").iterdir())
     orders = [r for r in store.truth if r["topic"] == "orders"]
     record = [r for r in orders if r["commitLogOffset"] < file.stat().st_size // 2][-1]
-    raw = bytearray(file.read_bytes())
-    raw[record["commitLogOffset"] + 4] ^= 0xFF
-    file.write_bytes(raw)
+    flip_in_log(store, record["commitLogOffset"] + 4, 0xFF)
     reader = reader_of(store.path, mode="PERMISSIVE", columns=COLUMNS + ", corruptRecord")
     start = through_json(reader.initialOffset())
     rows = rows_between(reader, start, latest(reader, start))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,13 +51,3 @@ def watch_opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def plan_of(options: dict[str, str]) -> list[dict[str, Any]]:
     """The rows of the table `plan`."""
     return rows_of({**options, "table": "plan"})
-
-
-def flip(store: GoldenStore, at: int) -> None:
-    """One bit of the byte at a log offset."""
-    for path in sorted((Path(store.path) / "commitlog").iterdir(), reverse=True):
-        if int(path.name) <= at:
-            raw = bytearray(path.read_bytes())
-            raw[at - int(path.name)] ^= 1
-            path.write_bytes(raw)
-            return
