@@ -316,11 +316,44 @@ class ReadOnlyStoreError(StoreError):
     code = "RMQSTORE_READ_ONLY"
 
 
-def require_libraries(
-    unavailable: type[StoreError], what: str, extra: str, libraries: Mapping[str, str]
-) -> None:
-    """Raise `unavailable` unless the libraries of an extra are installed. `what`: what needs them.
-    `libraries`: the modules, and the names that people know."""
+class SqlError(StoreError):
+    """A query that DuckDB refuses, or cannot carry out."""
+
+    code = "RMQSTORE_SQL"
+
+
+class SqlUnavailableError(StoreError):
+    """SQL needs DuckDB, and it is not installed."""
+
+    code = "RMQSTORE_SQL_UNAVAILABLE"
+
+
+class ReportUnavailableError(StoreError):
+    """A report needs Jinja2 and matplotlib, and they are not installed."""
+
+    code = "RMQSTORE_REPORT_UNAVAILABLE"
+
+
+class BrowseUnavailableError(StoreError):
+    """Browsing needs Starlette, uvicorn and what reports and SQL need, and they are not installed."""
+
+    code = "RMQSTORE_BROWSE_UNAVAILABLE"
+
+
+# Modules of each extra, and the names that people know.
+_SQL = {"duckdb": "DuckDB"}
+_REPORT = {"jinja2": "jinja2", "matplotlib": "matplotlib"}
+_BROWSE = {"starlette": "Starlette", "uvicorn": "uvicorn"} | _REPORT | _SQL
+_EXTRAS: Mapping[str, tuple[type[StoreError], str, Mapping[str, str]]] = {
+    "sql": (SqlUnavailableError, "SQL", _SQL),
+    "report": (ReportUnavailableError, "a report", _REPORT),
+    "browse": (BrowseUnavailableError, "browsing", _BROWSE),
+}
+
+
+def require_extra(extra: str) -> None:
+    """Raise the error of an extra, such as SqlUnavailableError, unless its libraries are installed."""
+    unavailable, what, libraries = _EXTRAS[extra]
     missing = [name for module, name in libraries.items() if find_spec(module) is None]
     if missing:
         reason = f"{what} needs {' and '.join(missing)}"

@@ -26,9 +26,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmq_store import MessageStore, StoreError
+from rmq_store.errors import SqlError
 from rmq_store.index.index_file_reader import IndexFile
 from rmq_store.sql.database import StoreDatabase
-from rmq_store.sql.libraries import SqlError
 from rmq_store.tables import TABLES_OF_A_STORE, Table
 from tests.support.damage import flip_body, log_file_at
 from tests.support.golden import STORES, Golden, messages_in, unpack, user_topic

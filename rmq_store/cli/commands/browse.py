@@ -10,6 +10,7 @@ from rmq_store.cli import options
 from rmq_store.cli.command import command
 from rmq_store.cli.options import StoreArgs, flag, option
 from rmq_store.cli.output import say
+from rmq_store.errors import require_extra
 
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 
@@ -43,9 +44,7 @@ def browse(
         # on a server: the port that a tunnel leads to
         rmqstore browse /data/store --port 8077 --no-open
     """
-    from rmq_store.browse.libraries import require_browse
-
-    require_browse()
+    require_extra("browse")
     from rmq_store.browse.server import HOST, Dashboard, listening_on, serve
     from rmq_store.report.report_scope import Named
 

@@ -19,7 +19,13 @@ from rmq_store.cli.command import command
 from rmq_store.cli.messages import BODY, DAMAGE, FULL, RAW, Damage, MessageForm
 from rmq_store.cli.options import StoreArgs, argument, bundle, flag, option
 from rmq_store.cli.output import Output, note, problem, say
-from rmq_store.errors import AccessError, InvalidArgumentError, TargetExistsError, from_os_error
+from rmq_store.errors import (
+    AccessError,
+    InvalidArgumentError,
+    TargetExistsError,
+    from_os_error,
+    require_extra,
+)
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import Time
@@ -83,7 +89,6 @@ def sql(
         # the messages of the last hour as a Parquet file
         rmqstore sql /data/store "FROM messages" --since -1h --parquet hour.parquet
     """
-    from rmq_store.sql.libraries import require_duckdb
 
     to_file = parquet is not None
     if sum((form.as_json, form.as_csv, to_file, explain and to_file)) > 1:
@@ -92,7 +97,7 @@ def sql(
         raise click.UsageError(
             "--body is for text: --json, --csv and --parquet have the whole body"
         )
-    require_duckdb()
+    require_extra("sql")
     from rmq_store.dataset.message_dataset import messages_of
     from rmq_store.sql.database import StoreDatabase
 

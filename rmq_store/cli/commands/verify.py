@@ -16,10 +16,10 @@ from rmq_store.cli.engines import ENGINE_ARGS, EngineArgs, store_and_engine
 from rmq_store.cli.messages import DAMAGE, Damage
 from rmq_store.cli.options import StoreArgs, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, print_json, problem, say
+from rmq_store.errors import require_extra
 from rmq_store.escaping import printable
 from rmq_store.files.durable_files import write_whole
 from rmq_store.questions.answer_by_shares import OnProgress
-from rmq_store.report.libraries import require_report
 from rmq_store.store import MessageStore
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
@@ -234,7 +234,7 @@ def report(
         # also check the whole log of a large store
         rmqstore report /data/store -o verified.html --verify
     """
-    require_report()
+    require_extra("report")
     from rmq_store.report.page import check_target, html_of
     from rmq_store.report.store_report import store_report
 
