@@ -28,7 +28,7 @@ files: rmq_store.files rmq_store.commitlog rmq_store.consumequeue: holes and map
 files: rmq_store.reading rmq_store.snapshot spark_source.streaming: looks at files that change meanwhile
 hostile: rmq_store.files rmq_store.escaping rmqstore_jobs.replaying: paths and texts before anything is read
 hostile: rmq_store.reading rmq_store.snapshot spark_source: injuries in the middle of a read
-jobs: rmqstore_jobs rmq_store.questions rmq_store.arrow.encoding: waves, journals, senders that are killed
+jobs: rmqstore_jobs rmq_store.questions rmq_store.verify rmq_store.arrow.encoding: waves, journals, senders that are killed
 jobs: rmq_store.writing spark_source.writing: what a wave hands to a writer
 live: rmqstore_jobs rmq_store.recovery rmq_store.verify: plans that a real broker confirms
 loops: rmq_store.arrow rmq_store.consumequeue: compiled against interpreted; nothing outside shows which ran
