@@ -32,8 +32,8 @@ from rmq_store.heap_settings import keep_freed_memory
 from rmqstore_jobs.running.spark_engine import builder_for
 from spark_source.writing.commit import StoreWrite, commit
 from spark_source.writing.rows_to_append import to_append
-from spark_source.writing.target.staging import Part, folder_beside
-from spark_source.writing.target.write_options import WriteOptions
+from spark_source.writing.staging import Part, folder_beside
+from spark_source.writing.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -18,7 +18,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rmq_store.escaping import printable
+from rmq_store.errors import printable
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec

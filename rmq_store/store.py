@@ -25,8 +25,7 @@ from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_store
 from rmq_store.consumequeue.compacted_queue import CompactionFolders
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.errors import AccessError, StoreError
-from rmq_store.escaping import is_utf8, printable
+from rmq_store.errors import AccessError, StoreError, is_utf8, printable
 from rmq_store.files.remote.remote_store import Listing, Shadow, open_shadow
 from rmq_store.files.remote.uri_filesystem import is_uri, local_path
 from rmq_store.files.segments import again_if_expired

@@ -35,8 +35,7 @@ from rmq_store.config.topics_json import (
     update_topics,
 )
 from rmq_store.consumequeue.queue_folders import queue_folder
-from rmq_store.errors import CorruptConfigError, from_os_error
-from rmq_store.escaping import LOG, printable
+from rmq_store.errors import LOG, CorruptConfigError, from_os_error, printable
 from rmq_store.files.durable_files import copy_stored, is_small_file
 from rmq_store.files.rocksdb import had_database
 from rmq_store.format.byte_layout import (

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
-from rmq_store.format.array_types import Ints, Mask
-from rmq_store.format.byte_layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from rmq_store.format.byte_layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Ints, Mask
 from rmq_store.format.queues import QueueId
 from rmq_store.system_topics.open_state import (
     HALF,

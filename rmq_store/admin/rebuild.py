@@ -43,7 +43,6 @@ from rmq_store.files.remote.remote_store import refuse_remote
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.files.segments import SegmentFile, list_segments
-from rmq_store.format.array_types import Bytes
 from rmq_store.format.byte_layout import (
     BATCH_CONSUMEQUEUE_DIR,
     BLANK_SIZE,
@@ -55,6 +54,7 @@ from rmq_store.format.byte_layout import (
     CRC_MASK,
     INDEX_DIR,
     V6_EXTRA,
+    Bytes,
 )
 from rmq_store.format.compression import SysFlag
 from rmq_store.format.hashes import crc32

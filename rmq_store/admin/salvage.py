@@ -28,7 +28,7 @@ from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.consumequeue.queue_folders import EntriesAfterCopy, rows_of_counts
-from rmq_store.format.array_types import Ints, in_portions
+from rmq_store.format.byte_layout import Ints, in_portions
 from rmq_store.format.compression import SysFlag, enters_queue
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap

@@ -26,7 +26,7 @@ from rmq_store.arrow.property_columns import (
 )
 from rmq_store.commitlog.headers import Headers
 from rmq_store.errors import BodyError
-from rmq_store.format.array_types import Bytes, Ints, Mask
+from rmq_store.format.byte_layout import Bytes, Ints, Mask
 from rmq_store.format.compression import SysFlag, decompress
 from rmq_store.format.queues import ListedEntries
 from rmq_store.loops import texts

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.format.array_types import Bytes, Ints, Mask
-from rmq_store.format.byte_layout import Property
+from rmq_store.format.byte_layout import Bytes, Ints, Mask, Property
 from rmq_store.format.hashes import CRC32_IN_C, crc32
 from rmq_store.format.properties import decode_utf8
 from rmq_store.loops import checksums, property_items, texts

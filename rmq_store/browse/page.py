@@ -17,8 +17,7 @@ from markupsafe import Markup, escape
 from starlette.responses import Response
 
 from rmq_store.arrow.column_definitions import TIMESTAMP
-from rmq_store.errors import InvalidArgumentError, StoreError
-from rmq_store.escaping import is_utf8, printable
+from rmq_store.errors import InvalidArgumentError, StoreError, is_utf8, printable
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import OnDamage, leave_out
 from rmq_store.report.report_scope import Bounds, Inquiry, Named

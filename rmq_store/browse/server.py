@@ -45,8 +45,7 @@ from rmq_store.browse.state_pages import (
     table,
     topics,
 )
-from rmq_store.errors import InvalidArgumentError, StoreError
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG, InvalidArgumentError, StoreError
 from rmq_store.report.page import drawn_plots, templates
 from rmq_store.report.report_scope import Named
 from rmq_store.report.section import LeftOutSection, Section

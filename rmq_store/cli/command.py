@@ -18,8 +18,14 @@ import click
 
 from rmq_store.cli.options import MEANT, RareOption, params_of, spelled
 from rmq_store.cli.shell_words import in_shell_words
-from rmq_store.errors import AccessError, InvalidArgumentError, StoreError, nearest, spoken_as
-from rmq_store.escaping import printable
+from rmq_store.errors import (
+    AccessError,
+    InvalidArgumentError,
+    StoreError,
+    nearest,
+    printable,
+    spoken_as,
+)
 
 EXIT_FINDINGS = 1
 """The command found a problem, or found nothing."""

@@ -11,8 +11,16 @@ import numpy.typing as npt
 
 from rmq_store import loops
 from rmq_store.files.source import Window
-from rmq_store.format.array_types import Bytes, Ints, Mask, Numbers
-from rmq_store.format.byte_layout import CRC_ITEM_SIZE, CRC_MASK, MAGIC_V1, MIN_RECORD_SIZE
+from rmq_store.format.byte_layout import (
+    CRC_ITEM_SIZE,
+    CRC_MASK,
+    MAGIC_V1,
+    MIN_RECORD_SIZE,
+    Bytes,
+    Ints,
+    Mask,
+    Numbers,
+)
 from rmq_store.format.hashes import crc32_of_slices
 from rmq_store.loops import checksums, record_fields
 

@@ -31,7 +31,6 @@ from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segment_writer import OpenFiles, SegmentWriter
 from rmq_store.files.segments import SegmentFile, list_segments
 from rmq_store.files.source import Sources, Window
-from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.byte_layout import (
     BLANK_HEAD,
     BLANK_SIZE,
@@ -39,6 +38,9 @@ from rmq_store.format.byte_layout import (
     MAGIC_BLANK,
     MIN_RECORD_SIZE,
     RECORD_HEAD,
+    Bytes,
+    Ints,
+    Mask,
     Property,
     segment_name,
 )

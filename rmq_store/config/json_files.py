@@ -16,8 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from rmq_store.config.rocksdb import Kept, counter_of, names_in_databases, read_database
 from rmq_store.config.without_file import advice_on_broken
-from rmq_store.errors import CorruptConfigError, MissingFileError, from_os_error, shown_path
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG, CorruptConfigError, MissingFileError, from_os_error, shown_path
 from rmq_store.files.durable_files import LARGEST_JSON, read_file, write_whole
 from rmq_store.format.byte_layout import CONFIG_DIR
 

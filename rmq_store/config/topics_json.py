@@ -23,8 +23,7 @@ from rmq_store.config.json_files import (
 )
 from rmq_store.config.rocksdb import may_be_behind
 from rmq_store.config.without_file import advice_on_broken
-from rmq_store.errors import CorruptConfigError
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG, CorruptConfigError
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic

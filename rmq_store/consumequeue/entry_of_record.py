@@ -17,10 +17,9 @@ from rmq_store.arrow.property_columns import numbers
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG
 from rmq_store.files.safe_paths import is_plain_name
-from rmq_store.format.array_types import Bytes, Ints, Mask
-from rmq_store.format.byte_layout import MULTI_DISPATCH_SEPARATOR, Property
+from rmq_store.format.byte_layout import MULTI_DISPATCH_SEPARATOR, Bytes, Ints, Mask, Property
 from rmq_store.format.compression import SysFlag, enters_queue
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import BATCH_QUEUE_ENTRY, QUEUE_ENTRY, ListedEntries, QueueId, Queues

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
-from rmq_store.format.array_types import Ints
+from rmq_store.format.byte_layout import Ints
 from rmq_store.format.queues import (
     Entries,
     ListedEntries,

@@ -20,13 +20,12 @@ import numpy as np
 
 from rmq_store.consumequeue.entry_of_record import DispatchRequests
 from rmq_store.consumequeue.queue_files import QueueEnds, QueueFiles
-from rmq_store.errors import CorruptQueueError
-from rmq_store.escaping import is_utf8
+from rmq_store.errors import CorruptQueueError, is_utf8
 from rmq_store.files.rocksdb import Database, NewDatabase, open_database, require_rocksdict
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Source, Sources
-from rmq_store.format.array_types import Bytes, Ints, Mask
+from rmq_store.format.byte_layout import Bytes, Ints, Mask
 from rmq_store.format.queues import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY, QueueId
 
 ENTRIES, OFFSETS = "default", "offset"  # the families

@@ -20,7 +20,7 @@ from rmq_store.errors import StoreError
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
-from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.byte_layout import Bytes, Ints
 from rmq_store.format.queues import (
     BATCH_QUEUE_ENTRY,
     EXT_ADDRESS_BASE,

@@ -18,8 +18,15 @@ from rmq_store.config.rocksdb import has_queue_files, rocksdb_queues
 from rmq_store.config.topics_json import TopicConfigs, batch_topics, topics_or_problem
 from rmq_store.consumequeue.queue_database import QueueDatabase, QueueRange
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
-from rmq_store.errors import CorruptQueueError, StoreError, UnsupportedStoreError
-from rmq_store.escaping import LOG, is_utf8, printable, warn_once
+from rmq_store.errors import (
+    LOG,
+    CorruptQueueError,
+    StoreError,
+    UnsupportedStoreError,
+    is_utf8,
+    printable,
+    warn_once,
+)
 from rmq_store.files.safe_paths import path_inside
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import entries_of

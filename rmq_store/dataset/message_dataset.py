@@ -20,8 +20,7 @@ from rmq_store.dataset.lazy_dataset import (
     named_columns,
     named_texts,
 )
-from rmq_store.errors import InvalidArgumentError, nearest
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG, InvalidArgumentError, nearest
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.record import log_offsets_of_ids
 from rmq_store.format.topics import is_system_topic
@@ -61,9 +60,8 @@ from operator import and_
 import numpy as np
 
 from rmq_store.dataset.lazy_dataset import possible
-from rmq_store.errors import StoreError
-from rmq_store.escaping import is_utf8
-from rmq_store.format.array_types import Ints
+from rmq_store.errors import StoreError, is_utf8
+from rmq_store.format.byte_layout import Ints
 from rmq_store.format.queues import QueueId
 from rmq_store.search.log_partitions import offset_steps
 

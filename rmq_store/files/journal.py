@@ -26,8 +26,8 @@ from rmq_store.errors import (
     InvalidArgumentError,
     StoreError,
     TargetExistsError,
+    json_text,
 )
-from rmq_store.escaping import json_text
 from rmq_store.files.durable_files import LARGEST_JSON, read_file, write_whole
 
 FORMAT = 1

@@ -24,7 +24,7 @@ from rmq_store.files.segments import (
     without_overlaps,
 )
 from rmq_store.files.source import Ranges, Source, Sources, Window, fetch_all
-from rmq_store.format.array_types import Bytes
+from rmq_store.format.byte_layout import Bytes
 
 # Open files that a chain without a shared cache keeps: one pass along the log needs two.
 _FILES_KEPT = 2

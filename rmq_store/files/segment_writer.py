@@ -13,8 +13,7 @@ import numpy as np
 from rmq_store.errors import OsErrorsOf, from_os_error
 from rmq_store.files.durable_files import own, sync_one_folder
 from rmq_store.files.parallel import side_by_side
-from rmq_store.format.array_types import Bytes
-from rmq_store.format.byte_layout import segment_name
+from rmq_store.format.byte_layout import Bytes, segment_name
 
 _FILES_OPEN = 64
 _PAGE = 4096

@@ -18,9 +18,10 @@ from rmq_store.errors import (
     MissingFileError,
     UnrecoverableStoreError,
     from_os_error,
+    printable,
     shown_path,
+    warn_once,
 )
-from rmq_store.escaping import printable, warn_once
 from rmq_store.format.byte_layout import is_segment_name
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from rmq_store.files.remote.remote_store import (
 )
 from rmq_store.files.segments import LOCAL, Cost, SegmentFile, open_to_read
 from rmq_store.files.sigbus_handler import Faults, Guarded, guard
-from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.byte_layout import Bytes, Ints
 
 _REMOTE_FILES_KEPT = 1024
 _MOST_RANGES = 64

@@ -10,7 +10,7 @@ import zstandard
 from zlib_ng import zlib_ng
 
 from rmq_store.errors import BodyError, LogOffset
-from rmq_store.format.array_types import Bytes, Mask, Numbers
+from rmq_store.format.byte_layout import Bytes, Mask, Numbers
 
 
 class SysFlag:

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from zlib_ng import zlib_ng
 
-from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.byte_layout import CRC_MASK
+from rmq_store.format.byte_layout import CRC_MASK, Bytes, Ints
 from rmq_store.loops import checksums
 from rmq_store.loops.hashes import hash_texts
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.errors import ListedAt
-from rmq_store.format.array_types import Bytes, Columns, Ints, Numbers
+from rmq_store.format.byte_layout import Bytes, Columns, Ints, Numbers
 
 
 class QueueId(NamedTuple):

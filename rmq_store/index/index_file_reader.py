@@ -22,7 +22,6 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import CorruptIndexError, IndexGeometryError
 from rmq_store.files.segments import LARGEST_FILE, SegmentFile, entries_of, size_of_file
 from rmq_store.files.source import Ranges, Sources, Window
-from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.byte_layout import (
     DEFAULT_MAX_HASH_SLOTS,
     DEFAULT_MAX_INDEX_ITEMS,
@@ -30,6 +29,8 @@ from rmq_store.format.byte_layout import (
     INDEX_HEADER,
     INDEX_ITEM,
     INDEX_SLOT,
+    Bytes,
+    Ints,
     index_file_size,
     index_item_at,
     is_index_name,

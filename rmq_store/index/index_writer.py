@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from rmq_store.arrow.column_values import DecodedRecords, KeyValues
 from rmq_store.errors import OsErrorsOf
 from rmq_store.files.durable_files import own
-from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.byte_layout import (
     INDEX_DIR,
     INDEX_HEADER,
@@ -25,6 +24,8 @@ from rmq_store.format.byte_layout import (
     INDEX_NAME_DIGITS,
     INDEX_TAG_TYPE,
     KEY_SEPARATOR,
+    Bytes,
+    Ints,
     Property,
     index_item_at,
 )

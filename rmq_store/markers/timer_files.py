@@ -16,8 +16,7 @@ from rmq_store.config.without_file import advice_on_broken
 from rmq_store.errors import CorruptConfigError, from_os_error
 from rmq_store.files.durable_files import read_file
 from rmq_store.files.remote.remote_store import shadow_of
-from rmq_store.format.array_types import Ints
-from rmq_store.format.byte_layout import CONFIG_DIR, TIMER_CHECK, TIMER_LOG
+from rmq_store.format.byte_layout import CONFIG_DIR, TIMER_CHECK, TIMER_LOG, Ints
 
 ROLL = 2  # bit of a unit's magic: the message is for a time beyond the wheel, and is put off
 DELETE = 4  # an order to delete another message

@@ -15,8 +15,7 @@ from functools import partial
 from multiprocessing import get_context, parent_process
 from typing import Protocol, TypeVar
 
-from rmq_store.errors import AccessError
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG, AccessError
 from rmq_store.store import MessageStore
 from rmq_store.text.progress import Progress
 

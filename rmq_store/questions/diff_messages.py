@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.property_columns import buffers
 from rmq_store.errors import StoreError
-from rmq_store.format.array_types import Mask
+from rmq_store.format.byte_layout import Mask
 from rmq_store.format.hashes import crc32_of_slices, java_string_hashes
 from rmq_store.format.queues import QueueSlice
 from rmq_store.questions.answer_by_shares import (

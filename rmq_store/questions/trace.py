@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from rmq_store.config.consumer_offsets import CONSUMER_FILES, ConsumerOffsets, has_consumer_offsets
-from rmq_store.errors import CorruptRecordError, MissingFileError, StoreError
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG, CorruptRecordError, MissingFileError, StoreError
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import (
     DLQ_PREFIX,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rmq_store.format.array_types import Ints
+from rmq_store.format.byte_layout import Ints
 from rmq_store.format.queues import Entries, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.questions.answer_by_shares import OnProgress, ignore

@@ -17,8 +17,14 @@ from rmq_store.arrow.column_values import DecodedRecords, numbered_topics
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.walk import Extent, SoundRun, walk, walk_to_record
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, numbered_queues
-from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError, shown_path
-from rmq_store.escaping import LOG
+from rmq_store.errors import (
+    LOG,
+    CorruptRecordError,
+    LogOffset,
+    MissingFileError,
+    StoreError,
+    shown_path,
+)
 from rmq_store.format.compression import enters_queue
 from rmq_store.format.queues import Entries, ListedEntries, QueueId
 from rmq_store.format.record import Gap

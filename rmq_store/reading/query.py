@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema, column_names
-from rmq_store.errors import InvalidArgumentError, ListedAt, StoreError, nearest
-from rmq_store.escaping import LOG, warn_once
+from rmq_store.errors import LOG, InvalidArgumentError, ListedAt, StoreError, nearest, warn_once
 from rmq_store.format.byte_layout import TAG_SEPARATOR
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
 from rmq_store.text.sizes import HiddenMessages

@@ -18,6 +18,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.consumequeue.entry_of_record import compare, is_also_in, other_queues, properties_of
 from rmq_store.consumequeue.log_order import in_log_order, queue_after_queue
 from rmq_store.errors import (
+    LOG,
     CorruptQueueError,
     ListedAt,
     LogOffset,
@@ -26,8 +27,7 @@ from rmq_store.errors import (
     StoreError,
     shown_path,
 )
-from rmq_store.escaping import LOG
-from rmq_store.format.array_types import Bytes, Ints, Mask
+from rmq_store.format.byte_layout import Bytes, Ints, Mask
 from rmq_store.format.hashes import tags_code
 from rmq_store.format.queues import (
     EXT_MAX_ADDRESS,

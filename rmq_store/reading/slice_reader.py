@@ -31,7 +31,7 @@ from rmq_store.errors import (
     StoreError,
 )
 from rmq_store.files.source import Window
-from rmq_store.format.array_types import Bytes, Columns, Ints, Mask
+from rmq_store.format.byte_layout import Bytes, Columns, Ints, Mask
 from rmq_store.format.compression import SysFlag
 from rmq_store.format.queues import Entries, ListedEntries, QueueId, QueueSlice
 from rmq_store.index.index_writer import rows_with_key

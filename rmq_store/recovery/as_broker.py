@@ -30,7 +30,6 @@ from rmq_store.consumequeue.queue_folders import QueueFolders, entries_after, qu
 from rmq_store.errors import DataLossError, UnrecoverableStoreError
 from rmq_store.files.durable_files import Change
 from rmq_store.files.source import Window
-from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.byte_layout import (
     BATCH_CONSUMEQUEUE_DIR,
     BLANK_HEAD,
@@ -40,6 +39,9 @@ from rmq_store.format.byte_layout import (
     CRC_MASK,
     INDEX_DIR,
     MAGIC_BLANK,
+    Bytes,
+    Ints,
+    Mask,
     segment_name,
 )
 from rmq_store.format.hashes import crc32

@@ -19,8 +19,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.entry_of_record import QueuesBegun
 from rmq_store.errors import IndexGeometryError, StoreError
 from rmq_store.files.segments import SegmentFile
-from rmq_store.format.array_types import Ints
-from rmq_store.format.byte_layout import INDEX_DIR
+from rmq_store.format.byte_layout import INDEX_DIR, Ints
 from rmq_store.format.record import Gap
 from rmq_store.format.releases import Dialect
 from rmq_store.index.index_file_reader import (

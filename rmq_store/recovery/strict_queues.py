@@ -18,8 +18,7 @@ from rmq_store.consumequeue.queue_writer import QueueWriter
 from rmq_store.files.durable_files import cut
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segment_chain import SegmentChain
-from rmq_store.format.array_types import Ints
-from rmq_store.format.byte_layout import CONSUMEQUEUE_EXT_DIR
+from rmq_store.format.byte_layout import CONSUMEQUEUE_EXT_DIR, Ints
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import Entries, QueueId
 from rmq_store.format.topics import SCHEDULE_TOPIC

@@ -14,8 +14,14 @@ from markupsafe import Markup
 
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
-from rmq_store.errors import AccessError, InvalidArgumentError, StoreError, TargetExistsError
-from rmq_store.escaping import LOG, printable
+from rmq_store.errors import (
+    LOG,
+    AccessError,
+    InvalidArgumentError,
+    StoreError,
+    TargetExistsError,
+    printable,
+)
 from rmq_store.report.plot_to_svg import svg_of
 from rmq_store.report.section import Report, Section
 from rmq_store.text.times import shown_time

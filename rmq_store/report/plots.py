@@ -16,7 +16,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.rcsetup import cycler
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from rmq_store.escaping import printable
+from rmq_store.errors import printable
 from rmq_store.text.sizes import size
 
 # Colours that colour-blind readers can distinguish (Okabe and Ito).

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from rmq_store.escaping import printable
+from rmq_store.errors import printable
 from rmq_store.files.remote.uri_filesystem import absolute
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.questions.usage import UsageAnswer, usage_of

@@ -9,8 +9,7 @@ from importlib.metadata import version
 from typing import NamedTuple
 
 from rmq_store.admin.info import store_info
-from rmq_store.errors import StoreError
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG, StoreError
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.report import consumer_groups, facts_and_damage, space, undelivered
 from rmq_store.report.report_scope import NO_BOUNDS, Bounds, Inquiry, Named, SectionOf, missing

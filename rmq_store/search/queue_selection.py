@@ -12,7 +12,7 @@ import pyarrow as pa
 from rmq_store.config.consumer_offsets import table_in
 from rmq_store.config.json_files import read_config
 from rmq_store.errors import InvalidArgumentError, StoreError, UnknownQueueError, nearest
-from rmq_store.format.array_types import Mask
+from rmq_store.format.byte_layout import Mask
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import (
     DLQ_PREFIX,

@@ -14,6 +14,7 @@ from rmq_store.config.topics_json import is_compacted
 from rmq_store.consumequeue.bisection import find_boundary
 from rmq_store.consumequeue.compacted_queue import CompactedQueue, CompactionFolders, Seen
 from rmq_store.errors import (
+    LOG,
     CorruptConfigError,
     CorruptQueueError,
     CorruptRecordError,
@@ -21,7 +22,6 @@ from rmq_store.errors import (
     MissingFileError,
     StoreError,
 )
-from rmq_store.escaping import LOG
 from rmq_store.format.queues import Entry, QueueId, QueueSlice
 from rmq_store.snapshot.queue_view import QueueView
 

@@ -15,8 +15,7 @@ from rmq_store.config.topics_json import (
     read_queue_count,
 )
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.errors import StoreError
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG, StoreError
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import (
     DLQ_PREFIX,

@@ -23,6 +23,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.tiered import tiered_queues
 from rmq_store.consumequeue.queue_folders import QueueFolders, line_of_lost_end
 from rmq_store.errors import (
+    LOG,
     CorruptIndexError,
     CorruptQueueError,
     DataLossError,
@@ -34,7 +35,6 @@ from rmq_store.errors import (
     StoreError,
     shown_path,
 )
-from rmq_store.escaping import LOG
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.format.byte_layout import BLANK_SIZE, CHECKPOINT_FILE, INDEX_DIR, MAGIC_V1, MAGIC_V2
 from rmq_store.format.queues import QueueId, QueueSlice

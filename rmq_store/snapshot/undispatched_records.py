@@ -21,8 +21,7 @@ from rmq_store.errors import (
     StoreError,
     UndispatchedError,
 )
-from rmq_store.format.array_types import Mask
-from rmq_store.format.byte_layout import MIN_RECORD_SIZE
+from rmq_store.format.byte_layout import MIN_RECORD_SIZE, Mask
 from rmq_store.format.queues import Entries, QueueId, concat_entries
 from rmq_store.format.record import Gap
 from rmq_store.snapshot.ranges import ListedQueue

@@ -17,8 +17,7 @@ import pyarrow as pa
 from rmq_store.arrow.column_definitions import COLUMNS, DEFAULT_NAMES, DICTIONARY, ENCODED
 from rmq_store.dataset.lazy_dataset import LazyDataset
 from rmq_store.dataset.message_dataset import MessageDataset, StorePart
-from rmq_store.errors import SqlError, StoreError, require_extra
-from rmq_store.escaping import is_utf8
+from rmq_store.errors import SqlError, StoreError, is_utf8, require_extra
 from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore
 from rmq_store.tables import TABLES_OF_A_STORE

@@ -21,8 +21,7 @@ from typing import NamedTuple
 from rmq_store.commitlog.walk import end_now
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_delay_offsets
-from rmq_store.errors import StoreError
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG, StoreError
 from rmq_store.format.byte_layout import ROCKSDB_STORE_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC, TIMER_TOPIC

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.errors import StoreError
-from rmq_store.format.array_types import Ints
+from rmq_store.format.byte_layout import Ints
 from rmq_store.format.topics import GIVEN_UP_TOPIC, OP_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.reading.query import OnDamage
 from rmq_store.search.log_by_time import newest_time

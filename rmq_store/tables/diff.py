@@ -9,7 +9,7 @@ import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import WITHIN_THE_LOG, Extent, walk
-from rmq_store.format.array_types import Bytes, Ints
+from rmq_store.format.byte_layout import Bytes, Ints
 from rmq_store.format.queues import Entries, QueueId, concat_entries
 from rmq_store.format.record import Gap
 from rmq_store.search.log_partitions import offset_steps

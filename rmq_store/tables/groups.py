@@ -19,8 +19,7 @@ from rmq_store.config.consumer_offsets import (
 )
 from rmq_store.config.json_files import written_at
 from rmq_store.config.topics_json import queue_count
-from rmq_store.errors import InvalidArgumentError, StoreError
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG, InvalidArgumentError, StoreError
 from rmq_store.format.byte_layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import TIMESTAMP as TIMESTAMP
 from rmq_store.dataset.lazy_dataset import LazyDataset
-from rmq_store.errors import shown_path
-from rmq_store.escaping import is_utf8, printable
+from rmq_store.errors import is_utf8, printable, shown_path
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore

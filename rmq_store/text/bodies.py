@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.property_columns import buffers
-from rmq_store.errors import InvalidArgumentError, nearest
-from rmq_store.escaping import is_utf8
+from rmq_store.errors import InvalidArgumentError, is_utf8, nearest
 
 TEXT, JSON, BASE64, HEX, NONE = FORMS = ("text", "json", "base64", "hex", "none")
 MOST_JSON_BYTES = 64 << 10

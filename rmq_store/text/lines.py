@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.arrow.property_columns import buffers
-from rmq_store.escaping import CONTROLS, json_text, printable
+from rmq_store.errors import CONTROLS, json_text, printable
 from rmq_store.text.bodies import UTF8, as_base64, as_text, marked
 from rmq_store.text.times import LATEST_MS, in_utc
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, available_timezones
 
-from rmq_store.errors import InvalidArgumentError, nearest
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG, InvalidArgumentError, nearest
 
 TIME_FORMS = (
     "ms, ISO 8601 (UTC if without a zone), 10:00 on the newest message's day (UTC), or -1h: an hour "

@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 from rmq_store.consumequeue.compacted_queue import ADVICE, CompactedQueue
 from rmq_store.consumequeue.queue_folders import queue_folder
 from rmq_store.errors import StoreError
-from rmq_store.format.array_types import Ints
-from rmq_store.format.byte_layout import COMPACTION_QUEUE_DIR
+from rmq_store.format.byte_layout import COMPACTION_QUEUE_DIR, Ints
 from rmq_store.format.hashes import tags_code
 from rmq_store.format.queues import BATCH_QUEUE_ENTRY, QueueId, QueueSlice
 from rmq_store.store import MessageStore

@@ -18,7 +18,7 @@ from rmq_store.commitlog.walk import Extent, SoundRun
 from rmq_store.config.dledger import members_in
 from rmq_store.errors import StoreError
 from rmq_store.files.segment_chain import SegmentChain
-from rmq_store.format.array_types import Ints, Mask
+from rmq_store.format.byte_layout import Ints, Mask
 from rmq_store.format.record import BLANK, ENTRY_HEAD, ENTRY_HEAD_SIZE, INDEX_UNIT, NORMAL, Gap
 from rmq_store.store import MessageStore
 from rmq_store.verify.findings import Finding, Findings, Severity, a_warning

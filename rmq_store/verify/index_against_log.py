@@ -14,13 +14,13 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import IndexGeometryError, StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
-from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import (
     CHECKPOINT_FILE,
     INDEX_DIR,
     INDEX_HEADER,
     INDEX_ITEM,
     INDEX_SLOT,
+    Ints,
 )
 from rmq_store.format.releases import dialect
 from rmq_store.index.index_file_reader import (

@@ -15,8 +15,7 @@ from rmq_store.arrow.column_values import DecodedRecords
 from rmq_store.config.without_file import NEWEST_FILES, OF_NEWEST_FILES
 from rmq_store.consumequeue.entry_of_record import DispatchRequests
 from rmq_store.errors import MissingFileError, StoreError
-from rmq_store.format.array_types import Ints, Mask
-from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR
+from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR, Ints, Mask
 from rmq_store.format.queues import QUEUE_ENTRY, Entries, QueueId, QueueSlice, no_entries
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.reading.slice_entries import NOT_OF_QUEUE, OTHER_OFFSET

@@ -23,8 +23,7 @@ from rmq_store.commitlog.walk import Extent, SoundRun, end_now, page_rest, walk
 from rmq_store.config.dledger import DATA, dledger_folders, members_in
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.errors import AccessError, BodyError, InvalidArgumentError, StoreError
-from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR, RECORD_HEAD
+from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR, RECORD_HEAD, Bytes, Ints
 from rmq_store.format.compression import SysFlag, begin_compressed, decompress
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap

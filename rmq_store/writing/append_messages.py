@@ -20,8 +20,7 @@ from rmq_store.arrow.encoding.checks import check_sizes
 from rmq_store.commitlog.log import LogAppender
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
-from rmq_store.format.array_types import Ints
-from rmq_store.format.byte_layout import BLANK_SIZE
+from rmq_store.format.byte_layout import BLANK_SIZE, Ints
 from rmq_store.format.compression import enters_queue
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect

@@ -20,8 +20,7 @@ from rmq_store.consumequeue.queue_writer import QueueWriter
 from rmq_store.errors import CorruptRecordError, LogOffset, StoreError
 from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.files.segments import SegmentFile
-from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.byte_layout import INDEX_DIR
+from rmq_store.format.byte_layout import INDEX_DIR, Bytes, Ints
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.format.releases import Dialect

@@ -18,13 +18,15 @@ from rmq_store.arrow.encoding.batch_to_records import Prepared
 from rmq_store.arrow.property_columns import buffers
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, plain_entries
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.format.array_types import Bytes, Columns, Ints
 from rmq_store.format.byte_layout import (
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_SIZE,
     RECORD_HEAD,
     V6_EXTRA,
+    Bytes,
+    Columns,
+    Ints,
     Property,
 )
 from rmq_store.format.compression import SysFlag, enters_queue

@@ -28,23 +28,23 @@ from rmq_store.config.rocksdb import refuse_rocksdb_config
 from rmq_store.config.topics_json import update_topics
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import (
+    LOG,
     InvalidArgumentError,
     InvalidMessageError,
     ReadOnlyStoreError,
     cannot_create,
     shown_path,
 )
-from rmq_store.escaping import LOG
 from rmq_store.files.durable_files import cut
 from rmq_store.files.journal import refuse_content, refuse_uri
 from rmq_store.files.segment_writer import OpenFiles
-from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import (
     CHECKPOINT_FILE,
     COMMITLOG_DIR,
     CONFIG_DIR,
     CONSUMEQUEUE_DIR,
     INDEX_DIR,
+    Ints,
 )
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Message, Record, message_id

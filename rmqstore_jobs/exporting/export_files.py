@@ -40,8 +40,7 @@ from rmqstore_jobs.running.spark_engine import engine_of
 from spark_source.options.definitions import BY_LOG, CORRUPT, PERMISSIVE
 from spark_source.planning.partitions import Share, reporting_shares, shares_of
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
-from spark_source.spark_reader import read_share
-from spark_source.task_damage import DamageHandler
+from spark_source.spark_reader import DamageHandler, read_share
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

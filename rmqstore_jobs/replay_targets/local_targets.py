@@ -24,8 +24,7 @@ from rmq_store import MessageStore
 from rmq_store.admin.moved_records import MovedRecords
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.errors import ForeignLogError, StoreError, StoreLockedError
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG, ForeignLogError, StoreError, StoreLockedError
 from rmq_store.files.durable_files import sync_file, sync_folder
 from rmq_store.files.journal import JournalError, has_content
 from rmq_store.files.parallel import one_ahead
@@ -58,8 +57,8 @@ from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import failure, is_damage
 from rmqstore_jobs.running.spark_engine import cores_of, engine_of
 from rmqstore_jobs.running.store_selection import pieces_in
-from spark_source.writing.target.write_journal import settle_append
-from spark_source.writing.target.write_options import WriteOptions
+from spark_source.writing.write_journal import settle_append
+from spark_source.writing.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ from rmq_store.commitlog.other_store_at_path import Mark
 from rmq_store.files.journal import Journal, now
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.queues import QueueSlice
-from spark_source.writing.target.write_journal import APPENDING, Begun
+from spark_source.writing.write_journal import APPENDING, Begun
 
 
 @dataclass(frozen=True, slots=True)

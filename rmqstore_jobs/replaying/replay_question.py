@@ -25,8 +25,7 @@ from rmqstore_jobs.running.store_selection import options_of_queues, range_optio
 from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
 from spark_source.planning.partitions import Share, cut_into_slices, reporting_shares
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
-from spark_source.spark_reader import read_share
-from spark_source.task_damage import DamageHandler
+from spark_source.spark_reader import DamageHandler, read_share
 
 READ = "read"
 OTHER_TIME = "stored at another time"

@@ -23,8 +23,7 @@ from rich.cells import cell_len
 
 from rmq_store.cli.output import Output, echo, say
 from rmq_store.cli.table_layout import filled
-from rmq_store.errors import OsErrorsOf
-from rmq_store.escaping import json_text, printable
+from rmq_store.errors import OsErrorsOf, json_text, printable
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueSlice

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rmq_store.errors import InvalidArgumentError, StoreError, nearest, spoken
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG, InvalidArgumentError, StoreError, nearest, spoken
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
 from rmq_store.text.times import Time, fixed_time, reversed_range, shown_time

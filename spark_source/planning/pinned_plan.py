@@ -12,8 +12,7 @@ from uuid import uuid4
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.arrow.column_definitions import column_names, needs_log
 from rmq_store.config.locate import expanded, names_of
-from rmq_store.errors import InvalidArgumentError, StoreError, nearest
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG, InvalidArgumentError, StoreError, nearest
 from rmq_store.files.remote.remote_store import Listing
 from rmq_store.files.remote.uri_filesystem import StorageOptions, absolute
 from rmq_store.format.queues import QueueSlice

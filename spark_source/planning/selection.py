@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from rmq_store import MessageStore
 from rmq_store.config.topics_json import queue_count
 from rmq_store.errors import (
+    LOG,
     DataLossError,
     InvalidArgumentError,
     UnknownQueueError,
     nearest,
     shown_path,
 )
-from rmq_store.escaping import LOG
 from rmq_store.files.parallel import side_by_side
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import is_system_topic

@@ -28,7 +28,7 @@ from spark_source.options.parse import SourceOptions
 from spark_source.planning.partitions import Share
 from spark_source.planning.pinned_plan import PinnedStore, ReadPlan, Target
 from spark_source.planning.selection import WantedQueues
-from spark_source.spark_reader import read_share
+from spark_source.spark_reader import DamageHandler, read_share
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
 from spark_source.spark_words import plain_errors, settle_reading_worker
 from spark_source.streaming.micro_batch_ends import (
@@ -39,7 +39,6 @@ from spark_source.streaming.micro_batch_ends import (
     to_dict,
 )
 from spark_source.streaming.stream_options import StreamOptions
-from spark_source.task_damage import DamageHandler
 
 
 class StreamPartition(InputPartition):

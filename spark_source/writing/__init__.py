@@ -1,6 +1,7 @@
 """Writing: `df.write.format("rmqstore")` and `df.writeStream.format("rmqstore")`.
 
-Tasks check rows (`rows_to_append`) and put them, mostly as encoded records (`staged_records`), into
-files beside the target. The driver appends them in one process (`commit`). All that concerns the
-target alone, as what was killed, is in `target`. Spark calls `batch_writer` and `stream_writer`.
+Tasks check rows (`rows_to_append`) and put them, mostly as encoded records, into files beside the target
+(`staging`). The driver appends them in one process (`commit`). What concerns the target alone, its lock
+and how a write that was killed is undone, is in `write_options` and `write_journal`: a replay follows the
+same rules. Spark calls `writers` and `stream_writer`.
 """

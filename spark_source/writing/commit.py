@@ -20,8 +20,13 @@ import pyarrow as pa
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders, require_store
-from rmq_store.errors import InvalidArgumentError, NotAStoreError, StoreError, TargetExistsError
-from rmq_store.escaping import LOG
+from rmq_store.errors import (
+    LOG,
+    InvalidArgumentError,
+    NotAStoreError,
+    StoreError,
+    TargetExistsError,
+)
 from rmq_store.files.durable_files import sync_one_folder
 from rmq_store.files.journal import JournalError, has_content, refusals
 from rmq_store.files.parallel import one_ahead
@@ -30,8 +35,8 @@ from rmq_store.markers.lock_file import StoreLock, refuse_locked
 from rmq_store.recovery.strict_recovery import refuse_abort
 from rmq_store.writing.store_writer import StoreWriter
 from spark_source.writing.rows_to_append import Turns, append_staged
-from spark_source.writing.target.staging import Part, Staging, remove_abandoned
-from spark_source.writing.target.write_journal import (
+from spark_source.writing.staging import Part, Staging, remove_abandoned
+from spark_source.writing.write_journal import (
     APPENDING,
     REPLACING,
     Begun,
@@ -40,7 +45,7 @@ from spark_source.writing.target.write_journal import (
     end_of_log,
     settle,
 )
-from spark_source.writing.target.write_options import APPEND, ERROR, IGNORE, WriteOptions
+from spark_source.writing.write_options import APPEND, ERROR, IGNORE, WriteOptions
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2

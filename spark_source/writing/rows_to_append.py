@@ -30,15 +30,14 @@ from rmq_store.arrow.encoding.checks import cast_to, invalid, lengths, topic_fau
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS
 from rmq_store.arrow.property_columns import buffers, decode_property_columns
 from rmq_store.errors import InvalidArgumentError, nearest
-from rmq_store.format.array_types import Bytes, Ints, in_portions
-from rmq_store.format.byte_layout import Property
+from rmq_store.format.byte_layout import Bytes, Ints, Property, in_portions
 from rmq_store.format.compression import SysFlag, enters_queue
 from rmq_store.format.hashes import java_string_hashes
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.text.times import LEAST_MS, MOST_MS, why_not_ms
 from rmq_store.writing.encoded_records import EncodedRecords, can_encode, encode
 from rmq_store.writing.store_writer import StoreWriter
-from spark_source.writing.target.write_options import WriteOptions
+from spark_source.writing.write_options import WriteOptions
 
 # The form in which rows are staged: as bytes of records, or as columns if bytes follow from places.
 #

@@ -22,13 +22,13 @@ from rmq_store.commitlog import headers as walk
 from rmq_store.commitlog.headers import Headers, wrong_crc_rows
 from rmq_store.consumequeue.entry_of_record import compare
 from rmq_store.errors import CorruptRecordError, StoreError
-from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import (
     CRC_ITEM_SIZE,
     CRC_MASK,
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_SIZE,
+    Ints,
 )
 from rmq_store.format.compression import decompress
 from rmq_store.format.hashes import crc32, index_key_hash, java_string_hash, java_string_hashes

@@ -13,7 +13,7 @@ from urllib.parse import urljoin
 
 import pytest
 
-from rmq_store.escaping import printable
+from rmq_store.errors import printable
 from rmq_store.tables import TABLES_OF_A_STORE
 from tests.browse.conftest import Got, Site, served
 from tests.support.golden import unpack

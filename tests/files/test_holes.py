@@ -21,7 +21,7 @@ from rmq_store.files.durable_files import cut
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources, Window
-from rmq_store.format.array_types import Bytes
+from rmq_store.format.byte_layout import Bytes
 from rmq_store.recovery import recover
 from tests.support.damage import write_at
 from tests.support.golden import log_files, offsets, unpack, wanted

@@ -12,7 +12,7 @@ import pytest
 from rmq_store.errors import AccessError, CorruptRecordError, DataLossError
 from rmq_store.files import source
 from rmq_store.files.segment_chain import SegmentChain
-from rmq_store.format.array_types import Bytes
+from rmq_store.format.byte_layout import Bytes
 
 SIZE = 4096
 CONTENT = bytes(n % 251 for n in range(SIZE))

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.errors import InvalidArgumentError
-from rmq_store.escaping import json_text, printable
+from rmq_store.errors import InvalidArgumentError, json_text, printable
 from rmq_store.tables import TABLES
 from rmqstore_jobs.running.results import Answer, Provenance
 from tests.support.golden import unpack, user_topic

@@ -21,7 +21,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG
 from rmq_store.reading import log_reader, slice_entries
 from rmq_store.snapshot import opening
 from rmq_store.verify import Severity, verify

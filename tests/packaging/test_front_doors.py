@@ -20,24 +20,24 @@ INSIDE = """
 *: rmqstore_jobs.export rmqstore_jobs.dlq rmqstore_jobs.running rmq_store.files.journal: jobs as scripts
 admin: rmq_store.arrow.encoding rmq_store.system_topics: strings and rows that a new store has to have
 arrow: rmq_store.arrow rmq_store.commitlog rmq_store.consumequeue rmq_store.loops: fast against readable
-browse: rmq_store.browse rmq_store.report.report_scope rmq_store.search rmq_store.escaping: a server here
+browse: rmq_store.browse rmq_store.report.report_scope rmq_store.search: a server here
 cli: rmq_store.cli rmq_store.text rmq_store.questions: words, widths and forms of the shell
 config: rmq_store.admin.reset_offsets spark_source.planning: writers and readers of configuration
 dataset: rmq_store.commitlog.other_store_at_path: how many bytes tell a store
 files: rmq_store.files rmq_store.commitlog rmq_store.consumequeue: holes and maps, which no row shows
 files: rmq_store.reading rmq_store.snapshot spark_source.streaming: looks at files that change meanwhile
-hostile: rmq_store.files rmq_store.escaping rmqstore_jobs.replaying: paths and texts before anything is read
+hostile: rmq_store.files rmqstore_jobs.replaying: paths and texts before anything is read
 hostile: rmq_store.reading rmq_store.snapshot spark_source: injuries in the middle of a read
-jobs: rmqstore_jobs rmq_store.questions rmq_store.verify rmq_store.arrow.encoding: waves, journals, senders that are killed
+jobs: rmqstore_jobs rmq_store.questions rmq_store.verify rmq_store.arrow.encoding: waves, killed senders
 jobs: rmq_store.writing spark_source.writing: what a wave hands to a writer
 live: rmqstore_jobs rmq_store.recovery rmq_store.verify: plans that a real broker confirms
 loops: rmq_store.arrow rmq_store.consumequeue: compiled against interpreted; nothing outside shows which ran
 packaging: rmqstore_jobs spark_source: pages have the tables of the code
 reading: rmq_store.reading rmq_store.commitlog rmq_store.arrow rmq_store.consumequeue: limits made small
-reading: rmq_store.files rmq_store.snapshot rmq_store.search spark_source.task_damage: looks meanwhile
+reading: rmq_store.files rmq_store.snapshot rmq_store.search spark_source.spark_reader: looks meanwhile
 recovery: rmq_store.index rmq_store.consumequeue: index files, and lives of a queue
-remote: rmq_store.files rmq_store.commitlog rmq_store.escaping spark_source.planning: requests and blocks
-report: rmq_store.report rmq_store.questions rmq_store.text rmq_store.escaping rmq_store.system_topics: parts
+remote: rmq_store.files rmq_store.commitlog spark_source.planning: requests and blocks
+report: rmq_store.report rmq_store.questions rmq_store.text rmq_store.system_topics: parts
 search: rmq_store.search rmq_store.index rmq_store.reading: walks of an index, which messages do not show
 snapshot: rmq_store.snapshot rmq_store.files rmq_store.commitlog rmq_store.consumequeue: looks of an opening
 snapshot: rmq_store.search spark_source.planning: ranges by time in library and source

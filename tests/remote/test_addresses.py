@@ -15,8 +15,7 @@ from rmq_store.admin.info import store_info
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.salvage import salvage
 from rmq_store.cli.main import COMMANDS, other_commands
-from rmq_store.errors import AccessError, InvalidArgumentError, StoreError
-from rmq_store.escaping import LOG, without_credentials
+from rmq_store.errors import LOG, AccessError, InvalidArgumentError, StoreError, without_credentials
 from rmq_store.files.remote.uri_filesystem import from_remote, local_path
 from rmq_store.recovery import plan_recovery
 from rmq_store.report.store_report import store_report

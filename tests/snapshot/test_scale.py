@@ -20,8 +20,7 @@ from rmq_store.files import segments as segments
 from rmq_store.files import source as sources
 from rmq_store.files.source import Window
 from rmq_store.format import record as message
-from rmq_store.format.array_types import Bytes
-from rmq_store.format.byte_layout import DEFAULT_COMMITLOG_FILE_SIZE, segment_name
+from rmq_store.format.byte_layout import DEFAULT_COMMITLOG_FILE_SIZE, Bytes, segment_name
 from rmq_store.format.queues import DEFAULT_QUEUE_FILE_SIZE, QUEUE_ENTRY
 from tests.support.encode_record import encode_record
 

@@ -12,8 +12,7 @@ import zstandard
 from hypothesis import strategies as st
 
 from rmq_store import Record
-from rmq_store.format.array_types import Bytes, Ints
-from rmq_store.format.byte_layout import MAGIC_V1, MAGIC_V2
+from rmq_store.format.byte_layout import MAGIC_V1, MAGIC_V2, Bytes, Ints
 from rmq_store.format.compression import SysFlag
 from rmq_store.format.hashes import body_crc
 from tests.support.encode_record import encode_record

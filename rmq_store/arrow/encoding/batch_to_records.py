@@ -31,7 +31,6 @@ from rmq_store.arrow.encoding.properties import (
 from rmq_store.arrow.property_columns import buffers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError, nearest
-from rmq_store.format.array_types import Bytes, Ints
 from rmq_store.format.byte_layout import (
     CRC_ITEM_SIZE,
     CRC_MASK,
@@ -43,6 +42,8 @@ from rmq_store.format.byte_layout import (
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
     V6_EXTRA,
+    Bytes,
+    Ints,
     Property,
 )
 from rmq_store.format.compression import SysFlag, enters_queue

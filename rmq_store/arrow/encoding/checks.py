@@ -18,12 +18,12 @@ from rmq_store.arrow.property_columns import buffers
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError
 from rmq_store.files.safe_paths import is_plain_name
-from rmq_store.format.array_types import Ints
 from rmq_store.format.byte_layout import (
     BLANK_SIZE,
     MAX_PROPERTIES_LENGTH,
     MAX_TOPIC_LENGTH,
     MAX_TOPIC_LENGTH_V1,
+    Ints,
 )
 from rmq_store.format.properties import encode_utf8
 from rmq_store.format.releases import Dialect

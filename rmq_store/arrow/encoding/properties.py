@@ -19,12 +19,14 @@ from rmq_store.arrow.property_columns import (
 )
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError
-from rmq_store.format.array_types import Bytes, Ints, Mask
 from rmq_store.format.byte_layout import (
     CRC_ITEM_SIZE,
     CRC_PROPERTY,
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
+    Bytes,
+    Ints,
+    Mask,
     Property,
 )
 from rmq_store.format.properties import decode_properties

@@ -19,8 +19,7 @@ from rmq_store.cli.engines import ENGINE_ARGS, EngineArgs
 from rmq_store.cli.options import StoreArgs, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, problem
 from rmq_store.consumequeue.queue_folders import line_of_lost_end
-from rmq_store.errors import StoreError
-from rmq_store.escaping import printable
+from rmq_store.errors import StoreError, printable
 from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
 from rmq_store.system_topics.delayed_messages import CANCELLED, DELIVERED
 from rmq_store.system_topics.open_state import POP_STATE, PUT_OFF, STORED_AGAIN

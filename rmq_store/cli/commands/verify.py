@@ -16,8 +16,7 @@ from rmq_store.cli.engines import ENGINE_ARGS, EngineArgs, store_and_engine
 from rmq_store.cli.messages import DAMAGE, Damage
 from rmq_store.cli.options import StoreArgs, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, print_json, problem, say
-from rmq_store.errors import require_extra
-from rmq_store.escaping import printable
+from rmq_store.errors import printable, require_extra
 from rmq_store.files.durable_files import write_whole
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.store import MessageStore

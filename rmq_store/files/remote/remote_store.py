@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.errors import SHOWN_AS, MissingFileError, NotAStoreError
-from rmq_store.escaping import warn_once
+from rmq_store.errors import SHOWN_AS, MissingFileError, NotAStoreError, warn_once
 from rmq_store.files.parallel import side_by_side
 from rmq_store.files.remote.uri_filesystem import file_system, from_remote, in_an_object_store
 from rmq_store.files.safe_paths import is_plain_name

@@ -10,8 +10,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import urlsplit
 
-from rmq_store.errors import AccessError, InvalidArgumentError, MissingFileError, StoreError
-from rmq_store.escaping import without_credentials
+from rmq_store.errors import (
+    AccessError,
+    InvalidArgumentError,
+    MissingFileError,
+    StoreError,
+    without_credentials,
+)
 
 _URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 # As Arrow words it. The text also has the key, whose name may be a number, and the id of the request.

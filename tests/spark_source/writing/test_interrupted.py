@@ -18,10 +18,10 @@ from rmq_store.markers.lock_file import StoreLock
 from rmq_store.writing.store_writer import StoreWriter
 from spark_source.writing import commit as committing
 from spark_source.writing import commit as exchanging
+from spark_source.writing import write_journal
 from spark_source.writing.commit import StoreWrite, check_target, commit
-from spark_source.writing.target import write_journal
-from spark_source.writing.target.staging import folder_beside
-from spark_source.writing.target.write_journal import Begun, StreamBatch, WriteJournal
+from spark_source.writing.staging import folder_beside
+from spark_source.writing.write_journal import Begun, StreamBatch, WriteJournal
 from tests.support.running.child import in_a_child
 from tests.support.stores import SMALL
 from tests.support.writing.writes import (

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
-from spark_source.writing.target.staging import folder_beside
+from spark_source.writing.staging import folder_beside
 from tests.support.golden import Golden
 from tests.support.running.campaigns import chance, count
 from tests.support.writing.writes import left_beside

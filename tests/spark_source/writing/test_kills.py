@@ -14,8 +14,8 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.verify import verify
 from spark_source.writing.commit import commit
-from spark_source.writing.target.staging import folder_beside
-from spark_source.writing.target.write_journal import StreamBatch
+from spark_source.writing.staging import folder_beside
+from spark_source.writing.write_journal import StreamBatch
 from tests.support.running.campaigns import count, seed_of
 from tests.support.running.killing import calls_of
 from tests.support.writing.writes import left_beside, numbers_in, prepared, write_rows

@@ -13,7 +13,7 @@ from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from spark_source.writing import rows_to_append
 from spark_source.writing.commit import StoreWrite, commit
-from spark_source.writing.target.staging import StagingError
+from spark_source.writing.staging import StagingError
 from tests.support.stores import SMALL
 from tests.support.writing.writes import numbers_in, options, prepared, staged, write_rows
 

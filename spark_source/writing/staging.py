@@ -22,8 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmq_store.errors import MissingFileError, StoreError, UnsafeNameError
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG, MissingFileError, StoreError, UnsafeNameError
 from rmq_store.files.journal import refusals
 from rmq_store.files.safe_paths import path_inside
 from rmq_store.format.hashes import crc32

@@ -9,15 +9,15 @@ from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.config.topics_json import update_topics
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG
 from rmq_store.files.durable_files import sync_one_folder
 from rmq_store.files.journal import Journal, JournalError, has_content, now, refusals
 from rmq_store.format.byte_layout import ABORT_FILE, LOCK_FILE
 from rmq_store.format.releases import dialect
 from rmq_store.markers.lock_file import StoreLock, remove_abort
 from rmq_store.recovery.recover_store import recover_locked
-from spark_source.writing.target.staging import Staging, folder_beside, remove_if_empty
-from spark_source.writing.target.write_options import WriteOptions
+from spark_source.writing.staging import Staging, folder_beside, remove_if_empty
+from spark_source.writing.write_options import WriteOptions
 
 APPENDING, REPLACING = "appending", "replacing"
 
