@@ -15,19 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rmq_store.cli import options as shared
 from rmq_store.cli.command import Command, exit_code_of
 from rmq_store.cli.engines import AUTO, ENGINE, MASTER, on_broken_pipe
-from rmq_store.cli.options import (
-    JSON,
-    STORE_PATH,
-    Declared,
-    RareOption,
-    params_of,
-    parsed,
-    rare_flag,
-    rare_option,
-)
-from rmq_store.errors import LOG, AccessError, DataLossError, json_text, spoken_as
+from rmq_store.cli.options import Declared, RareOption, rare_flag, rare_option
+from rmq_store.errors import AccessError, DataLossError, spoken_as
+from rmq_store.escaping import LOG, json_text
 from rmq_store.heap_settings import keep_freed_memory
 from rmq_store.questions.answer_by_shares import ask, processes_for
 from rmq_store.text.progress import Progress
@@ -58,21 +51,18 @@ _OF_THE_JOB = (
 STORE_OPTIONS = ("brokerName", "brokerConf")
 SELECTION = tuple(option.name for option in OPTIONS if option.name not in _OF_THE_JOB)
 RANGES = (  # those that select queue ranges
-    *STORE_OPTIONS,
-    "topic",
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "includeSystemTopics",
+    *(*STORE_OPTIONS, "topic", "subscribe", "subscribePattern", "assign", "includeSystemTopics"),
     *(o.name for o in OPTIONS if o.name.startswith(("starting", "ending"))),
     "failOnDataLoss",
 )
 
-size = parsed(parse_size)
+size = shared.parsed(parse_size)
 """The type of an option in bytes, or with k, m, g."""
 _OPTIONS = {
-    "store": STORE_PATH,
-    "as_json": JSON.but(help="Print the report as one JSON object, and the tables on stderr."),
+    "store": shared.STORE_PATH,
+    "as_json": shared.JSON.but(
+        help="Print the report as one JSON object, and the tables on stderr."
+    ),
     "report": rare_option("--report", metavar="FILE", help="Write the report as JSON to FILE too."),
     "verify": rare_flag(
         "--verify",
@@ -84,7 +74,6 @@ _OPTIONS = {
 }
 OF_THE_RUN = ("as_json", "report", "engine", "master", "verify")
 """Options of every job that its spec does not have."""
-_OF_STORE = {"brokerName": "broker_name", "brokerConf": "broker_conf"}
 _ENGINE_OPTIONS = {
     "master": MASTER.but(RareOption, help="Spark's master (default: spark-submit's, else local)."),
     "engine": ENGINE.but(
@@ -121,14 +110,16 @@ class Job(Command):
         options: Mapping[str, Declared],
         *,
         look: Look,
-        prepare: Prepare | None = None,
+        prepare: Prepare = lambda builder, spec: builder,
         needs_spark: Callable[[Any], bool] = lambda spec: False,
         engines: bool = True,
     ) -> None:
         super().__init__(
             name,
             callback=self._called,
-            params=params_of({**_OPTIONS, **(_ENGINE_OPTIONS if engines else {}), **options}),
+            params=shared.params_of(
+                {**_OPTIONS, **(_ENGINE_OPTIONS if engines else {}), **options}
+            ),
             help=about,
             epilog=_EXIT_CODES,
             context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -147,41 +138,37 @@ class Job(Command):
 
     def _called(self, **given: Any) -> int:
         keep_freed_memory()
-
-        def run() -> int:
-            # A connection that a broker closes is an error; only the reader of our output may leave.
-            with (
-                spoken_as(partial(advice_in_shell_words, command=self)),
-                on_broken_pipe(signal.SIG_IGN),
-                spark_errors_said(),
-            ):
-                return self._exit_code(given)
-
-        return exit_code_of(self._name, run)
+        return exit_code_of(self._name, lambda: self._exit_code(given))
 
     def _exit_code(self, given: Given) -> int:
-        _check_report(given["report"])
-        try:
-            answer = self._answer(given)
-        except AlreadyDoneError as done:
-            # With nothing to do: that is what a program asked for that runs the job again.
-            click.echo(f"{self._name}: {done}", err=True)
-            if given["as_json"]:
-                print(json_text({"job": self._name, "ok": True, "alreadyDone": True}))
-            return EXIT_OK
+        with (
+            spoken_as(partial(advice_in_shell_words, command=self)),
+            # A connection that a broker closes is an error; only the reader of our output may leave.
+            on_broken_pipe(signal.SIG_IGN),
+            spark_errors_said(),
+        ):
+            try:
+                answer = self._answer(given)
+            except AlreadyDoneError as done:
+                # With nothing to do: that is what a program asked for that runs the job again.
+                click.echo(f"{self._name}: {done}", err=True)
+                if given["as_json"]:
+                    print(json_text({"job": self._name, "ok": True, "alreadyDone": True}))
+                return EXIT_OK
         if answer.stopped_by is not None:
             return EXIT_REFUSED if is_damage(answer.stopped_by) else EXIT_STOPPED
         return EXIT_OK if answer.ok else EXIT_NOT_ALL
 
     def _answer(self, given: Given) -> JobResult:
-        spec = self.ask(given)
+        _check_report(given["report"])
+        spec, spark = self.ask(given), None
         with warnings_noted() as warnings:
             self.look(spec)
+            needed = self._needs_spark(spec)
             # Start the session before our signal handlers, because it replaces the one for SIGINT.
-            on_spark = "engine" in given and runs_on_spark(
-                self._name, given, needed=self._needs_spark(spec)
-            )
-            spark = self._session(given, spec) if on_spark else None
+            if "engine" in given and runs_on_spark(self._name, given, needed=needed):
+                builder = builder_for(self._name, given["master"])
+                spark = self._prepare(builder, spec).getOrCreate()
             verdict = verdict_first(spark, given) if given["verify"] else None
             with asked_to_stop() as should_stop:
                 answer = self.run(spark, spec, should_stop)
@@ -190,17 +177,14 @@ class Job(Command):
         print_result(answer, given["as_json"], given["report"], len(warnings))
         return answer
 
-    def _session(self, given: Given, spec: Any) -> SparkSession:
-        builder = builder_for(self._name, given["master"])
-        return (self._prepare(builder, spec) if self._prepare else builder).getOrCreate()
-
 
 def verdict_first(spark: SparkSession | None, given: Mapping[str, Any]) -> Verdict:
     """The verdict on the store of a job, by its options.
 
     Raises DataLossError for a damaged one, unless the job leaves damage out.
     """
-    options = {name: given.get(name) or given.get(other) for name, other in _OF_STORE.items()}
+    names = {"brokerName": "broker_name", "brokerConf": "broker_conf"}
+    options = {name: given.get(name) or given.get(other) for name, other in names.items()}
     options["storageOptions"] = given.get("storageOptions")
     pinned = pinned_store(given["store"], {k: v for k, v in options.items() if v is not None})
     with pinned.open() as store, Progress("verify") as progress:
@@ -228,9 +212,9 @@ def with_verdict(result: JobResult, verdict: Verdict) -> JobResult:
 def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) -> _Spec:
     """The spec of a job: one field for each of its own options, and `options` for those of the
     source that were given."""
-    own = {name: value for name, value in given.items() if name not in (*OF_THE_RUN, *names)}
+    rest = {name: value for name, value in given.items() if name not in (*OF_THE_RUN, *names)}
     options = {name: given[name] for name in names if given.get(name) is not None}
-    return kind(**own, options=hide_secrets(options))
+    return kind(**rest, options=hide_secrets(options))
 
 
 def print_result(answer: JobResult, as_json: bool, report: str | None, warnings: int) -> None:
@@ -252,8 +236,12 @@ def _check_report(report: str | None) -> None:
     if report is None:
         return
     path = Path(report).absolute()
-    fits = not path.is_dir() if path.exists() else path.parent.is_dir()
-    if not fits or not os.access(path if path.exists() else path.parent, os.W_OK):
+    written = path if path.exists() else path.parent
+    if (
+        path.is_dir()
+        or (written != path and not written.is_dir())
+        or not os.access(written, os.W_OK)
+    ):
         raise AccessError(
             report,
             reason="--report: the report cannot be written there",
@@ -265,13 +253,13 @@ def _check_report(report: str | None) -> None:
 def asked_to_stop() -> Iterator[Callable[[], bool]]:
     """A function that says whether SIGINT or SIGTERM arrived, so that the job can stop cleanly."""
     came: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda signum, _: came.append(signum)) for number in numbers]
+    stops = (signal.SIGINT, signal.SIGTERM)
+    before = {stop: signal.signal(stop, lambda number, _: came.append(number)) for stop in stops}
     try:
         yield lambda: bool(came)
     finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+        for stop, handler in before.items():
+            signal.signal(stop, handler)
 
 
 @contextmanager

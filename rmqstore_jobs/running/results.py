@@ -32,7 +32,7 @@ from rmq_store.text.json_keys import as_json_object, camel_case
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import in_utc, shown_time
-from spark_source.planning.pinned_plan import PinnedStore, ReadPlan
+from spark_source.planning.pinned_plan import ReadPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,6 +84,11 @@ def provenance_of(
     pinned, snapshot = plan.store, plan.store.snapshot
     since, until = plan.asked.times
     times = {"startingTimestamp": since, "since": since, "endingTimestamp": until, "until": until}
+    files: list[FileSum] = []
+    if checksums:
+        with pinned.open() as store:
+            paths: list[str] = TABLES["files"].of(store)["path"].to_pylist()
+        files = _sums_of(spark, [path for path in paths if shadow_of(path) or os.path.isfile(path)])
     return Provenance(
         store=real_path(pinned.path),
         broker_name=pinned.broker_name,
@@ -94,29 +99,22 @@ def provenance_of(
             for name, value in options.items()
         },
         version=version("rmqstore"),
-        files=tuple(_sums_of(spark, _files_of_store(pinned))) if checksums else (),
+        files=tuple(files),
     )
-
-
-def _files_of_store(pinned: PinnedStore) -> list[str]:
-    with pinned.open() as store:
-        paths: list[str] = TABLES["files"].of(store)["path"].to_pylist()
-    return [path for path in paths if shadow_of(path) or os.path.isfile(path)]
 
 
 def _sums_of(spark: SparkSession | None, paths: Sequence[str]) -> list[FileSum]:
     """Size and SHA-256 of files, computed by executors or here. Raises their errors."""
     if spark is None or not paths:
+        sums = []
         with Progress("checksums") as progress:
             progress.expect(sum(map(_size, paths)) if progress.active else 0)
-            sums = []
             for path in paths:
                 sums.append(sum_of(path))
                 progress(sums[-1].size)
-            return sums
-    tasks = max(1, -(-len(paths) // _FILES_A_TASK))
-    found: list[FileSum] = spark.sparkContext.parallelize(paths, tasks).map(sum_of).collect()
-    return found
+        return sums
+    tasks = -(-len(paths) // _FILES_A_TASK)
+    return list(spark.sparkContext.parallelize(paths, tasks).map(sum_of).collect())
 
 
 def _size(path: str) -> int:
@@ -177,8 +175,7 @@ class JobResult(ABC):
 
     def to_json(self, indent: int | None = None) -> str:
         """The result as one JSON object, keys in camelCase; times as ISO 8601, in UTC."""
-        fields = self._as_json_object()
-        return json_text(fields, indent=indent, default=plain_value)
+        return json_text(self._as_json_object(), indent=indent, default=plain_value)
 
     def _as_json_object(self) -> dict[str, Any]:
         fields: dict[str, Any] = as_json_object(self)
@@ -232,14 +229,11 @@ class Answer(JobResult):
     verdict: str | None = None
 
     def _as_json_object(self) -> dict[str, Any]:
-        named = {
-            "numbers": _with_keys(self.numbers),
-            "tables": {
-                _key_of(title): [_with_keys(row) for row in rows]
-                for title, rows in self.tables.items()
-            },
+        tables = {
+            _key_of(title): list(map(_with_keys, rows)) for title, rows in self.tables.items()
         }
-        return JobResult._as_json_object(self) | named
+        fields = JobResult._as_json_object(self)
+        return fields | {"numbers": _with_keys(self.numbers), "tables": tables}
 
     def _verdict(self) -> str:
         took = f"in {self.seconds:.1f} s{' (continued an earlier run)' * self.resumed}"

@@ -60,10 +60,14 @@ def _declared(known: Option) -> Declared:
     if known.name in _SEVERAL:
         how |= {"multiple": True, "callback": joined(_SEVERAL[known.name])}
     if known.parse is flag:
-        how = {"is_flag": True, "default": None, "callback": _flag_text}
+        how = {"is_flag": True, "default": None, "callback": _text_of_flag}
         word = word if own is not None else f"{word}/--no-{word.removeprefix('--')}"
     kind = RareOption if known.name in _RARE else kind
     return Declared(kind, [word], help=text, hidden=text is None, **how)
+
+
+def _text_of_flag(_: click.Context, __: click.Parameter, given: bool | None) -> str | None:
+    return None if given is None else str(given).lower()
 
 
 def _meaning(known: Option) -> str:
@@ -73,10 +77,6 @@ def _meaning(known: Option) -> str:
     text = advice_in_shell_words("; ".join(of_commands)).replace("the query", "the command")
     text = re.sub(r"(?<=--)([a-z-]+)=", r"\1 ", text)
     return text if known.meaning.startswith("`") else text[0].upper() + text[1:]
-
-
-def _flag_text(_: click.Context, __: click.Parameter, given: bool | None) -> str | None:
-    return None if given is None else str(given).lower()
 
 
 def advice_in_shell_words(advice: str, command: click.Command | None = None) -> str:
@@ -123,9 +123,7 @@ def with_queues(given: Mapping[str, Any]) -> dict[str, Any]:
                 reason=f"{word_of(name)} selects queues or offsets that --queue and --offsets select too",
                 advice=f"Give either {word_of(name)}, or --queue and --offsets",
             )
-    if options:
-        rest |= {**options, "topic": None}
-    return rest
+    return rest | options | ({"topic": None} if options else {})
 
 
 def refuse_topics_beside(topics: Collection[str], queues: Collection[object]) -> None:
@@ -139,7 +137,13 @@ def refuse_topics_beside(topics: Collection[str], queues: Collection[object]) ->
 
 def offsets_of(texts: Sequence[str]) -> dict[QueueId, tuple[int, int]]:
     """The ranges of --offsets. Raises InvalidArgumentError."""
-    return dict(_range_in(text) for text in texts)
+    offsets: dict[QueueId, tuple[int, int]] = {}
+    for text in texts:
+        match = re.fullmatch(r"(.*)=(-?[0-9]{1,18})\.\.(-?[0-9]{1,18})", text, re.DOTALL)
+        if match is None:
+            raise refused("--offsets TOPIC:ID=FROM..BEFORE", text)
+        offsets[queue_in(match[1], "--offsets")] = int(match[2]), int(match[3])
+    return offsets
 
 
 def refused(form: str, text: str) -> InvalidArgumentError:
@@ -173,14 +177,6 @@ def queue_in(text: str, option: str) -> QueueId:
     if not colon or not topic or not is_queue_id(number):
         raise refused(f"{option} TOPIC:ID", text)
     return QueueId(topic, int(number))
-
-
-def _range_in(text: str) -> tuple[QueueId, tuple[int, int]]:
-    queue, equals, span = text.rpartition("=")
-    match = re.fullmatch(r"(-?[0-9]{1,18})\.\.(-?[0-9]{1,18})", span)
-    if not equals or match is None:
-        raise refused("--offsets TOPIC:ID=FROM..BEFORE", text)
-    return queue_in(queue, "--offsets"), (int(match[1]), int(match[2]))
 
 
 def refuse_reversed_offsets(offsets: Mapping[QueueId, tuple[int, int]]) -> None:

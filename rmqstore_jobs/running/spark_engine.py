@@ -14,17 +14,8 @@ import click
 import rmqstore_jobs
 from rmq_store.cli.engines import LOCAL, SPARK
 from rmq_store.errors import StoreError
-from rmq_store.questions.answer_by_shares import (
-    Answer,
-    Engine,
-    InProcess,
-    OnProgress,
-    Part,
-    Question,
-    Share,
-    StoreSource,
-    ignore,
-)
+from rmq_store.questions import answer_by_shares
+from rmq_store.questions.answer_by_shares import Answer, Engine, Part, Question, Share, StoreSource
 from rmq_store.text.sizes import size
 from rmqstore_jobs.running.failures import spark_errors_said
 from rmqstore_jobs.running.store_selection import log_of_store
@@ -39,7 +30,7 @@ _TASKS_A_CORE = 8
 
 def engine_of(spark: SparkSession | None, tasks_a_core: int = _TASKS_A_CORE) -> Engine:
     """The engine for a session of Spark; without one, this process."""
-    return InProcess() if spark is None else SparkEngine(spark, tasks_a_core)
+    return answer_by_shares.InProcess() if spark is None else SparkEngine(spark, tasks_a_core)
 
 
 def cores_of(spark: SparkSession | None) -> int:
@@ -67,7 +58,7 @@ class SparkEngine:
         source: StoreSource,
         question: Question[Share, Part, Answer],
         shares: Sequence[Share],
-        progress: OnProgress,
+        progress: answer_by_shares.OnProgress,
     ) -> Iterator[Part]:
         """The part of each share, in order. Raises EngineFailedError for the errors of the work."""
         ship_jobs()
@@ -84,7 +75,7 @@ class SparkEngine:
 def _task(source: StoreSource, question: Question[Share, Part, Answer]) -> Callable[[Share], Part]:
     def work(share: Share) -> Part:
         with source.open() as store:
-            return question.work(store, share, ignore)
+            return question.work(store, share, answer_by_shares.ignore)
 
     return work
 
@@ -110,11 +101,8 @@ def builder_for(name: str, master: str | None) -> SparkSession.Builder:
         builder = builder.config(
             "spark.driver.defaultJavaOptions", f"-Dlog4j2.configurationFile={logging}"
         )
-    quiet: dict[str, bool | float | int | str | None] = {
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-    }
-    return builder.config(map=quiet)
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    return builder.config("spark.log.level", "ERROR")
 
 
 def ship_jobs() -> None:
@@ -141,10 +129,9 @@ def runs_on_spark(name: str, given: Mapping[str, Any], *, needed: bool) -> bool:
     this process. `needed`: the job cannot do without Spark. Raises StoreError for a store that cannot
     be opened, SparkUnavailableError where Spark is asked for and pyspark is missing.
     """
-    asked = given["master"] is not None or submitted() or needed
     if given["engine"] == LOCAL:
         return False
-    if given["engine"] == SPARK or asked:
+    if given["engine"] == SPARK or given["master"] is not None or submitted() or needed:
         if not _has_spark():
             raise SparkUnavailableError(
                 reason="this asks for Spark, but pyspark is not installed",
@@ -158,21 +145,17 @@ def runs_on_spark(name: str, given: Mapping[str, Any], *, needed: bool) -> bool:
     options = {} if conf is None else {"brokerConf": conf}
     snapshot = log_of_store(given["store"], options).snapshot
     log_bytes = snapshot.log_end - snapshot.log_start
-    on_spark = log_bytes > MOST_LOCAL_BYTES and _has_spark()
-    click.echo(f"{name}: running {_why(log_bytes)}", err=True)
-    return on_spark
-
-
-def _why(log_bytes: int) -> str:
-    """Where a job runs that may choose, and the option for the other place."""
-    large, has_spark = log_bytes > MOST_LOCAL_BYTES, _has_spark()
+    large, has_spark, place = log_bytes > MOST_LOCAL_BYTES, _has_spark(), "in this process"
     if large and has_spark:
-        return (
+        place = (
             f"on Spark, because the log has {size(log_bytes)}; use --engine {LOCAL} for one process"
         )
-    if large:
-        return f"in this process, because pyspark is not installed; the log has {size(log_bytes)}"
-    return "in this process" + f"; use --engine {SPARK} for a cluster" * has_spark
+    elif large:
+        place += f", because pyspark is not installed; the log has {size(log_bytes)}"
+    elif has_spark:
+        place += f"; use --engine {SPARK} for a cluster"
+    click.echo(f"{name}: running {place}", err=True)
+    return large and has_spark
 
 
 def _has_spark() -> bool:
