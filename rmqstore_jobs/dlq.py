@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rmq_store.cli.options import GROUPS, TOP, TOPICS, WholeNumber, option
 from rmq_store.errors import InvalidArgumentError
@@ -23,12 +23,10 @@ from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Job, spec_from
 from rmqstore_jobs.running.results import Answer, provenance_of
 from rmqstore_jobs.running.source_options import source_options
+from rmqstore_jobs.running.spark_engine import Session
 from rmqstore_jobs.running.store_selection import plan_of
 from spark_source.options.parse import HidesSecrets
 from spark_source.planning.pinned_plan import ReadPlan
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 DEFAULT_TOP = 100
 _MOST_LISTED = 1_000_000  # rows that --top keeps in memory
@@ -73,9 +71,7 @@ class DlqSpec(HidesSecrets):
         return self.resend or self.to_broker
 
 
-def run(
-    spark: SparkSession | None, spec: DlqSpec, should_stop: Callable[[], bool] = lambda: False
-) -> Answer:
+def run(spark: Session, spec: DlqSpec, should_stop: Callable[[], bool] = lambda: False) -> Answer:
     """Report dead letters, and send them again if requested, on Spark if it is given.
 
     Raises StoreError, also for a group without dead letters.

@@ -45,6 +45,7 @@ from rmqstore_jobs.running.failures import is_damage, mended, reason_of
 from rmqstore_jobs.running.job_command import RANGES, SELECTION, Job, size, spec_from
 from rmqstore_jobs.running.results import Answer, provenance_of
 from rmqstore_jobs.running.source_options import QUEUE_OPTIONS, source_options, with_queues
+from rmqstore_jobs.running.spark_engine import Session
 from rmqstore_jobs.running.store_selection import pieces_in, plan_of
 from spark_source.options.definitions import DROPMALFORMED, PERMISSIVE
 from spark_source.options.parse import HidesSecrets, without_secrets
@@ -52,8 +53,6 @@ from spark_source.options.value_parsers import LATEST
 from spark_source.planning.partitions import cut_into_slices
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from rmqstore_jobs.exporting.delta import DeltaTarget
 
 DEFAULT_WAVE_BYTES = 8 << 30
@@ -90,7 +89,7 @@ class ExportSpec(HidesSecrets):
 
 
 def run(
-    spark: SparkSession | None, spec: ExportSpec, should_stop: Callable[[], bool] = lambda: False
+    spark: Session, spec: ExportSpec, should_stop: Callable[[], bool] = lambda: False
 ) -> Answer:
     """Export the messages that are not in the target yet. Returns the result.
 
@@ -137,7 +136,7 @@ def check(spec: ExportSpec) -> None:
 class _Export:
     """One call of `run`: the plan, the remaining ranges, and the waves written by this call."""
 
-    def __init__(self, spark: SparkSession | None, spec: ExportSpec, manifest: Manifest) -> None:
+    def __init__(self, spark: Session, spec: ExportSpec, manifest: Manifest) -> None:
         self.spark, self.spec, self.manifest = spark, spec, manifest
         self.began = time.monotonic()
         self.plan = plan_of(spec.store, spec.options)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rmq_store.cli import options
 from rmq_store.cli.options import Declared, RareOption, flag, option, rare_flag, rare_option
@@ -34,15 +34,13 @@ from rmqstore_jobs.running.source_options import (
     queues_of,
     refused,
 )
+from rmqstore_jobs.running.spark_engine import Session
 from spark_source.options.parse import parse_options
 from spark_source.planning.pinned_plan import pin
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 def run(
-    spark: SparkSession | None, spec: ReplaySpec, should_stop: Callable[[], bool] = lambda: False
+    spark: Session, spec: ReplaySpec, should_stop: Callable[[], bool] = lambda: False
 ) -> ReplayReport:
     """Replay the selected messages. Returns the report.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -36,15 +36,11 @@ from rmqstore_jobs.exporting.manifest import (
     Wave,
 )
 from rmqstore_jobs.running.results import sum_of
-from rmqstore_jobs.running.spark_engine import engine_of
+from rmqstore_jobs.running.spark_engine import Session, engine_of
 from spark_source.options.definitions import BY_LOG, CORRUPT, PERMISSIVE
 from spark_source.planning.partitions import Share, reporting_shares, shares_of
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
 from spark_source.spark_reader import DamageHandler, read_share
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 TOPIC, DAY = "topic", "day"
 _NEEDED = ("topic", "storeTimestamp", "commitLogOffset")
@@ -160,9 +156,7 @@ class _NotedDamage(DamageHandler):
 class FolderTarget:
     """A folder of files in one format, partitioned by topic and day."""
 
-    def __init__(
-        self, spark: SparkSession | None, manifest: Manifest, charset: str | None = None
-    ) -> None:
+    def __init__(self, spark: Session, manifest: Manifest, charset: str | None = None) -> None:
         self.spark, self.manifest, self.charset = spark, manifest, charset
 
     def write(self, read: ExportRead, wave: Wave) -> tuple[Wave, int]:

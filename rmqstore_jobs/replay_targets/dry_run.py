@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -50,10 +50,7 @@ from rmqstore_jobs.replaying.replay_question import (
     columns_for_store,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.running.spark_engine import engine_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from rmqstore_jobs.running.spark_engine import Session, engine_of
 
 _BY = {
     **{"origin": pa.string(), "originQueue": pa.int32(), "topic": pa.string()},
@@ -70,7 +67,7 @@ Refusals = Callable[[pa.RecordBatch], Mapping[int, str]]
 class DryRun(ReplayCall):
     """What a run with a spec would do now. Raises StoreError if the run would be refused."""
 
-    def __init__(self, spark: SparkSession | None, spec: ReplaySpec) -> None:
+    def __init__(self, spark: Session, spec: ReplaySpec) -> None:
         super().__init__(spark, spec, ReplayJournal.seen(spec.journal_target))
         self.refused_as = REFUSED_BY_STORE if spec.to_broker is None else REFUSED_BY_BROKER
         self.counts_all = not self.resumed

@@ -55,14 +55,12 @@ from rmqstore_jobs.replaying.replay_question import (
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import failure, is_damage
-from rmqstore_jobs.running.spark_engine import cores_of, engine_of
+from rmqstore_jobs.running.spark_engine import Session, cores_of, engine_of
 from rmqstore_jobs.running.store_selection import pieces_in
 from spark_source.writing.write_journal import settle_append
 from spark_source.writing.write_options import WriteOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from rmq_store.writing.store_writer import StoreWriter
 
 
@@ -202,9 +200,7 @@ class LocalReplay(ReplayCall):
 
     refused_as = REFUSED_BY_STORE
 
-    def __init__(
-        self, spark: SparkSession | None, spec: ReplaySpec, journal: ReplayJournal
-    ) -> None:
+    def __init__(self, spark: Session, spec: ReplaySpec, journal: ReplayJournal) -> None:
         super().__init__(spark, spec, journal)
         self.refusals: list[str] = []
         self.refusals_of_waves = 0  # those of whole waves

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,10 +24,7 @@ from rmqstore_jobs.running.results import (
     print_table,
     provenance_of,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+from rmqstore_jobs.running.spark_engine import Session
 
 _REASONS_SHOWN = 5
 
@@ -117,9 +114,7 @@ class ReplayCall:
 
     refused_as: str
 
-    def __init__(
-        self, spark: SparkSession | None, spec: ReplaySpec, journal: ReplayJournal
-    ) -> None:
+    def __init__(self, spark: Session, spec: ReplaySpec, journal: ReplayJournal) -> None:
         self.spark, self.spec, self.journal = spark, spec, journal
         self.began = time.monotonic()
         self.stopped_by: str | None = None

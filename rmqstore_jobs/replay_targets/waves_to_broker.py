@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -41,11 +40,8 @@ from rmqstore_jobs.replaying.replay_question import (
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import failure
-from rmqstore_jobs.running.spark_engine import cores_of, engine_of
+from rmqstore_jobs.running.spark_engine import Session, cores_of, engine_of
 from rmqstore_jobs.running.store_selection import pieces_in
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 REFUSED = pa.schema(
     {
@@ -74,9 +70,7 @@ class LiveReplay(ReplayCall):
 
     refused_as = REFUSED_BY_BROKER
 
-    def __init__(
-        self, spark: SparkSession | None, spec: ReplaySpec, journal: ReplayJournal
-    ) -> None:
+    def __init__(self, spark: Session, spec: ReplaySpec, journal: ReplayJournal) -> None:
         super().__init__(spark, spec, journal)
         self.reasons: Counter[str] = Counter()
         self.tasks = min(cores_of(spark), _MOST_TASKS)

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -29,14 +29,11 @@ from rmq_store.verify.verify_store import VerifyQuestion
 from rmqstore_jobs.running.failures import AlreadyDoneError, is_damage, spark_errors_said
 from rmqstore_jobs.running.results import JobResult
 from rmqstore_jobs.running.source_options import advice_in_shell_words
-from rmqstore_jobs.running.spark_engine import SparkEngine, builder_for, runs_on_spark
+from rmqstore_jobs.running.spark_engine import Session, SparkEngine, builder_for, runs_on_spark
 from rmqstore_jobs.running.store_selection import pinned_store
 from spark_source.options.definitions import FAILFAST, OPTIONS
 from spark_source.options.parse import hide_secrets
 from spark_source.options.value_parsers import parse_size
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)
 _EXIT_CODES = (
@@ -86,9 +83,7 @@ _ENGINE_OPTIONS = {
 
 _Spec = TypeVar("_Spec")
 Given = Mapping[str, Any]
-Run = Callable[["SparkSession | None", Any, Callable[[], bool]], JobResult]
-Look = Callable[[Any], object]
-Prepare = Callable[["SparkSession.Builder", Any], "SparkSession.Builder"]
+Run = Callable[[Session, Any, Callable[[], bool]], JobResult]
 
 
 class Job(Command):
@@ -109,8 +104,8 @@ class Job(Command):
         ask: Callable[[Given], Any],
         options: Mapping[str, Declared],
         *,
-        look: Look,
-        prepare: Prepare = lambda builder, spec: builder,
+        look: Callable[[Any], object],
+        prepare: Callable[[Any, Any], Any] = lambda builder, spec: builder,
         needs_spark: Callable[[Any], bool] = lambda spec: False,
         engines: bool = True,
     ) -> None:
@@ -178,7 +173,7 @@ class Job(Command):
         return answer
 
 
-def verdict_first(spark: SparkSession | None, given: Mapping[str, Any]) -> Verdict:
+def verdict_first(spark: Session, given: Mapping[str, Any]) -> Verdict:
     """The verdict on the store of a job, by its options.
 
     Raises DataLossError for a damaged one, unless the job leaves damage out.

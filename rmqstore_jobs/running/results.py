@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.cells import cell_len
@@ -32,10 +32,8 @@ from rmq_store.text.json_keys import as_json_object, camel_case
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import in_utc, shown_time
+from rmqstore_jobs.running.spark_engine import Session
 from spark_source.planning.pinned_plan import ReadPlan
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _PIECE = 8 << 20
 _FILES_A_TASK = 16
@@ -66,7 +64,7 @@ class Provenance:
 
 
 def provenance_of(
-    spark: SparkSession | None,
+    spark: Session,
     plan: ReadPlan,
     ranges: Iterable[QueueSlice],
     options: Mapping[str, Any],
@@ -103,7 +101,7 @@ def provenance_of(
     )
 
 
-def _sums_of(spark: SparkSession | None, paths: Sequence[str]) -> list[FileSum]:
+def _sums_of(spark: Session, paths: Sequence[str]) -> list[FileSum]:
     """Size and SHA-256 of files, computed by executors or here. Raises their errors."""
     if spark is None or not paths:
         sums = []

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -23,17 +23,19 @@ from rmqstore_jobs.running.store_selection import log_of_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Session: TypeAlias = "SparkSession | None"
+"""That of a job on Spark; None for work in this process."""
 MOST_LOCAL_BYTES = 4 << 30
 """The largest log, in bytes, for which `--engine auto` starts no Spark."""
 _TASKS_A_CORE = 8
 
 
-def engine_of(spark: SparkSession | None, tasks_a_core: int = _TASKS_A_CORE) -> Engine:
+def engine_of(spark: Session, tasks_a_core: int = _TASKS_A_CORE) -> Engine:
     """The engine for a session of Spark; without one, this process."""
     return answer_by_shares.InProcess() if spark is None else SparkEngine(spark, tasks_a_core)
 
 
-def cores_of(spark: SparkSession | None) -> int:
+def cores_of(spark: Session) -> int:
     """The number of shares that the engine works on at the same time."""
     return 1 if spark is None else spark.sparkContext.defaultParallelism
 
