@@ -12,17 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.cli.messages import TEXT_COLUMNS, MessageForm
-from rmq_store.cli.output import echo, make_room, note, write
-from rmq_store.errors import printable
+from rmq_store.cli.output import make_room, note, write
+from rmq_store.escaping import printable
+from rmq_store.text import lines
 from rmq_store.text.bodies import UTF8, bodies_as, marked, shown
-from rmq_store.text.lines import (
-    BODY,
-    json_lines,
-    plain_text,
-    printable_columns,
-    text_columns,
-    text_lines,
-)
+from rmq_store.text.lines import BODY, plain_text
 from rmq_store.text.progress import Progress
 
 if TYPE_CHECKING:
@@ -82,12 +76,21 @@ class BatchPrinter:
 
     def print_query(self, rows: pa.RecordBatchReader) -> int:
         """Print all rows of a query; in a pipe and as CSV also the names above them. Returns their number."""
-        if self._form.as_csv:
-            return self._print_csv(rows)
-        self.print_names(rows.schema.names)
-        count = self.print(rows)
-        if not count and self._is_table:
-            note("no rows")
+        if not self._form.as_csv:
+            self.print_names(rows.schema.names)
+            count = self.print(rows)
+            if not count and self._is_table:
+                note("no rows")
+            return count
+        from pyarrow import csv
+
+        count = 0
+        empty = _for_csv(pa.RecordBatch.from_pylist([], schema=rows.schema))
+        with csv.CSVWriter(sys.stdout.buffer, empty.schema) as target:
+            for batch in rows:
+                make_room(self._progress)
+                target.write_batch(_for_csv(batch))
+                count += batch.num_rows
         return count
 
     def print_names(self, names: Sequence[str]) -> None:
@@ -97,15 +100,15 @@ class BatchPrinter:
 
     def _print(self, batch: pa.RecordBatch) -> None:
         body, charset = self._form.body, self._charset
+        is_plain = body is None and charset == UTF8
         if self._form.as_json:
-            write(json_lines(batch, charset))
+            write(lines.json_lines(batch, charset))
             return
-        batch = printable_columns(batch, in_zones=self._is_table)
+        batch = lines.printable_columns(batch, in_zones=self._is_table)
         if self._is_table:
             self._print_table(batch)
         else:
-            plain = body is None and charset == UTF8
-            write(text_lines(batch if plain else with_bodies(batch, body, charset)))
+            write(lines.text_lines(batch if is_plain else _with_bodies(batch, body, charset)))
 
     def _print_table(self, batch: pa.RecordBatch) -> None:
         from rmq_store.cli.table_layout import TerminalTable  # it loads rich, for a terminal alone
@@ -116,16 +119,12 @@ class BatchPrinter:
         whole = self._whole if kept else names
         if self._table is None:
             form = self._form
-            self._table = TerminalTable(
-                echo, note, kept, cuts=not form.full, is_listed=form.is_listed
-            )
-        pairs = zip(batch.schema, batch.columns, strict=True)
-        self._table.print(
-            [
-                _column(field, self._texts(values, field.name).to_pylist(), field.name in whole)
-                for field, values in pairs
-            ]
-        )
+            self._table = TerminalTable(kept, cuts=not form.full, is_listed=form.is_listed)
+        columns = [
+            _column(field, self._texts(values, field.name).to_pylist(), field.name in whole)
+            for field, values in zip(batch.schema, batch.columns, strict=True)
+        ]
+        self._table.print(columns)
 
     def _texts(self, column: pa.Array, name: str) -> pa.Array:
         """The values as printable text, of a length that fits several rows of the terminal."""
@@ -137,18 +136,6 @@ class BatchPrinter:
                 most = get_terminal_size().columns * _LOOKED_AT
                 column = pc.utf8_slice_codeunits(column, 0, most)
         return plain_text(column)
-
-    def _print_csv(self, rows: pa.RecordBatchReader) -> int:
-        from pyarrow import csv
-
-        count = 0
-        empty = _for_csv(pa.RecordBatch.from_pylist([], schema=rows.schema))
-        with csv.CSVWriter(sys.stdout.buffer, empty.schema) as target:
-            for batch in rows:
-                make_room(self._progress)
-                target.write_batch(_for_csv(batch))
-                count += batch.num_rows
-        return count
 
 
 def _column(field: pa.Field, cells: Sequence[str], is_whole: bool) -> Column:
@@ -166,17 +153,12 @@ def _column(field: pa.Field, cells: Sequence[str], is_whole: bool) -> Column:
     return Column(name, Kind.TEXT, cells, _LIMITS.get(field.name, _OTHERS), is_whole)
 
 
-def with_bodies(
-    batch: pa.RecordBatch, form: str | None, charset: str | None = None
-) -> pa.RecordBatch:
-    """The batch with its binary columns as text in one of FORMS, by default text or base64.
-
-    `charset`: that of column `body`, by default UTF-8.
-    """
+def _with_bodies(batch: pa.RecordBatch, form: str | None, charset: str) -> pa.RecordBatch:
+    """The batch with its binary columns as text in one of FORMS, by default text or base64."""
     columns = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if pa.types.is_binary(column.type):
-            own = charset if charset is not None and name == BODY else UTF8
+            own = charset if name == BODY else UTF8
             column = marked(column, own) if form is None else bodies_as(form, column, own)
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
@@ -184,7 +166,7 @@ def with_bodies(
 
 def _for_csv(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows as CSV has them; for a terminal with what it would act on escaped."""
-    plain = text_columns(printable_columns(batch))
+    plain = lines.text_columns(lines.printable_columns(batch))
     if not sys.stdout.isatty():
         return plain
     columns = [

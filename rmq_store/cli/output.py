@@ -142,13 +142,12 @@ def _print_rows(
     from rmq_store.cli.table_layout import Column, TerminalTable
 
     shown = ([printable(value) for value in row] for row in rows)
-    table = TerminalTable(echo, note, kept, marks=True)
+    table = TerminalTable(kept, marks=True)
     while some := list(islice(shown, _LAID_OUT)):
         make_room(progress)
         columns = zip(names, zip(*some, strict=True), strict=True)
-        how = {"is_whole": not kept}
         table.print(
-            [Column.of(name, cells, is_text=name in texts, **how) for name, cells in columns]
+            [Column.of(n, cells, is_text=n in texts, is_whole=not kept) for n, cells in columns]
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -14,6 +14,7 @@ from shutil import get_terminal_size
 
 from rich.cells import cell_len, set_cell_size
 
+from rmq_store.cli.output import echo, note
 from rmq_store.tables.table import PATHS, SENTENCES
 
 CUT = "…"
@@ -37,12 +38,8 @@ class Kind(Enum):
 
     NUMBER = "number"  # nothing; they stand at the right
     TIME = "time"  # they lose their milliseconds
-    TEXT = (
-        "text"  # they are cut in the middle, because ids differ at both ends; asked for, not at all
-    )
-    PATH = (
-        "path"  # they are cut at the start, and keep the topic, the queue and the name of the file
-    )
+    TEXT = "text"  # cut in the middle, because ids differ at both ends; asked for, not at all
+    PATH = "path"  # cut at the start; they keep the topic, the queue and the name of the file
     SENTENCE = "sentence"  # they come on several lines
     BODY = "body"  # they get the width that the others leave, and are cut at the end
 
@@ -138,9 +135,13 @@ class Layout:
         self.widths = [max(1, cell_len(one.name), one.wanted) for one in self._columns]
         if self._excess() > 0:
             self._set_narrow()
+        # Bodies get what is left, or a text in the last column.
         bodies = [at for at, one in enumerate(self._columns) if one.kind is Kind.BODY]
         last = len(self._columns) - 1
-        self._widen(bodies or [last] * (self._columns[last].kind is Kind.TEXT))
+        bodies = bodies or [last] * (self._columns[last].kind is Kind.TEXT)
+        left = -self._excess()
+        for at in bodies if left > 0 and self._cuts else ():
+            self.widths[at] += left // len(bodies)
 
     def _leave_out(self, kept: Sequence[int]) -> None:
         """Show the columns `kept`, and as many others as leave them readable; empty ones last."""
@@ -189,29 +190,18 @@ class Layout:
             if not texts:
                 break
             self.widths[max(texts, key=self.widths.__getitem__)] -= 1
-        self._widen_names()
-
-    def _widen_names(self) -> None:
-        """Give what is left to the columns whose names have several lines."""
+        # Columns whose names have several lines get what is left.
         for at, one in enumerate(self._columns):
             wanted = cell_len(one.name) - self.widths[at]
             if 0 < wanted <= -self._excess():
                 self.widths[at] += wanted
 
-    def _widen(self, bodies: Sequence[int]) -> None:
-        """Give bodies what is left, or the last column."""
-        left = -self._excess()
-        for at in bodies if left > 0 and self._cuts else ():
-            self.widths[at] += left // len(bodies)
-
     def header(self) -> list[str]:
         """The lines of the header; none if each value has a line with its name."""
         if self.is_listed:
             return []
-        names = [
-            _lines_of(one.heading, width)
-            for one, width in zip(self._columns, self.widths, strict=True)
-        ]
+        pairs = zip(self._columns, self.widths, strict=True)
+        names = [_lines_of(one.heading, width) for one, width in pairs]
         most = max(map(len, names), default=1)
         filled_up = [[""] * (most - len(lines)) + lines for lines in names]
         return [self._joined(line).rstrip() for line in zip(*filled_up, strict=True)]
@@ -255,67 +245,41 @@ class Layout:
 
     def _joined(self, cells: Sequence[str]) -> str:
         """The cells of a line; a text at its end is not filled with blanks."""
-        last = len(cells) - 1
-        return GAP.join(
-            cell
-            if at == last and one.kind is not Kind.NUMBER
-            else filled(cell, width, right=one.kind is Kind.NUMBER)
-            for at, (one, cell, width) in enumerate(
-                zip(self._columns, cells, self.widths, strict=True)
-            )
-        )
+        filled_up: list[str] = []
+        for one, cell, width in zip(self._columns, cells, self.widths, strict=True):
+            is_number = one.kind is Kind.NUMBER
+            is_last = len(filled_up) == len(cells) - 1 and not is_number
+            filled_up.append(cell if is_last else filled(cell, width, right=is_number))
+        return GAP.join(filled_up)
 
 
 class TerminalTable:
     """A table on a terminal: the first rows set the widths and come with a header; later ones keep them.
 
-    `echo` prints lines, maybe bold or red; `note` says what else there is. `kept`, `cuts`,
-    `is_listed`: as for `Layout`. `marks`: rows with a status that is a reason to look closer are red.
-    `width`: by default that of this process's terminal.
+    `how`: as for `Layout`. `marks`: rows with a status that is a reason to look closer are red.
     """
 
-    def __init__(
-        self,
-        echo: Callable[..., None],
-        note: Callable[[str], None],
-        kept: Collection[str] = (),
-        *,
-        cuts: bool = True,
-        marks: bool = False,
-        is_listed: bool = False,
-        width: int | None = None,
-    ) -> None:
-        self._width = get_terminal_size().columns if width is None else width
-        self._echo, self._note = echo, note
-        self._kept, self._cuts, self._marks = kept, cuts, marks
-        self._is_listed = is_listed
+    def __init__(self, kept: Collection[str] = (), *, marks: bool = False, **how: bool) -> None:
+        self._kept, self._marks, self._how = kept, marks, how
         self._layout: Layout | None = None
 
     def print(self, columns: Sequence[Column]) -> None:
         """Print the rows that the cells of some columns make."""
         if self._layout is None:
-            how = {"cuts": self._cuts, "is_listed": self._is_listed}
-            self._layout = Layout(columns, self._width, self._kept, **how)
+            self._layout = Layout(columns, get_terminal_size().columns, self._kept, **self._how)
             if left_out := ", ".join(self._layout.left_out):
-                self._note(f"a wider terminal, a pipe and --json show more: {left_out}")
+                note(f"a wider terminal, a pipe and --json show more: {left_out}")
             for line in self._layout.header():
-                self._echo(line, bold=True)
+                echo(line, bold=True)
         rows = list(zip(*(column.cells for column in columns), strict=True))
         for wrong, some in groupby(rows, partial(self._is_wrong, columns)):
             lines = "\n".join(line for cells in some for line in self._layout.lines(cells))
-            if wrong:
-                self._echo(lines, fg="red")
-            else:
-                self._echo(lines)
+            echo(lines, fg="red" if wrong else None)
 
     def _is_wrong(self, columns: Sequence[Column], cells: Sequence[str]) -> bool:
-        return self._marks and any(map(_is_wrong, columns, cells))
-
-
-def _is_wrong(column: Column, value: str) -> bool:
-    if column.name == "status":
-        return value not in ("OK", "")
-    return column.name == "state" and value in _WRONG_STATES
+        values = {column.name: cell for column, cell in zip(columns, cells, strict=True)}
+        wrong = values.get("status", "") not in ("OK", "") or values.get("state") in _WRONG_STATES
+        return self._marks and wrong
 
 
 def _lines_of(words: Iterable[str], width: int) -> list[str]:
