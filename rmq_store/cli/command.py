@@ -85,14 +85,14 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options, without those that few need; with --help-all all of them."""
-        rows = [
-            row
+        all_options = ctx.meta.get(_ALL_OPTIONS)
+        shown = (
+            param
             for param in self.get_params(ctx)
             if isinstance(param, click.Option)
-            and (ctx.meta.get(_ALL_OPTIONS) or not isinstance(param, RareOption))
-            for row in [param.get_help_record(ctx)]
-            if row is not None
-        ]
+            and (all_options or not isinstance(param, RareOption))
+        )
+        rows = [row for row in (param.get_help_record(ctx) for param in shown) if row is not None]
         with formatter.section("Options"):
             formatter.write_dl(rows)
 
@@ -107,7 +107,9 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words of a command line. Raises click's errors."""
         try:
-            return self._parsed(ctx, args)
+            if not ctx.resilient_parsing:
+                self._refuse_words(ctx, args)
+            return super().parse_args(ctx, args)
         except click.NoSuchOption as wrong:
             options = (param for param in self.params if not getattr(param, "hidden", False))
             shown = {name for param in options for name in (*param.opts, *param.secondary_opts)}
@@ -117,18 +119,17 @@ class Command(click.Command):
             name = printable(wrong.option_name)
             raise click.UsageError(f"unknown option {name}. {hint}", ctx) from None
 
-    def _parsed(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not ctx.resilient_parsing:
-            _, left, given = self.make_parser(ctx).parse_args(list(args))
-            if left:
-                raise click.UsageError(self._about_words(left), ctx)
-            for param, count in Counter(given).items():
-                once = isinstance(param, click.Option) and not (
-                    param.multiple or param.is_flag or param.count
-                )
-                if once and count > 1:
-                    raise click.UsageError(f"{param.opts[0]} is given {count} times", ctx)
-        return super().parse_args(ctx, args)
+    def _refuse_words(self, ctx: click.Context, args: list[str]) -> None:
+        """Raise for words that belong to nothing, and for an option that is given twice and counts once."""
+        _, left, given = self.make_parser(ctx).parse_args(list(args))
+        if left:
+            raise click.UsageError(self._about_words(left), ctx)
+        for param, count in Counter(given).items():
+            once = isinstance(param, click.Option) and not (
+                param.multiple or param.is_flag or param.count
+            )
+            if once and count > 1:
+                raise click.UsageError(f"{param.opts[0]} is given {count} times", ctx)
 
     def _about_words(self, words: Sequence[str]) -> str:
         """What to say of words that belong to nothing: often a topic, a key or a file."""
@@ -163,26 +164,18 @@ def exit_code_of(name: str, run: Callable[[], Any]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except click.ClickException as wrong:
-        _show_refusal(wrong)
+        shows_help = isinstance(wrong, getattr(click.exceptions, "NoArgsIsHelpError", ()))
+        if isinstance(wrong, click.UsageError) and not shows_help:
+            said = f"[{InvalidArgumentError.code}] {wrong.format_message()}"
+            wrong = click.UsageError(said, wrong.ctx)
+        wrong.show()
         return wrong.exit_code
     except (StoreError, EngineFailedError) as error:
         click.echo(f"{name}: {error}", err=True)
     except OSError as error:
         # No code expected this error here, so at least name the file.
         path = None if error.filename is None else str(error.filename)
-        said = AccessError(
-            path,
-            reason=error.strerror or str(error),
-            advice="Check the permissions, the disk and the mount",
-        )
-        click.echo(f"{name}: {said}", err=True)
+        advice = "Check the permissions, the disk and the mount"
+        refusal = AccessError(path, reason=error.strerror or str(error), advice=advice)
+        click.echo(f"{name}: {refusal}", err=True)
     return EXIT_FAILED
-
-
-def _show_refusal(wrong: click.ClickException) -> None:
-    """Print it; what is wrong with an option has the code of an InvalidArgumentError."""
-    shows_help = isinstance(wrong, getattr(click.exceptions, "NoArgsIsHelpError", ()))
-    if isinstance(wrong, click.UsageError) and not shows_help:
-        said = f"[{InvalidArgumentError.code}] {wrong.format_message()}"
-        wrong = click.UsageError(said, wrong.ctx)
-    wrong.show()

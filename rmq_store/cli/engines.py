@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from rmq_store.questions.answer_by_shares import Engine, StoreSource
     from rmq_store.store import MessageStore
 
-    Supplied = tuple[StoreSource, Engine]
-
 OTHER_ENGINES = "rmqstore.engines"
 """The entry points of packages that supply engines: such a package stands above this one.
 
@@ -56,12 +54,15 @@ def store_and_engine(
     engine (None: this process). Raises what MessageStore.open and the engine raise."""
     from rmq_store.questions.answer_by_shares import OpenedStore
 
-    other = _other(command, at, on)
-    if other is None:
+    is_local = on.engine == LOCAL or (on.engine is None and on.master is None)
+    if is_local and on.master is not None:
+        raise click.UsageError("--master is for --engine spark")
+    supplied = None if is_local else _supplied(command, at, on)
+    if supplied is None:
         with at.open() as opened:
             yield opened, OpenedStore(opened), None
         return
-    source, engine = other
+    source, engine = supplied
     # A connection of the engine that closes is an error; only the reader of our output may leave.
     with on_broken_pipe(signal.SIG_IGN), source.open() as opened:
         warn_of(opened)
@@ -79,16 +80,11 @@ def on_broken_pipe(do: signal.Handlers) -> Iterator[None]:
             signal.signal(signal.SIGPIPE, before)
 
 
-def _other(command: str, at: StoreArgs, on: EngineArgs) -> Supplied | None:
-    engine, master = on.engine, on.master
-    if engine == LOCAL and master is not None:
-        raise click.UsageError("--master is for --engine spark")
-    if engine == LOCAL or (engine is None and master is None):
-        return None
+def _supplied(command: str, at: StoreArgs, on: EngineArgs) -> tuple[StoreSource, Engine] | None:
     from importlib.metadata import entry_points
 
     for point in entry_points(group=OTHER_ENGINES, name=SPARK):
-        supplied: Supplied | None = point.load()(command, at, on)
+        supplied: tuple[StoreSource, Engine] | None = point.load()(command, at, on)
         return supplied
     raise InvalidArgumentError(
         reason="no installed package supplies the engine spark",

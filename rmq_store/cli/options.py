@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -161,35 +161,29 @@ class StoreArgs:
         warn_of(opened)
         return opened
 
-    def each(self, others: Sequence[str] = ()) -> list[StoreArgs]:
-        """One for each store of STORE and of others, which may be patterns, with a name of its own.
-
-        Raises InvalidArgumentError for a pattern that matches none, click.UsageError for an option that
-        is for one store.
-        """
-        from rmq_store.config.locate import expanded, names_of, without_repeats
-
-        patterns = (self.store, *others)
-        stores = without_repeats([path for pattern in patterns for path in expanded(pattern)])
-        if len(stores) == 1:
-            return [replace(self, store=stores[0])]
-        if self.broker_conf or self.broker_name:
-            raise click.UsageError(
-                f"--broker-conf and --broker-name are for one store, and there are {len(stores)}"
-            )
-        return [
-            StoreArgs(path, None, name) for path, name in zip(stores, names_of(stores), strict=True)
-        ]
-
 
 @contextmanager
 def opened_stores(at: StoreArgs, others: Sequence[str] = ()) -> Iterator[list[MessageStore]]:
-    """The stores of `each`, open. Raises its errors, and those of `StoreArgs.open`."""
+    """The stores of STORE and of others, which may be patterns, open; each with a name of its own.
+
+    Raises InvalidArgumentError for a pattern that matches none, click.UsageError for an option that
+    is for one store, and the errors of `StoreArgs.open`.
+    """
+    from rmq_store.config.locate import expanded, names_of, without_repeats
+
+    patterns = (at.store, *others)
+    paths = without_repeats([path for pattern in patterns for path in expanded(pattern)])
+    names = [at.broker_name] if len(paths) == 1 else names_of(paths)
+    if len(paths) > 1 and (at.broker_conf or at.broker_name):
+        raise click.UsageError(
+            f"--broker-conf and --broker-name are for one store, and there are {len(paths)}"
+        )
     with ExitStack() as stack:
         opened = []
-        for arguments in at.each(others):
-            opened.append(stack.enter_context(arguments.open()))
-            opened[-1].release_files()
+        for path, name in zip(paths, names, strict=True):
+            store = StoreArgs(path, at.broker_conf, name).open()
+            opened.append(stack.enter_context(store))
+            store.release_files()
         yield opened
 
 

@@ -51,7 +51,7 @@ class Prompt:
         self._commands: Mapping[str, Callable[[str], None]] = {
             ".tables": self._print_views,
             ".schema": self._print_columns,
-            ".help": lambda _: _say_help(),
+            ".help": self._print_help,
             ".exit": lambda _: _end(),
         }
 
@@ -98,6 +98,10 @@ class Prompt:
             rows = "" if count is None else f"{counted(count, 'row')}, "
             note(f"{rows}{monotonic() - began:.2f} s")
 
+    def _print_help(self, _: str) -> None:
+        for line in _HELP:
+            say(line)
+
     def _print_views(self, _: str) -> None:
         about = {name: table.about for name, table in TABLES_OF_A_STORE.items()} | _ABOUT_MESSAGES
         rows = [{"view": name, "meaning": about[name]} for name in self._database.views]
@@ -129,7 +133,19 @@ class Prompt:
         path = Path(state) / "rmqstore" / "sql_history"
         with suppress(OSError):
             readline.read_history_file(path)
-        readline.set_completer(_Completer(self._words))
+        matching: list[str] = []
+
+        def complete(typed: str, number: int) -> str | None:
+            if number == 0:
+                words = dict.fromkeys(self._words(readline.get_line_buffer()))
+                matching[:] = [
+                    word.upper() if typed.isupper() and word.islower() else word
+                    for word in words
+                    if word.lower().startswith(typed.lower())
+                ]
+            return matching[number] if number < len(matching) else None
+
+        readline.set_completer(complete)
         is_libedit = "libedit" in (readline.__doc__ or "")
         readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
         return path
@@ -147,37 +163,11 @@ class Prompt:
             yield from self._database.keywords()
 
 
-class _Completer:
-    """What readline asks for the words that begin like the typed one, one by one."""
-
-    def __init__(self, words: Callable[[str], Iterator[str]]) -> None:
-        self._words, self._matching = words, list[str]()
-
-    def __call__(self, typed: str, number: int) -> str | None:
-        import readline
-
-        if number == 0:
-            words = self._words(readline.get_line_buffer())
-            start = typed.lower()
-            self._matching = [
-                word.upper() if typed.isupper() and word.islower() else word
-                for word in dict.fromkeys(words)
-                if word.lower().startswith(start)
-            ]
-        return self._matching[number] if number < len(self._matching) else None
-
-
 def _is_whole(text: str) -> bool:
     first = text.strip().split(" ")[0].lower().rstrip(";")
     is_command = first.startswith(".") or first in ("", "help", "?", *_ENDS)
-    is_one_line = "\n" not in text
     ends = text.rstrip().endswith(";") or _LISTED.search(text) is not None
-    return ends or (is_one_line and is_command)
-
-
-def _say_help() -> None:
-    for line in _HELP:
-        say(line)
+    return ends or (is_command and "\n" not in text)
 
 
 def _end() -> None:

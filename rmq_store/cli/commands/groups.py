@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,21 +19,10 @@ if TYPE_CHECKING:
 
 _NAMED = 3  # groups in a sentence
 _POPPED = "notAcknowledged"
-_ROW = (
-    *("consumerGroup", "topic", "queueId", "consumerOffset", "lag", "lagBytes", "lagMs", _POPPED),
-    "status",
-)
+_BEHIND = ("lag", "lagBytes", "lagMs", _POPPED)
+_ROW = ("consumerGroup", "topic", "queueId", "consumerOffset", *_BEHIND, "status")
 _KEPT = ("consumerGroup", "topic", "queueId", "lag", "status")
-_TOTALS = (
-    "consumerGroup",
-    "topic",
-    "queues",
-    "lag",
-    "lagBytes",
-    "lagMs",
-    _POPPED,
-    "queuesWithLoss",
-)
+_TOTALS = ("consumerGroup", "topic", "queues", *_BEHIND, "queuesWithLoss")
 
 
 @command
@@ -91,9 +80,9 @@ def print_lag(
         found = lag_of(opened, groups, topics, queue_ids, progress=progress)
         lacks_some = opened.opening.has_losses
         is_asked = bool(groups) or max_lag is not None
-        unknown = list(_unknown_lag(opened, is_asked=is_asked))
+        unknown = _unknown_lag(opened, is_asked=is_asked)
         if max_lag is not None and not unknown:
-            unknown += found.without_offset(groups, topics)
+            unknown = list(found.without_offset(groups, topics))
         furthest = found.furthest_behind()[:top]
         rows = TABLES["groups"].of_rows(opened.broker_name, furthest)
     if by_group:
@@ -115,22 +104,23 @@ def _popped_where_some(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]
     return [column for column in columns if some or column != _POPPED]
 
 
-def _unknown_lag(store: MessageStore, *, is_asked: bool) -> Iterator[str]:
+def _unknown_lag(store: MessageStore, *, is_asked: bool) -> list[str]:
     """Only a note where no group is: a store without consumers has no file of offsets."""
     from rmq_store.config.consumer_offsets import CONSUMER_FILES, has_consumer_offsets
     from rmq_store.search.queue_selection import users_groups
     from rmq_store.verify.config_against_store import taken_by_broker
 
     if has_consumer_offsets(store.path):
-        return
+        return []
     absent = f"there is no {CONSUMER_FILES[0]}: how far groups have consumed is not known"
     of_broker = store.view.topics.has_file or taken_by_broker(store) is not None
     groups = users_groups(store) if of_broker else []
     if not groups and not is_asked:
         note(absent)
-        return
-    there = f" ({', '.join(groups[:_NAMED])}{', ...' if len(groups) > _NAMED else ''})"
-    yield f"{absent}{there if groups else ''}. Look for the file in a copy or a replica"
+        return []
+    if groups:
+        absent += f" ({', '.join(groups[:_NAMED])}{', ...' if len(groups) > _NAMED else ''})"
+    return [f"{absent}. Look for the file in a copy or a replica"]
 
 
 @command

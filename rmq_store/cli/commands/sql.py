@@ -118,16 +118,24 @@ def sql(
             compacted=not history,
             on_damage=damage.handler,
         )
+        source = click.get_current_context().get_parameter_source("zone")
         # A person at a prompt thinks in the time of the clock on the wall.
-        is_local = text is None and _is_default("zone")
+        is_local = text is None and source is ParameterSource.DEFAULT
         named = None if is_local else str(zone)
         database = stack.enter_context(
             StoreDatabase(messages, stores, files=files, zone=named, on_damage=damage.handler)
         )
+
+        def run(statement: str, is_listed: bool) -> int | None:
+            how = replace(form, is_listed=is_listed)
+            return _run(database, statement, how, parquet, explain)
+
         if text is None:
-            _prompt(database, form, explain)
+            from rmq_store.cli.sql_prompt import Prompt
+
+            Prompt(database, run).read()
         else:
-            _run(database, text, form, parquet, explain)
+            run(text, False)
     return damage.conclude()
 
 
@@ -140,21 +148,6 @@ def _given_sql(query: str | None, parquet: Path | None) -> str | None:
             raise click.UsageError("missing argument SQL: a prompt is for a terminal")
         return None
     return sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
-
-
-def _is_default(name: str) -> bool:
-    source = click.get_current_context().get_parameter_source(name)
-    return source is ParameterSource.DEFAULT
-
-
-def _prompt(database: StoreDatabase, form: MessageForm, explain: bool) -> None:
-    from rmq_store.cli.sql_prompt import Prompt
-
-    def run(statement: str, is_listed: bool) -> int | None:
-        how = replace(form, is_listed=is_listed)
-        return _run(database, statement, how, None, explain)
-
-    Prompt(database, run).read()
 
 
 def _run(
@@ -199,14 +192,11 @@ def _print_explained(found: Explained, form: MessageForm) -> None:
 
 def _rows_of(found: Explained) -> Iterator[dict[str, Any]]:
     for number, scan in enumerate(found.scans, 1):
-        empty = dict.fromkeys(_EXPLAINED)
-        about = {"scan": number, "view": scan.view}
+        about = dict.fromkeys(_EXPLAINED) | {"scan": number, "view": scan.view}
         about |= {"columns": list(scan.columns), "filter": scan.filter}
         ranges = [(part, one) for part in scan.parts or () for one in part.slices]
         for part, one in ranges:
-            yield {
-                **empty,
-                **about,
+            yield about | {
                 "brokerName": part.store.broker_name,
                 "topic": one.queue.topic,
                 "queueId": one.queue.queue_id,
@@ -216,7 +206,7 @@ def _rows_of(found: Explained) -> Iterator[dict[str, Any]]:
                 "keys": None if part.words is None else " || ".join(sorted(part.words)),
             }
         if not ranges:
-            yield {**empty, **about, "messages": None if scan.parts is None else 0}
+            yield about | {"messages": None if scan.parts is None else 0}
 
 
 # --- a file of rows --------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -211,7 +211,9 @@ def _print(
     given = {column: value for column, value in wanted.items() if value is not None}
     with at.open() as opened:
         with damage, reading(name, opened) as progress:
-            rows = _Rows(opened, name, given, damage, hidden)
+            past = TABLES[name].rows_past_damage
+            assert past is not None
+            rows = _Rows(past(opened, damage.handler), given, hidden)
             found = islice(rows, how.limit)
             first = list(islice(found, 1))
             if not first and not damage.count:
@@ -230,34 +232,27 @@ def _print(
     return damage.conclude() or bool(expired)
 
 
+@dataclass
 class _Rows:
     """The rows that have the values `given`, but for `hidden` ones, counted by state; and all `groups`."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        name: str,
-        given: Mapping[str, str],
-        damage: Damage,
-        hidden: _Hidden | None,
-    ) -> None:
-        past = TABLES[name].rows_past_damage
-        assert past is not None
-        self._every = past(store, damage.handler)
-        self._given, self._hidden = given, hidden
-        self.states: Counter[str] = Counter()
-        self.left_out, self.groups = 0, set[str]()
+    every: Iterable[Mapping[str, Any]]
+    given: Mapping[str, str]
+    hidden: _Hidden | None
+    states: Counter[str] = field(default_factory=Counter)
+    left_out: int = 0
+    groups: set[str] = field(default_factory=set)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        for row in self._every:
+        for row in self.every:
             self.groups.update(row[name] for name in _GROUPS if row.get(name) is not None)
-            if any(row.get(column) != value for column, value in self._given.items()):
+            if any(row.get(column) != value for column, value in self.given.items()):
                 continue
-            if self._hidden is not None and self._hidden.is_hidden(row):
+            if self.hidden is not None and self.hidden.is_hidden(row):
                 self.left_out += 1
-                continue
-            self.states[row.get("state", "")] += 1
-            yield row
+            else:
+                self.states[row.get("state", "")] += 1
+                yield row
 
 
 def _require_known(store: MessageStore, given: Mapping[str, str], met: Iterable[str]) -> None:

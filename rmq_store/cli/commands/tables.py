@@ -130,8 +130,7 @@ def table(
     if past is None:
         return print_named(name, at, out, system=True)
     with at.open() as opened, damage, reading(name, opened):
-        rows = past(opened, damage.handler)
-        found = TABLES[name].of_rows(opened.broker_name, rows)
+        found = TABLES[name].of_rows(opened.broker_name, past(opened, damage.handler))
     out.table([found])
     return damage.conclude()
 
@@ -174,8 +173,15 @@ def print_named(
             kept = [not opened.is_system_topic(one) for one in found["topic"].to_pylist()]
             found = found.filter(pa.array(kept, pa.bool_()))
     if not out.as_json and "perm" in found.column_names:
-        words = pa.array(map(_perm_text, found["perm"].to_pylist()), pa.string())
-        found = found.set_column(found.column_names.index("perm"), "perm", words)
+        # As RocketMQ's tools print it (PermName#perm2String).
+        words = [
+            None
+            if perm is None
+            else "".join(name if perm & bit else "-" for name, bit in _PERM_BITS)
+            for perm in found["perm"].to_pylist()
+        ]
+        at = found.column_names.index("perm")
+        found = found.set_column(at, "perm", pa.array(words, pa.string()))
     there = [column for column in _SHOWN.get(name, ()) if column in found.column_names]
     out.table([found], there, kept=_KEPT.get(name, ()))
     if behind is not None and name in ("topics", "queues"):
@@ -185,13 +191,6 @@ def print_named(
     if unknown:
         note(f"not in topics.json, so that a broker refuses them: {', '.join(unknown)}")
     return unread or lacks_some
-
-
-def _perm_text(perm: int | None) -> str | None:
-    """A perm as RocketMQ's tools print it (PermName#perm2String)."""
-    if perm is None:
-        return None
-    return "".join(letter if perm & bit else "-" for letter, bit in _PERM_BITS)
 
 
 _SHARED = " (shared)"
@@ -314,14 +313,12 @@ def _cells(
         line += [str(group["messages"]), size(group["bytes"])]
         line.append(share(group["bytes"]) + (_SHARED if group["shared"] else ""))
         if by == _DAY:
-            line.append(_signed_size(group["change"]))
+            change = group["change"]
+            sign = "-" if (change or 0) < 0 else "+"
+            line.append("" if change is None else f"{sign}{size(abs(change))}")
         yield line
     rest = found.log_bytes - found.listed_bytes
     if whole and rest > 0:
         nothing = [""] * (len(names) - 1)
         last = ["(in no queue)", *nothing, "", size(rest), share(rest)]
         yield [*last, ""] if by == _DAY else last
-
-
-def _signed_size(change: int | None) -> str:
-    return "" if change is None else f"{'-' if change < 0 else '+'}{size(abs(change))}"
