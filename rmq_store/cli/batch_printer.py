@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from rmq_store.cli.messages import TEXT_COLUMNS, MessageForm
 from rmq_store.cli.output import make_room, note, write
-from rmq_store.escaping import printable
+from rmq_store.errors import printable
 from rmq_store.text import lines
 from rmq_store.text.bodies import UTF8, bodies_as, marked, shown
 from rmq_store.text.lines import BODY, plain_text

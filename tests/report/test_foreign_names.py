@@ -14,7 +14,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from rmq_store.errors import printable
-from rmq_store.report.plot_to_svg import svg_of
+from rmq_store.report.page import svg_of
 from rmq_store.report.plots import draw_bars, named
 from rmq_store.report.report_scope import shell_word
 from rmq_store.report.section import Plot
