@@ -81,7 +81,7 @@ class TableReader(DataSourceReader):
         if self.table == PLAN:
             return [TablePartition(rows=list(plan_rows(self.plan)))]
         if self.table == STREAM:
-            rows = [row for one in self.plan.stores[:1] for row in progress_rows(one.asked)]
+            rows = [row for store in self.plan.stores[:1] for row in progress_rows(store.asked)]
             return [TablePartition(rows=rows)]
         if self.table == DIFF:
             if len(self.plan.stores) != 2:
@@ -96,7 +96,7 @@ class TableReader(DataSourceReader):
         elif self.table == USAGE:
             shares = shares_of(replaced(self.plan, split_by=BY_QUEUE))
         else:
-            snapshots = enumerate(one.store.snapshot for one in self.plan.stores)
+            snapshots = enumerate(store.store.snapshot for store in self.plan.stores)
             shares = [Share(n, log_bytes=found.log_end - found.log_start) for n, found in snapshots]
         return [TablePartition(task) for task in in_tasks(self.plan, shares)]
 

@@ -226,7 +226,7 @@ class CommitLog:
 
     def _hole_at(self, offset: int) -> tuple[int, int] | None:
         """The missing range around `offset`, if files after it are there."""
-        return next((one for one in self.chain.holes if one[0] <= offset < one[1]), None)
+        return next((hole for hole in self.chain.holes if hole[0] <= offset < hole[1]), None)
 
     def _from(self, offset: int, segment: SegmentFile) -> Window:
         """The file from `offset` on, as far as the record there declares its size."""

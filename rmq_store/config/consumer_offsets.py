@@ -76,7 +76,7 @@ def sent_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
     Source: pullOffsetTable of 5.5.0, which no broker reads back (ConsumerOffsetManager#decode), and
     OrderInfo#getQueueOffset of QueueLevelConsumerManager (before 5.5.0: ConsumerOrderInfoManager).
     """
-    return (one for one in claimed_offsets(store) if one.kind in (PULLED, POPPED))
+    return (offset for offset in claimed_offsets(store) if offset.kind in (PULLED, POPPED))
 
 
 def _offsets_in(store: str | os.PathLike[str], names: Iterable[str]) -> Iterator[Committed]:

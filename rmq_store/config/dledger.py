@@ -216,7 +216,7 @@ def unread_dledger(
             "one of the two belongs to another store",
             advice="Move away the one that does not belong here. Nothing was changed",
         )
-    indexes = [one / _INDEX for one in dledger_folders(root) if _has_files(one / _INDEX)]
+    indexes = [folder / _INDEX for folder in dledger_folders(root) if _has_files(folder / _INDEX)]
     pure = bool(dledger_folders(root)) and not (root / COMMITLOG_DIR).is_dir()
     if not (indexes or pure or config.enableDLegerCommitLog):
         return None

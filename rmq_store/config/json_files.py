@@ -180,7 +180,7 @@ def written_at(path: Path) -> int | None:
     """When a file, or a database, was last written (ms); None if it is gone."""
     try:
         files = [path, *path.iterdir()] if path.is_dir() else [path]
-        return max(one.stat().st_mtime_ns for one in files) // 1_000_000
+        return max(file.stat().st_mtime_ns for file in files) // 1_000_000
     except OSError:
         return None
 
@@ -294,7 +294,7 @@ def _versions(paths: Sequence[Path]) -> list[tuple[int, int, int] | None]:
 
 def _written_lately(versions: Sequence[tuple[int, int, int] | None]) -> bool:
     """Whether one of the files was written within the last minute, or has a time to come."""
-    newest = max((one[0] for one in versions if one is not None), default=0)
+    newest = max((version[0] for version in versions if version is not None), default=0)
     return newest > time_ns() - _RECENT_NS
 
 

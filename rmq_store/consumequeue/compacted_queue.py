@@ -168,7 +168,9 @@ def files_in(log_folder: str, entries_folder: str) -> FilesThere:
 def _names_in(folder: str) -> frozenset[tuple[str, str, int]]:
     try:
         with os.scandir(folder) as entries:
-            return frozenset((folder, one.name, one.inode()) for one in entries if one.is_file())
+            return frozenset(
+                (folder, entry.name, entry.inode()) for entry in entries if entry.is_file()
+            )
     except OSError:  # there is none, or what opens the files says why
         return frozenset()
 

@@ -409,6 +409,6 @@ class LastLives:
         """The entries that are not of an earlier life."""
         if not self.begin:
             return requests
-        begin = np.array([self.begin.get(one, 0) for one in requests.queues], dtype=np.int64)
+        begin = np.array([self.begin.get(queue, 0) for queue in requests.queues], dtype=np.int64)
         kept: Mask = requests.log_offset >= begin[requests.queue]
         return requests.take(np.flatnonzero(kept))

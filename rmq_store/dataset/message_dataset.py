@@ -139,7 +139,7 @@ class ProvenLimits:
             fine = list(steps(store, part, _FINE_STEP_OF_VALUES))
             limits = [None] * len(fine) if damage else _limits(offsets, values, fine)
             self._known |= {(column, one): of for one, of in zip(fine, limits, strict=True)}
-            some = [one for one in limits if one is not None]
+            some = [limit for limit in limits if limit is not None]
             whole = len(some) == len(fine) > 0
             self._known[column, part] = (
                 (min(low for low, _ in some), max(high for _, high in some)) if whole else None

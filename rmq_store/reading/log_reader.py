@@ -155,7 +155,7 @@ class LogReader:
 
     def _in_limits(self, found: DispatchRequests) -> Iterator[ListedEntries]:
         limits = [self._limits_of(queue) for queue in found.queues]
-        known = [one or _NOTHING for one in limits]
+        known = [limit or _NOTHING for limit in limits]
         rows = np.arange(len(found))
         last = found.offset + found.count - 1 if self.unwrap else found.offset
         for value, low, high in (
@@ -183,7 +183,7 @@ class LogReader:
         queues, queue = numbered_queues(*numbered_topics(headers), ids)
         limits = [self._limits_of(one) or _NOTHING for one in queues]
         first, stop = (
-            np.array([getattr(one, bound) for one in limits], dtype=np.int64)[queue]
+            np.array([getattr(limit, bound) for limit in limits], dtype=np.int64)[queue]
             for bound in ("first_time", "stop_time")
         )
         time = headers.store_timestamp

@@ -127,7 +127,7 @@ def _queue_files(queues: QueueFolders, queue: QueueId, is_batch: bool) -> Iterat
     except InvalidArgumentError as error:
         yield _of_chain(QUEUE_FILE, error)
         return
-    for refused in refused_files([Path(one) for one in files.folders], files.file_size, kind):
+    for refused in refused_files([Path(folder) for folder in files.folders], files.file_size, kind):
         yield _of_chain(QUEUE_FILE, refused)
 
 

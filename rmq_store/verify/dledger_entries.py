@@ -147,14 +147,14 @@ _REWRITTEN = (
 def joined(spans: Sequence[EntrySpan]) -> list[EntrySpan]:
     """The spans, with those joined that follow each other in the log, by index and by term."""
     found: list[EntrySpan] = []
-    for one in spans:
+    for span in spans:
         last = found[-1] if found else None
-        if last is not None and _follows(last, one) and last.stop == one.start:
+        if last is not None and _follows(last, span) and last.stop == span.start:
             found[-1] = EntrySpan(
-                last.start, one.stop, last.index, last.term, one.last_index, one.last_term
+                last.start, span.stop, last.index, last.term, span.last_index, span.last_term
             )
         else:
-            found.append(one)
+            found.append(span)
     return found
 
 

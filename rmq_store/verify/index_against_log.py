@@ -447,7 +447,7 @@ def _likely_geometry(
         else:
             return None  # the file is intact, the configured geometry is wrong
     guesses = [*known, Geometry(config.index_slots, config.index_items)]
-    return next((one for one in guesses if one.file_size == segment.size), None)
+    return next((guess for guess in guesses if guess.file_size == segment.size), None)
 
 
 def _health(file: IndexFile, found: CheckedItems) -> IndexHealth:

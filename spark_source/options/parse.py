@@ -251,12 +251,12 @@ def refuse_reversed_ranges(asked: SourceOptions) -> None:
         of_broker = f" of broker {broker!r}" if broker else ""
         for queue in sorted({q for by_queue in (*times, *offsets) for q in by_queue.on(broker)}):
             where = f" for queue {queue.topic}/{queue.queue_id}{of_broker}"
-            begin, end = (one.of(broker, queue) for one in times)
+            begin, end = (time.of(broker, queue) for time in times)
             since = _in_force("startingTimestamp", first, begin)
             until = _in_force("endingTimestamp", stop, end)
             _refuse_reversed(where, since, until, shown_time)
             if since[1] is None and until[1] is None:
-                low, high = (one.of(broker, queue) for one in offsets)
+                low, high = (offset.of(broker, queue) for offset in offsets)
                 _refuse_reversed(where, ("startingOffsets", low), ("endingOffsets", high), str)
 
 

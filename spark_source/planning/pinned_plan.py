@@ -247,7 +247,11 @@ class QueryPlan:
     load: str = field(default_factory=lambda: uuid4().hex, compare=False)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _unpickled, ([pickle.dumps(one) for one in self.stores], self.left_out, self.load)
+        return _unpickled, (
+            [pickle.dumps(store) for store in self.stores],
+            self.left_out,
+            self.load,
+        )
 
 
 def _unpickled(stores: list[bytes], left_out: tuple[LeftOut, ...], load: str) -> QueryPlan:
@@ -344,5 +348,5 @@ def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadP
 
 def replaced(plan: QueryPlan, **changed: Any) -> QueryPlan:
     """The plan with some options changed."""
-    stores = (replace(one, asked=replace(one.asked, **changed)) for one in plan.stores)
+    stores = (replace(store, asked=replace(store.asked, **changed)) for store in plan.stores)
     return replace(plan, stores=tuple(stores))

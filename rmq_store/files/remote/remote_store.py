@@ -158,9 +158,9 @@ def _list(fs: Any, base: str, uri: str) -> Listing:
     except OSError as error:
         raise from_remote(uri, error, "listing") from None
     found = tuple(
-        Listed(path, one.size, one.mtime_ns or 0)
-        for one in infos
-        if one.type == pafs.FileType.File and _is_of_a_store(path := _below(base, one.path), uri)
+        Listed(path, info.size, info.mtime_ns or 0)
+        for info in infos
+        if info.type == pafs.FileType.File and _is_of_a_store(path := _below(base, info.path), uri)
     )
     if not found:
         raise NotAStoreError(

@@ -203,11 +203,11 @@ def _names(fs: Any, folder: str, part: str) -> list[str]:
         return [part] if _is_folder(fs, f"{folder}/{part}") else []
     infos = fs.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
     return [
-        one.base_name
-        for one in infos
-        if one.type == pafs.FileType.Directory
-        and fnmatchcase(one.base_name, part)
-        and (part.startswith(".") or not one.base_name.startswith("."))
+        info.base_name
+        for info in infos
+        if info.type == pafs.FileType.Directory
+        and fnmatchcase(info.base_name, part)
+        and (part.startswith(".") or not info.base_name.startswith("."))
     ]
 
 
