@@ -690,5 +690,5 @@ class MessageStore:
 def _above(name: str) -> Callable[..., Any]:
     """The function that answers a method for a room above this one."""
     module, function = _ABOVE[name].split(":")
-    found: Callable[..., Any] = getattr(import_module(module), function)
-    return found
+    attribute: Callable[..., Any] = getattr(import_module(module), function)
+    return attribute

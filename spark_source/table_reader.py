@@ -97,7 +97,10 @@ class TableReader(DataSourceReader):
             shares = shares_of(replaced(self.plan, split_by=BY_QUEUE))
         else:
             snapshots = enumerate(store.store.snapshot for store in self.plan.stores)
-            shares = [Share(n, log_bytes=found.log_end - found.log_start) for n, found in snapshots]
+            shares = [
+                Share(n, log_bytes=snapshot.log_end - snapshot.log_start)
+                for n, snapshot in snapshots
+            ]
         return [TablePartition(task) for task in in_tasks(self.plan, shares)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

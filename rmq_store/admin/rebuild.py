@@ -116,7 +116,7 @@ class RebuildReport:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values for JSON."""
-        found = self.recovery.to_dict()
+        values = self.recovery.to_dict()
         return {
             "source": self.source,
             "target": self.target,
@@ -124,7 +124,7 @@ class RebuildReport:
             "store_type": self.store_type,
             "resumed": self.resumed,
             **{
-                name: found[name]
+                name: values[name]
                 for name in (
                     "log_start",
                     "log_end",
@@ -296,13 +296,13 @@ def _count_versions(root: Path) -> None:
     """Give the JSON files of the configuration a dataVersion that a broker with RocksDB takes in: its own
     new databases have the counter 0 (RocksDBConsumerOffsetManager#merge and the like)."""
     for name in KEPT_NAMES:
-        found = read_config(root, name, as_it_is)
-        if found is not None and counter_of(found.content) < 1:
-            before = found.content.get("dataVersion")
+        file = read_config(root, name, as_it_is)
+        if file is not None and counter_of(file.content) < 1:
+            before = file.content.get("dataVersion")
             version = {"stateVersion": 0, "timestamp": time.time_ns() // 1_000_000}
             version |= before if isinstance(before, dict) else {}
-            content = {**found.content, "dataVersion": {**version, "counter": 1}}
-            write_config(root, name, found.path, content)
+            content = {**file.content, "dataVersion": {**version, "counter": 1}}
+            write_config(root, name, file.path, content)
 
 
 def _forget(root: Path) -> None:

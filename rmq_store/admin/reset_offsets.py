@@ -68,8 +68,8 @@ def plan_reset(
             reason=f"there are no offsets of a consumer group {group!r}",
             advice=nearest(group, committed),
         )
-    found = committed.get(group, {})
-    topics = [topic] if topic is not None else sorted(found)
+    offsets = committed.get(group, {})
+    topics = [topic] if topic is not None else sorted(offsets)
     changes = []
     for name in topics if topic is not None else ():
         store.view.require_queue_ids(name, queue_ids or ())
@@ -77,7 +77,7 @@ def plan_reset(
         for queue in store.queues(name):
             if queue_ids is not None and queue.queue_id not in queue_ids:
                 continue
-            before = found.get(name, {}).get(queue.queue_id)
+            before = offsets.get(name, {}).get(queue.queue_id)
             if before is None and topic is None:
                 continue
             low, high = store.min_offset(*queue), store.max_offset(*queue)

@@ -275,13 +275,13 @@ def _declared(store: MessageStore) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _topics_of_inner_batches(store: MessageStore) -> set[str]:
-    found: set[str] = set()
+    topics: set[str] = set()
     for piece in walk(store.log, check_crc=False):
         if isinstance(piece, SoundRun):
             rows = np.flatnonzero(piece.headers.sys_flag & SysFlag.INNER_BATCH)
             if len(rows):
-                found.update(stored_topics(piece.headers.take(rows)).unique().to_pylist())
-    return found
+                topics.update(stored_topics(piece.headers.take(rows)).unique().to_pylist())
+    return topics
 
 
 def _has_record_crcs(store: MessageStore) -> bool:

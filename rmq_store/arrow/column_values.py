@@ -243,9 +243,9 @@ class KeyValues:
 
     def tags_codes(self) -> Ints:
         """tagsCode of every record: the Java hash of TAGS, 0 without them."""
-        found = np.empty(len(self), dtype=np.int64)
-        tags_codes(self.data.data, self.values.data, found.data)
-        return found
+        codes = np.empty(len(self), dtype=np.int64)
+        tags_codes(self.data.data, self.values.data, codes.data)
+        return codes
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,11 +39,11 @@ def slices_with_crcs(
 ) -> tuple[pa.Array, Ints]:
     """As `slices`, and the CRC-32 of each slice, from one pass over them."""
     data, ends = room_for(int(lengths.sum()), len(starts))
-    found = np.empty(len(starts), dtype=np.int64)
+    crcs = np.empty(len(starts), dtype=np.int64)
     places = (_whole(starts).data, _whole(lengths).data)
     of = (crc32, CRC32_IN_C, source.data, *places)
-    checksums.of_copies(*of, data.data, ends.data, found.data)
-    return string_array(data, ends, kind), found
+    checksums.of_copies(*of, data.data, ends.data, crcs.data)
+    return string_array(data, ends, kind), crcs
 
 
 def values_of(source: Bytes, values: Ints, first: int) -> pa.Array:
@@ -179,9 +179,9 @@ def decode_property_columns(stored: pa.Array, *, with_map: bool) -> PropertyColu
 
 def property_columns_at(raw: Bytes, at: Ints, length: Ints, *, with_map: bool) -> PropertyColumns:
     """The columns of n stored property strings, `raw[at[i]:at[i] + length[i]]`."""
-    found = PropertyColumns(raw, at, length, with_map=with_map)
-    if found.is_ascii or found.is_utf8():
-        return found
+    columns = PropertyColumns(raw, at, length, with_map=with_map)
+    if columns.is_ascii or columns.is_utf8():
+        return columns
     text = as_java_reads(slices(raw, at, length, pa.binary()))
     return decode_property_columns(text.view(pa.binary()), with_map=with_map)
 
@@ -202,17 +202,17 @@ def look(raw: Bytes, at: Ints, length: Ints) -> tuple[Ints, bool]:
 def numbers(raw: Bytes, at: Ints, length: Ints, name: str, otherwise: Ints) -> Ints:
     """The number that a property has in each of n property strings; `otherwise` where it has none."""
     room = _Room(raw, at, length)
-    found: Ints = otherwise.copy()
+    values: Ints = otherwise.copy()
     property_items.numbers(
         room.raw,
         room.at,
         room.length,
         memoryview(name.encode()),
-        found.data,
+        values.data,
         room.places,
         room.items.data,
     )
-    return found
+    return values
 
 
 class _Room:

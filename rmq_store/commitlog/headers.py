@@ -162,9 +162,9 @@ def follow(window: Bytes, base: int, start: int, stop: int, frame: int = 0) -> R
     loop = record_fields.follow_entries if frame else record_fields.follow
     while True:
         most = min(_ROWS, max(0, stop - start) // MIN_RECORD_SIZE + 1)
-        found: Ints = np.empty(most, dtype=np.int64)
-        count, start = loop(raw, base, start, stop, found.data)
-        pieces.append(found[:count])
+        places: Ints = np.empty(most, dtype=np.int64)
+        count, start = loop(raw, base, start, stop, places.data)
+        pieces.append(places[:count])
         loops.count(count)
         # The loop compares entries with those before them, so those of a DLedger log stay together.
         if frame or count < most or start >= stop:

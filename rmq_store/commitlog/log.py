@@ -355,11 +355,11 @@ class CommitLog:
         looked_at = min(_ZEROS_OF_A_FILE_AHEAD, chain.cost.spare)
         if chain.is_zero(at, min(end, chain.stored_from(at) + looked_at)):
             return False
-        found = self.next_record(segment, at + 1, end)
-        while found is not None:
-            if self.intact_at(found + self.frame_at(found)) is not None:
+        start = self.next_record(segment, at + 1, end)
+        while start is not None:
+            if self.intact_at(start + self.frame_at(start)) is not None:
                 return True
-            found = self.next_record(segment, found + 1, end)
+            start = self.next_record(segment, start + 1, end)
         return False
 
     def _is_other_start(self, raw: Bytes, segment: SegmentFile) -> bool:
@@ -388,18 +388,18 @@ class CommitLog:
             return max(position, self.chain.stored_from(base + position) - base - _ZEROS_OF_A_SIZE)
 
         with self.window_of(segment) as window:
-            found = next_record(window, base, start - base, stop - base, stored_from)
-        return None if found is None else base + found
+            next_start = next_record(window, base, start - base, stop - base, stored_from)
+        return None if next_start is None else base + next_start
 
 
 def _listed(folders: Sequence[str | Path], entries: Sequence[str | Path]) -> list[SegmentFile]:
     """The files of the log. A DLedger log that overlaps the other one is refused later, by its name."""
     framed = {os.fspath(folder) for folder in entries}
     plain = [folder for folder in folders if os.fspath(folder) not in framed]
-    found = {
+    files = {
         file.base: file for file in (*list_segments(entries), *list_segments(plain, unique=True))
     }
-    return [found[base] for base in sorted(found)]
+    return [files[base] for base in sorted(files)]
 
 
 def open_log(root: Path, config: StoreConfig) -> CommitLog:

@@ -77,9 +77,9 @@ def piece_at(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | Extent
     if isinstance(piece, Extent) and piece.gap is Gap.DAMAGED:
         # A writer fills a log in order. It may have filled this place after the first look and
         # before the look that found more behind it.
-        found = _decoded_at(log, segment, at)
-        if isinstance(found, Record) or found is Gap.FILLER:
-            return _piece_of(log, segment, at, found)
+        content = _decoded_at(log, segment, at)
+        if isinstance(content, Record) or content is Gap.FILLER:
+            return _piece_of(log, segment, at, content)
     return piece
 
 
@@ -91,9 +91,9 @@ def gap_at(log: CommitLog, segment: SegmentFile, at: int) -> Extent | None:
 
 def front_at(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | Extent:
     """As `piece_at`; of a gap that is not within the log only the start."""
-    found = _decoded_at(log, segment, at)
-    if isinstance(found, Record) or found in WITHIN_THE_LOG:
-        return _piece_of(log, segment, at, found)
+    content = _decoded_at(log, segment, at)
+    if isinstance(content, Record) or content in WITHIN_THE_LOG:
+        return _piece_of(log, segment, at, content)
     return Extent(at, at, gap=Gap.TORN)
 
 
@@ -114,13 +114,15 @@ def _in_entry(log: CommitLog, segment: SegmentFile, at: int, head: EntryHead) ->
     fault = head.fault_at(at)
     if head.is_blank(room) or (fault is None and head.body_length == 0):
         return Gap.FILLER
-    found = _in_body(log, segment, at)
-    if isinstance(found, Record) and (fault is not None or found.total_size == head.body_length):
-        return found
+    content = _in_body(log, segment, at)
+    if isinstance(content, Record) and (
+        fault is not None or content.total_size == head.body_length
+    ):
+        return content
     if head.magic == head.size == 0:
         return Gap.UNWRITTEN
-    if fault is None and isinstance(found, CorruptRecordError):
-        raise found
+    if fault is None and isinstance(content, CorruptRecordError):
+        raise content
     what, expected, actual = fault or ("body length", "that of its record", head.body_length)
     raise CorruptRecordError(
         segment.path,
@@ -143,22 +145,22 @@ def _in_body(log: CommitLog, segment: SegmentFile, at: int) -> Record | Gap | Co
 
 
 def _piece_of(
-    log: CommitLog, segment: SegmentFile, at: int, found: Record | Gap | CorruptRecordError
+    log: CommitLog, segment: SegmentFile, at: int, content: Record | Gap | CorruptRecordError
 ) -> SoundRun | Extent:
     """The piece of which the decoder found the start."""
     end = log.chain.segment_end(segment)
-    if isinstance(found, Record):
+    if isinstance(content, Record):
         frame = log.frame_at(at)
         place = np.array([at + frame - segment.base], dtype=np.int64)
         with log.window_of(segment) as window:
             headers = Headers(window.bytes, place, segment.base)
-        return SoundRun(segment, headers, at + frame + found.total_size, frame)
-    if isinstance(found, CorruptRecordError):
-        return _damage(log, segment, at, end, found)
-    if found is Gap.GHOST:
+        return SoundRun(segment, headers, at + frame + content.total_size, frame)
+    if isinstance(content, CorruptRecordError):
+        return _damage(log, segment, at, end, content)
+    if content is Gap.GHOST:
         size = int.from_bytes(log.chain.read(at, at + 4).tobytes(), "big")
         return Extent(at, at + size, gap=Gap.GHOST)
-    if found is Gap.FILLER:
+    if content is Gap.FILLER:
         head = log.entry_at(segment, at)
         return Extent(at, end if head is None else at + head.size, gap=Gap.FILLER)
     return _zeros(log, segment, at, end)
@@ -437,8 +439,8 @@ def next_start(log: CommitLog, segment: SegmentFile, offset: int) -> tuple[int, 
     end = log.chain.segment_end(segment)
     at = segment.base
     if offset - at > _LOOK_BACK:
-        found = log.next_record(segment, offset - _LOOK_BACK, end)
-        at = end if found is None else found
+        start = log.next_record(segment, offset - _LOOK_BACK, end)
+        at = end if start is None else start
         if at > offset:
             _note_damage(log, offset - _LOOK_BACK, at)
             return at, None
@@ -492,7 +494,7 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
     if segment is None or log.is_record(offset):
         return why
     first, behind = _known.setdefault(log, _Known()).damage
-    found: str | None = None
+    reason: str | None = None
     if not first <= offset < behind:
         _, around = next_start(log, segment, offset)
         if around is not None and log.intact_at(around) is not None:
@@ -501,15 +503,15 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
         if gap is None or gap.gap is Gap.FILLER:
             return None
         ghost = gap.gap is Gap.GHOST
-        found = "a copy of a record from another place" if ghost else gap.reason
+        reason = "a copy of a record from another place" if ghost else gap.reason
     if why.expected is not None:
-        found = why.reason.partition(NO_RECORD)[2]
+        reason = why.reason.partition(NO_RECORD)[2]
     front = log.chain.read(offset, min(offset + _SHOWN, log.chain.segment_end(segment))).tobytes()
     return CorruptRecordError(
         segment.path,
         offset=LogOffset(offset),
         reason="the bytes at this offset of the log are not a record"
-        + (f" ({found})" if found else ""),
+        + (f" ({reason})" if reason else ""),
         expected=why.expected or "the start of a record",
         actual=why.actual or f"bytes {front.hex()}",
         advice="The message at this place is lost or damaged. rmqstore verify lists all damage; "
@@ -583,12 +585,12 @@ def page_rest(log: CommitLog, end: int) -> int | None:
         return None
     if page_end < stop and not log.chain.is_zero(page_end, stop):
         return None
-    found = rest[: int(used[-1]) + 1].tobytes()
-    if not any(found[:_WORD]):
+    raw = rest[: int(used[-1]) + 1].tobytes()
+    if not any(raw[:_WORD]):
         with log.chain.window(max(segment.base, end - _SEARCHED), end) as before:
-            if found not in before.bytes.tobytes():
+            if raw not in before.bytes.tobytes():
                 return None
-    return end + len(found)
+    return end + len(raw)
 
 
 def _is_begun(head: bytes, at: int) -> bool:

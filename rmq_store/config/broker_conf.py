@@ -338,12 +338,12 @@ class RetentionPolicy:
     def hours(self) -> set[int]:
         """The hours of the day at which the broker deletes."""
         try:
-            found = {int(part) for part in self.deleteWhen.split(";") if part.strip()}
+            hours = {int(part) for part in self.deleteWhen.split(";") if part.strip()}
         except ValueError:
-            found = {-1}
-        if any(not 0 <= hour <= _MOST_HOURS for hour in found):
+            hours = {-1}
+        if any(not 0 <= hour <= _MOST_HOURS for hour in hours):
             raise InvalidArgumentError(
                 reason=f"deleteWhen={self.deleteWhen!r} is not a list of hours",
                 expected="hours of the day separated by ;, such as 04 or 02;14",
             )
-        return found
+        return hours

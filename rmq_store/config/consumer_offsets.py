@@ -81,8 +81,8 @@ def sent_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
 
 def _offsets_in(store: str | os.PathLike[str], names: Iterable[str]) -> Iterator[Committed]:
     for name in names:
-        found = read_config(store, name, decode_consumer_offsets)
-        yield from () if found is None else found.value
+        file = read_config(store, name, decode_consumer_offsets)
+        yield from () if file is None else file.value
 
 
 def decode_consumer_offsets(path: Path, content: Mapping[str, Any]) -> list[Committed]:
@@ -123,8 +123,8 @@ class GivenInOrder(NamedTuple):
 
 def given_in_order(store: str | os.PathLike[str]) -> list[GivenInOrder]:
     """What groups were given of queues that they pop in order. Raises as `committed_offsets`."""
-    found = read_config(store, ORDER_FILE, decode_order_info)
-    return [] if found is None else found.value
+    file = read_config(store, ORDER_FILE, decode_order_info)
+    return [] if file is None else file.value
 
 
 def decode_order_info(path: Path, content: Mapping[str, Any]) -> list[GivenInOrder]:
@@ -180,8 +180,8 @@ def read_delay_offsets(store: str | os.PathLike[str]) -> dict[str, dict[int, int
 
     Raises as `committed_offsets`.
     """
-    found = read_delay_file(store)
-    return {SCHEDULE_TOPIC: {} if found is None else found.value}
+    file = read_delay_file(store)
+    return {SCHEDULE_TOPIC: {} if file is None else file.value}
 
 
 def read_delay_file(store: str | os.PathLike[str]) -> ConfigFile[dict[int, int]] | None:

@@ -51,8 +51,8 @@ class Member:
             low = units.start // INDEX_UNIT.itemsize
             numbers = range(low, units.stop // INDEX_UNIT.itemsize)
             count = bisect_left(numbers, True, key=lambda n: _indexed(units, entries, n) is None)
-            found = _indexed(units, entries, low + count - 1) if count else None
-            return (0, -1) if found is None else (found.term, found.index)
+            entry = _indexed(units, entries, low + count - 1) if count else None
+            return (0, -1) if entry is None else (entry.term, entry.index)
         finally:
             units.close()
             entries.close()
@@ -78,8 +78,8 @@ def _head_at(entries: SegmentChain, place: int) -> EntryHead | None:
 
 def dledger_folders(root: Path) -> list[Path]:
     """The folders that brokers in DLedger mode made in a store, with a file or not."""
-    found = (root / name for name in os.listdir(root) if name.startswith(_PREFIX))
-    return sorted(folder for folder in found if folder.is_dir())
+    folders = (root / name for name in os.listdir(root) if name.startswith(_PREFIX))
+    return sorted(folder for folder in folders if folder.is_dir())
 
 
 def members_in(root: Path, config: StoreConfig) -> list[Member]:
@@ -88,7 +88,7 @@ def members_in(root: Path, config: StoreConfig) -> list[Member]:
     That is the one of dLegerSelfId, else the one with the last entry, by term and index. Raises
     MissingFileError if dLegerSelfId names another than those that are there.
     """
-    found = [
+    members = [
         Member(folder.name.removeprefix(_PREFIX), (folder / DATA,), folder / _INDEX)
         for folder in dledger_folders(root)
         if _has_files(folder / DATA)
@@ -97,19 +97,19 @@ def members_in(root: Path, config: StoreConfig) -> list[Member]:
     elsewhere = _elsewhere(root, config)
     if elsewhere:
         name = asked or next((one.name.removeprefix(_PREFIX) for one in dledger_folders(root)), "")
-        found = [member for member in found if member.name != name]
-        found.append(Member(name, elsewhere, root / f"{_PREFIX}{name}" / _INDEX))
+        members = [member for member in members if member.name != name]
+        members.append(Member(name, elsewhere, root / f"{_PREFIX}{name}" / _INDEX))
         asked = name
-    if asked is not None and found and asked not in [member.name for member in found]:
+    if asked is not None and members and asked not in [member.name for member in members]:
         raise MissingFileError(
             root / f"{_PREFIX}{asked}" / DATA,
             reason=f"the log of the member that dLegerSelfId={asked} names is not here",
-            expected=", ".join(f"{_PREFIX}{member.name}" for member in found),
+            expected=", ".join(f"{_PREFIX}{member.name}" for member in members),
             advice="Copy it, or name one of those that are there in the configuration",
         )
-    if len(found) > 1:
-        found.sort(key=lambda member: (member.name == asked, member.last), reverse=True)
-    return found
+    if len(members) > 1:
+        members.sort(key=lambda member: (member.name == asked, member.last), reverse=True)
+    return members
 
 
 def _elsewhere(root: Path, config: StoreConfig) -> tuple[Path, ...]:

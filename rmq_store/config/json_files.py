@@ -217,25 +217,25 @@ def read_config(
     kept = read_database(Path(store), name, parse_fastjson)
     if kept is not None:
         return _with_database(kept, _read_settled(store, name, as_it_is), decode)
-    found = _read_settled(store, name, decode)
-    for warning in () if found is None else found.warnings():
+    file = _read_settled(store, name, decode)
+    for warning in () if file is None else file.warnings():
         LOG.warning("%s", warning)
-    return found
+    return file
 
 
-def _with_database(kept: Kept, found: ConfigFile[None] | None, decode: Decode[T]) -> ConfigFile[T]:
+def _with_database(kept: Kept, file: ConfigFile[None] | None, decode: Decode[T]) -> ConfigFile[T]:
     """What a database has, with the entries of a file beside it that is newer (RocksDBTopicConfigManager
     #merge and the like). Raises CorruptConfigError."""
-    if found is None or not kept.is_merged or counter_of(found.content) <= kept.counter:
+    if file is None or not kept.is_merged or counter_of(file.content) <= kept.counter:
         return ConfigFile(kept.path, kept.content, decode(kept.path, kept.content))
-    content = dict(found.content)
+    content = dict(file.content)
     for name, table in kept.content.items():
         newer = content.get(name)
         if isinstance(table, dict) and isinstance(newer, dict) and name != "dataVersion":
             content[name] = table | newer
         elif name not in content:
             content[name] = table
-    return ConfigFile(found.path, content, decode(found.path, content))
+    return ConfigFile(file.path, content, decode(file.path, content))
 
 
 def why_broker_refuses(store: Path, name: str, decode: Decode[Any]) -> str | None:
@@ -247,8 +247,8 @@ def why_broker_refuses(store: Path, name: str, decode: Decode[Any]) -> str | Non
     main, backup = (store / CONFIG_DIR / end for end in (name, f"{name}.bak"))
     if _read_one(main, decode)[0] is not None:
         return None
-    found, why = _read_one(backup, decode)
-    if found is not None or why is None or backup.stat().st_size == 0:
+    file, why = _read_one(backup, decode)
+    if file is not None or why is None or backup.stat().st_size == 0:
         return None
     return f"neither {name} nor its .bak can be read: {why}"
 
@@ -281,15 +281,15 @@ def _read_settled(
 
 def _versions(paths: Sequence[Path]) -> list[tuple[int, int, int] | None]:
     """What changes when a file is written or replaced; None for a missing file."""
-    found: list[tuple[int, int, int] | None] = []
+    versions: list[tuple[int, int, int] | None] = []
     for path in paths:
         try:
             stat = path.stat()
         except OSError:
-            found.append(None)
+            versions.append(None)
         else:
-            found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
-    return found
+            versions.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+    return versions
 
 
 def _written_lately(versions: Sequence[tuple[int, int, int] | None]) -> bool:
@@ -301,13 +301,13 @@ def _written_lately(versions: Sequence[tuple[int, int, int] | None]) -> bool:
 def _read_one_of(paths: Sequence[Path], decode: Decode[T]) -> ConfigFile[T] | None:
     """The first readable one of a file and its .bak."""
     main, backup = paths
-    found, why_main = _read_one(main, decode)
-    if found is not None:
-        return found
-    found, why_backup = _read_one(backup, decode)
-    if found is not None:
+    file, why_main = _read_one(main, decode)
+    if file is not None:
+        return file
+    file, why_backup = _read_one(backup, decode)
+    if file is not None:
         problem = f"read instead of {main.name}: {why_main or 'it is missing'}"
-        return ConfigFile(found.path, found.content, found.value, problem, found.doubt)
+        return ConfigFile(file.path, file.content, file.value, problem, file.doubt)
     if why_main is None and why_backup is None:
         return None
     raise CorruptConfigError(

@@ -124,8 +124,8 @@ def commitlog_folders(root: Path, config: StoreConfig) -> list[Path]:
 
 def _plain_folders(root: Path, config: StoreConfig) -> list[Path]:
     named = paths_in(config.storePathCommitLog) + paths_in(config.readOnlyCommitLogStorePaths)
-    found = [_found(root, Path(name)) for name in named] or [root / COMMITLOG_DIR]
-    return list({os.path.realpath(folder): folder for folder in reversed(found)}.values())[::-1]
+    folders = [_found(root, Path(name)) for name in named] or [root / COMMITLOG_DIR]
+    return list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[::-1]
 
 
 def _found(root: Path, folder: Path) -> Path:
@@ -177,17 +177,17 @@ def refuse_foreign_log(root: Path, config: StoreConfig) -> None:
     for folder, real in zip(folders, mine, strict=True):
         if real.is_relative_to(home):
             continue
-        found = (
+        evidence = (
             _own_log_folder(root, folder, mine)
             or _another_root(home, config)
             or (None if _names_a_root(config) else _store_around(root, real))
         )
-        if found is not None:
+        if evidence is not None:
             raise ForeignLogError(
                 folder,
                 reason="this folder of the log does not belong to the store to be written to",
                 expected=f"a log of {root}",
-                actual=found,
+                actual=evidence,
                 advice=_ways_out(root, folder),
             )
 
@@ -413,22 +413,22 @@ def expanded(path: str, storage_options: Mapping[str, str] | None = None) -> lis
     if not has_pattern(path):
         return [path]
     if is_uri(local):
-        found = matching(path, storage_options)
+        folders = matching(path, storage_options)
     else:
-        found = [local] if os.path.isdir(local) else sorted(glob.glob(local))
-    if not found:
+        folders = [local] if os.path.isdir(local) else sorted(glob.glob(local))
+    if not folders:
         raise InvalidArgumentError(
             path, reason="the pattern matches no folder", advice="Try it with ls on the driver"
         )
-    return found
+    return folders
 
 
 def without_repeats(paths: Sequence[str]) -> list[str]:
     """The paths, of those that lead to the same folder the first one."""
-    found: dict[str, str] = {}
+    by_place: dict[str, str] = {}
     for path in paths:
-        found.setdefault(real_path(path), path)
-    return list(found.values())
+        by_place.setdefault(real_path(path), path)
+    return list(by_place.values())
 
 
 def names_of(paths: Sequence[str]) -> list[str]:
@@ -451,10 +451,10 @@ def name_in_pattern(pattern: str, path: str) -> str | None:
 
     None if the path is not one of the pattern's.
     """
-    wanted, found = _parts(pattern), _parts(path)
-    if not has_pattern(pattern) or len(wanted) != len(found):
+    wanted, parts = _parts(pattern), _parts(path)
+    if not has_pattern(pattern) or len(wanted) != len(parts):
         return None
-    pairs = list(zip(wanted, found, strict=True))
+    pairs = list(zip(wanted, parts, strict=True))
     if not all(fnmatch.fnmatchcase(part, want) for want, part in pairs):
         return None
     return "-".join(part for want, part in pairs if has_pattern(want))

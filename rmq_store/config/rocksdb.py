@@ -91,8 +91,8 @@ def read_database(root: Path, name: str, parse: Parse) -> Kept | None:
     Of two databases the one with the larger counter counts. `parse`: makes a value of JSON. Raises
     CorruptConfigError for a damaged database, and without rocksdict; AccessError.
     """
-    found = [_read(folder, name, parse) for folder in _databases(root, name)]
-    return max(found, key=lambda one: one.counter, default=None)
+    databases = [_read(folder, name, parse) for folder in _databases(root, name)]
+    return max(databases, key=lambda one: one.counter, default=None)
 
 
 def _databases(root: Path, name: str) -> list[Path]:
@@ -100,8 +100,8 @@ def _databases(root: Path, name: str) -> list[Path]:
     if name not in _KINDS:
         return []
     folders = (_VERSION_2, _ONE_FOR_ALL, _KINDS[name].folder)
-    found = had_databases(root / CONFIG_DIR, folders)
-    return [one for one in found if one.name == _VERSION_2] or found
+    databases = had_databases(root / CONFIG_DIR, folders)
+    return [one for one in databases if one.name == _VERSION_2] or databases
 
 
 def _read(folder: Path, name: str, parse: Parse) -> Kept:
@@ -187,13 +187,13 @@ def _rows(database: Database, table: int, record: int) -> Iterator[tuple[bytes, 
 
 
 def _offsets(database: Database, table: int) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
+    offsets: dict[str, dict[str, int]] = {}
     for key, value in _rows(database, table, _DATA):
         group, at = _text(key, 0)
         topic, at = _text(key, at + 1)
         queue = _QUEUE.unpack(key[at + 1 :])[0]
-        found.setdefault(f"{topic}@{group}", {})[str(queue)] = _OFFSET.unpack(value)[0]
-    return found
+        offsets.setdefault(f"{topic}@{group}", {})[str(queue)] = _OFFSET.unpack(value)[0]
+    return offsets
 
 
 def _text(key: bytes, at: int) -> tuple[str, int]:

@@ -58,23 +58,23 @@ def tiered_queues(store: str | os.PathLike[str]) -> TieredQueues | None:
     """
     path = os.fspath(Path(store) / CONFIG_DIR / _METADATA)
     try:
-        found = read_config(store, _METADATA, lambda _, content: _first_offsets(content))
+        file = read_config(store, _METADATA, lambda _, content: _first_offsets(content))
     except AccessError:
         raise
     except StoreError:
         return TieredQueues(path, None)
-    return None if found is None else TieredQueues(os.fspath(found.path), found.value)
+    return None if file is None else TieredQueues(os.fspath(file.path), file.value)
 
 
 def _first_offsets(content: Mapping[str, Any]) -> dict[QueueId, int]:
-    found: dict[QueueId, int] = {}
+    first_offsets: dict[QueueId, int] = {}
     for segment in _segments(content.get(_QUEUE_FILES)):
         queue, base = _queue_of(segment), whole_number(segment.get("baseOffset"), 63)
         if queue is None or base is None or base < 0 or segment.get("status") == _DELETED:
             continue
         first = base // QUEUE_ENTRY.itemsize
-        found[queue] = min(first, found.get(queue, first))
-    return found
+        first_offsets[queue] = min(first, first_offsets.get(queue, first))
+    return first_offsets
 
 
 def _segments(table: Any) -> Iterator[Mapping[str, Any]]:
@@ -110,7 +110,7 @@ def is_tiered_folder(folder: Path) -> bool:
 def _folders_in(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
-            found = sorted(entry.path for entry in entries if entry.is_dir())
+            folders = sorted(entry.path for entry in entries if entry.is_dir())
     except OSError:
         return []
-    return [Path(path) for path in found[:_LOOKED_AT]]
+    return [Path(path) for path in folders[:_LOOKED_AT]]

@@ -49,8 +49,8 @@ def update_topics(
             counts[topic] = max(counts.get(topic, 0), queue_id + 1)
     for topic in {**counts, **declared}:
         table[topic] = _entry(topic, table.get(topic), counts.get(topic, 1), declared, dialect)
-    found = None if before is None else before.content.get("dataVersion")
-    version = dict(found) if isinstance(found, dict) else {"stateVersion": 0}
+    stored = None if before is None else before.content.get("dataVersion")
+    version = dict(stored) if isinstance(stored, dict) else {"stateVersion": 0}
     version["counter"] = next_count(version)
     version["timestamp"] = time.time_ns() // 1_000_000
     if not dialect.has("json_data_version"):
@@ -89,8 +89,8 @@ def read_topic_configs(store: str | os.PathLike[str]) -> TopicConfigs:
 
     Raises CorruptConfigError, also for JSON that is not a table of topics; AccessError.
     """
-    found = read_config(store, TOPICS_FILE, decode_topics)
-    return {} if found is None else found.value
+    file = read_config(store, TOPICS_FILE, decode_topics)
+    return {} if file is None else file.value
 
 
 def topics_to_extend(store: str | os.PathLike[str]) -> TopicConfigs:
@@ -98,8 +98,8 @@ def topics_to_extend(store: str | os.PathLike[str]) -> TopicConfigs:
 
     Raises CorruptConfigError for them, although there is a .bak.
     """
-    found = read_config(store, TOPICS_FILE, as_it_is)
-    return {} if found is None else decode_topics(found.path, found.content)
+    file = read_config(store, TOPICS_FILE, as_it_is)
+    return {} if file is None else decode_topics(file.path, file.content)
 
 
 def decode_topics(path: Path, content: Mapping[str, Any]) -> TopicConfigs:
@@ -107,12 +107,12 @@ def decode_topics(path: Path, content: Mapping[str, Any]) -> TopicConfigs:
     refuse_other_spellings(path, content, ("topicConfigTable",))
     refuse_odd_version(path, content.get("dataVersion", {}))
     table = content.get("topicConfigTable", {})  # null is refused, as by brokers
-    found = (
+    topics = (
         {topic: _settings(value) for topic, value in table.items()}
         if isinstance(table, dict)
         else None
     )
-    if found is None or None in found.values():
+    if topics is None or None in topics.values():
         raise CorruptConfigError(
             path,
             reason="topicConfigTable is not a table of topics",
@@ -122,7 +122,7 @@ def decode_topics(path: Path, content: Mapping[str, Any]) -> TopicConfigs:
     for settings in table.values():
         if settings.keys() - _SETTINGS:
             refuse_other_spellings(path, settings, _SETTINGS)
-    return {topic: settings for topic, settings in found.items() if settings is not None}
+    return {topic: settings for topic, settings in topics.items() if settings is not None}
 
 
 _NUMBERS = ("readQueueNums", "writeQueueNums", "perm", "topicSysFlag")
@@ -139,25 +139,25 @@ _LIMIT = 1 << 31
 _BOOLEANS = ("true", "false", "0", "1", "none")
 
 
-def _settings(found: Any) -> dict[str, Any] | None:
+def _settings(settings: Any) -> dict[str, Any] | None:
     """The settings of a topic: an object with numbers of 32 bits and attributes where they belong.
 
     With whole numbers for what Java's parser takes too: in quotes, or with a fraction. None for all else.
     """
     if (
-        not isinstance(found, dict)
-        or not isinstance(found.get("attributes") or {}, dict)
-        or found.get("attributes") == []
-        or str(found.get("order", False)).lower() not in _BOOLEANS
+        not isinstance(settings, dict)
+        or not isinstance(settings.get("attributes") or {}, dict)
+        or settings.get("attributes") == []
+        or str(settings.get("order", False)).lower() not in _BOOLEANS
     ):
         return None
     read = {}
     for name in _NUMBERS:
-        value = found.get(name)
+        value = settings.get(name)
         if value is None or (type(value) is int and -_LIMIT <= value < _LIMIT):
             continue
         read[name] = _number(value)
-    return None if None in read.values() else {**found, **read}
+    return None if None in read.values() else {**settings, **read}
 
 
 def declared_topics(store: str | os.PathLike[str]) -> TopicConfigs:

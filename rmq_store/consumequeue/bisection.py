@@ -53,11 +53,11 @@ def find_boundary(
     return Boundary(low, low)
 
 
-def _narrowed(found: Boundary, value_at: ValueAt, reached: Callable[[int], bool]) -> Boundary:
+def _narrowed(boundary: Boundary, value_at: ValueAt, reached: Callable[[int], bool]) -> Boundary:
     """The boundary without single known values in it, which the doubling steps skipped."""
-    first, behind = found
+    first, behind = boundary
     if behind - first > _LOOKED_AT_ONE_BY_ONE:
-        return found
+        return boundary
     for offset in range(first, behind):
         value = value_at(offset)
         if value is not None and reached(value):
@@ -106,17 +106,17 @@ def bisect_first(start: int, stop: int, test: Callable[[int], bool]) -> int:
     return start + bisect_left(range(start, stop), True, key=test)
 
 
-def recheck_neighbours(found: int, low: int, high: int, value_at: ValueAt, wanted: int) -> int:
-    """`found`, the result of a plain bisection for `wanted`, corrected if a wrong value misled it.
+def recheck_neighbours(position: int, low: int, high: int, value_at: ValueAt, wanted: int) -> int:
+    """`position`, the result of a plain bisection for `wanted`, corrected if a wrong value misled it.
 
     Values ascend, except damaged ones. A wrong value that misled the bisection is next to its
     result, because all values on the other side are in order. `value_at` returns None for missing
     numbers, and may be called for some outside the range.
     """
-    around = [value_at(number) for number in range(max(low, found - 2), min(high, found + 2))]
+    around = [value_at(number) for number in range(max(low, position - 2), min(high, position + 2))]
     known = [value for value in around if value is not None]
     if len(known) == len(around) and all(a <= b for a, b in pairwise(known)):
-        return found
+        return position
 
     def in_order(number: int) -> int | None:
         value = value_at(number)

@@ -115,9 +115,9 @@ class CompactionFolders:
         while self._may_grow() and self._waits < _LOOKS:
             before = files_in(*self._folders_of(queue))
             with suppress(CorruptQueueError, CorruptRecordError, MissingFileError):
-                found = again_if_expired(lambda: self._opened(queue, seen))
+                files = again_if_expired(lambda: self._opened(queue, seen))
                 if not before.in_exchange and files_in(*self._folders_of(queue)) == before:
-                    return found
+                    return files
             self._sources.clear()
             self._waits += 1
             time.sleep(_PAUSE_S)
@@ -134,10 +134,10 @@ class CompactionFolders:
 
     def _opened(self, queue: QueueId, seen: Seen | None) -> CompactedQueue | None:
         log, entries = self._folders_of(queue)
-        found = CompactedQueue(log, entries, self._sources, seen, grows=self._may_grow())
+        files = CompactedQueue(log, entries, self._sources, seen, grows=self._may_grow())
         # A broker that starts passes over a queue without one of its folders (CompactionStore#load).
         both = os.path.isdir(log) and os.path.isdir(entries)
-        return found if both else None
+        return files if both else None
 
     def release(self) -> None:
         """Close the files of a local store; the next read opens them again."""
@@ -455,16 +455,16 @@ class CompactedQueue:
             what = "the entry is of no message that a queue can have"
             said = max(int(entries.offset[row]), int(entries.log_offset[row]))
             raise self._corrupt(file, row, what, f"at most {_LAST}", said)
-        for name, low, found in (
+        for name, low, value in (
             ("queue offset", entries.offset + entries.count, entries.offset),
             ("place", entries.log_offset + entries.size, entries.log_offset),
         ):
             least = np.concatenate(([file.base if name == "place" else 0], low[:-1]))
-            wrong = np.flatnonzero(found < least)
+            wrong = np.flatnonzero(value < least)
             if len(wrong):
                 row = int(wrong[0])
                 what = f"the {name} of the entry does not follow"
-                raise self._corrupt(file, row, what, f"{least[row]} or more", int(found[row]))
+                raise self._corrupt(file, row, what, f"{least[row]} or more", int(value[row]))
         self._refuse_cut_log(file, entries)
 
     def _refuse_cut_log(self, file: SegmentFile, entries: Entries) -> None:

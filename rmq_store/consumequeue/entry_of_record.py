@@ -233,7 +233,7 @@ def compare(listed: ListedEntries, headers: Headers) -> Bytes:
     """How n entries compare with the records they lead to, as loops/queue_entries.py names it; all zeros if
     these are their records. `headers`: of the bytes that each leads to."""
     names, starts, stops = listed.queues.topic_texts
-    found = np.empty(len(listed), dtype=np.uint8)
+    verdicts = np.empty(len(listed), dtype=np.uint8)
     queue_entries.compare(
         headers.window.data,
         headers.fault.data,
@@ -249,9 +249,9 @@ def compare(listed: ListedEntries, headers: Headers) -> Bytes:
         listed.queue.data,
         listed.offset.data,
         listed.size.data,
-        found.data,
+        verdicts.data,
     )
-    return found
+    return verdicts
 
 
 def is_also_in(properties: Mapping[str, str], topic: str) -> bool:
@@ -299,8 +299,8 @@ def messages_in(log: CommitLog, log_offset: Ints, size: Ints) -> Ints:
     count = np.ones(len(log_offset), dtype=np.int64)
     for rows, headers in log.whole_headers(log_offset, size):
         batches = np.flatnonzero(headers.sys_flag & SysFlag.INNER_BATCH)
-        found = numbers_in(headers, batches, Property.INNER_NUM, np.ones_like(batches))
-        count[rows[batches]] = np.maximum(found, 1)
+        counts = numbers_in(headers, batches, Property.INNER_NUM, np.ones_like(batches))
+        count[rows[batches]] = np.maximum(counts, 1)
     return count
 
 

@@ -42,7 +42,7 @@ def in_log_order(
 ) -> Iterator[ListedEntries]:
     """The entries of queue ranges sorted by log offset; otherwise as `spans_of_log`."""
     maker = _RowMaker(parts)
-    for found in spans_of_log(
+    for listed in spans_of_log(
         parts,
         entries_of,
         keep,
@@ -50,7 +50,7 @@ def in_log_order(
         least_rows=least_rows,
         first_rows=first_rows,
     ):
-        yield maker.rows_in_log_order(found)
+        yield maker.rows_in_log_order(listed)
 
 
 def spans_of_log(
@@ -178,11 +178,11 @@ class _Cursor:
         return concat_entries(parts)
 
 
-def _next_span(span: int, found: int, aim: int) -> int:
-    """The next span: double if `found` entries are few, half if they are many."""
-    if found < aim // 2:
+def _next_span(span: int, count: int, aim: int) -> int:
+    """The next span: double if `count` entries are few, half if they are many."""
+    if count < aim // 2:
         return min(span * 2, _WIDEST_SPAN)
-    return span // 2 if found > 2 * aim and span > 1 else span
+    return span // 2 if count > 2 * aim and span > 1 else span
 
 
 class _RowMaker:

@@ -75,14 +75,14 @@ class QueueDatabase:
     @cached_property
     def ranges(self) -> dict[QueueId, QueueRange]:
         """Every queue that has had a message, and its range. Raises CorruptQueueError."""
-        found = {}
+        ranges = {}
         for key, value in self._database.items(OFFSETS):
             queue = _queue_of(key)
             if queue is not None and len(value) == _PLACE.size:
                 last = _PLACE.unpack(value)[1]
                 if 0 <= last < MOST_OFFSET:
-                    found[queue] = self._range_of(queue, last)
-        return dict(sorted(found.items()))
+                    ranges[queue] = self._range_of(queue, last)
+        return dict(sorted(ranges.items()))
 
     def _range_of(self, queue: QueueId, last: int) -> QueueRange:
         """The range of a queue whose last offset is `last`. It begins with the first entry that is there:
@@ -318,8 +318,8 @@ class _DatabaseFile(Source):
             self._units.read(self._base + at, self._base + min(at + _READ, last))
             for at in range(first, last, _READ)
         ]
-        found = np.concatenate(parts) if len(parts) != 1 else parts[0]
-        return found[start - first * width : stop - first * width]
+        units = np.concatenate(parts) if len(parts) != 1 else parts[0]
+        return units[start - first * width : stop - first * width]
 
     def fetch(self, starts: Ints, stops: Ints, *, first: bool = False) -> None:
         """Read these ranges into `bytes`. Raises CorruptQueueError."""

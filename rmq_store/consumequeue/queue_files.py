@@ -156,10 +156,10 @@ class QueueFiles:
         first, last = (self.first_unit, max(end, stop)) if whole else (start, stop)
         around = self._entries(max(self.first_unit, first - 1), last + 1)
         is_last = int(around.size[-1]) <= 0 and last >= end
-        found = _is_ascending(around.take(slice(0, -1)) if is_last else around)
-        if found and whole:
+        is_ordered = _is_ascending(around.take(slice(0, -1)) if is_last else around)
+        if is_ordered and whole:
             self._in_order_to = end
-        return found
+        return is_ordered
 
     def entries_of_few(self, start: int, stop: int) -> Entries | None:
         """One entry for each unit, where reading all costs less than a search among them; else None."""
@@ -325,8 +325,8 @@ class QueueFiles:
         """The first unit in [start, stop) that points to `log_offset` or later; else `stop`."""
         if start < stop and self._points_at_or_after(start, log_offset):
             return start  # nothing has expired
-        found = bisect_first(start, stop, lambda unit: self._points_at_or_after(unit, log_offset))
-        return recheck_neighbours(found, start, stop, self._log_offset_at, log_offset)
+        first = bisect_first(start, stop, lambda unit: self._points_at_or_after(unit, log_offset))
+        return recheck_neighbours(first, start, stop, self._log_offset_at, log_offset)
 
     def first_pointing_at_or_after(self, log_offset: int, start: int, stop: int) -> int:
         """The first unit in [start, stop) whose log offset is `log_offset` or more; else `stop`.
@@ -348,13 +348,13 @@ class QueueFiles:
                 window.fetch([number * width], [(number + 1) * width])
                 return int(units["log_offset"][number])
 
-            found = first + bisect_left(range(last - first), log_offset, key=log_offset_of)
-            low, high = max(start, found - 2), min(stop, found + 2)
+            unit = first + bisect_left(range(last - first), log_offset, key=log_offset_of)
+            low, high = max(start, unit - 2), min(stop, unit + 2)
             if first <= low and high <= last:
                 window.fetch([(low - first) * width], [(high - first) * width])
                 if _follow_each_other(units[low - first : high - first]):
-                    return found
-        return recheck_neighbours(found, start, stop, self._log_offset_at, log_offset)
+                    return unit
+        return recheck_neighbours(unit, start, stop, self._log_offset_at, log_offset)
 
     def _log_offset_at(self, unit: int) -> int | None:
         """The log offset of a unit; None if it points to no record or no file holds it."""
@@ -475,12 +475,12 @@ class QueueExt:
         rows = np.flatnonzero(codes <= EXT_MAX_ADDRESS)
         if not len(rows):
             return codes
-        found: Ints = codes.copy()
+        resolved: Ints = codes.copy()
         for row in rows.tolist():
             unit = self._unit(int(codes[row]))
             if unit is not None:
-                found[row] = unit["tags_code"]
-        return found
+                resolved[row] = unit["tags_code"]
+        return resolved
 
     def end_of(self, codes: Ints) -> int:
         """The byte of the stream after the unit of the last address that has one; 0 if none has."""

@@ -78,11 +78,11 @@ class QueueFolders:
         Raises UnsupportedStoreError or CorruptQueueError if the queues are in a database alone, and
         that cannot be read.
         """
-        found = self.listed_in_files()
+        queues = self.listed_in_files()
         if self._database is None:
-            return found
+            return queues
         listed = {queue: queue.topic in self._batch_topics for queue in self._database.ranges}
-        return dict(sorted((listed | found).items()))
+        return dict(sorted((listed | queues).items()))
 
     @cached_property
     def _batch_topics(self) -> set[str]:
@@ -99,11 +99,11 @@ class QueueFolders:
 
     def listed_in_files(self) -> dict[QueueId, bool]:
         """Every queue that has a folder -> whether it is a BatchConsumeQueue. Sorted."""
-        found: dict[QueueId, bool] = {}
+        queues: dict[QueueId, bool] = {}
         for name, batch in ((CONSUMEQUEUE_DIR, False), (BATCH_CONSUMEQUEUE_DIR, True)):
             for queue in queue_folders_in(self.root / name):
-                found.setdefault(queue, batch)
-        return dict(sorted(found.items()))  # a file system has an order of its own
+                queues.setdefault(queue, batch)
+        return dict(sorted(queues.items()))  # a file system has an order of its own
 
     @cached_property
     def _database(self) -> QueueDatabase | None:
@@ -111,14 +111,14 @@ class QueueFolders:
         if folder is None:
             return None
         try:
-            found = QueueDatabase(folder)
-            _ = found.ranges  # a damaged database shows here
+            database = QueueDatabase(folder)
+            _ = database.ranges  # a damaged database shows here
         except (UnsupportedStoreError, CorruptQueueError) as error:
             if not has_queue_files(self.root):
                 raise
             self.unread = error
             return None
-        return found
+        return database
 
     def files(self, queue: QueueId, *, batch: bool = False) -> QueueFiles:
         """The files of a queue, or its part of the database in the form of files."""
@@ -261,27 +261,27 @@ def entries_after(
 
     Of each queue with such ones.
     """
-    listed, found = folders.listed(), {}
+    listed, counts = folders.listed(), {}
     for queue, stop in stops.items():
         files = folders.files(queue, batch=listed[queue]) if queue in listed else None
         start = stop if files is None else files.stop_before_log(log_end, stop)
         if files is not None and start < stop:
-            found[queue] = _leading_nowhere(log, files.entries(start, stop))
-    return {queue: count for queue, count in found.items() if count}
+            counts[queue] = _leading_nowhere(log, files.entries(start, stop))
+    return {queue: count for queue, count in counts.items() if count}
 
 
 def entries_inside(
     folders: QueueFolders, ranges: Collection[tuple[int, int]]
 ) -> dict[QueueId, int]:
     """How many units of each queue lead into ranges of the log, or to a record that reaches into one."""
-    found: Counter[QueueId] = Counter()
+    counts: Counter[QueueId] = Counter()
     for queue, batch in folders.listed().items() if ranges else ():
         files = folders.files(queue, batch=batch)
         first, stop = files.first_unit, files.find_stop()
         for begin, end in ranges:
             low, high = files.stop_before_log(begin, stop), files.find_unit_at_log(end, first, stop)
-            found[queue] += max(0, high - low)
-    return dict(+found)
+            counts[queue] += max(0, high - low)
+    return dict(+counts)
 
 
 def _leading_nowhere(log: CommitLog, entries: Entries) -> int:

@@ -96,10 +96,10 @@ class LazyScanner:
     def _read(self) -> Iterator[pa.RecordBatch]:
         with closing_batches(self._batches):
             for batch in self._batches:
-                found = self._projection.of(batch)
-                step = self._most_rows or max(1, found.num_rows)
-                for start in range(0, found.num_rows, step):
-                    yield found.slice(start, step)
+                projected = self._projection.of(batch)
+                step = self._most_rows or max(1, projected.num_rows)
+                for start in range(0, projected.num_rows, step):
+                    yield projected.slice(start, step)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The rows as a stream."""
@@ -323,7 +323,7 @@ def named_columns(expressions: Iterable[Any], names: Iterable[str]) -> frozenset
 
 def named_texts(wanted: Any) -> frozenset[str]:
     """Texts between quotes in the filter; of a long list only the ends."""
-    return frozenset(re.sub(r"\\(.)", r"\1", found) for found in _QUOTED.findall(str(wanted)))
+    return frozenset(re.sub(r"\\(.)", r"\1", text) for text in _QUOTED.findall(str(wanted)))
 
 
 def implied_values(schema: pa.Schema, wanted: Any, column: str) -> frozenset[str] | None:

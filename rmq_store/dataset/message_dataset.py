@@ -127,11 +127,11 @@ class ProvenLimits:
             compacted=compacted,
             on_damage=damage.append,
         )
-        found = batches.read_all()
+        table = batches.read_all()
         if damage and not damaged:
             return False
-        offsets = found.column("queueOffset").to_numpy()
-        values = found.column(column).cast(pa.int64()).to_numpy()
+        offsets = table.column("queueOffset").to_numpy()
+        values = table.column(column).cast(pa.int64()).to_numpy()
         if len(offsets) and (offsets[1:] < offsets[:-1]).any():
             order = np.argsort(offsets, kind="stable")
             offsets, values = offsets[order], values[order]
@@ -164,12 +164,12 @@ def _limits(offsets: Ints, values: Ints, parts: Sequence[QueueSlice]) -> list[_L
     """The limits of the values of each part, None if it lacks one; `offsets` ascend."""
     edges = np.array([[part.start, part.stop] for part in parts], dtype=np.int64)
     rows = np.searchsorted(offsets, edges)
-    found: list[_Limits | None] = []
+    limits: list[_Limits | None] = []
     for part, (first, last) in zip(parts, rows.tolist(), strict=True):
         mine = values[first:last]
         whole = len(mine) == len(part) > 0
-        found.append((int(mine.min()), int(mine.max())) if whole else None)
-    return found
+        limits.append((int(mine.min()), int(mine.max())) if whole else None)
+    return limits
 
 
 def steps(store: MessageStore, part: QueueSlice, step: int) -> Iterator[QueueSlice]:
@@ -366,7 +366,7 @@ class MessageDataset(LazyDataset):
         self._warn_of_unread_topics(wanted)
         self._warn_of_unknown_topics(wanted)
         tags, places = self._tags(wanted), self._places(wanted)
-        found = []
+        parts = []
         for part, proven in zip(self._parts, self._proven, strict=True):
             with self._lock, part.store.again() as store:
                 slices = self._planner(store, wanted, proven).narrowed(part.slices)
@@ -374,8 +374,8 @@ class MessageDataset(LazyDataset):
                     view = store.ranges_for(_sees_compacted(self._how))
                     slices = at_log_offsets(store, slices, places, view)
                 narrowed = replace(part, slices=tuple(slices), words=words, tags=tags)
-                found.append(replace(narrowed, wanted=wanted))
-        return found
+                parts.append(replace(narrowed, wanted=wanted))
+        return parts
 
     def _named(self, wanted: Any) -> frozenset[str]:
         return named_columns([wanted], self._readable.names)

@@ -87,8 +87,8 @@ class Journal(Generic[_B, _D]):
 
     def load(self) -> None:
         """Read the file; needs no lock and creates nothing. Raises JournalError."""
-        found = read_entry(self.path, self.of, self._decoded, self.in_doubt)
-        self.begun, self.done = found or (None, ())
+        entry = read_entry(self.path, self.of, self._decoded, self.in_doubt)
+        self.begun, self.done = entry or (None, ())
 
     def _decoded(self, content: Mapping[str, Any]) -> tuple[_B | None, tuple[_D, ...]]:
         begun, done = self.types
@@ -261,12 +261,12 @@ def refusals(path: Path) -> Iterator[None]:
 
 def refuse_uri(target: str) -> None:
     """Raise InvalidArgumentError for a URI, which would become a local folder of that name."""
-    found = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", target)
-    if found:
+    scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", target)
+    if scheme:
         raise InvalidArgumentError(
             reason="the target is a URI, and stores and exports are written to folders",
             expected="a local or mounted folder, which executors share",
-            actual=f"{found[0]}...",  # the rest may hold credentials
+            actual=f"{scheme[0]}...",  # the rest may hold credentials
             advice="Write to a folder, and copy it to the object store",
         )
 

@@ -76,14 +76,14 @@ class Database:
             return []
         with self._errors():
             how = _upto(stop)
-            found: list[tuple[bytes, bytes]] = list(
+            pairs: list[tuple[bytes, bytes]] = list(
                 self.families[family].items(from_key=first or None, read_opt=how)
             )
             # The library's list ends where a block is damaged. Only an iterator says so.
-            beyond = found[-1][0] + b"\0" if found else first
+            beyond = pairs[-1][0] + b"\0" if pairs else first
             if self._seek(family, beyond, how) is not None:
                 raise self.damaged("a list of keys ended early")
-        return found
+        return pairs
 
     def keys(self, family: str, first: bytes, stop: bytes) -> list[bytes]:
         """The keys from `first` to before `stop`, in order; fewer where a block is damaged."""
@@ -174,14 +174,14 @@ class NewDatabase:
     def get(self, family: str, key: bytes) -> bytes | None:
         """The value of a key that was written."""
         with self._errors():
-            found: bytes | None = self._families[family].get(key)
-        return found
+            value: bytes | None = self._families[family].get(key)
+        return value
 
     def items(self, family: str, first: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
         """Keys and values from the key `first` to before `stop`, in order."""
         with self._errors():
-            found: Any = self._families[family].items(from_key=first, read_opt=_upto(stop))
-            return list(found)
+            pairs: Any = self._families[family].items(from_key=first, read_opt=_upto(stop))
+            return list(pairs)
 
     def close(self, *, keep: bool) -> None:
         """Close the files; with `keep` after all of it is on the disk."""
@@ -212,11 +212,11 @@ class NewDatabase:
 def _of_broker() -> Any:
     from rocksdict import BlockBasedOptions, Options
 
-    found, table = Options(raw_mode=True), BlockBasedOptions()
+    settings, table = Options(raw_mode=True), BlockBasedOptions()
     table.set_format_version(_FORMAT)
-    found.set_block_based_table_factory(table)
-    found.create_if_missing(True)
-    return found
+    settings.set_block_based_table_factory(table)
+    settings.create_if_missing(True)
+    return settings
 
 
 def _upto(stop: bytes) -> Any:
@@ -304,10 +304,10 @@ def _sentence(error: Exception) -> str:
 
 
 def _options(options: Any) -> Any:
-    found = options(raw_mode=True)
-    found.create_if_missing(False)
-    found.set_max_open_files(-1)  # all, from now on: the folder is deleted
-    return found
+    settings = options(raw_mode=True)
+    settings.create_if_missing(False)
+    settings.set_max_open_files(-1)  # all, from now on: the folder is deleted
+    return settings
 
 
 def _put_files(folder: str, aside: str, held: ExitStack | None) -> str:
@@ -390,7 +390,7 @@ def _is_list(name: str) -> bool:
 
 def _versions(folder: str) -> dict[str, tuple[int, int]]:
     """The files of a database: inode, and size of those that do not grow."""
-    found = {}
+    versions = {}
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -398,10 +398,10 @@ def _versions(folder: str) -> dict[str, tuple[int, int]]:
                     status = entry.stat()
                 except FileNotFoundError:
                     continue
-                found[entry.name] = status.st_ino, status.st_size
+                versions[entry.name] = status.st_ino, status.st_size
     except OSError as error:
         raise from_os_error(folder, error, "listing the files of the database") from error
-    return found
+    return versions
 
 
 def _holds_the_same(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> bool:

@@ -101,14 +101,14 @@ class SegmentChain:
 
     def held(self, start: int, stop: int, width: int) -> list[tuple[int, int]]:
         """The ranges of units [start, stop) that files hold, one a file; a unit has `width` bytes."""
-        found = []
+        ranges = []
         for base in self._bases[max(0, bisect_right(self._bases, start * width) - 1) :]:
             if base >= stop * width:
                 break
             first, last = max(start, -(-base // width)), min(stop, (base + self.file_size) // width)
             if first < last:
-                found.append((first, last))
-        return found
+                ranges.append((first, last))
+        return ranges
 
     def _holes(self) -> list[tuple[int, int]]:
         holes = []
@@ -141,11 +141,11 @@ class SegmentChain:
         first, last = start - segment.base, stop - segment.base
         if last <= segment.size:
             return self._sources.get(segment, to_fetch=True).read(first, last)
-        found = np.zeros(last - first, dtype=np.uint8)
+        data = np.zeros(last - first, dtype=np.uint8)
         if first < segment.size:
             held = self._sources.get(segment, to_fetch=True).read(first, segment.size)
-            found[: len(held)] = held
-        return found
+            data[: len(held)] = held
+        return data
 
     def window(self, start: int, stop: int, *, fetch: bool = True) -> Window:
         """Bytes `start` to `stop` of the stream, within one file; zeros beyond a short file's end.
@@ -181,8 +181,8 @@ class SegmentChain:
         segment = self.segment_at(offset)
         if segment is None:
             return offset
-        found = segment.base + self._sources.get(segment).stored_from(offset - segment.base)
-        return found if found < segment.base + segment.size else self.segment_end(segment)
+        stored = segment.base + self._sources.get(segment).stored_from(offset - segment.base)
+        return stored if stored < segment.base + segment.size else self.segment_end(segment)
 
     def is_zero(self, start: int, stop: int) -> bool:
         """Whether bytes `start` to `stop` of the stream, within one file, are zeros.

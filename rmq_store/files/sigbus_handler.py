@@ -134,8 +134,8 @@ def _replace(library: Any, address: int) -> bool:
             flags = _ANONYMOUS | _MAP_FIXED
             if library.mmap(page, length, mmap.PROT_READ, flags, -1, 0) != page:
                 return False
-            found = max(0, page - guarded.start)
-            guarded.fault = found if guarded.fault is None else min(found, guarded.fault)
+            start = max(0, page - guarded.start)
+            guarded.fault = start if guarded.fault is None else min(start, guarded.fault)
             _faulted.append(guarded)
             Faults.count += 1
             return True

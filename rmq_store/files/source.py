@@ -243,14 +243,14 @@ class LocalFile(Source):
         To map a file for that costs many times as much: of a queue file that is mostly a hole, the
         system also creates the pages around the touched one.
         """
-        found: Bytes = np.empty(stop - start, dtype=np.uint8)
+        data: Bytes = np.empty(stop - start, dtype=np.uint8)
         try:
-            count = os.preadv(self._fd, [found.data], start) if stop > start else 0
+            count = os.preadv(self._fd, [data.data], start) if stop > start else 0
         except OSError as error:
             raise from_os_error(self._segment.path, error, "reading") from error
-        if count < len(found):
+        if count < len(data):
             raise _shrunk(self._segment, os.fstat(self._fd).st_size)
-        return found
+        return data
 
     def check(self, size: int) -> None:
         """Raise DataLossError if the file has less than `size` bytes now."""

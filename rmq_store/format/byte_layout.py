@@ -254,8 +254,8 @@ class Columns:
         }
         if cls.numbered:
             given = [(getattr(part, names), getattr(part, numbers)) for part in parts]
-            found, joined[numbers] = _renumbered(given)
-            joined[names] = type(given[0][0])(found)
+            queues, joined[numbers] = _renumbered(given)
+            joined[names] = type(given[0][0])(queues)
         return cls(**joined)
 
 

@@ -20,15 +20,15 @@ crc32: Callable[..., int] = zlib_ng.crc32
 
 def _in_c() -> int:
     try:
-        found = ctypes.CDLL(zlib_ng.__file__).zng_crc32_z
+        function = ctypes.CDLL(zlib_ng.__file__).zng_crc32_z
     except (OSError, AttributeError):
         return 0
-    found.argtypes, found.restype = (
+    function.argtypes, function.restype = (
         (ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t),
         ctypes.c_uint32,
     )
-    is_it = found(0, _CHECKED, len(_CHECKED)) == crc32(_CHECKED)
-    return (ctypes.cast(found, ctypes.c_void_p).value or 0) if is_it else 0
+    is_it = function(0, _CHECKED, len(_CHECKED)) == crc32(_CHECKED)
+    return (ctypes.cast(function, ctypes.c_void_p).value or 0) if is_it else 0
 
 
 _CHECKED = b"123456789"
@@ -43,10 +43,10 @@ def body_crc(body: bytes | memoryview) -> int:
 
 def crc32_of_slices(data: Bytes, starts: Ints, lengths: Ints) -> Ints:
     """CRC-32 of every `data[starts[i]:starts[i] + lengths[i]]`, as n int64."""
-    found = np.empty(len(starts), dtype=np.int64)
+    crcs = np.empty(len(starts), dtype=np.int64)
     at, length = (np.ascontiguousarray(n, dtype=np.int64).data for n in (starts, lengths))
-    checksums.of_slices(crc32, CRC32_IN_C, data.data, at, length, found.data)
-    return found
+    checksums.of_slices(crc32, CRC32_IN_C, data.data, at, length, crcs.data)
+    return crcs
 
 
 _MASK32 = 0xFFFFFFFF
@@ -82,6 +82,6 @@ def java_string_hashes(
     data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.integer[Any]]
 ) -> npt.NDArray[np.int32]:
     """`String.hashCode` of n UTF-8 strings, as n int32: string i is `data[offsets[i]:offsets[i + 1]]`."""
-    found = np.empty(len(offsets) - 1, dtype=np.int32)
-    hash_texts(data.data, np.ascontiguousarray(offsets, dtype=np.int64).data, found.data)
-    return found
+    hashes = np.empty(len(offsets) - 1, dtype=np.int32)
+    hash_texts(data.data, np.ascontiguousarray(offsets, dtype=np.int64).data, hashes.data)
+    return hashes

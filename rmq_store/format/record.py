@@ -177,34 +177,35 @@ def _split(raw: bytes, magic: int, log_offset: int, path: str | None) -> Record:
     ints = np.empty((len(record_fields.INT_FIELDS), 1), dtype=np.int32)
     start = np.zeros(1, dtype=np.int64)
     record_fields.split(memoryview(raw), log_offset, start.data, longs.data, ints.data)
-    found = dict(zip(record_fields.LONG_FIELDS, longs[:, 0].tolist(), strict=True))
-    found |= zip(record_fields.INT_FIELDS, ints[:, 0].tolist(), strict=True)
-    fault = record_fields.FAULTS[found["fault"]]
+    fields = dict(zip(record_fields.LONG_FIELDS, longs[:, 0].tolist(), strict=True))
+    fields |= zip(record_fields.INT_FIELDS, ints[:, 0].tolist(), strict=True)
+    fault = record_fields.FAULTS[fields["fault"]]
     if fault not in ("intact", "elsewhere"):
-        _refuse(fault, found, path, log_offset)
-    sys_flag = found["sys_flag"]
+        _refuse(fault, fields, path, log_offset)
+    sys_flag = fields["sys_flag"]
     born_end = BORN_HOST_AT + host_size(sys_flag, SysFlag.BORN_HOST_V6)
     store_at = born_end + _STORE_TIMESTAMP_SIZE
     body, topic, properties = (
-        raw[found[f"{name}_at"] : found[f"{name}_at"] + found[f"{name}_length"]] for name in _FIELDS
+        raw[fields[f"{name}_at"] : fields[f"{name}_at"] + fields[f"{name}_length"]]
+        for name in _FIELDS
     )
     return Record(
-        queue_id=found["queue_id"],
-        flag=found["flag"],
-        queue_offset=found["queue_offset"],
-        physical_offset=found["physical_offset"],
+        queue_id=fields["queue_id"],
+        flag=fields["flag"],
+        queue_offset=fields["queue_offset"],
+        physical_offset=fields["physical_offset"],
         sys_flag=sys_flag,
-        born_timestamp=found["born_timestamp"],
+        born_timestamp=fields["born_timestamp"],
         born_host=raw[BORN_HOST_AT:born_end],
-        store_timestamp=found["store_timestamp"],
+        store_timestamp=fields["store_timestamp"],
         store_host=raw[store_at : store_at + host_size(sys_flag, SysFlag.STORE_HOST_V6)],
-        reconsume_times=found["reconsume_times"],
-        prepared_transaction_offset=found["prepared_transaction_offset"],
+        reconsume_times=fields["reconsume_times"],
+        prepared_transaction_offset=fields["prepared_transaction_offset"],
         body=body,
         topic=topic,
         properties=properties,
         magic=magic,
-        body_crc=found["body_crc"],
+        body_crc=fields["body_crc"],
     )
 
 
@@ -212,25 +213,25 @@ _FIELDS = ("body", "topic", "properties")
 _STORE_TIMESTAMP_SIZE = 8  # between the hosts
 
 
-def _refuse(fault: str, found: Mapping[str, int], path: str | None, log_offset: int) -> NoReturn:
+def _refuse(fault: str, fields: Mapping[str, int], path: str | None, log_offset: int) -> NoReturn:
     """Raise CorruptRecordError for what the loop refused a record for."""
-    size = found["total"]
+    size = fields["total"]
     if fault == "unwritten":
         what = "a part of its topic or of its properties was not written"
         _fail(path, log_offset, what, "text", "zeros")
     if fault == "head":
         hosts = (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6)
-        head = HEAD_SIZE + sum(V6_EXTRA for host in hosts if found["sys_flag"] & host)
+        head = HEAD_SIZE + sum(V6_EXTRA for host in hosts if fields["sys_flag"] & host)
         what = f"total size {size} ends inside of its head"
         _fail(path, log_offset, what, f"{head} or more", size)
     before = _FIELDS[: _FIELDS.index(fault)] if fault in _FIELDS else _FIELDS
-    lengths = ", ".join(f"{name} length {found[f'{name}_length']}" for name in before)
+    lengths = ", ".join(f"{name} length {fields[f'{name}_length']}" for name in before)
     if fault == "sum":
         what = f"total size {size} is not the sum of its fields, with {lengths}: total size"
-        end = found["properties_at"] + found["properties_length"]
+        end = fields["properties_at"] + fields["properties_length"]
         _fail(path, log_offset, what, end, size)
     behind = f", behind {lengths}" if lengths else ""
-    length, room = found[f"{fault}_length"], size - found[f"{fault}_at"]
+    length, room = fields[f"{fault}_length"], size - fields[f"{fault}_at"]
     if room < 0:
         what = f"total size {size} ends inside of its {fault} length{behind}"
         _fail(path, log_offset, what, size - room, size)

@@ -202,13 +202,13 @@ def retry_of(topic: str, properties: Mapping[str, str], known: KnownNames) -> Se
 
 def _of_groups(name: str, groups: Collection[str], sent_from: str | None) -> SentBack | None:
     """What the name means by the only one of `groups` that it can be of; None if there is not one."""
-    found = [
+    topics = [
         SentBack(group, name[len(group) + 1 :] or sent_from)
         for group in groups
         if group
         and (name == group or (name.startswith(group + _V1) and len(name) > len(group) + 1))
     ]
-    return found[0] if len(found) == 1 else None
+    return topics[0] if len(topics) == 1 else None
 
 
 def _splits(name: str) -> Iterator[SentBack]:

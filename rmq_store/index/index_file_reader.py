@@ -55,25 +55,25 @@ _MOST_JUMPS = 64
 
 def list_index_files(folder: str | os.PathLike[str]) -> list[SegmentFile]:
     """Index files, oldest first, by name as in the broker. `base` has no meaning here."""
-    found = _files_named_as_index(folder)
-    return [SegmentFile(path, 0, size) for path, size in found if size >= INDEX_HEADER.itemsize]
+    files = _files_named_as_index(folder)
+    return [SegmentFile(path, 0, size) for path, size in files if size >= INDEX_HEADER.itemsize]
 
 
 def list_too_short(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
     """Path and size of files with the name of an index file that are shorter than its header."""
-    found = _files_named_as_index(folder)
-    return [(path, size) for path, size in found if size < INDEX_HEADER.itemsize]
+    files = _files_named_as_index(folder)
+    return [(path, size) for path, size in files if size < INDEX_HEADER.itemsize]
 
 
 def _files_named_as_index(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
-    found = []
+    files = []
     for entry in sorted(entries_of(folder, "listing index files"), key=lambda entry: entry.name):
         name = entry.name
         if is_index_name(name):
             size = size_of_file(entry)
             if size is not None:
-                found.append((entry.path, size))
-    return found
+                files.append((entry.path, size))
+    return files
 
 
 class Hit(NamedTuple):
@@ -153,8 +153,8 @@ class IndexFile:
         with self._window(first) as window:
             window.fetch(starts, starts + width)
             whole = window.bytes[: len(window.bytes) // width * width]
-            found: npt.NDArray[Any] = whole.view(dtype)[numbers]
-        return found
+            values: npt.NDArray[Any] = whole.view(dtype)[numbers]
+        return values
 
     # --- geometry ---------------------------------------------------------------------------------
 
@@ -386,8 +386,8 @@ class IndexFile:
         hashes: Ints = self._places(start + 1, stop + 1)["key_hash"].astype(np.int64)
         return hashes
 
-    def walk(self, key_hash: int, found: list[Hit]) -> Iterator[tuple[int, int]]:
-        """Add the items with exactly this hash to `found`, newest first.
+    def walk(self, key_hash: int, hits: list[Hit]) -> Iterator[tuple[int, int]]:
+        """Add the items with exactly this hash to `hits`, newest first.
 
         Yields the byte range of the file before each access. Raises CorruptIndexError if the chain
         does not descend or leaves its slot, and DataLossError if the file was cut, whose bytes read
@@ -413,7 +413,7 @@ class IndexFile:
                 item_hash, log_offset, _, previous = item
                 # Skip an item written after the header was read, but follow it to older ones.
                 if number <= count and item_hash == key_hash:
-                    found.append(Hit(self, number, log_offset))
+                    hits.append(Hit(self, number, log_offset))
                 if item_hash < 0 or item_hash % slots != slot:
                     raise self._broken_chain(
                         at,
@@ -466,13 +466,13 @@ class IndexFile:
         """The hashes of the items of one record, which are beside each other; none if it has none."""
         if not self.header.begin_log_offset <= log_offset <= self.header.end_log_offset:
             return set()
-        found: set[int] = set()
+        hashes: set[int] = set()
         for number in self._from(log_offset):
             key_hash, place = self._item(number)
             if place != log_offset:
                 break
-            found.add(key_hash)
-        return found
+            hashes.add(key_hash)
+        return hashes
 
     def _from(self, log_offset: int) -> range:
         """The numbers of the items that lead to a log offset, and of all after them."""

@@ -121,9 +121,9 @@ def rows_with_key(
     rows = np.flatnonzero(several.to_numpy(zero_copy_only=False) & ~hits)
     if len(rows):
         words = pc.split_pattern(keys.take(pa.array(rows)), KEY_SEPARATOR)
-        found = pc.is_in(words.flatten(), values).to_numpy(zero_copy_only=False)
+        matches = pc.is_in(words.flatten(), values).to_numpy(zero_copy_only=False)
         parents = pc.list_parent_indices(words).to_numpy()
-        hits[rows[parents[found]]] = True
+        hits[rows[parents[matches]]] = True
     result: npt.NDArray[np.bool_] = hits
     return result
 

@@ -49,10 +49,10 @@ def walk_chains(
     files: Sequence[IndexFile], hashes: Sequence[int]
 ) -> tuple[dict[int, list[Hit]], Broken]:
     """The items of each hash, and the files that cannot be trusted, each once."""
-    found: dict[int, list[Hit]] = {key_hash: [] for key_hash in hashes}
+    hits: dict[int, list[Hit]] = {key_hash: [] for key_hash in hashes}
     broken: dict[int, tuple[IndexFile, CorruptIndexError]] = {}
     walks = [
-        (number, file.walk(key_hash, found[key_hash]))
+        (number, file.walk(key_hash, hits[key_hash]))
         for number, file in enumerate(files)
         for key_hash in hashes
     ]
@@ -60,13 +60,13 @@ def walk_chains(
         for number, walk in walks:
             for _ in _steps(files, number, walk, broken):
                 pass
-        return found, list(broken.values())
+        return hits, list(broken.values())
     going = [(number, _steps(files, number, walk, broken)) for number, walk in walks]
     while going:
         next_looks = [(chain, next(chain[1], None)) for chain in going]
         going = [chain for chain, look in next_looks if look is not None]
         _fetch_looks(files, [(chain[0], look) for chain, look in next_looks if look is not None])
-    return found, list(broken.values())
+    return hits, list(broken.values())
 
 
 def _steps(
@@ -185,10 +185,10 @@ class KeyIndex:
 
         Does not read the log.
         """
-        found: dict[str, set[int]] = {}
+        offsets: dict[str, set[int]] = {}
         hashes: dict[int, set[str]] = {}
         for topic, key in wanted:
-            found.setdefault(topic, set())
+            offsets.setdefault(topic, set())
             hashes.setdefault(index_key_hash(index_key(topic, key)), set()).add(topic)
         new = [key_hash for key_hash in hashes if key_hash not in self._hits]
         walked, broken = walk_chains(self.files, new)
@@ -199,10 +199,10 @@ class KeyIndex:
         }
         for key_hash, items in hits.items():
             for topic in hashes[key_hash]:
-                found[topic].update(hit.log_offset for hit in items)
+                offsets[topic].update(hit.log_offset for hit in items)
         for file, error in broken:
             self._distrust(file, error)
-        return found
+        return offsets
 
     def _distrust(self, file: IndexFile, error: StoreError) -> None:
         """Read the range of a file with a broken chain from the log from now on."""
@@ -222,13 +222,13 @@ class KeyIndex:
         topics_of: dict[str, set[str]] = {}
         for topic, key in wanted:
             topics_of.setdefault(key, set()).add(topic)
-        found: dict[str, set[int]] = {}
+        offsets: dict[str, set[int]] = {}
         for key, topics in topics_of.items():
             for part in self._read_uncovered():
                 for topic, offset in part.find(key):
                     if topic in topics:
-                        found.setdefault(topic, set()).add(offset)
-        return found
+                        offsets.setdefault(topic, set()).add(offset)
+        return offsets
 
     def has_short_gaps(self) -> bool:
         """Whether all uncovered ranges are short enough to be read beside a look-up."""

@@ -84,8 +84,8 @@ def read_timer_check(store: str | os.PathLike[str]) -> TimerCheck | None:
             actual=f"{len(raw)} bytes",
             advice=advice_on_broken(path),
         )
-    found = np.frombuffer(raw[: _CHECK.itemsize], _CHECK)[0]
-    return TimerCheck(int(found["read_time"]), int(found["queue_offset"]))
+    check = np.frombuffer(raw[: _CHECK.itemsize], _CHECK)[0]
+    return TimerCheck(int(check["read_time"]), int(check["queue_offset"]))
 
 
 def read_timer_units(store: str | os.PathLike[str]) -> TimerUnits | None:
@@ -100,12 +100,12 @@ def read_timer_units(store: str | os.PathLike[str]) -> TimerUnits | None:
     parts = [part for path in names for part in _units_of(path)]
     if not names:
         return None
-    found = np.concatenate(parts) if parts else np.zeros(0, dtype=_KEPT)
+    units = np.concatenate(parts) if parts else np.zeros(0, dtype=_KEPT)
     # A unit may be written again after a crash; the later one counts.
-    found = found[::-1]
-    _, newest = np.unique(found["log_offset"], return_index=True)
-    found = found[newest]
-    return TimerUnits(*(found[name].copy() for name in _KEPT.names or ()))
+    units = units[::-1]
+    _, newest = np.unique(units["log_offset"], return_index=True)
+    units = units[newest]
+    return TimerUnits(*(units[name].copy() for name in _KEPT.names or ()))
 
 
 _KEPT = np.dtype([("log_offset", "i8"), ("time", "i8"), ("magic", "i8"), ("topic_hash", "i8")])

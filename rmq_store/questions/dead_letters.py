@@ -142,8 +142,8 @@ def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
 
 def _property(rows: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
     """For each row, the first of some properties that it has."""
-    found = [pc.map_lookup(rows["properties"], pa.scalar(name), "last") for name in names]
-    return pc.coalesce(*found)
+    values = [pc.map_lookup(rows["properties"], pa.scalar(name), "last") for name in names]
+    return pc.coalesce(*values)
 
 
 def origin_topics(topics: Any, named: Any) -> Any:

@@ -115,9 +115,9 @@ class MessageGetter:
         low, high = state.min_offset, state.max_offset
         answer = off_range(offset, low, high)
         if answer is None:
-            found, at = self._found(queue, range(offset, high), max_messages, parse_tags(tags))
-            status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
-            answer = GetMessageResult(status, at, low, high, found)
+            messages, at = self._found(queue, range(offset, high), max_messages, parse_tags(tags))
+            status = GetMessageStatus.FOUND if messages else GetMessageStatus.NO_MATCHED_MESSAGE
+            answer = GetMessageResult(status, at, low, high, messages)
         if not answer.messages and answer.next_begin_offset >= high:
             for error in self._opening.errors({queue}):
                 raise error
@@ -127,27 +127,27 @@ class MessageGetter:
         self, queue: QueueId, offsets: range, max_messages: int, tags: Collection[str] | None
     ) -> tuple[list[Message], int]:
         """The first messages in a range of queue offsets, and the one to go on at."""
-        found: list[Message] = []
+        messages: list[Message] = []
         at, high, step = offsets.start, offsets.stop, _CHUNK
-        while at < high and len(found) < max_messages:
-            upto = min(high, at + max(step, max_messages - len(found)))
+        while at < high and len(messages) < max_messages:
+            upto = min(high, at + max(step, max_messages - len(messages)))
             entries = self._view.entries(queue, at, upto)
             # Offsets may be far apart in a batch queue, and files may be missing in any queue.
             step = _CHUNK if len(entries) > 1 else 2 * step
             for row in range(len(entries)):
                 message, before = self._lookup.message_of(queue, entries, row), at
                 at = max(at, int(entries.offset[row] + max(1, entries.count[row])))
-                if message is None and found:
-                    return found, before
+                if message is None and messages:
+                    return messages, before
                 if message is None:
                     self._refuse_dead_end(queue, int(entries.offset[row]), at)
                 elif tags is None or message.tags in tags:
-                    found.append(message)
-                    if len(found) == max_messages:
+                    messages.append(message)
+                    if len(messages) == max_messages:
                         break
             else:
                 at = max(at, upto)
-        return found, min(at, high)
+        return messages, min(at, high)
 
     def _refuse_dead_end(self, queue: QueueId, start: int, stop: int) -> None:
         """Raise the error of a range of entries that do not lead to records of their queue."""
@@ -246,19 +246,19 @@ class CompactedGetter:
         answer = self._off_range(offset)
         if answer is not None:
             return answer
-        found: list[Message] = []
+        messages: list[Message] = []
         at = offset
-        while at < high and len(found) < max_messages:
+        while at < high and len(messages) < max_messages:
             entries = self._files.entries_from(at)
             for row in range(len(entries)):
                 at = int(entries.offset[row] + entries.count[row])
                 message = self._message(entries, row)
                 if wanted is None or message.tags in wanted:
-                    found.append(message)
-                    if len(found) == max_messages:
+                    messages.append(message)
+                    if len(messages) == max_messages:
                         break
-        status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
-        return GetMessageResult(status, at, low, high, found)
+        status = GetMessageStatus.FOUND if messages else GetMessageStatus.NO_MATCHED_MESSAGE
+        return GetMessageResult(status, at, low, high, messages)
 
     def as_broker(self, offset: int, max_messages: int) -> GetMessageResult:
         """The broker's answer: entries of one file, whatever their tags.

@@ -72,10 +72,10 @@ class _Ghosts:
     bytes: int = 0
     first: int = 0
 
-    def add(self, found: Extent) -> None:
+    def add(self, extent: Extent) -> None:
         """Count one more."""
-        self.first = self.first if self.count else found.start
-        self.count, self.bytes = self.count + 1, self.bytes + found.stop - found.start
+        self.first = self.first if self.count else extent.start
+        self.count, self.bytes = self.count + 1, self.bytes + extent.stop - extent.start
 
     def say(self, folder: str) -> None:
         """Say once of a store that they were left out: they prove no loss, and may be one."""
@@ -144,33 +144,33 @@ class LogReader:
         ghosts.say(self.log.chain.folders[0])
 
     def _wanted(self, headers: Headers) -> Iterator[ListedEntries]:
-        found = self._requests_of(DecodedRecords.of(headers))
+        requests = self._requests_of(DecodedRecords.of(headers))
         # Before the first row is yielded, because its reader may discard fetched bytes.
-        pieces = list(self._in_limits(found))
+        pieces = list(self._in_limits(requests))
         if self.include_unqueued:
             rows = np.flatnonzero(~enters_queue(headers.sys_flag))
             if len(rows):
                 pieces += self._unqueued(headers.take(rows))
         yield from pieces
 
-    def _in_limits(self, found: DispatchRequests) -> Iterator[ListedEntries]:
-        limits = [self._limits_of(queue) for queue in found.queues]
+    def _in_limits(self, requests: DispatchRequests) -> Iterator[ListedEntries]:
+        limits = [self._limits_of(queue) for queue in requests.queues]
         known = [limit or _NOTHING for limit in limits]
-        rows = np.arange(len(found))
-        last = found.offset + found.count - 1 if self.unwrap else found.offset
+        rows = np.arange(len(requests))
+        last = requests.offset + requests.count - 1 if self.unwrap else requests.offset
         for value, low, high in (
             (last, "first_offset", None),
-            (found.offset, None, "stop_offset"),
-            (found.store_timestamp, "first_time", "stop_time"),
+            (requests.offset, None, "stop_offset"),
+            (requests.store_timestamp, "first_time", "stop_time"),
         ):
             if low is not None:
                 bound = np.array([getattr(one, low) for one in known], dtype=np.int64)
-                rows = rows[value[rows] >= bound[found.queue[rows]]]
+                rows = rows[value[rows] >= bound[requests.queue[rows]]]
             if high is not None:
                 bound = np.array([getattr(one, high) for one in known], dtype=np.int64)
-                rows = rows[value[rows] < bound[found.queue[rows]]]
+                rows = rows[value[rows] < bound[requests.queue[rows]]]
         if len(rows):
-            yield found.take(rows)
+            yield requests.take(rows)
 
     def _limits_of(self, queue: QueueId) -> QueueLimits | None:
         if queue not in self._known:

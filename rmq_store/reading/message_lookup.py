@@ -46,8 +46,8 @@ class EntryMessages:
         """Whether a record is one of a queue, or names it as a light queue."""
         if decode_utf8(record.topic) == queue.topic and record.queue_id == queue.queue_id:
             return True
-        found = decode_properties(record.properties).get(Property.INNER_MULTI_DISPATCH, "")
-        return queue.topic in found.split(MULTI_DISPATCH_SEPARATOR)
+        dispatched = decode_properties(record.properties).get(Property.INNER_MULTI_DISPATCH, "")
+        return queue.topic in dispatched.split(MULTI_DISPATCH_SEPARATOR)
 
     def of_record(
         self,
@@ -179,11 +179,11 @@ class MessageLookup(EntryMessages):
             named = []
         if named:
             return named
-        found = self._by_uniq_key(message_id, report)
-        if on_damage is not None or not found:  # the message may have been there
+        by_key = self._by_uniq_key(message_id, report)
+        if on_damage is not None or not by_key:  # the message may have been there
             for damage in self._key_index().damage_beside():
                 report(damage)
-        return [found[place] for place in sorted(found, key=_in_log_order)]
+        return [by_key[place] for place in sorted(by_key, key=_in_log_order)]
 
     def _by_uniq_key(
         self, uniq_key: str, on_damage: Callable[[StoreError], None]
@@ -205,8 +205,8 @@ class MessageLookup(EntryMessages):
         """
         named = list(topics)
         for topic, offsets in self._key_index().candidates(named, key).items():
-            found = self._having_key(topic, key, reversed(offsets), on_damage=on_damage)
-            yield from islice(found, max_messages)
+            messages = self._having_key(topic, key, reversed(offsets), on_damage=on_damage)
+            yield from islice(messages, max_messages)
         yield from self._in_batches(named, key, 0, None, on_damage)
 
     def by_offset_id(self, message_id: str) -> Message | None:
@@ -253,8 +253,8 @@ class MessageLookup(EntryMessages):
         if on_damage is not None:
             for damage in index.damage_beside():
                 on_damage(damage)
-        found = self._having_key(topic, key, reversed(offsets), begin, end, on_damage)
-        newest = {_place(message): message for message in islice(found, max_messages)}
+        messages = self._having_key(topic, key, reversed(offsets), begin, end, on_damage)
+        newest = {_place(message): message for message in islice(messages, max_messages)}
         members = self._in_batches([topic], key, begin, end, on_damage)
         newest |= {_place(message): message for message in deque(members, max_messages)}
         places = sorted(newest, key=_in_log_order)

@@ -298,11 +298,11 @@ def several(name: str, given: Any, kind: type = str) -> tuple[Any, ...] | None:
     if given is None:
         return None
     values = (given,) if isinstance(given, kind) else given
-    found = tuple(values) if isinstance(values, Iterable) else (values,)
-    if not all(isinstance(one, kind) for one in found):
+    chosen = tuple(values) if isinstance(values, Iterable) else (values,)
+    if not all(isinstance(one, kind) for one in chosen):
         what = "a text" if kind is str else "a whole number"
         raise InvalidArgumentError(None, reason=f"{name} is {what}, or several", actual=repr(given))
-    return found
+    return chosen
 
 
 def text(name: str, given: Any) -> str:

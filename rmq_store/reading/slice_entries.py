@@ -350,17 +350,17 @@ class EntryCheck:
     def sound_rows(self, window: Bytes, first: int, rows: ListedEntries) -> SoundRows:
         """The rows with intact records; other rows are damage."""
         headers = Headers(window, rows.log_offset - first, first)
-        found = compare(rows, headers)
-        if OTHER_RECORD in found:
-            self.explain(rows, np.flatnonzero(found == OTHER_RECORD))
-            whole = np.flatnonzero(found != OTHER_RECORD)
-            rows, headers, found = rows.take(whole), headers.take(whole), found[whole]
+        verdicts = compare(rows, headers)
+        if OTHER_RECORD in verdicts:
+            self.explain(rows, np.flatnonzero(verdicts == OTHER_RECORD))
+            whole = np.flatnonzero(verdicts != OTHER_RECORD)
+            rows, headers, verdicts = rows.take(whole), headers.take(whole), verdicts[whole]
         counts = self._log.chain.counts
         counts.checked += len(headers)
         counts.bytes += int(headers.total.sum())
         if not self._reads_bodies:
             counts.bytes -= int(headers.body_length.sum())
-        wrong = self._disproved(rows, headers, found) if found.any() else found != SAME
+        wrong = self._disproved(rows, headers, verdicts) if verdicts.any() else verdicts != SAME
         stored = None
         if self._check_crc and len(rows):
             bad_crc, stored = self._checked(headers)
@@ -371,10 +371,10 @@ class EntryCheck:
         keep = np.flatnonzero(~wrong)
         return rows.take(keep), headers.take(keep), None
 
-    def _disproved(self, rows: ListedEntries, headers: Headers, found: Bytes) -> Mask:
+    def _disproved(self, rows: ListedEntries, headers: Headers, verdicts: Bytes) -> Mask:
         """The rows with records of another queue, or of another place in it, which are reported."""
         strangers, numbers = [], headers.queue_offset.copy()
-        for row in np.flatnonzero(found == OTHER_QUEUE).tolist():
+        for row in np.flatnonzero(verdicts == OTHER_QUEUE).tolist():
             own = _offset_in(rows, headers, row)
             if own is None:
                 strangers.append(row)
@@ -408,7 +408,7 @@ class EntryCheck:
         for row in bad.tolist():
             where, size = int(rows.log_offset[row]), int(rows.size[row])
             try:
-                found = self._log.record_at(where)
+                record = self._log.record_at(where)
             except StoreError as error:
                 self._damaged(error, rows.entry(row))
                 continue
@@ -418,7 +418,7 @@ class EntryCheck:
                     offset=LogOffset(where),
                     reason=f"queue {rows.queue_of(row).name} lists a record of another size",
                     expected=size,
-                    actual=found.total_size,
+                    actual=record.total_size,
                     advice="The entry is left from before the log was cut, or damaged",
                 ),
                 rows.entry(row),
@@ -507,10 +507,10 @@ def _offset_in(rows: ListedEntries, headers: Headers, row: int) -> int | None:
 
     None if it does not name the queue. One that gives no offset is believed to be in its place.
     """
-    found = properties_of(headers, row)
+    properties = properties_of(headers, row)
     (topic, queue_id), listed_at = rows.queue_of(row), int(rows.offset[row])
-    if not is_also_in(found, topic):
+    if not is_also_in(properties, topic):
         return None
-    queues = other_queues(found, queue_id)
+    queues = other_queues(properties, queue_id)
     offsets = [offset for queue, offset in queues if queue.topic == topic]
     return listed_at if listed_at in offsets else next(iter(offsets), listed_at)

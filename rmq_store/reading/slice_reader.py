@@ -190,12 +190,12 @@ def members_of(bodies: pa.Array) -> tuple[Members, Ints]:
     counts[broken] = 0
     places = np.empty((6, int(counts.sum())), dtype=np.int64)
     flags = np.empty(places.shape[1], dtype=np.int32)
-    row, number, *found = places
+    row, number, *rest = places
     split_members(
         *(data.data, ends.data, counts.data, row.data, number.data, flags.data),
-        *(column.data for column in found),
+        *(column.data for column in rest),
     )
-    return Members(bodies, row, number, flags, *found), broken
+    return Members(bodies, row, number, flags, *rest), broken
 
 
 class SliceReader:
@@ -468,8 +468,8 @@ class SliceReader:
     def _pass_on(self) -> None:
         """Hand the errors to who takes them, before the batch that lacks their messages."""
         if self.query.on_damage is not None:
-            found, self._found = self._found, []
-            for error in found:
+            errors, self._found = self._found, []
+            for error in errors:
                 self.query.on_damage(error)
 
     def _report(self) -> None:

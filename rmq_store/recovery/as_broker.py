@@ -70,10 +70,10 @@ def load_files(
     """
     for error in refused_files(folders, size, setting):
         raise error
-    found = _files_in(folders)
-    if found and not found[-1].stat().st_size:
-        changes.remove(found.pop(), 0)
-    return [(int(path.name), path) for path in found]
+    files = _files_in(folders)
+    if files and not files[-1].stat().st_size:
+        changes.remove(files.pop(), 0)
+    return [(int(path.name), path) for path in files]
 
 
 def refused_files(
@@ -83,13 +83,13 @@ def refused_files(
 
     `size`: 0 where no file showed it when the chain was opened, while a broker made the first one.
     """
-    found = _files_in(folders)
-    for path in found:
+    files = _files_in(folders)
+    for path in files:
         try:
             actual = path.stat().st_size
         except FileNotFoundError:
             continue  # a broker has just deleted it
-        if not actual and path == found[-1]:
+        if not actual and path == files[-1]:
             continue
         if not actual or actual != (size or actual) or not path.name.isdigit():
             yield UnrecoverableStoreError(
@@ -103,8 +103,8 @@ def refused_files(
 
 
 def _files_in(folders: list[Path]) -> list[Path]:
-    found = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
-    return sorted((path for path in found if not path.is_dir()), key=lambda path: path.name)
+    files = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
+    return sorted((path for path in files if not path.is_dir()), key=lambda path: path.name)
 
 
 class BrokerQueue:

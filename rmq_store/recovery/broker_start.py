@@ -142,7 +142,7 @@ def _of_chain(kind: str, error: StoreError) -> Refusal:
 def _batch_topics(path: Path) -> set[str]:
     """The topics that a broker knows to have batch queues: none if no file can be read."""
     try:
-        found = read_config(path, TOPICS_FILE, decode_topics)
+        file = read_config(path, TOPICS_FILE, decode_topics)
     except CorruptConfigError:
         return set()
-    return set() if found is None else batch_topics(found.value)
+    return set() if file is None else batch_topics(file.value)

@@ -194,7 +194,7 @@ class RecoveryReport:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values for JSON."""
-        found: dict[str, Any] = {
+        values: dict[str, Any] = {
             name: getattr(self, name)
             for name in self.__dataclass_fields__
             if name
@@ -203,21 +203,21 @@ class RecoveryReport:
                 *("delayed_rebuilt", "batch_topics", "inner_batches", "snapshot"),
             )
         }
-        found["bytes_cut"] = self.bytes_cut
-        found["files"] = [
+        values["bytes_cut"] = self.bytes_cut
+        values["files"] = [
             {"path": file.path, "what": file.what, "bytes": file.bytes} for file in self.files
         ]
-        found["left_out"] = [
+        values["left_out"] = [
             {**queue._asdict(), **asdict(left)} for queue, left in self.left_out.items()
         ]
         for name in _BY_QUEUE:
             counts: dict[QueueId, int] = getattr(self, name)
-            found[name] = rows_of_counts(counts)
-        found["queues"] = [
+            values[name] = rows_of_counts(counts)
+        values["queues"] = [
             {**queue._asdict(), "min_offset": least, "max_offset": most}
             for queue, (least, most) in self.queues.items()
         ]
-        return found
+        return values
 
     def __str__(self) -> str:
         if self.lacking:

@@ -245,10 +245,10 @@ class IndexRecovery:
     def _header(self, segment: SegmentFile) -> Header | None:
         """The header of a trustworthy file; None for any other."""
         try:
-            found = IndexFile(segment, slots=self.geometry.slots, items=self.geometry.items)
+            file = IndexFile(segment, slots=self.geometry.slots, items=self.geometry.items)
         except StoreError:
             return None
-        header = found.header
+        header = file.header
         return header if header.items and header.end_log_offset < self._range[1] else None
 
     def _start(self, begins: list[int]) -> int | None:

@@ -270,9 +270,9 @@ def _tell_damage_around(store: MessageStore, start: int, on_damage: OnDamage | N
         None,
     ):
         return
-    found = record_or_damage(store.log, store.log_range()[1], start)
-    if isinstance(found, StoreError):
-        _tell(found, on_damage)
+    record = record_or_damage(store.log, store.log_range()[1], start)
+    if isinstance(record, StoreError):
+        _tell(record, on_damage)
 
 
 def _gaps(store: MessageStore, search: Search, plan: KeyPlan) -> Sequence[tuple[int, int]]:

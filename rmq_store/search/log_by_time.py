@@ -58,8 +58,8 @@ def log_offsets_since(store: MessageStore, times: Sequence[int]) -> Iterator[int
 
 
 def _is_since(store: MessageStore, time: int, end: int, at: int) -> bool:
-    found = _time_from(store, at, end)
-    return found is None or found >= time
+    stored = _time_from(store, at, end)
+    return stored is None or stored >= time
 
 
 def _time_from(store: MessageStore, at: int, end: int) -> int | None:
@@ -69,8 +69,8 @@ def _time_from(store: MessageStore, at: int, end: int) -> int | None:
         if segment.base >= end:
             break
         stop = min(end, log.chain.segment_end(segment))
-        found = log.next_record(segment, max(at, segment.base), stop)
-        time = None if found is None else log.store_time_at(found + log.frame_at(found))
+        start = log.next_record(segment, max(at, segment.base), stop)
+        time = None if start is None else log.store_time_at(start + log.frame_at(start))
         if time is not None:
             return time
     return None

@@ -62,8 +62,8 @@ def stretches_of(
     """
     some = sample_offsets(part, queues, samples)
     offsets = dict.fromkeys((*some, part.stop - 1)) if len(part) else ()
-    found = [(offset, entry_at(part.queue, offset)) for offset in offsets]
-    known = [(offset, entry) for offset, entry in found if entry is not None]
+    entries = [(offset, entry_at(part.queue, offset)) for offset in offsets]
+    known = [(offset, entry) for offset, entry in entries if entry is not None]
     for (offset, here), (end, there) in pairwise(known):
         low, high = sorted((here.log_offset, there.log_offset))
         size = (end - offset) * (here.size + there.size) / 2
@@ -148,16 +148,16 @@ def plan_partitions(
         samples = min(samples, enough)
 
     def slices_of(sampled: Iterable[tuple[QueueSlice, float]]) -> list[LogSlice]:
-        found = (
+        slices = (
             Stretch(s.start, s.stop, s.selected_bytes * stands_for, s.entries * stands_for)
             for part, stands_for in sampled
             for s in stretches_of(part, len(parts), entry_at, samples)
         )
-        return cut_log(found, target_bytes, min_slices, max_entries)
+        return cut_log(slices, target_bytes, min_slices, max_entries)
 
     # Where all entries that were looked at are damaged or gone, others may not be, and the read reports it.
-    found = slices_of(looked_at(parts, most)) or slices_of((part, 1.0) for part in parts)
-    return found or [LogSlice(None, None, 0)] * bool(parts)
+    slices = slices_of(looked_at(parts, most)) or slices_of((part, 1.0) for part in parts)
+    return slices or [LogSlice(None, None, 0)] * bool(parts)
 
 
 def parts_along_log(

@@ -137,7 +137,7 @@ def _entries_at(
 ) -> list[QueueSlice]:
     """The entries in `parts` that point to the record at a log offset. `said`: the entry that it
     names."""
-    found = []
+    slices = []
     if said is not None:
         # The entry is nearly always there, so one look-up replaces several per queue.
         mine = parts.get(said.queue)
@@ -150,9 +150,9 @@ def _entries_at(
     for part in every:
         at = store.view.offset_at_log(part.queue, log_offset)
         if part.start <= at < part.stop and store.log_offset_of(part.queue, at) == log_offset:
-            found.append(QueueSlice(part.queue, at, at + 1))
+            slices.append(QueueSlice(part.queue, at, at + 1))
     # A damaged entry misleads the binary search, but the record names its queue offset.
-    return found or _said_by_record(store, every, log_offset)
+    return slices or _said_by_record(store, every, log_offset)
 
 
 def _said_by_record(
@@ -193,11 +193,11 @@ def gone_key(store: MessageStore, key: str, topics: Collection[str] | None = Non
     Reads only the index, not the log.
     """
     wanted = [(topic, key) for topic in topics or store.view.topics.every]
-    found = sorted(set().union(*store.key_index().indexed(wanted).values()))
+    offsets = sorted(set().union(*store.key_index().indexed(wanted).values()))
     start, end = store.log_range()
     return GoneKey(
-        tuple(offset for offset in found if offset < start),
-        tuple(offset for offset in found if offset >= end),
+        tuple(offset for offset in offsets if offset < start),
+        tuple(offset for offset in offsets if offset >= end),
     )
 
 

@@ -54,13 +54,13 @@ def known_groups(store: MessageStore) -> set[str]:
 
 def _groups_with_traces(store: MessageStore) -> set[str]:
     """Those that have offsets, or a topic of retries or dead letters."""
-    found = set(store.consumer_offsets())
+    groups = set(store.consumer_offsets())
     for topic in store.view.topics.every:
         if topic.startswith(RETRY_PREFIX):
-            found.add(retry_of(topic, {}, store.view.topics.known_names).group)
+            groups.add(retry_of(topic, {}, store.view.topics.known_names).group)
         elif topic.startswith(DLQ_PREFIX):
-            found.add(topic.removeprefix(DLQ_PREFIX))
-    return found
+            groups.add(topic.removeprefix(DLQ_PREFIX))
+    return groups
 
 
 def users_groups(store: MessageStore) -> list[str]:
@@ -118,7 +118,7 @@ def selected_slices(store: MessageStore, search: Search, slack_ms: int = 0) -> l
 
     `slack_ms`: take the ranges of times by as much wider on both sides.
     """
-    found = []
+    slices = []
     view = store.ranges_for(search.compacted)
     topics = _topics(store, search)
     if len(topics) == 1:
@@ -133,8 +133,8 @@ def selected_slices(store: MessageStore, search: Search, slack_ms: int = 0) -> l
             if search.end is not None:
                 late = search.end + slack_ms
                 stop = min(stop, view.first_since(queue, late, unreadable_before=True))
-            found.append(QueueSlice(queue, start, stop))
-    return found
+            slices.append(QueueSlice(queue, start, stop))
+    return slices
 
 
 def at_log_offsets(

@@ -92,16 +92,16 @@ class ServedQueues:
 
         Other processes that read this snapshot see the same messages. Raises as `CompactionFolders.queue`.
         """
-        found = self._folders.queue(queue, self._seen.get(queue))
-        if found is not None:
-            self._seen.setdefault(queue, found.seen)
-        return found
+        files = self._folders.queue(queue, self._seen.get(queue))
+        if files is not None:
+            self._seen.setdefault(queue, files.seen)
+        return files
 
     @property
     def _seen(self) -> dict[QueueId, Seen | None]:
         """What the first look at each queue found; None for one that was read as it is."""
-        found: dict[QueueId, Seen | None] = self._view.snapshot.facts.setdefault(_FACT, {})
-        return found
+        seen: dict[QueueId, Seen | None] = self._view.snapshot.facts.setdefault(_FACT, {})
+        return seen
 
     def compacted(self, queue: QueueId) -> CompactedQueue | StoreError | None:
         """The files of a queue that is read from `compaction/`, or why they cannot be; None for others."""
@@ -116,13 +116,13 @@ class ServedQueues:
 
     def _looked_up(self, queue: QueueId) -> CompactedQueue | None:
         if self._seen.get(queue, _UNKNOWN) is None or not self.is_answered(queue.topic):
-            found = None
+            files = None
         else:
-            found = self.files(queue)
-        if found is None or not found.has_messages:
+            files = self.files(queue)
+        if files is None or not files.has_messages:
             self._seen[queue] = None
             return None
-        return found
+        return files
 
     def queues(self) -> list[QueueId]:
         """The queues that have a folder for compaction, of topics that are answered from there; sorted."""
@@ -132,8 +132,8 @@ class ServedQueues:
         return [queue for queue in self._folders.queues() if is_compacted(topics.get(queue.topic))]
 
     def _files(self, queue: QueueId) -> CompactedQueue | None:
-        found = self.compacted(queue)
-        return None if isinstance(found, StoreError) else found
+        files = self.compacted(queue)
+        return None if isinstance(files, StoreError) else files
 
     def split(
         self, slices: Sequence[QueueSlice]
@@ -194,5 +194,5 @@ class ServedQueues:
             entry = files.first_from(offset)
             return None if entry is None else files.log.store_time_at(entry.log_offset)
 
-        found = find_boundary(*self.limits(queue), store_time, lambda time: time >= timestamp)
-        return found.behind if unreadable_before else found.first
+        boundary = find_boundary(*self.limits(queue), store_time, lambda time: time >= timestamp)
+        return boundary.behind if unreadable_before else boundary.first

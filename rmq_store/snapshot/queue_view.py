@@ -144,10 +144,10 @@ class QueueView:
 
     @cached_property
     def _by_topic(self) -> dict[str, list[QueueId]]:
-        found: dict[str, list[QueueId]] = {}
+        queues: dict[str, list[QueueId]] = {}
         for queue in self.snapshot.queues:
-            found.setdefault(queue.topic, []).append(queue)
-        return found
+            queues.setdefault(queue.topic, []).append(queue)
+        return queues
 
     def ranges_of(
         self, topics: Sequence[str], queue_ids: Collection[int] | None = None
@@ -332,10 +332,10 @@ class QueueView:
         """Place and size of the message at a queue offset; None if the entry points to no record."""
         state = self.state(queue)
         if not state.batch and state.file_start <= offset < state.file_stop:
-            found = self._folders.files(queue).unit_or_none(offset)
-            if found is None or found[1] <= 0 or found[1] == FILLER_SIZE or found[0] < 0:
+            entry = self._folders.files(queue).unit_or_none(offset)
+            if entry is None or entry[1] <= 0 or entry[1] == FILLER_SIZE or entry[0] < 0:
                 return None
-            return Entry(*found)
+            return Entry(*entry)
         entries = self.entries(queue, offset, offset + 1)
         if not len(entries) or not entries.points_to_record[0]:
             return None
@@ -358,7 +358,7 @@ class QueueView:
             files = self._folders.files(queue)
             if files.first_unit <= start and not files.has_holes:
                 return files.first_pointing_at_or_after(commit_log_offset, start, stop)
-        found = bisect_first(
+        unit = bisect_first(
             start, stop, lambda offset: self.log_offset_of(queue, offset) >= commit_log_offset
         )
 
@@ -366,7 +366,7 @@ class QueueView:
             entry = self.entry_at(queue, offset) if start <= offset < stop else None
             return None if entry is None else entry.log_offset
 
-        return recheck_neighbours(found, start, stop, value_at, commit_log_offset)
+        return recheck_neighbours(unit, start, stop, value_at, commit_log_offset)
 
     def slice_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
         """Entries whose first message is in the range, so that no record is returned twice."""
@@ -472,13 +472,13 @@ class QueueView:
         UnknownQueueError.
         """
         state = self.state(queue)
-        found = find_boundary(
+        boundary = find_boundary(
             state.min_offset,
             state.max_offset,
             lambda offset: self.store_time(queue, offset),
             lambda time: time >= timestamp,
         )
-        return found.behind if unreadable_before else found.first
+        return boundary.behind if unreadable_before else boundary.first
 
     def _batch_by_time(
         self, queue: QueueId, state: QueueState, timestamp: int, boundary: str

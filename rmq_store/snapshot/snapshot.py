@@ -76,8 +76,8 @@ class Fact(Generic[_T]):
         facts, name = looker.snapshot.facts, self._compute.__name__
         if name not in facts:
             facts[name] = self._compute(looker)
-        found: _T = facts[name]
-        return found
+        value: _T = facts[name]
+        return value
 
 
 def take_snapshot(

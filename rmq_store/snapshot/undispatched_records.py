@@ -56,7 +56,7 @@ def find_undispatched(
         return dispatch(DecodedRecords.of(headers), folders.config.delay_levels_ms, batch)
 
     misplaced: list[StoreError] = []
-    found = _strays_in(log, dispatched, log_end, listed, requests_of, misplaced)
+    strays = _strays_in(log, dispatched, log_end, listed, requests_of, misplaced)
     start = log.start if back_from is None else min(back_from, dispatched)
     while start > log.start:
         before = guess_record(log, start - _LOOK_BACK, start)
@@ -66,11 +66,11 @@ def find_undispatched(
         start = before
         if not more:
             break
-        for queue, entries in found.items():
+        for queue, entries in strays.items():
             more[queue] = concat_entries([more[queue], entries]) if queue in more else entries
-        found = more
+        strays = more
     tails: dict[QueueId, Entries] = {}
-    for queue, entries in found.items():
+    for queue, entries in strays.items():
         placing = _Placing(log, queue, listed.get(queue))
         tails[queue] = placing.placed(entries)
         misplaced += placing.misplaced

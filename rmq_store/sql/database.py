@@ -237,14 +237,14 @@ class StoreDatabase:
         explain = _EXPLAIN.match(query) if kind == "EXPLAIN" else None
         self._failed.clear()
         try:
-            found = self._called(lambda: self._bound(query))  # None without rows
-            if explain is not None and found is not None:
-                plan = "\n".join(str(row[-1]) for row in found.fetchall())
+            relation = self._called(lambda: self._bound(query))  # None without rows
+            if explain is not None and relation is not None:
+                plan = "\n".join(str(row[-1]) for row in relation.fetchall())
                 return Answer(None, plan, None if explain[1] else self.explained(query))
-            if found is None or (kind != "SELECT" and found.columns in _COUNTS):
+            if relation is None or (kind != "SELECT" and relation.columns in _COUNTS):
                 return Answer(None)
             # The name that releases of DuckDB before 2.0 have for it.
-            reader = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
+            reader = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
             rows = self._called(lambda: reader(_BATCH_ROWS))
         except self._error as error:
             raise self._said(error) from None
@@ -279,7 +279,7 @@ class StoreDatabase:
         there for those behind them. An EXPLAIN before a query counts for nothing. Raises as `answers`,
         and SqlError for a statement that may write a file.
         """
-        found = Explained()
+        answer = Explained()
         for statement in self._statements(sql):
             kind = statement.type.name
             if kind in _WRITES_FILES:
@@ -291,9 +291,9 @@ class StoreDatabase:
                 one = self._explained_query(_EXPLAIN.sub("", statement.query, count=1))
             else:
                 one = self._explained_by_running(statement.query)
-            found.scans += one.scans
-            found.missed += one.missed
-        return found
+            answer.scans += one.scans
+            answer.missed += one.missed
+        return answer
 
     def _explained_query(self, query: str) -> Explained:
         """What a statement reads, if it is a query. It may still write, in a WITH: that is refused."""
@@ -412,13 +412,13 @@ class _View(LazyDataset):
 
 def _text(bodies: pa.ChunkedArray, charsets: pa.ChunkedArray) -> pa.Array:
     """Bodies as text, each of a charset; NULL where they are not of it."""
-    found = pa.nulls(len(bodies), pa.string())
+    texts = pa.nulls(len(bodies), pa.string())
     column, names = _one_array(bodies), _one_array(charsets)
     for charset in names.unique().to_pylist():
         if charset is not None:
             mine = pa.compute.equal(names, charset).fill_null(False)
-            found = pa.compute.if_else(mine, decoded(column, charset), found)
-    return found
+            texts = pa.compute.if_else(mine, decoded(column, charset), texts)
+    return texts
 
 
 def _one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:

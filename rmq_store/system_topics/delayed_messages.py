@@ -150,14 +150,14 @@ def _with_copies(store: MessageStore, rows: list[Row], on_damage: OnDamage | Non
     for row in rows:
         left = copies.get((row["topic"], row["uniqKey"], row["reconsumeTimes"]), [])
         after = (copy for copy in left if copy.log_offset > row["commitLogOffset"])
-        found = next(after, None)
-        if found is not None:
-            left.remove(found)  # a producer that tried twice stored two messages with one key
+        delivery = next(after, None)
+        if delivery is not None:
+            left.remove(delivery)  # a producer that tried twice stored two messages with one key
             row |= {
                 "state": DELIVERED,
                 "overdueMs": None,
-                "deliveredTimestamp": found.stored,
-                "deliveredQueueOffset": found.queue_offset,
+                "deliveredTimestamp": delivery.stored,
+                "deliveredQueueOffset": delivery.queue_offset,
             }
         yield row
 

@@ -43,16 +43,16 @@ def retries(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[
         (row["consumerGroup"], _id_of(row)): row["storeTimestamp"]
         for row in _sent_back(store, DLQ_PREFIX, on_damage)
     }
-    found: dict[tuple[str, str], Row] = {}
+    rows: dict[tuple[str, str], Row] = {}
     for row in _sent_back(store, RETRY_PREFIX, on_damage):
         key = row["consumerGroup"], _id_of(row)
-        first = found.get(key)
+        first = rows.get(key)
         if first is None:
-            found[key] = row | {"retries": 1, "firstTimestamp": row["storeTimestamp"]}
+            rows[key] = row | {"retries": 1, "firstTimestamp": row["storeTimestamp"]}
             continue
         kept = {name: first[name] for name in ("firstTimestamp", "retries")}
-        found[key] = row | kept | {"retries": first["retries"] + 1}
-    for key, row in found.items():
+        rows[key] = row | kept | {"retries": first["retries"] + 1}
+    for key, row in rows.items():
         yield row | _origin(store, row) | {"deadLetterTimestamp": dead.get(key)}
 
 

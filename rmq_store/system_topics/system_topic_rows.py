@@ -39,14 +39,14 @@ def rows_of(
     if not len(part) and store.min_offset(*part.queue) < store.max_offset(*part.queue):
         return  # of an empty queue the read says whether it is lost
     for batch in store.read_slices([part], columns=(*columns, "properties"), on_damage=on_damage):
-        found = {name: _plain(batch[name]) for name in columns}
-        found |= {column: property_of(batch, name) for column, name in texts.items()}
+        values = {name: _plain(batch[name]) for name in columns}
+        values |= {column: property_of(batch, name) for column, name in texts.items()}
         for digits, named in ((18, numbers), (9, small)):
-            found |= {
+            values |= {
                 column: whole_numbers(property_of(batch, name), digits)
                 for column, name in named.items()
             }
-        yield from pa.table(found).to_pylist()
+        yield from pa.table(values).to_pylist()
 
 
 def _plain(column: pa.Array) -> pa.Array:

@@ -254,8 +254,8 @@ def _of_entries(
 
 def _listed(store: MessageStore, queue: QueueId, start: int, stop: int) -> Entries:
     """The entries of a range that lead to a record."""
-    found = store.view.slice_entries(queue, start, stop)
-    return found.take(found.points_to_record)
+    entries = store.view.slice_entries(queue, start, stop)
+    return entries.take(entries.points_to_record)
 
 
 def _without(entries: Entries, rows: Ints) -> Entries:

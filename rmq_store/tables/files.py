@@ -186,21 +186,21 @@ HIDDEN = "(hidden)"
 
 
 def _checkpoint(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
-    found = Checkpoint.read(Path(store.path) / CHECKPOINT_FILE)
+    checkpoint = Checkpoint.read(Path(store.path) / CHECKPOINT_FILE)
     start, end = store.log_range()
     row: dict[str, Any] = {
         "logStart": start,
         "logEnd": end,
         "cleanShutdown": was_closed(store.path),
     }
-    if found is not None:
+    if checkpoint is not None:
         row |= {
-            "physicMsgTimestamp": found.physic_msg_timestamp,
-            "logicsMsgTimestamp": found.logics_msg_timestamp,
-            "indexMsgTimestamp": found.index_msg_timestamp,
-            "masterFlushedOffset": found.master_flushed_offset,
-            "confirmPhyOffset": found.confirm_phy_offset,
-            "logicsPhysicalOffset": found.logics_physical_offset,
+            "physicMsgTimestamp": checkpoint.physic_msg_timestamp,
+            "logicsMsgTimestamp": checkpoint.logics_msg_timestamp,
+            "indexMsgTimestamp": checkpoint.index_msg_timestamp,
+            "masterFlushedOffset": checkpoint.master_flushed_offset,
+            "confirmPhyOffset": checkpoint.confirm_phy_offset,
+            "logicsPhysicalOffset": checkpoint.logics_physical_offset,
         }
     yield row
 
@@ -241,15 +241,15 @@ def config_rows(store: MessageStore) -> Iterator[tuple[str, Row, list[tuple[str,
     for name in config_names(store.path):
         path = folder / name
         try:
-            found = read_config(store.path, name, as_it_is)
+            file = read_config(store.path, name, as_it_is)
         except CorruptConfigError as error:
             yield name, {"file": str(path), "modified": _modified(path), "problem": str(error)}, []
             continue
-        if found is None:
+        if file is None:
             continue
-        row: dict[str, Any] = {"file": str(found.path), "modified": written_at(found.path)}
-        row["problem"] = "; ".join(found.warnings()) or None
-        yield name, row, list(_leaves(found.content))
+        row: dict[str, Any] = {"file": str(file.path), "modified": written_at(file.path)}
+        row["problem"] = "; ".join(file.warnings()) or None
+        yield name, row, list(_leaves(file.content))
 
 
 def _config(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:

@@ -97,8 +97,8 @@ class Table:
         caller uses, by default all; others may be null."""
         widths = {c.name: c.type.bit_width for c in self.columns if pa.types.is_integer(c.type)}
         names = self.schema.names if wanted is None else wanted
-        found = [{"brokerName": broker_name, **_shown(row, widths, names)} for row in rows]
-        return pa.Table.from_pylist(found, schema=self.schema)
+        shown = [{"brokerName": broker_name, **_shown(row, widths, names)} for row in rows]
+        return pa.Table.from_pylist(shown, schema=self.schema)
 
 
 def _shown(row: Row, widths: Mapping[str, int], names: Collection[str]) -> Row:

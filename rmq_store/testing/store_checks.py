@@ -36,14 +36,16 @@ class StoreChecks:
         """
         with MessageStore.open(self.path) as store:
             wanted = [topic] if topic is not None else _of_users(store)
-            found = [
+            messages = [
                 message
                 for name in wanted
                 for queue in store.queues(name)
                 if queue_id in (None, queue.queue_id)
                 for message in _all_of(store, queue)
             ]
-        return sorted(found, key=lambda message: (message.commit_log_offset, message.queue_offset))
+        return sorted(
+            messages, key=lambda message: (message.commit_log_offset, message.queue_offset)
+        )
 
     def assert_topics(self, counts: Mapping[str, int]) -> None:
         """The topics of users, and how many messages each of them has, are these and no others."""
@@ -56,8 +58,8 @@ class StoreChecks:
 
     def assert_keys(self, topic: str, keys: Iterable[str]) -> None:
         """The words in KEYS of all messages of a topic are these, each as often, in any order."""
-        found = Counter(word for m in self.messages(topic) for word in (m.keys or "").split())
-        _assert_same(f"keys of {topic} in {self.path}", Counter(keys), found)
+        words = Counter(word for m in self.messages(topic) for word in (m.keys or "").split())
+        _assert_same(f"keys of {topic} in {self.path}", Counter(keys), words)
 
     def assert_order(
         self, topic: str, bodies: Sequence[str | bytes], queue_id: int | None = None
@@ -83,8 +85,8 @@ def _of_users(store: MessageStore) -> list[str]:
     return [topic for topic in store.topics() if not store.is_system_topic(topic)]
 
 
-def _assert_same(what: str, expected: object, found: object) -> None:
-    assert found == expected, f"{what}: expected {expected!r}, found {found!r}"
+def _assert_same(what: str, expected: object, actual: object) -> None:
+    assert actual == expected, f"{what}: expected {expected!r}, found {actual!r}"
 
 
 class StoreFactory:

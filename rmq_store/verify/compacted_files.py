@@ -37,9 +37,9 @@ def compaction_findings(store: MessageStore) -> Iterator[Finding]:
     for queue in store.served.queues():
         files = store.served.compacted(queue)
         if isinstance(files, CompactedQueue):
-            found = list(_findings_of(store, queue, files))
+            findings = list(_findings_of(store, queue, files))
             lost = files.lost()
-            yield from found if lost is None else [_replaced(queue, lost)]
+            yield from findings if lost is None else [_replaced(queue, lost)]
         elif files is not None:
             yield _damaged(files)
         else:

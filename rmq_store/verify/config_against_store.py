@@ -132,16 +132,16 @@ def config_findings(store: MessageStore) -> Iterator[Finding]:
     yield from _missing_files(store, names)
     for name in names:
         try:
-            found = read_config(store.path, name, _DECODED.get(name, as_it_is))
+            file = read_config(store.path, name, _DECODED.get(name, as_it_is))
         except CorruptConfigError as error:
             yield _unreadable(error, store)
             continue
-        if found is None:
+        if file is None:
             continue
-        if found.problem is not None:
-            yield _config_warning("config-backup-used", found, found.problem, _BACKUP_USED)
-        if found.doubt is not None:
-            yield _config_warning(found.doubt.code, found, found.doubt.meaning, found.doubt.advice)
+        if file.problem is not None:
+            yield _config_warning("config-backup-used", file, file.problem, _BACKUP_USED)
+        if file.doubt is not None:
+            yield _config_warning(file.doubt.code, file, file.doubt.meaning, file.doubt.advice)
     try:
         read_timer_check(store.path)
     except CorruptConfigError as error:
@@ -201,8 +201,8 @@ def taken_by_broker(store: MessageStore) -> int | None:
     for queue, at in islice(own, _MESSAGES_LOOKED_AT):
         with suppress(StoreError):
             place = store.view.log_offset_of(queue, at)
-            found = decode_properties(store.log.record_at(place).properties)
-            if not _OF_BROKER.isdisjoint(found):
+            properties = decode_properties(store.log.record_at(place).properties)
+            if not _OF_BROKER.isdisjoint(properties):
                 return place
     return None
 
@@ -236,8 +236,8 @@ def _count_delayed(store: MessageStore) -> str:
     return f". It has {counted(count, 'delayed message')}" if count else ""
 
 
-def _config_warning(code: str, found: ConfigFile[Any], meaning: str, advice: str) -> Finding:
-    return a_warning(code, str(found.path), meaning, advice)
+def _config_warning(code: str, file: ConfigFile[Any], meaning: str, advice: str) -> Finding:
+    return a_warning(code, str(file.path), meaning, advice)
 
 
 def progress_findings(
@@ -257,12 +257,12 @@ def progress_findings(
 def _consumers(store: MessageStore) -> Iterator[Finding]:
     """Findings for groups whose offset is outside the range of their queue."""
     for _, name, group, queue, offset in committed_offsets(store.path):
-        found = _range_of(store, queue)
-        if found is None or found[0] <= offset <= found[1]:
+        limits = _range_of(store, queue)
+        if limits is None or limits[0] <= offset <= limits[1]:
             continue
-        if group == TRANSACTION_GROUP and offset < found[0]:
+        if group == TRANSACTION_GROUP and offset < limits[0]:
             continue  # most of them have ended: `expired_before_delivery` has the others
-        low, high = found
+        low, high = limits
         ahead = offset > high
         yield a_warning(
             "consumer-ahead" if ahead else "consumer-behind",
@@ -287,15 +287,15 @@ def _sent(store: MessageStore) -> Iterator[Finding]:
     Before its first offset may be what has expired meanwhile.
     """
     for kind, name, group, queue, offset in sent_offsets(store.path):
-        found = _range_of(store, queue)
-        if found is None or offset <= found[1]:
+        limits = _range_of(store, queue)
+        if limits is None or offset <= limits[1]:
             continue
         popped = kind == POPPED
         yield a_warning(
             "pop-ahead" if popped else "pull-ahead",
             str(store.path / CONFIG_DIR / name),
             f"group {group} was {'given' if popped else 'sent'} messages to offset {offset} of "
-            f"{queue.name}, which has offsets {found[0]} to {found[1]}: "
+            f"{queue.name}, which has offsets {limits[0]} to {limits[1]}: "
             + (_GIVEN if popped else _SENT),
             _GIVEN_ADVICE if popped else _SENT_ADVICE,
         )
@@ -315,10 +315,10 @@ _GIVEN_ADVICE = (
 
 def _delay_levels(store: MessageStore) -> Iterator[Finding]:
     """Findings for delay levels that are delivered further than their queue, or the log, goes."""
-    found = read_delay_file(store.path)
-    if found is None:
+    file = read_delay_file(store.path)
+    if file is None:
         return
-    for queue_id, offset in found.value.items():
+    for queue_id, offset in file.value.items():
         queue = QueueId(SCHEDULE_TOPIC, queue_id)
         state = store.snapshot().queues.get(queue)
         high = 0 if state is None else state.max_offset
@@ -332,7 +332,7 @@ def _delay_levels(store: MessageStore) -> Iterator[Finding]:
         if why:
             yield a_warning(
                 "delay-ahead",
-                str(found.path),
+                str(file.path),
                 f"delay level {queue_id + 1} is delivered to offset {offset} of {SCHEDULE_TOPIC}/{queue_id}, "
                 f"{why}: the broker goes on there and does not deliver what it has not delivered before",
                 "Before a broker starts, restore the lost end of the log, or set the level back in this file",

@@ -91,11 +91,11 @@ class EntryChecks:
         if self._units is None:
             return
         index = heads["index"].astype(np.int64)
-        found = units_at(self._units, index)
-        known = found["magic"] != 0
-        wrong = known & (found["pos"] != places)
+        units = units_at(self._units, index)
+        known = units["magic"] != 0
+        wrong = known & (units["pos"] != places)
         for name in ("magic", "size", "index", "term"):
-            wrong |= known & (found[name] != heads[name])
+            wrong |= known & (units[name] != heads[name])
         at = index * INDEX_UNIT.itemsize
         for meaning, rows in ((_UNIT, wrong), (_NO_UNIT, ~known)):
             self._note(
@@ -146,16 +146,16 @@ _REWRITTEN = (
 
 def joined(spans: Sequence[EntrySpan]) -> list[EntrySpan]:
     """The spans, with those joined that follow each other in the log, by index and by term."""
-    found: list[EntrySpan] = []
+    merged: list[EntrySpan] = []
     for span in spans:
-        last = found[-1] if found else None
+        last = merged[-1] if merged else None
         if last is not None and _follows(last, span) and last.stop == span.start:
-            found[-1] = EntrySpan(
+            merged[-1] = EntrySpan(
                 last.start, span.stop, last.index, last.term, span.last_index, span.last_term
             )
         else:
-            found.append(span)
-    return found
+            merged.append(span)
+    return merged
 
 
 def _follows(last: EntrySpan, one: EntrySpan) -> bool:
@@ -211,7 +211,7 @@ def _units_of(store: MessageStore) -> SegmentChain | None:
 
 def units_at(units: SegmentChain, index: Ints) -> Heads:
     """The units of some entries in the index of a DLedger log; zeros where no file has one."""
-    found = np.zeros(len(index), dtype=INDEX_UNIT)
+    heads = np.zeros(len(index), dtype=INDEX_UNIT)
     width, per_file = INDEX_UNIT.itemsize, max(1, units.file_size // INDEX_UNIT.itemsize)
     possible = (index >= 0) & (index < 2**58)
     for number in np.unique(index[possible] // per_file).tolist():
@@ -223,5 +223,5 @@ def units_at(units: SegmentChain, index: Ints) -> Heads:
         first, last = int(at.min()), int(at.max()) + width
         with units.window(first, last) as window:
             every = window.bytes.view(INDEX_UNIT)
-            found[rows] = every[(at - first) // width]
-    return found
+            heads[rows] = every[(at - first) // width]
+    return heads

@@ -85,13 +85,13 @@ class Findings:
 
     def __iter__(self) -> Iterator[Finding]:
         order, causes = list(Severity), len(_CAUSES)
-        found = [*self.kept, *self.further.values()]
+        findings = [*self.kept, *self.further.values()]
 
         def key(one: Finding) -> tuple[int, int]:
             starts = (at for at, start in enumerate(_CAUSES) if one.code.startswith(start))
             return -order.index(one.severity), next(starts, causes)
 
-        return iter(sorted(found, key=key))
+        return iter(sorted(findings, key=key))
 
     def __len__(self) -> int:
         return len(self.kept) + len(self.further)
@@ -101,7 +101,7 @@ class Findings:
         codes: dict[str, list[Finding]] = {}
         for finding in self:
             codes.setdefault(finding.code, []).append(finding)
-        yield from ((found[0], len(found)) for found in codes.values())
+        yield from ((findings[0], len(findings)) for findings in codes.values())
 
     @property
     def nothing_wrong(self) -> bool:

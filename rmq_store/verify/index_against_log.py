@@ -84,7 +84,7 @@ def _impossible_fields(header: Header, most_places: int) -> list[Wrong]:
     return wrong
 
 
-def damage_of(file: IndexFile, found: CheckedItems, *, half_written: bool) -> Iterator[Finding]:
+def damage_of(file: IndexFile, items: CheckedItems, *, half_written: bool) -> Iterator[Finding]:
     """Findings for contradictions in a file: at most one each for header, slots and items.
 
     `half_written`: the broker was writing the file when it crashed or when the file was copied.
@@ -94,23 +94,23 @@ def damage_of(file: IndexFile, found: CheckedItems, *, half_written: bool) -> It
     if impossible:
         yield from impossible
         return
-    slots = _wrong_slots(file, found)
-    wrong = list(_wrong_fields(file, found, slots))
+    slots = _wrong_slots(file, items)
+    wrong = list(_wrong_fields(file, items, slots))
     if half_written:
         # Even an old part never has a slot that points to such a position.
         never = slots.only((slots.found < 0) | (slots.found >= file.geometry.items))
         if len(never.number):
             yield _slot_finding(file, never)
-        elif wrong or len(slots.number) or len(found.zeros) or len(found.broken):
+        elif wrong or len(slots.number) or len(items.zeros) or len(items.broken):
             yield being_written(file.path)
         return
     if wrong:
         yield header_finding(file.path, wrong)
-    elif found.astray:
-        yield _astray_finding(file, found)
+    elif items.astray:
+        yield _astray_finding(file, items)
     if len(slots.number):
         yield _slot_finding(file, slots)
-    yield from _item_findings(file, found)
+    yield from _item_findings(file, items)
 
 
 class _Slots(NamedTuple):
@@ -127,11 +127,11 @@ class _Slots(NamedTuple):
         return _Slots(self.number[rows], self.expected[rows], self.found[rows], self.reaches)
 
 
-def _wrong_slots(file: IndexFile, found: CheckedItems) -> _Slots:
+def _wrong_slots(file: IndexFile, items: CheckedItems) -> _Slots:
     count, places = file.header.items, file.geometry.items
     numbers, reaches = [], 0
     for first, heads in file.slot_heads():
-        wanted = found.newest[first : first + len(heads)].astype(np.int64)
+        wanted = items.newest[first : first + len(heads)].astype(np.int64)
         differs = np.flatnonzero(heads != wanted)
         if not len(differs):
             continue
@@ -142,32 +142,32 @@ def _wrong_slots(file: IndexFile, found: CheckedItems) -> _Slots:
         reaches = max(reaches, int(head[hangs].max(initial=0)))
         # A damaged item is reported as such; its slot may be right.
         inside = np.where((head >= 0) & (head <= count), head, 0)
-        excused = hangs | found.bad[newest] | (found.bad[inside] & (inside > 0))
+        excused = hangs | items.bad[newest] | (items.bad[inside] & (inside > 0))
         numbers.append(np.stack([slot, newest, head])[:, ~excused])
     joined = np.concatenate([np.zeros((3, 0), dtype=np.int64), *numbers], axis=1)
     return _Slots(joined[0], joined[1], joined[2], reaches)
 
 
-def _wrong_fields(file: IndexFile, found: CheckedItems, slots: _Slots) -> Iterator[Wrong]:
+def _wrong_fields(file: IndexFile, items: CheckedItems, slots: _Slots) -> Iterator[Wrong]:
     header = file.header
     count = header.items
     if slots.reaches:
         yield Wrong("index_count", f"{slots.reaches + 1} or more", header.index_count)
     if not count:
         return
-    if not found.bad[1] and header.begin_log_offset != found.first_offset:
-        yield Wrong("begin_log_offset", str(found.first_offset), header.begin_log_offset)
-    if slots.reaches or found.bad[count]:
+    if not items.bad[1] and header.begin_log_offset != items.first_offset:
+        yield Wrong("begin_log_offset", str(items.first_offset), header.begin_log_offset)
+    if slots.reaches or items.bad[count]:
         return  # the rest checks the last item
-    if header.end_log_offset != found.last_offset:
-        yield Wrong("end_log_offset", str(found.last_offset), header.end_log_offset)
+    if header.end_log_offset != items.last_offset:
+        yield Wrong("end_log_offset", str(items.last_offset), header.end_log_offset)
     seconds = min(max(0, header.end_timestamp - header.begin_timestamp) // 1000, _INT_MAX)
-    if count > 1 and header.begin_timestamp > 0 and seconds != found.last_time_diff:
-        last = header.begin_timestamp + 1000 * found.last_time_diff
+    if count > 1 and header.begin_timestamp > 0 and seconds != items.last_time_diff:
+        last = header.begin_timestamp + 1000 * items.last_time_diff
         yield Wrong("end_timestamp", f"{last} to {last + 999}", header.end_timestamp)
-    used = int(np.count_nonzero(found.newest))
+    used = int(np.count_nonzero(items.newest))
     # Before 4.7.1 the field has the number of items, and an old broker may have started the file.
-    if not found.bad.any() and not used <= header.hash_slot_count <= count:
+    if not items.bad.any() and not used <= header.hash_slot_count <= count:
         yield Wrong("hash_slot_count", f"{used} to {count}", header.hash_slot_count)
 
 
@@ -189,14 +189,14 @@ def being_written(path: str) -> Finding:
     )
 
 
-def wrong_size(path: str, expected: int, found: int) -> Finding:
+def wrong_size(path: str, expected: int, size: int) -> Finding:
     """The finding for a file with another size than the others of its store."""
     return _damaged(
         path,
         f"the file was cut or extended (expected {expected} bytes like the other "
-        f"index files, found {found}). The broker misses every key in it",
-        min(expected, found),
-        max(expected, found),
+        f"index files, found {size}). The broker misses every key in it",
+        min(expected, size),
+        max(expected, size),
     )
 
 
@@ -229,47 +229,47 @@ def _slot_finding(file: IndexFile, slots: _Slots) -> Finding:
     )
 
 
-def _astray_finding(file: IndexFile, found: CheckedItems) -> Finding:
-    number, header = found.first_astray, file.header
+def _astray_finding(file: IndexFile, items: CheckedItems) -> Finding:
+    number, header = items.first_astray, file.header
     start = file.item_at(number)
     return a_warning(
         "index-false-item",
         file.path,
-        f"{counted(found.astray, 'item')} leading out of the file's range of the log; the first is item "
+        f"{counted(items.astray, 'item')} leading out of the file's range of the log; the first is item "
         f"{number} (expected log offset {header.begin_log_offset} to {header.end_log_offset}, found "
         f"{file.log_offset_of(number)}). The broker does not find their messages",
         FALSE_ITEM,
         start,
         start + INDEX_ITEM.itemsize,
-        found.astray,
+        items.astray,
     )
 
 
-def _item_findings(file: IndexFile, found: CheckedItems) -> Iterator[Finding]:
-    if len(found.zeros):
-        number = int(found.zeros[0])
+def _item_findings(file: IndexFile, items: CheckedItems) -> Iterator[Finding]:
+    if len(items.zeros):
+        number = int(items.zeros[0])
         start = file.item_at(number)
         yield _damaged(
             file.path,
-            f"{len(found.zeros)} of {file.header.items} items are missing; the first is item "
+            f"{len(items.zeros)} of {file.header.items} items are missing; the first is item "
             f"{number} (expected an item, found zeros)",
             start,
             start + INDEX_ITEM.itemsize,
-            len(found.zeros),
+            len(items.zeros),
         )
-    if len(found.broken):
-        number = int(found.broken[0])
+    if len(items.broken):
+        number = int(items.broken[0])
         start = file.item_at(number)
         yield a_warning(
             "index-broken-chain",
             file.path,
-            f"{counted(len(found.broken), 'item')} not pointing to the one before in the slot; the first is "
-            f"item {number} (expected item {found.before_broken}, found {file.previous_of(number)}). "
+            f"{counted(len(items.broken), 'item')} not pointing to the one before in the slot; the first is "
+            f"item {number} (expected item {items.before_broken}, found {file.previous_of(number)}). "
             "Look-ups that reach them miss the items before",
             _TODO,
             start,
             start + INDEX_ITEM.itemsize,
-            len(found.broken),
+            len(items.broken),
         )
 
 
@@ -318,11 +318,11 @@ def check_file(file: IndexFile, log_end: int) -> CheckedItems:
         ends = [*ends[:1], items[0], items[-1]]
     numbers[2] = max(numbers[2], 0)  # -1 without a wrong chain
     wrong, zeros = (np.flatnonzero(faults & kind) for kind in (_WRONG, _ZEROS))
-    found = CheckedItems(newest, used, faults != 0, wrong, zeros, *numbers.tolist())
+    checked = CheckedItems(newest, used, faults != 0, wrong, zeros, *numbers.tolist())
     if ends:
-        found.first_offset, found.last_offset = (int(ends[n]["log_offset"]) for n in (0, -1))
-        found.last_time_diff = int(ends[-1]["time_diff"])
-    return found
+        checked.first_offset, checked.last_offset = (int(ends[n]["log_offset"]) for n in (0, -1))
+        checked.last_time_diff = int(ends[-1]["time_diff"])
+    return checked
 
 
 # The broker flushes a full file in a separate thread while it fills the next one.
@@ -364,8 +364,8 @@ def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
         half_written = not closed and segment in segments[-_BEING_WRITTEN:]
         likely = _likely_geometry(segment, store.config, known)
         if not isinstance(file, IndexFile):
-            found = _about_unsure(segment, file, known, likely, sources, half_written, store.config)
-            findings.add_all(found)
+            about = _about_unsure(segment, file, known, likely, sources, half_written, store.config)
+            findings.add_all(about)
             continue
         half_written |= not closed and file.header.end_timestamp > flushed
         if not file.header.items and likely is not None:  # a file without items fits any geometry
@@ -407,11 +407,11 @@ def _about_unsure(
         most = (segment.size - INDEX_HEADER.itemsize) // INDEX_ITEM.itemsize
         geometry = Geometry(0, most)
     file = IndexFile.assumed(segment, geometry, sources)
-    found = list(header_damage(file))
-    if not found and geometry.slots:
-        found = list(damage_of(file, check_file(file, 0), half_written=half_written))
-    if found:
-        yield from found
+    findings = list(header_damage(file))
+    if not findings and geometry.slots:
+        findings = list(damage_of(file, check_file(file, 0), half_written=half_written))
+    if findings:
+        yield from findings
         return
     if half_written:  # its header and its items are of different moments
         yield being_written(segment.path)
@@ -450,14 +450,14 @@ def _likely_geometry(
     return next((guess for guess in guesses if guess.file_size == segment.size), None)
 
 
-def _health(file: IndexFile, found: CheckedItems) -> IndexHealth:
+def _health(file: IndexFile, items: CheckedItems) -> IndexHealth:
     return IndexHealth(
         file.path,
         file.header.items,
         file.geometry.items,
         file.geometry.slots,
-        int(np.count_nonzero(found.used)),
-        int(found.used.max(initial=0)),
+        int(np.count_nonzero(items.used)),
+        int(items.used.max(initial=0)),
     )
 
 
@@ -473,10 +473,10 @@ def _wrong_times(store: MessageStore, file: IndexFile) -> Iterator[Finding]:
         Wrong(
             name,
             f"{shown_time(time)}, when the record at log offset {offset} was stored",
-            shown_time(found),
+            shown_time(said),
         )
-        for (name, offset, found), time in zip(ends, stored, strict=True)
-        if time is not None and time != found
+        for (name, offset, said), time in zip(ends, stored, strict=True)
+        if time is not None and time != said
     ]
     if wrong:
         yield header_finding(file.path, wrong)
@@ -484,14 +484,14 @@ def _wrong_times(store: MessageStore, file: IndexFile) -> Iterator[Finding]:
 
 def _check_range(
     file: IndexFile,
-    found: CheckedItems,
+    items: CheckedItems,
     log_range: tuple[int, int],
     findings: Findings,
     closed: bool,
 ) -> None:
     """Findings for items that point outside the log. If the store was not `closed`, the log may be
     older than the index."""
-    (start, end), beyond = log_range, found.beyond
+    (start, end), beyond = log_range, items.beyond
     if beyond:
         findings.add(
             Finding(
@@ -505,7 +505,7 @@ def _check_range(
                 count=beyond,
             )
         )
-    if 0 <= found.newest_offset < start:
+    if 0 <= items.newest_offset < start:
         findings.add(
             a_note(
                 "index-expired",
@@ -569,12 +569,12 @@ class IndexPart:
         places = records.headers.at + records.headers.base
         items, of_tags = index_items(records, self.dialect), tag_items(records)
         row = items.row
-        found = self._has(places[row], items.hashes)
+        has_item = self._has(places[row], items.hashes)
         self._has(places[of_tags.row], of_tags.hashes)
         # A killed broker may have indexed only some keys of a record.
         behind = places[row] > self._end if self._closed else places[row] >= self._end
         self._behind += len(np.unique(row[behind]))
-        lost = np.flatnonzero(~found & ~behind)
+        lost = np.flatnonzero(~has_item & ~behind)
         self._missing += len(lost)
         if len(lost) and self._first_missing < 0:
             self._first_missing = int(places[row[lost[0]]])
@@ -585,9 +585,9 @@ class IndexPart:
             return np.zeros(len(hashes), dtype=np.bool_)
         wanted = pair(places - self._base, hashes.astype(np.int64))
         at = np.minimum(np.searchsorted(self._items, wanted), len(self._items) - 1)
-        found = np.asarray(self._items[at] == wanted)
-        self._of_a_record[at[found]] = True
-        return found
+        has_item = np.asarray(self._items[at] == wanted)
+        self._of_a_record[at[has_item]] = True
+        return has_item
 
     def excuse(self, start: int, stop: int) -> None:
         """Expect no records in the log range [start, stop), which is damaged."""

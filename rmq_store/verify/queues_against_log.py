@@ -45,8 +45,8 @@ class Compared:
     @property
     def lost(self) -> Mask:
         """Those that a broker would list, and the queue does nowhere."""
-        found: Mask = ~self.listed & (self.place < 0) & ~self.taken & ~self.reused
-        return found
+        mask: Mask = ~self.listed & (self.place < 0) & ~self.taken & ~self.reused
+        return mask
 
 
 class ListedPlaces(NamedTuple):
@@ -108,9 +108,11 @@ class RecordComparison:
         own = np.full(len(entries), -1, dtype=np.int64)
         try:
             for rows, headers in self._log.whole_headers(entries.log_offset, entries.size):
-                found = self._view.requests_of(DecodedRecords.of(headers))
-                mine = np.array([one == queue for one in found.queues], dtype=bool)[found.queue]
-                places, offsets = found.log_offset[mine].tolist(), found.offset[mine].tolist()
+                requests = self._view.requests_of(DecodedRecords.of(headers))
+                mine = np.array([one == queue for one in requests.queues], dtype=bool)[
+                    requests.queue
+                ]
+                places, offsets = requests.log_offset[mine].tolist(), requests.offset[mine].tolist()
                 known = dict(zip(places, offsets, strict=True))
                 own[rows] = [known.get(where, -1) for where in entries.log_offset[rows].tolist()]
         except MissingFileError:
@@ -121,8 +123,8 @@ class RecordComparison:
         """The queue offset at which a queue lists the record at each log offset; -1 if at none."""
         listed = self._listing_of(queue, log_offsets)
         at = np.minimum(np.searchsorted(listed.log_offset, log_offsets), len(listed.offset) - 1)
-        found: Ints = np.where(listed.log_offset[at] == log_offsets, listed.offset[at], -1)
-        return found
+        places: Ints = np.where(listed.log_offset[at] == log_offsets, listed.offset[at], -1)
+        return places
 
     def _listing_of(self, queue: QueueId, log_offsets: Ints) -> ListedPlaces:
         """What a queue lists, at least what leads from the first to the last of these places.
@@ -289,11 +291,11 @@ class QueuelessPart(NamedTuple):
     from_zero: int  # the number of records from the last of those on
 
 
-def _queueless_part(found: DispatchRequests, rows: Ints) -> QueuelessPart:
-    rows = rows[np.argsort(found.log_offset[rows])]
-    zeros = np.flatnonzero(found.offset[rows] == 0)
+def _queueless_part(requests: DispatchRequests, rows: Ints) -> QueuelessPart:
+    rows = rows[np.argsort(requests.log_offset[rows])]
+    zeros = np.flatnonzero(requests.offset[rows] == 0)
     last = len(rows) - int(zeros[-1]) if len(zeros) else 0
-    places = found.log_offset[rows]
+    places = requests.log_offset[rows]
     return QueuelessPart(int(places[0]), int(places[-1]), len(rows), bool(len(zeros)), last)
 
 
@@ -353,11 +355,11 @@ class ListedCheck:
         self._begins: dict[QueueId, int] = {}
         self._entries = 0
 
-    def add(self, found: DispatchRequests) -> None:
-        """Check `found` now or later: `finish` has checked everything."""
-        self._waiting.append(found)
-        self._queues.update(found.queues)
-        self._entries += len(found)
+    def add(self, requests: DispatchRequests) -> None:
+        """Check `requests` now or later: `finish` has checked everything."""
+        self._waiting.append(requests)
+        self._queues.update(requests.queues)
+        self._entries += len(requests)
         enough = max(_ENTRIES_AT_A_TIME, _ENTRIES_A_QUEUE * len(self._queues))
         if self._entries >= min(enough, _MOST_ENTRIES):
             self.finish()
@@ -365,38 +367,38 @@ class ListedCheck:
     def finish(self) -> None:
         """Check the records not checked yet."""
         if self._entries:
-            found = DispatchRequests.concat(self._waiting)
-            for queue, rows in found.by_queue():
-                self._check_queue(queue, found, rows)
+            requests = DispatchRequests.concat(self._waiting)
+            for queue, rows in requests.by_queue():
+                self._check_queue(queue, requests, rows)
         self._waiting, self._queues, self._entries = [], set(), 0
 
-    def _check_queue(self, queue: QueueId, found: DispatchRequests, rows: Ints) -> None:
+    def _check_queue(self, queue: QueueId, requests: DispatchRequests, rows: Ints) -> None:
         tally, state = self._tally, self._store.snapshot().queues.get(queue)
         if state is None:
-            tally.queueless.setdefault(queue, []).append(_queueless_part(found, rows))
+            tally.queueless.setdefault(queue, []).append(_queueless_part(requests, rows))
             return
         undispatched = np.zeros(len(rows), dtype=bool)
         if state.tail is not None:
-            undispatched = np.isin(found.log_offset[rows], state.tail.log_offset)
+            undispatched = np.isin(requests.log_offset[rows], state.tail.log_offset)
         waiting = rows[undispatched]
         if len(waiting):
             tally.waiting[queue] += len(waiting)
-            tally.first_waiting.setdefault(queue, int(found.log_offset[waiting].min()))
-        for part in found.near_rows(rows[~undispatched]):
-            self._compare(queue, state.batch, found, part)
+            tally.first_waiting.setdefault(queue, int(requests.log_offset[waiting].min()))
+        for part in requests.near_rows(rows[~undispatched]):
+            self._compare(queue, state.batch, requests, part)
 
-    def _compare(self, queue: QueueId, batch: bool, found: DispatchRequests, rows: Ints) -> None:
+    def _compare(self, queue: QueueId, batch: bool, requests: DispatchRequests, rows: Ints) -> None:
         """Compare rows of one queue, in ascending order, with the entries at their offsets."""
-        entries = self._store.view.listed_entries(queue, *found.offsets_of(rows))
-        compared = self._comparison.compare(queue, found, rows, entries)
+        entries = self._store.view.listed_entries(queue, *requests.offsets_of(rows))
+        compared = self._comparison.compare(queue, requests, rows, entries)
         same = compared.listed
-        self._check_tags(queue, found, rows[same], compared.tags_code[same])
+        self._check_tags(queue, requests, rows[same], compared.tags_code[same])
         self._tally.listed[queue] += int(same.sum())
-        earlier = ~same & (found.log_offset[rows] < self._beginning_of(queue))
+        earlier = ~same & (requests.log_offset[rows] < self._beginning_of(queue))
         moved = ~same & (compared.place >= 0)
         gone = ~same & ~moved & ~earlier
-        shift = found.offset[rows] - compared.place
-        zero = found.offset[rows] == 0
+        shift = requests.offset[rows] - compared.place
+        zero = requests.offset[rows] == 0
         for those, why in (
             (moved & (shift > 0), _LOW),
             (moved & (shift < 0), _HIGH),  # 0: an entry of another size, which its reader reports
@@ -407,7 +409,7 @@ class ListedCheck:
             (compared.lost & ~earlier, _MISSING),
         ):
             if those.any():
-                run = _run_of(found, rows[those], np.abs(shift[those]))
+                run = _run_of(requests, rows[those], np.abs(shift[those]))
                 self._tally.note(WhyUnlisted(queue, batch, why), run)
 
     def _beginning_of(self, queue: QueueId) -> int:
@@ -417,10 +419,12 @@ class ListedCheck:
             self._begins[queue] = _beginning_of(self._store.view, queue)
         return self._begins[queue]
 
-    def _check_tags(self, queue: QueueId, found: DispatchRequests, rows: Ints, codes: Ints) -> None:
+    def _check_tags(
+        self, queue: QueueId, requests: DispatchRequests, rows: Ints, codes: Ints
+    ) -> None:
         """Compare the tagsCode of entries with the records' tags. Times in the delay topic are not
         checked, because they depend on the broker's delay levels."""
-        wrong = np.flatnonzero(codes != found.tags_code[rows])
+        wrong = np.flatnonzero(codes != requests.tags_code[rows])
         if not len(wrong) or queue.topic == SCHEDULE_TOPIC:
             return
         self._findings.add(
@@ -428,7 +432,7 @@ class ListedCheck:
                 "queue-wrong-tags-code",
                 queue_folder(self._store, queue),
                 f"{counted(len(wrong), 'entry')} of queue {queue.name} lacking the hash of the record's tag; "
-                f"the first: queue offset {int(found.offset[rows[wrong[0]]])}. A consumer that filters by "
+                f"the first: queue offset {int(requests.offset[rows[wrong[0]]])}. A consumer that filters by "
                 "tag misses them",
                 _REBUILD,
                 count=len(wrong),
@@ -449,14 +453,14 @@ def _beginning_of(view: QueueView, queue: QueueId) -> int:
     return 0
 
 
-def _run_of(found: DispatchRequests, rows: Ints, places: Ints) -> UnlistedRun:
+def _run_of(requests: DispatchRequests, rows: Ints, places: Ints) -> UnlistedRun:
     """`rows`: in ascending order of queue offsets."""
-    first, last = found.offset[rows], found.offset[rows] + found.count[rows] - 1
+    first, last = requests.offset[rows], requests.offset[rows] + requests.count[rows] - 1
     cuts = np.flatnonzero(first[1:] > last[:-1] + 1) + 1
     starts, stops = np.concatenate([[0], cuts]), np.concatenate([cuts, [len(rows)]]) - 1
     ranges = list(zip(first[starts].tolist(), last[stops].tolist(), strict=True))
     run = UnlistedRun(
-        len(rows), [], int(found.log_offset[rows].min()), (int(places.min()), int(places.max()))
+        len(rows), [], int(requests.log_offset[rows].min()), (int(places.min()), int(places.max()))
     )
     run.add(UnlistedRun(0, ranges, run.log_offset, run.places))
     return run

@@ -666,11 +666,11 @@ def count_of_problems(report: VerifyReport) -> str:
     counts = severities(report.findings)
     notes = counts[Severity.NOTE.value]
     problems = len(report.findings) - notes
-    found = "no problems" if report.nothing_wrong else counted(problems, "problem")
+    said = "no problems" if report.nothing_wrong else counted(problems, "problem")
     each = ", ".join(
         counted(counts[severity.value], severity.value) for severity in reversed(list(Severity))
     )
-    return f"{found} found ({each})"
+    return f"{said} found ({each})"
 
 
 # Bodies that are marked as compressed and that no client opens: its consumer stops there.

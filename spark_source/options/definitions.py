@@ -37,7 +37,7 @@ class Option:
     @property
     def field(self) -> str:
         """The field of the typed options that it fills, by default its name in snake case."""
-        return self.fills or re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", self.name)
+        return self.fills or re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", self.name)
 
 
 OPTIONS: tuple[Option, ...] = (

@@ -302,10 +302,10 @@ def _known(name: str) -> Option:
 def _paths(value: str) -> tuple[str, ...]:
     shape = '["/data/a/store", "/data/b/store"]'
     try:
-        found = values.json_list(value, shape)
+        paths = values.json_list(value, shape)
     except InvalidValue as refused:
         raise invalid(f"option 'paths' {refused}", "Give them as load([a, b])") from None
-    return tuple(os.fspath(path) for path in found)
+    return tuple(os.fspath(path) for path in paths)
 
 
 def invalid(reason: str, advice: str) -> InvalidArgumentError:

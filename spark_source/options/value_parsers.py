@@ -85,10 +85,10 @@ def count(value: str) -> int:
 
 def words(value: str) -> tuple[str, ...]:
     """Names separated by commas, without repeats."""
-    found = _split(value, ",")
-    if not found:
+    parts = _split(value, ",")
+    if not parts:
         raise InvalidValue("names nothing")
-    return found
+    return parts
 
 
 def _split(value: str, separator: str) -> tuple[str, ...]:
@@ -113,18 +113,18 @@ def any_of(value: str) -> tuple[str, ...] | None:
     """The words of `a || b`; None for `*`, which means all."""
     if value.strip() == "*":
         return None
-    found = _split(value, "||")
-    if not found:
+    tags = _split(value, "||")
+    if not tags:
         raise InvalidValue("names none; give one, several as 'a || b', or '*' for all")
-    return found
+    return tags
 
 
 def keys(value: str) -> tuple[str, ...]:
     """The words, or whole values of KEYS, of `a || b`."""
-    found = any_of(value)
-    if found is None:
+    wanted = any_of(value)
+    if wanted is None:
         raise InvalidValue("cannot be '*': leave it out to read messages with any keys")
-    return found
+    return wanted
 
 
 def parse_size(value: str) -> int:
@@ -149,38 +149,38 @@ def time(value: str) -> Time:
 
 
 def _with_each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(name for name in found if [one for one, _ in pairs].count(name) > 1)
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = next(name for name in values if [one for one, _ in pairs].count(name) > 1)
         raise InvalidValue(f"names {twice!r} twice; give all that it has in one object")
-    return found
+    return values
 
 
 def json_object(value: str, shape: str) -> dict[str, Any]:
     """A JSON object. `shape` is an example for the error text."""
     try:
-        found = json.loads(value, object_pairs_hook=_with_each_name_once)
+        values = json.loads(value, object_pairs_hook=_with_each_name_once)
     except InvalidValue:
         raise
     except ValueError as error:  # no JSON, or a number of thousands of digits
         raise InvalidValue(f"is not JSON ({error}); it looks like {shape}") from None
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise InvalidValue(f"is not an object; it looks like {shape}")
-    return found
+    return values
 
 
 def names_to_text(value: str) -> dict[str, str]:
     """Texts by name, from `{"broker-a": "/path"}`."""
     shape = '{"broker-a": "/data/broker-a/store"}'
-    found = json_object(value, shape)
-    for name, path in found.items():
+    texts = json_object(value, shape)
+    for name, path in texts.items():
         if not isinstance(path, str) or not path.strip() or not name.strip():
             raise InvalidValue(f"has no text for {name!r}; it looks like {shape}")
         if "/" in name and "/" not in path:
             raise InvalidValue(f"has the path {name!r} as a name; it looks like {shape}")
-    if not found:
+    if not texts:
         raise InvalidValue("names nothing")
-    return found
+    return texts
 
 
 def _queue_number(value: Any, shape: str) -> int:
@@ -287,12 +287,12 @@ def duration(value: str) -> float:
 def json_list(value: str, shape: str) -> list[str]:
     """Texts from a JSON list."""
     try:
-        found = json.loads(value)
+        values = json.loads(value)
     except json.JSONDecodeError as error:
         raise InvalidValue(f"is not JSON ({error}); it looks like {shape}") from None
-    if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
+    if not isinstance(values, list) or not all(isinstance(one, str) and one for one in values):
         raise InvalidValue(f"is not a list of paths; it looks like {shape}")
-    return found
+    return values
 
 
 def storage_options(value: str) -> StorageOptions:

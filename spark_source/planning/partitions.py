@@ -168,9 +168,9 @@ def _shares(number: int, plan: ReadPlan, columns: Sequence[str] | None, least: i
     with plan.store.open() as store:
         shares = _SharesOfStore(number, plan, store, columns)
         if plan.places is not None:
-            found = shares.of_keys(plan.places)
-            if found is not None:
-                return found
+            by_keys = shares.of_keys(plan.places)
+            if by_keys is not None:
+                return by_keys
         return shares.of_ranges(plan.ranges, least)
 
 
@@ -221,14 +221,14 @@ class _SharesOfStore:
         """Shares of index hits, of log ranges that no index covers, and of queues that are not in
         the index."""
         compacted = self.plan.asked.sees_compacted
-        found = plan_keys(self.store, self.plan.ranges, words, compacted=compacted)
-        if found is None:
+        hits = plan_keys(self.store, self.plan.ranges, words, compacted=compacted)
+        if hits is None:
             return None
         shares = []
         most = self.plan.asked.max_records_per_partition or HITS_PER_SHARE
-        for start in range(0, len(found.hits), most):
-            shares.append(Share(self.number, ranges=found.hits[start : start + most]))
-        rest = found.beside_hits(self._view.offset_at_log)
+        for start in range(0, len(hits.hits), most):
+            shares.append(Share(self.number, ranges=hits.hits[start : start + most]))
+        rest = hits.beside_hits(self._view.offset_at_log)
         if rest:
             shares += self.of_ranges(rest, 1)
         return shares

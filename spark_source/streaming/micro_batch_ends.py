@@ -73,18 +73,18 @@ def from_dict(given: Mapping[str, Any]) -> dict[str, StorePlace]:
 
 
 def _of_place(place: StorePlace) -> dict[str, Any]:
-    found: dict[str, Any] = {"log": place.place.offset}
+    values: dict[str, Any] = {"log": place.place.offset}
     for name, mark in (("before", place.place.before), ("first", place.place.first)):
         if mark is not None:
-            found[name] = [mark.start, mark.stop, mark.digest]
+            values[name] = [mark.start, mark.stop, mark.digest]
     if place.since is not None:
-        found["since"] = place.since
+        values["since"] = place.since
     if place.first_offsets:
         by_topic: dict[str, dict[str, int]] = {}
         for queue, offset in place.first_offsets.items():
             by_topic.setdefault(queue.topic, {})[str(queue.queue_id)] = offset
-        found |= {"firstOffsets": by_topic, "firstUntil": place.first_until}
-    return found
+        values |= {"firstOffsets": by_topic, "firstUntil": place.first_until}
+    return values
 
 
 def _to_place(stored: Mapping[str, Any]) -> StorePlace:
@@ -250,8 +250,8 @@ class Follower:
             compacted=False,
             on_damage=damage.append,
         )
-        found = [pc.min(batch["commitLogOffset"]).as_py() for batch in batches if batch.num_rows]
-        return start if damage else min(found, default=end)
+        places = [pc.min(batch["commitLogOffset"]).as_py() for batch in batches if batch.num_rows]
+        return start if damage else min(places, default=end)
 
     # --- where a micro-batch ends ----------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class Follower:
         """
         stores = {name: self.require(name) for name in start} | self.targets()
         each = None if most_rows is None else max(1, most_rows // len(stores))
-        found: dict[str, StorePlace] = {}
+        places: dict[str, StorePlace] = {}
         for name, where in stores.items():
 
             def look(name: str = name, where: Target = where) -> StorePlace | None:
@@ -278,8 +278,8 @@ class Follower:
 
             place = again_if_expired(look)
             if place is not None:
-                found[name] = place
-        return found
+                places[name] = place
+        return places
 
     def _latest_of(
         self,

@@ -80,11 +80,11 @@ def _places(folder: str, file: Path) -> tuple[dict[str, StorePlace], ...]:
     places = []
     for line in sources:
         try:
-            found = json.loads(line)
+            values = json.loads(line)
         except ValueError:
             continue  # another source, or "-" for one that gave nothing
-        if isinstance(found, dict) and "stores" in found:
-            places.append(from_dict(found))
+        if isinstance(values, dict) and "stores" in values:
+            places.append(from_dict(values))
     if not places:
         raise _refused(
             folder,

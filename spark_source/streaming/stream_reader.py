@@ -131,13 +131,13 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Slices of the logs between two offsets."""
         places, last_places = from_dict(start), self._to_go_on(end)
-        found = list[InputPartition]()
+        partitions = list[InputPartition]()
         for name, last in last_places.items():
             # A store that appeared in this micro-batch has no place in `start`.
             first = places.get(name) or StorePlace(LogPlace(last.since or 0))
             if first.place.offset < last.place.offset:
-                found += self._slices(name, self.follower.require(name), first, last)
-        return found
+                partitions += self._slices(name, self.follower.require(name), first, last)
+        return partitions
 
     def _slices(
         self, name: str, target: Target, first: StorePlace, last: StorePlace

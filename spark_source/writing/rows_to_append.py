@@ -331,8 +331,8 @@ def _queues_by_key(queue_id: pa.Array, properties: pa.Array, queues: int) -> pa.
     open_rows = np.flatnonzero(queue_id.is_null().to_numpy(zero_copy_only=False))
     if not len(open_rows):
         return queue_id
-    found = decode_property_columns(properties.take(pa.array(open_rows)), with_map=False).keys
-    filled = found.fill_null("")
+    keys = decode_property_columns(properties.take(pa.array(open_rows)), with_map=False).keys
+    filled = keys.fill_null("")
     some = lengths(filled) > 0
     ends, raw = buffers(filled)
     # SelectMessageQueueByHash: the remainder of Java, made positive.

@@ -98,9 +98,9 @@ def _of_partition(
     if error.row is None:
         return error
     row = batch.slice(error.row, 1)
-    found = {"topic": asked.topic}
-    found |= {name: row[name][0].as_py() for name in _NAMING if name in batch.schema.names}
-    named = ", ".join(f"{name} {value!r}" for name, value in found.items() if value is not None)
+    values = {"topic": asked.topic}
+    values |= {name: row[name][0].as_py() for name in _NAMING if name in batch.schema.names}
+    named = ", ".join(f"{name} {value!r}" for name, value in values.items() if value is not None)
     return InvalidMessageError(
         reason=f"row {before + error.row} of partition {partition_id()}, counted from 0"
         + (f" ({named})" if named else "")

@@ -100,8 +100,8 @@ class Hosts:
 
     def rows_v6(self) -> npt.NDArray[np.bool_]:
         """Mask of the messages with an IPv6 host."""
-        found: npt.NDArray[np.bool_] = self.is_v6[self.code]
-        return found
+        rows: npt.NDArray[np.bool_] = self.is_v6[self.code]
+        return rows
 
 
 @dataclass(slots=True)
@@ -404,15 +404,15 @@ def is_copied(message: Message | Record | Mapping[str, Any]) -> bool:
 
 
 def _column(name: str, value: Any) -> pa.Array:
-    kind, found = _KINDS.get(name, pa.string()), value
+    kind, values = _KINDS.get(name, pa.string()), value
     try:
         if kind is PROPERTIES:
-            found = [(_text(word), _text(text)) for word, text in dict(value).items()]
+            values = [(_text(word), _text(text)) for word, text in dict(value).items()]
         elif kind == pa.string():
-            found = _text(value)
+            values = _text(value)
         elif kind == pa.binary():
-            found = bytes(memoryview(value))
-        return pa.array([found], kind)
+            values = bytes(memoryview(value))
+        return pa.array([values], kind)
     except (ValueError, TypeError, OverflowError) as error:  # those of Arrow are such too
         wrong = {
             PROPERTIES: "is not a map of names to values, all texts",

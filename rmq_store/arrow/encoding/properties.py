@@ -108,9 +108,9 @@ def with_crc_place(raw: bytes) -> bytes:
 def rows_with_item(stored: pa.Array, names: Sequence[str]) -> Mask:
     """Rows whose property string has an item of one of some names, with any value. No string is null."""
     ends, raw = buffers(stored)
-    found = np.empty(len(stored), dtype=np.bool_)
-    loops.have_item(raw.data, ends.data, *_fronts_of(names), found.view(np.uint8).data)
-    return found
+    mask = np.empty(len(stored), dtype=np.bool_)
+    loops.have_item(raw.data, ends.data, *_fronts_of(names), mask.view(np.uint8).data)
+    return mask
 
 
 def with_items_behind(
@@ -220,8 +220,12 @@ def _check_agreement(stored: pa.Array, words: dict[str, pa.Array]) -> None:
     """
     if not words:
         return
-    found = decode_property_columns(stored, with_map=False)
-    for name, there in (("tags", found.tags), ("keys", found.keys), ("uniqKey", found.uniq_key)):
+    columns = decode_property_columns(stored, with_map=False)
+    for name, there in (
+        ("tags", columns.tags),
+        ("keys", columns.keys),
+        ("uniqKey", columns.uniq_key),
+    ):
         if name not in words:
             continue
         given = cast_to(words[name], pa.string(), name).fill_null("")
@@ -243,11 +247,11 @@ def _check_same_map(stored: pa.Array, given: pa.Array) -> None:
 
     A null counts as absent.
     """
-    found = map_strings(decode_property_columns(stored, with_map=True).properties)
+    strings = map_strings(decode_property_columns(stored, with_map=True).properties)
     encoded = map_strings(given)
-    differ = pc.and_(pc.not_equal(found, encoded), given.is_valid())
+    differ = pc.and_(pc.not_equal(strings, encoded), given.is_valid())
     for row in np.flatnonzero(differ.to_numpy(zero_copy_only=False)).tolist():
-        there, wanted = (decode_properties(column[row].as_py()) for column in (found, encoded))
+        there, wanted = (decode_properties(column[row].as_py()) for column in (strings, encoded))
         if there != wanted:  # they may differ in order alone
             raise invalid(
                 row,

@@ -157,18 +157,18 @@ def _list(fs: Any, base: str, uri: str) -> Listing:
         infos = fs.get_file_info(pafs.FileSelector(base, recursive=True, allow_not_found=True))
     except OSError as error:
         raise from_remote(uri, error, "listing") from None
-    found = tuple(
+    files = tuple(
         Listed(path, info.size, info.mtime_ns or 0)
         for info in infos
         if info.type == pafs.FileType.File and _is_of_a_store(path := _below(base, info.path), uri)
     )
-    if not found:
+    if not files:
         raise NotAStoreError(
             uri,
             reason="no files under this address",
             advice="Give the folder that contains commitlog/ and consumequeue/",
         )
-    return found
+    return files
 
 
 def _put(shadow: Shadow, listed: Listed) -> None:
@@ -254,8 +254,8 @@ class RemoteFile:
     def read(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         """A copy of some bytes. Raises MissingFileError, AccessError."""
         self.fetch(np.array([start]), np.array([stop]))
-        found: npt.NDArray[np.uint8] = self.bytes[start:stop].copy()
-        return found
+        copied: npt.NDArray[np.uint8] = self.bytes[start:stop].copy()
+        return copied
 
     def fetch(
         self, starts: npt.NDArray[Any], stops: npt.NDArray[Any], *, first: bool = False

@@ -187,12 +187,12 @@ def matching(uri: str, options: Mapping[str, str] | None = None) -> list[str]:
     try:
         if _is_folder(fs, "/".join([base, *parts[literal:]])):
             return [uri]
-        found = [""]
+        folders = [""]
         for part in parts[literal:]:
-            found = [f"{one}/{name}" for one in found for name in _names(fs, base + one, part)]
+            folders = [f"{one}/{name}" for one in folders for name in _names(fs, base + one, part)]
     except (OSError, ValueError) as error:
         raise from_remote(uri, error, "listing") from None
-    return [front + one for one in sorted(found)]
+    return [front + one for one in sorted(folders)]
 
 
 def _names(fs: Any, folder: str, part: str) -> list[str]:

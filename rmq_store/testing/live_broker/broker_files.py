@@ -172,13 +172,13 @@ class Ports(NamedTuple):
 
 def free_ports(count: int) -> list[int]:
     """Free ports whose neighbours, which a broker opens as well, are free too."""
-    found: list[int] = []
+    ports: list[int] = []
     with ExitStack() as held:  # held until all are found: none is found twice
-        while len(found) < count:
+        while len(ports) < count:
             port = _hold(held, 0)
             if port is not None and all(_hold(held, port + step) for step in NEIGHBOURS):
-                found.append(port)
-    return found
+                ports.append(port)
+    return ports
 
 
 def _hold(held: ExitStack, port: int) -> int | None:

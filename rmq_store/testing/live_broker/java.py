@@ -41,11 +41,11 @@ class CommandFailed(RuntimeError):
 def jdk_tool(name: str) -> str:
     """Path of `java` or `javac`: from JAVA_HOME, else from PATH."""
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which(name, path=str(Path(home, "bin"))) if home else None
-    found = found or shutil.which(name)
-    if found is None:
+    tool = shutil.which(name, path=str(Path(home, "bin"))) if home else None
+    tool = tool or shutil.which(name)
+    if tool is None:
         raise HarnessUnavailable(f"{name} is not on PATH; a real broker needs a JDK")
-    return found
+    return tool
 
 
 def cache_folder() -> Path:

@@ -93,14 +93,14 @@ def _extents(file: IO[bytes], size: int) -> Iterator[tuple[int, int]]:
 
 def topics_on_disk(store: Path) -> dict[str, TopicFields]:
     """Topics that have queues in a store, as `declare_topics` takes them."""
-    found: dict[str, TopicFields] = {}
+    topics: dict[str, TopicFields] = {}
     for kind, extra in QUEUE_FOLDERS.items():
         for topic in sorted((store / kind).glob("*")):
             queues = [int(queue.name) for queue in topic.glob("*") if queue.name.isdecimal()]
             if queues:
                 count = max(queues) + 1
-                found[topic.name] = {"readQueueNums": count, "writeQueueNums": count, **extra}
-    return found
+                topics[topic.name] = {"readQueueNums": count, "writeQueueNums": count, **extra}
+    return topics
 
 
 def declare_topics(store: Path, topics: Mapping[str, TopicFields]) -> None:
