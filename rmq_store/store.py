@@ -141,9 +141,9 @@ class MessageStore:
         queues are lost, OtherStoreError if the snapshot is of another store, InvalidArgumentError for an
         unknown name in `config`.
         """
-        known = StoreConfig.of(config)
+        settings = StoreConfig.of(config)
         if broker_conf is not None:
-            known = known.with_defaults_of(StoreConfig.read(broker_conf))
+            settings = settings.with_defaults_of(StoreConfig.read(broker_conf))
         where, shadow = local_path(os.fspath(path)), None
         with ExitStack() as on_failure:
             if is_uri(where):
@@ -152,13 +152,13 @@ class MessageStore:
                     closing(open_shadow(where, storage_options, listing))
                 )
             root = require_store(
-                where if shadow is None else shadow.folder, known, queues=queues, to_read=True
+                where if shadow is None else shadow.folder, settings, queues=queues, to_read=True
             )
             folder = root.absolute().name if shadow is None else where.rpartition("/")[2]
-            name = broker_name or known.brokerName or folder
+            name = broker_name or settings.brokerName or folder
             if not is_utf8(name):  # a folder's; columns of text have no room for it
                 name = printable(name)
-            store = again_if_expired(lambda: cls(root, known, name, snapshot, release, queues))
+            store = again_if_expired(lambda: cls(root, settings, name, snapshot, release, queues))
             if snapshot is not None:
                 store.refuse_other()
             on_failure.pop_all()
@@ -173,7 +173,9 @@ class MessageStore:
         Raises as `open`.
         """
         store = self.opener()()
-        self._opened_again = [one for one in self._opened_again if one() is not None] + [ref(store)]
+        self._opened_again = [opened for opened in self._opened_again if opened() is not None] + [
+            ref(store)
+        ]
         return store
 
     def opener(self) -> Callable[[], MessageStore]:
@@ -230,8 +232,8 @@ class MessageStore:
         """End what other threads read of this store, and of those that it was opened `again` as: their next
         look at the log raises ReadOnlyStoreError. Each still has to be closed."""
         self.view.is_closed = True
-        for one in self._opened_again:
-            store = one()
+        for opened in self._opened_again:
+            store = opened()
             if store is not None:
                 store.end_reads()
 

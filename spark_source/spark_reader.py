@@ -139,22 +139,22 @@ def read_messages(
     log_order: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of one share; batches may be empty. `damage` takes the errors of the others."""
-    asked = plan.asked
+    options = plan.asked
     checks_bodies = bool(_BODIES.intersection(columns))
     first_rows = None if plan.is_wave else _FIRST_BATCH_ROWS
     how: ReadHow = {
         "columns": columns,
-        "tags": asked.tags,
-        "keys": asked.keys,
+        "tags": options.tags,
+        "keys": options.keys,
         "first_batch_rows": first_rows,
         "check_crc": checks_bodies,
-        "max_body_bytes": asked.max_body_bytes,
-        "unwrap_batches": asked.unwrap_batches,
+        "max_body_bytes": options.max_body_bytes,
+        "unwrap_batches": options.unwrap_batches,
         "on_damage": damage,
     }
     if plan.limits is not None:
         assert share.slice is not None
-        unqueued, part = asked.include_unqueued, share.slice
+        unqueued, part = options.include_unqueued, share.slice
         # A reader notices itself that no file is left.
         if part.start is not None and store.log.chain.segments and part.start < store.log.start:
             damage(_expired_files(store, part.start))
@@ -165,10 +165,10 @@ def read_messages(
     how |= {
         "check_ends": False,
         "log_order": log_order,
-        "compacted": asked.sees_compacted,
+        "compacted": options.sees_compacted,
     }  # a share of its own reports what is missing there
     for slices in pieces_of_share(plan, share, store):
-        yield from store.read_slices(slices, verify_queue=asked.verify_queue, **how)
+        yield from store.read_slices(slices, verify_queue=options.verify_queue, **how)
 
 
 def _expired_files(store: MessageStore, start: int) -> MissingFileError:

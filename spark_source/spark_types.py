@@ -86,20 +86,20 @@ def checked_columns(schema: StructType, *, all_nullable: bool = False) -> tuple[
     for a column that can be null.
     """
     names = column_names(schema.fieldNames())
-    for given in schema.fields:
-        column = BY_NAME[given.name]
+    for field in schema.fields:
+        column = BY_NAME[field.name]
         own = struct_field(column)
-        if given.dataType.simpleString() != own.dataType.simpleString():
+        if field.dataType.simpleString() != own.dataType.simpleString():
             raise InvalidArgumentError(
-                reason=f"column {given.name!r} has another type",
+                reason=f"column {field.name!r} has another type",
                 expected=own.dataType.simpleString(),
-                actual=given.dataType.simpleString(),
+                actual=field.dataType.simpleString(),
                 advice="Read it with its own type and cast it in the query",
             )
-        if (column.nullable or all_nullable) and not given.nullable:
+        if (column.nullable or all_nullable) and not field.nullable:
             raise InvalidArgumentError(
-                reason=f"column {given.name!r} can be null, but the schema says it cannot",
-                advice=f"Declare {given.name!r} as nullable",
+                reason=f"column {field.name!r} can be null, but the schema says it cannot",
+                advice=f"Declare {field.name!r} as nullable",
             )
     return names
 
@@ -107,9 +107,9 @@ def checked_columns(schema: StructType, *, all_nullable: bool = False) -> tuple[
 def arrow_schema_for(schema: StructType) -> pa.Schema:
     """The Arrow schema that Spark derives from `schema`. Its columns must be checked before."""
     fields = []
-    for given in schema.fields:
-        own = BY_NAME[given.name].type
-        fields.append(pa.field(given.name, _arrow_type(own, given.dataType), given.nullable))
+    for field in schema.fields:
+        own = BY_NAME[field.name].type
+        fields.append(pa.field(field.name, _arrow_type(own, field.dataType), field.nullable))
     return pa.schema(fields)
 
 

@@ -65,11 +65,11 @@ class TableReader(DataSourceReader):
 
     def __init__(self, plan: QueryPlan, name: str, schema: StructType) -> None:
         own = table_schema(name)
-        for given in schema.fields:
-            if given.name not in own.fieldNames() or own[given.name].dataType != given.dataType:
+        for field in schema.fields:
+            if field.name not in own.fieldNames() or own[field.name].dataType != field.dataType:
                 raise InvalidArgumentError(
-                    reason=f"table {name!r} has no column {given.name!r} of type "
-                    f"{given.dataType.simpleString()}",
+                    reason=f"table {name!r} has no column {field.name!r} of type "
+                    f"{field.dataType.simpleString()}",
                     expected=own.simpleString(),
                     advice="Leave out the schema and use select(...)",
                 )
@@ -146,10 +146,10 @@ def _of_share(
 
 
 def _damage_of(plan: ReadPlan, share: Share, store: MessageStore) -> Iterator[Row]:
-    asked = replace(plan.asked, tags=None, keys=None, unwrap_batches=False)
+    options = replace(plan.asked, tags=None, keys=None, unwrap_batches=False)
     met: list[StoreError] = []
     columns = ("commitLogOffset", "body")
-    unfiltered = replace(plan, asked=asked)
+    unfiltered = replace(plan, asked=options)
     for _ in read_messages(unfiltered, share, store, columns, met.append):
         yield from map(damage_row, met)
         met.clear()
@@ -174,19 +174,19 @@ def plan_rows(plan: QueryPlan) -> Iterator[Row]:
     """The rows of the table `plan`."""
     tasks = enumerate(in_tasks(plan, shares_of(plan)))
     for number, share in ((number, share) for number, task in tasks for share in task):
-        one = plan.stores[share.store]
+        read_plan = plan.stores[share.store]
         row = {
-            "brokerName": one.store.broker_name,
-            "path": one.store.path,
+            "brokerName": read_plan.store.broker_name,
+            "path": read_plan.store.path,
             "partition": number,
-            "readsLog": one.reads_log(),
+            "readsLog": read_plan.reads_log(),
         }
-        with one.store.open() as store:
-            if one.limits is not None:
+        with read_plan.store.open() as store:
+            if read_plan.limits is not None:
                 assert share.slice is not None
                 yield {**row, **_log_row(share.slice, store)}
             else:
-                yield {**row, **_ranges_row(one, share, store)}
+                yield {**row, **_ranges_row(read_plan, share, store)}
     for left_out in plan.left_out:
         yield {
             "brokerName": left_out.broker_name or "",

@@ -466,7 +466,7 @@ class _PlainLog:
         named = np.flatnonzero(headers.prepared_transaction_offset)
         old = headers.prepared_transaction_offset[named].tolist()
         # One that has expired stays where it was, before the log.
-        new = np.array([self._halves.get(one, one) for one in old], dtype=np.int64)
+        new = np.array([self._halves.get(place, place) for place in old], dtype=np.int64)
         hosts = (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6)
         wide = sum(((headers.sys_flag[named] & bit) != 0).astype(np.int64) for bit in hosts)
         set_fields(raw, at[named] + wide * V6_EXTRA, "prepared_transaction_offset", new)

@@ -80,7 +80,7 @@ class RetentionPlan:
     @property
     def bytes(self) -> int:
         """The total size of the files."""
-        return sum(one.size for one in (*self.log, *self.queues, *self.index))
+        return sum(file.size for file in (*self.log, *self.queues, *self.index))
 
     @property
     def unread(self) -> int:

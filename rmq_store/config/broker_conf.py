@@ -202,11 +202,11 @@ class StoreConfig:
 
         Raises MissingFileError or CorruptConfigError.
         """
-        known = {field.name for field in fields(cls)}
+        names = {field.name for field in fields(cls)}
         values: dict[str, Any] = {}
         for name, text in read_properties(path).items():
             name = _OLD_NAMES.get(name, name)
-            if name in known and text != _UNSET:
+            if name in names and text != _UNSET:
                 try:
                     values[name] = _typed(name, text)
                 except InvalidArgumentError as error:

@@ -56,9 +56,9 @@ def committed_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
     stores LMQ offsets in a separate table. Raises CorruptConfigError, also for JSON that is not a
     table of offsets, and AccessError.
     """
-    for one in _offsets_in(store, CONSUMER_FILES):
-        if one.kind in (_COMMITTED, _LIGHT):
-            yield one
+    for offset in _offsets_in(store, CONSUMER_FILES):
+        if offset.kind in (_COMMITTED, _LIGHT):
+            yield offset
 
 
 def claimed_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
@@ -154,8 +154,8 @@ def _in_order(path: Path, group: str, queue: QueueId, order: Any) -> GivenInOrde
         for key, value in table_in(path, order, name).items():
             _number(path, key, 63, _KEY)
             _number(path, value, 63)
-    listed = [_number(path, one, 63) for one in order.get("o") or []]
-    offsets = [*listed[:1], *(listed[0] + one for one in listed[1:])]
+    listed = [_number(path, distance, 63) for distance in order.get("o") or []]
+    offsets = [*listed[:1], *(listed[0] + distance for distance in listed[1:])]
     time, invisible, bits = (int(order.get(name) or 0) for name in ("popTime", "i", "cm"))
     counts = {int(key): int(count) for key, count in table_in(path, order, "oc").items()}
     return GivenInOrder(path.name, group, queue, offsets, time, invisible, bits, counts)

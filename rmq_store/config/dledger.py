@@ -207,7 +207,7 @@ def unread_dledger(
     folders = entries_folders(root, config)
     if folders:
         first = list_segments(folders)[0].base
-        plain = [one for one in old if Path(one.path).parent not in folders]
+        plain = [file for file in old if Path(file.path).parent not in folders]
         if not plain or plain[-1].base < first:
             return None
         return UnsupportedStoreError(

@@ -92,7 +92,7 @@ def read_database(root: Path, name: str, parse: Parse) -> Kept | None:
     CorruptConfigError for a damaged database, and without rocksdict; AccessError.
     """
     databases = [_read(folder, name, parse) for folder in _databases(root, name)]
-    return max(databases, key=lambda one: one.counter, default=None)
+    return max(databases, key=lambda database: database.counter, default=None)
 
 
 def _databases(root: Path, name: str) -> list[Path]:
@@ -101,7 +101,7 @@ def _databases(root: Path, name: str) -> list[Path]:
         return []
     folders = (_VERSION_2, _ONE_FOR_ALL, _KINDS[name].folder)
     databases = had_databases(root / CONFIG_DIR, folders)
-    return [one for one in databases if one.name == _VERSION_2] or databases
+    return [database for database in databases if database.name == _VERSION_2] or databases
 
 
 def _read(folder: Path, name: str, parse: Parse) -> Kept:

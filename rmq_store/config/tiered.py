@@ -47,8 +47,8 @@ class TieredQueues:
 
         `begins`: queue -> the first queue offset here; the end of a queue without messages.
         """
-        known = {} if self.first is None else self.first
-        return sorted(q for q, first in known.items() if q in begins and first < begins[q])
+        first_offsets = {} if self.first is None else self.first
+        return sorted(q for q, first in first_offsets.items() if q in begins and first < begins[q])
 
 
 def tiered_queues(store: str | os.PathLike[str]) -> TieredQueues | None:
@@ -96,15 +96,15 @@ def _queue_of(segment: Mapping[str, Any]) -> QueueId | None:
 
 def is_tiered_folder(folder: Path) -> bool:
     """Whether a folder is tieredStoreFilePath, or one below it. Looks at a few folders in each."""
-    if folder.name in _KINDS or any(one.name in _KINDS for one in _folders_in(folder)):
+    if folder.name in _KINDS or any(child.name in _KINDS for child in _folders_in(folder)):
         return True
     below = [folder]
     for _ in range(_FOLDERS_ABOVE):
-        below = [one for above in below for one in _folders_in(above)]
-        if any(one.name in _KINDS for one in below):
+        below = [child for above in below for child in _folders_in(above)]
+        if any(child.name in _KINDS for child in below):
             return True
         below = below[:_LOOKED_AT]
-    return any(one.name in _KINDS for above in below for one in _folders_in(above))
+    return any(child.name in _KINDS for above in below for child in _folders_in(above))
 
 
 def _folders_in(folder: Path) -> list[Path]:

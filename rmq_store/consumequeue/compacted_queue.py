@@ -161,7 +161,9 @@ def files_in(log_folder: str, entries_folder: str) -> FilesThere:
     """What is in the folders of a queue now."""
     log, entries = _names_in(log_folder), _names_in(entries_folder)
     replaced = any(name.endswith(_REPLACED) for _, name, _ in (*log, *entries))
-    waiting = [_names_in(os.path.join(one, _NEW_FILES)) for one in (log_folder, entries_folder)]
+    waiting = [
+        _names_in(os.path.join(folder, _NEW_FILES)) for folder in (log_folder, entries_folder)
+    ]
     return FilesThere(log | entries, replaced or bool(waiting[1] and not waiting[0]))
 
 
@@ -301,8 +303,8 @@ class CompactedQueue:
         """
         entries = self._entries_of(file)
         at, offset = row % len(entries), int(entries.offset[row])
-        one = entries.take(slice(at, at + 1))
-        for _, headers in self.log.whole_headers(one.log_offset, one.size):
+        entry = entries.take(slice(at, at + 1))
+        for _, headers in self.log.whole_headers(entry.log_offset, entry.size):
             found = int(headers.queue_offset[0])
             if found != offset:
                 what = "the queue offset of the entry is not that of its record"

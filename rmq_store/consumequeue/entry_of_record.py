@@ -279,7 +279,7 @@ def _with_extra(
     """`base` plus the entries of other queues, in log order."""
     if not extra:
         return base
-    rows, offsets = (np.array([one[part] for one in extra], dtype=np.int64) for part in (0, 2))
+    rows, offsets = (np.array([row[part] for row in extra], dtype=np.int64) for part in (0, 2))
     others = plain_entries(
         [queue.topic for _, queue, _ in extra],
         np.arange(len(extra)),

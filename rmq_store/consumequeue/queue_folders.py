@@ -174,16 +174,16 @@ class QueueFolders:
         between the two are in neither, it is the one that begins first: the log has the others.
         """
         assert self._database is not None
-        known = self._database.ranges[queue]
+        range_ = self._database.ranges[queue]
         if not os.path.isdir(queue_folder(self.root, CONSUMEQUEUE_DIR, queue)):
-            return self._database.files(queue, known, self._sources)
+            return self._database.files(queue, range_, self._sources)
         files = self.files_of(queue)
         listed = _range_of(files)
-        if listed.holds(known) or (listed.stop < known.first and listed.first < listed.stop):
+        if listed.holds(range_) or (listed.stop < range_.first and listed.first < listed.stop):
             return files
-        if known.holds(listed) or known.stop < listed.first:
-            return self._database.files(queue, known, self._sources)
-        both = QueueRange(min(listed.first, known.first), max(listed.stop, known.stop))
+        if range_.holds(listed) or range_.stop < listed.first:
+            return self._database.files(queue, range_, self._sources)
+        both = QueueRange(min(listed.first, range_.first), max(listed.stop, range_.stop))
         return self._database.files(queue, both, self._sources, beside=files)
 
     def every(self) -> list[tuple[QueueId, QueueFiles]]:

@@ -55,7 +55,8 @@ class Projection:
     def _projected(self, batch: pa.RecordBatch, named: Mapping[str, Any]) -> pa.RecordBatch:
         source = TableSourceNodeOptions(pa.Table.from_batches([batch]))
         values = [
-            one if isinstance(one, pc.Expression) else pc.field(one) for one in named.values()
+            column if isinstance(column, pc.Expression) else pc.field(column)
+            for column in named.values()
         ]
         plan = Declaration.from_sequence(
             [

@@ -101,7 +101,7 @@ class ProvenLimits:
         if column == "storeTimestamp" and store.log.chain.cost.looks_at_once > 1:
             for part in unknown:
                 of_part = (part, *steps(store, part, _FINE_STEP_OF_VALUES))
-                self._known |= dict.fromkeys(((column, one) for one in of_part), None)
+                self._known |= dict.fromkeys(((column, value) for value in of_part), None)
             return
         for together in _neighbours(unknown):
             if not self._read(store, column, together, compacted):
@@ -138,7 +138,7 @@ class ProvenLimits:
         for part in parts:
             fine = list(steps(store, part, _FINE_STEP_OF_VALUES))
             limits = [None] * len(fine) if damage else _limits(offsets, values, fine)
-            self._known |= {(column, one): of for one, of in zip(fine, limits, strict=True)}
+            self._known |= {(column, value): of for value, of in zip(fine, limits, strict=True)}
             some = [limit for limit in limits if limit is not None]
             whole = len(some) == len(fine) > 0
             self._known[column, part] = (
@@ -211,7 +211,9 @@ class SlicePlanner:
             # Too many parts take longer to plan than to read.
             if sum(-(-len(part) // step) for part in parts) > _MOST_PARTS:
                 break
-            parts = [one for part in parts for one in steps(self.store, part, step) if len(one)]
+            parts = [
+                piece for part in parts for piece in steps(self.store, part, step) if len(piece)
+            ]
             for count in range(first, len(ordered) + 1):
                 parts = self._possible(parts, ordered[:count])
         return parts
@@ -320,7 +322,7 @@ class MessageDataset(LazyDataset):
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        messages = sum(len(one) for part in self._parts for one in part.slices)
+        messages = sum(len(piece) for part in self._parts for piece in part.slices)
         stores = ", ".join(repr(part.store.broker_name) for part in self._parts)
         kind = "" if self._filter is None else f", filter={self._filter}"
         return f"MessageDataset({stores}, up to {messages} messages{kind})"
@@ -412,7 +414,7 @@ class MessageDataset(LazyDataset):
         if self._search.topics is not None or self._search.include_system_topics:
             return
         for part in self._parts:
-            topics = set(part.store.topics()) - {one.queue.topic for one in part.slices}
+            topics = set(part.store.topics()) - {piece.queue.topic for piece in part.slices}
             for topic in sorted(topics & named_texts(wanted)):
                 LOG.warning("%s is a topic of the broker, which this query does not read", topic)
 
@@ -422,10 +424,10 @@ class MessageDataset(LazyDataset):
         views = [part.store.view for part in self._parts]
         if all(any(view.queues_of(topic) for view in views) for topic in named):
             return
-        known = set[str]().union(*(view.topics.every for view in views))
-        for topic in sorted(named - known):
+        topics = set[str]().union(*(view.topics.every for view in views))
+        for topic in sorted(named - topics):
             LOG.warning(
-                "there is no topic %r. %s", topic, nearest(topic, known, last=is_system_topic)
+                "there is no topic %r. %s", topic, nearest(topic, topics, last=is_system_topic)
             )
 
     def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
@@ -530,8 +532,8 @@ def messages_of(
     for limit, is_first in ((since, True), (until, False)):
         if limit is not None:
             time, stored = pa.scalar(limit, pa.int64()).cast(TIMESTAMP), pc.field("storeTimestamp")
-            one = stored >= time if is_first else stored < time
-            wanted = one if wanted is None else wanted & one
+            condition = stored >= time if is_first else stored < time
+            wanted = condition if wanted is None else wanted & condition
     if wanted is not None and _has_rows_about_damage(asked):
         wanted |= pc.field("storeTimestamp").is_null()
     parts = [

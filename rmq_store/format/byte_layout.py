@@ -229,7 +229,9 @@ class Columns:
     def take(self: Some, rows: Any) -> Some:
         """Some of the rows: a mask, an index array or a slice."""
         values = self.columns()
-        return type(self)(*[one[rows] if isinstance(one, np.ndarray) else one for one in values])
+        return type(self)(
+            *[value[rows] if isinstance(value, np.ndarray) else value for value in values]
+        )
 
     def extended(self, kind: type[Some], **more: Any) -> Some:
         """The same rows with more fields, as a `kind` that has them after these."""

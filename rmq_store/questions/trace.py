@@ -150,8 +150,8 @@ class Consumers(NamedTuple):
 
     def _sent_back_by(self, record: TracedRecord) -> str | None:
         if record.topic.startswith(RETRY_PREFIX):
-            known = self.store.view.topics.known_names
-            return retry_of(record.topic, record.properties, known).group
+            names = self.store.view.topics.known_names
+            return retry_of(record.topic, record.properties, names).group
         if record.topic.startswith(DLQ_PREFIX):
             return dead_letter_of(record.topic, record.properties).group
         return None

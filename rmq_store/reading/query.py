@@ -299,7 +299,7 @@ def several(name: str, given: Any, kind: type = str) -> tuple[Any, ...] | None:
         return None
     values = (given,) if isinstance(given, kind) else given
     chosen = tuple(values) if isinstance(values, Iterable) else (values,)
-    if not all(isinstance(one, kind) for one in chosen):
+    if not all(isinstance(value, kind) for value in chosen):
         what = "a text" if kind is str else "a whole number"
         raise InvalidArgumentError(None, reason=f"{name} is {what}, or several", actual=repr(given))
     return chosen

@@ -453,7 +453,7 @@ class SliceReader:
         known = [(error.entry, error) for error in self._found if error.entry is not None]
         there = [(entry.log_offset, error) for entry, error in known if entry.size > 0]
         if there:
-            at, error = min(there, key=lambda one: one[0])
+            at, error = min(there, key=lambda place: place[0])
             yield error, rows.log_offset >= at
         firsts: dict[QueueId, tuple[int, StoreError]] = {}
         for entry, error in known:

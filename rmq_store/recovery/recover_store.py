@@ -41,9 +41,9 @@ def recover(
     ForeignLogError if the log belongs to another store, and UnrecoverableStoreError if the log has no file
     and a queue has entries.
     """
-    root, given, traits = _opened(path, config, release)
+    root, settings, traits = _opened(path, config, release)
     with StoreLock(root):
-        report = recover_locked(root, given, traits, progress=progress)
+        report = recover_locked(root, settings, traits, progress=progress)
         _note_default_delays(report, config)
         remove_abort(root)
     return report
@@ -67,12 +67,12 @@ def plan_recovery(
         raise InvalidArgumentError(
             reason=f"unknown method of recovery {method!r}", expected=" or ".join(METHODS)
         )
-    root, given, traits = _opened(path, config, release)
+    root, settings, traits = _opened(path, config, release)
     refuse_locked(root)
     if method == "broker":
-        report = BrokerRecovery(root, given, traits).run()
+        report = BrokerRecovery(root, settings, traits).run()
     else:
-        report = recover_locked(root, given, traits, progress=progress, planned=True)
+        report = recover_locked(root, settings, traits, progress=progress, planned=True)
     _note_default_delays(report, config)
     return report
 
@@ -80,11 +80,11 @@ def plan_recovery(
 def _opened(
     path: str | os.PathLike[str], config: _Config, release: str | None
 ) -> tuple[Path, StoreConfig, Dialect]:
-    given, traits = StoreConfig.of(config), dialect(release)
-    root = require_store(path, given)
-    refuse_foreign_log(root, given)
+    settings, traits = StoreConfig.of(config), dialect(release)
+    root = require_store(path, settings)
+    refuse_foreign_log(root, settings)
     refuse_linked_queues(root)
-    return root, given, traits
+    return root, settings, traits
 
 
 def _note_default_delays(report: RecoveryReport, config: _Config) -> None:

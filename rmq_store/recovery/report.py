@@ -222,7 +222,7 @@ class RecoveryReport:
     def __str__(self) -> str:
         if self.lacking:
             lines = [f"{printable(self.path)} was closed cleanly; nothing was changed"]
-            return "\n".join([*lines, *(f"  {printable(one)}" for one in self.lacking)])
+            return "\n".join([*lines, *(f"  {printable(sentence)}" for sentence in self.lacking)])
         if self.untouched:
             return (
                 f"{printable(self.path)} was closed cleanly, and its log and queues end together: "

@@ -145,7 +145,7 @@ class QueueRecovery:
     def ends_before(self) -> dict[QueueId, int]:
         """The queue offset after the entries before the scan, of each queue that has some."""
         states = self._queues.items()
-        return {queue: one.end for queue, one in states if one.at > one.files.first_unit}
+        return {queue: state.end for queue, state in states if state.at > state.files.first_unit}
 
     def begin_again(self, lives: LastLives) -> None:
         """Cut the queues whose last life begins in the scan, and that have entries from before it."""

@@ -303,8 +303,8 @@ def _unlisted_hits(
     for topic, offsets in _indexed(store, wanted).items():
         for offset in offsets:
             topics_at.setdefault(offset, []).append(topic)
-    for one in plan.hits:
-        topics_at.pop(store.log_offset_of(one.queue, one.start), None)
+    for hit in plan.hits:
+        topics_at.pop(store.log_offset_of(hit.queue, hit.start), None)
     start, end = store.log_range()
     gaps = _gaps(store, search, plan)
     for offset in sorted(topics_at):
@@ -313,7 +313,7 @@ def _unlisted_hits(
         queues = [queue for topic in topics_at[offset] for queue in store.queues(topic)]
         record = record_or_damage(store.log, end, offset)
         if isinstance(record, StoreError):
-            if not any(leads_to(store, one, offset) for one in queues):
+            if not any(leads_to(store, hit, offset) for hit in queues):
                 error = behind_index(record, topics_at[offset][0], " || ".join(keys), offset)
                 _tell(error, on_damage)
             continue

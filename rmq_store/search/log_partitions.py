@@ -138,10 +138,12 @@ def plan_partitions(
     `selected_bytes`: an estimate by an earlier plan; few slices need few samples.
     """
     parts = [part for part in wanted if len(part)]
-    one = log_bytes is not None and log_bytes <= target_bytes and min_slices <= 1
-    one = one and max_entries is None
-    most = QUEUES_OF_ONE_SLICE if one else QUEUES_IN_ALL
-    samples = len(parts) if one else SAMPLES_IN_ALL  # the first entry of each, and the last
+    is_one_slice = log_bytes is not None and log_bytes <= target_bytes and min_slices <= 1
+    is_one_slice = is_one_slice and max_entries is None
+    most = QUEUES_OF_ONE_SLICE if is_one_slice else QUEUES_IN_ALL
+    samples = (
+        len(parts) if is_one_slice else SAMPLES_IN_ALL
+    )  # the first entry of each, and the last
     if selected_bytes is not None:
         expected = max(min_slices, -(-selected_bytes // target_bytes))
         enough = max(SAMPLES_OF_ONE_SLICE * expected, LEAST_SAMPLES_OF_A_QUEUE * len(parts))
@@ -270,7 +272,7 @@ def bins_of_queues(
             continue
         bins[number].append(part)
         heapq.heappush(heap, (filled + weight, number))
-    return [tuple(sorted(one)) for one in bins if one]
+    return [tuple(sorted(bin_)) for bin_ in bins if bin_]
 
 
 def joined(ranges: Iterable[QueueSlice]) -> list[QueueSlice]:

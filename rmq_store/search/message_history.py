@@ -150,7 +150,7 @@ def once(*damage: StoreError) -> tuple[StoreError, ...]:
 def lives_of(store: MessageStore, records: Iterable[TracedRecord]) -> list[Life]:
     """The histories of these records, which must include all records of each message."""
     lives: dict[str, list[TracedRecord]] = {}
-    for message in sorted(records, key=lambda one: one.commit_log_offset):
+    for message in sorted(records, key=lambda record: record.commit_log_offset):
         lives.setdefault(message.uniq_key or message.msg_id, []).append(message)
     return [_life(store, of_one) for of_one in lives.values()]
 

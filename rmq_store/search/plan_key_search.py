@@ -96,10 +96,10 @@ def plan_keys(
             in_gap = any(low <= offset < high for low, high in gaps)
             if not in_gap and start <= offset < end:
                 parts = _entries_at(store, by_topic[topic], offset, said.get(offset))
-                hits += [(offset, one) for one in parts]
+                hits += [(offset, piece) for piece in parts]
                 unlisted += [] if parts else [offset]
     return KeyPlan(
-        tuple(one for _, one in sorted(hits)),
+        tuple(piece for _, piece in sorted(hits)),
         tuple(LogSlice(low, high, high - low) for low, high in gaps) if served else (),
         tuple(served),
         tuple(others),

@@ -30,12 +30,12 @@ from rmq_store.store import MessageStore
 
 def require_topic(store: MessageStore, topic: str) -> None:
     """Raise UnknownQueueError for a topic that has no queue and is not in topics.json."""
-    known = store.view.topics.every
-    if topic not in known:
+    topics = store.view.topics.every
+    if topic not in topics:
         raise UnknownQueueError(
             store.path,
             reason=f"there is no topic {topic!r}",
-            advice=nearest(topic, known, last=is_system_topic),
+            advice=nearest(topic, topics, last=is_system_topic),
         )
 
 
@@ -72,12 +72,12 @@ def require_group(store: MessageStore, group: str, met: Iterable[str] = ()) -> N
     """Raise InvalidArgumentError for a group that the store does not know; `met`: further known names."""
     if group in met or group in _groups_with_traces(store):
         return  # whether or not the settings can be read
-    known = known_groups(store).union(met)
-    if group not in known:
+    groups = known_groups(store).union(met)
+    if group not in groups:
         raise InvalidArgumentError(
             store.path,
             reason=f"there is no group {group!r}",
-            advice=nearest(group, known, last=is_group_of_broker),
+            advice=nearest(group, groups, last=is_group_of_broker),
         )
 
 

@@ -179,7 +179,9 @@ class Opening:
         are of messages that a crash lost, or of a log that lost its end, or was copied before the queues.
         """
         states = self.snapshot.queues.items()
-        stops = {queue: one.file_stop + one.after_log for queue, one in states if one.after_log}
+        stops = {
+            queue: state.file_stop + state.after_log for queue, state in states if state.after_log
+        }
         if not stops:
             return {}
         log = self.log.listed_again()  # a broker may have begun a file since
@@ -332,10 +334,10 @@ def geometry_found(
     )
 
 
-def _index_geometry(root: Path, given: StoreConfig, damaged: bool) -> Geometry | None:
+def _index_geometry(root: Path, config: StoreConfig, damaged: bool) -> Geometry | None:
     for segment in reversed(list_index_files(root / INDEX_DIR)):
         try:
-            file = IndexFile(segment, slots=given.maxHashSlotNum, items=given.maxIndexNum)
+            file = IndexFile(segment, slots=config.maxHashSlotNum, items=config.maxIndexNum)
             if file.geometry.items >= _LEAST_ITEMS:
                 return file.geometry
         except (IndexGeometryError, CorruptIndexError):
@@ -414,12 +416,12 @@ def is_cut_short(log: CommitLog) -> bool:
 _END = 4096
 
 
-def refuse_unknown_size(log: CommitLog, given: StoreConfig) -> None:
+def refuse_unknown_size(log: CommitLog, config: StoreConfig) -> None:
     """Raise InvalidArgumentError if the full size of the log's files is neither given nor to be seen.
 
     A broker starts on no file of another size, so what is made of it would be of no use.
     """
-    if given.mappedFileSizeCommitLog is None and is_cut_short(log):
+    if config.mappedFileSizeCommitLog is None and is_cut_short(log):
         segment = log.chain.segments[0]
         raise InvalidArgumentError(
             segment.path,

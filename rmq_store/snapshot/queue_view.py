@@ -126,11 +126,11 @@ class QueueView:
             return state
         topics = self.topics.with_queues
         if queue.topic in topics:
-            given: Any = queue.queue_id
-            if isinstance(given, Integral):
+            number: Any = queue.queue_id
+            if isinstance(number, Integral):
                 return EMPTY_QUEUE
             raise InvalidArgumentError(
-                self.root, reason="a queue has a whole number", actual=repr(given)
+                self.root, reason="a queue has a whole number", actual=repr(number)
             )
         raise UnknownQueueError(
             self.root,
@@ -172,9 +172,9 @@ class QueueView:
 
         A queue that topics.json includes but that never had a message has no files, and is valid.
         """
-        there = {queue.queue_id for queue in self.queues_of(topic)}
-        unknown = sorted(set(queue_ids) - there)
-        if not there or not unknown:
+        numbers = {queue.queue_id for queue in self.queues_of(topic)}
+        unknown = sorted(set(queue_ids) - numbers)
+        if not numbers or not unknown:
             return  # who names a topic reports an unknown one
         count = self.topics.queue_counts.get(topic, 0)
         unknown = [queue_id for queue_id in unknown if not 0 <= queue_id < count]
@@ -182,7 +182,7 @@ class QueueView:
             raise UnknownQueueError(
                 self.root,
                 reason=f"topic {topic!r} has no queue {unknown[0]}",
-                advice=f"Queues with messages are {', '.join(map(str, sorted(there)))}",
+                advice=f"Queues with messages are {', '.join(map(str, sorted(numbers)))}",
             )
 
     def is_batch(self, queue: QueueId) -> bool:

@@ -125,10 +125,10 @@ def copies_with(
     Looks up the index, and reads what it does not cover. Topics without queues have none. Raises the
     errors of `read_slices` for damage.
     """
-    there = [topic for topic in topics if store.view.queues_of(topic)]
+    held = [topic for topic in topics if store.view.queues_of(topic)]
     keys = iter(sorted(uniq_keys))
-    while there and (some := list(islice(keys, _KEYS_AT_ONCE))):
-        yield from _copies(store, there, some, on_damage)
+    while held and (some := list(islice(keys, _KEYS_AT_ONCE))):
+        yield from _copies(store, held, some, on_damage)
 
 
 def _copies(

@@ -44,7 +44,7 @@ BROKER = TableColumn("brokerName", TEXT, "the broker's name")
 
 def columns(*others: tuple[str, pa.DataType, str]) -> tuple[TableColumn, ...]:
     """The columns of a table: the broker's name, and others by name, type and meaning."""
-    return (BROKER, *(TableColumn(*one) for one in others))
+    return (BROKER, *(TableColumn(*column) for column in others))
 
 
 @dataclass(frozen=True, slots=True)

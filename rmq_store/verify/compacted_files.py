@@ -52,8 +52,8 @@ def _without_messages(store: MessageStore, queue: QueueId) -> Iterator[Finding]:
     A broker that writes the store, or was killed, may not have copied the first message yet.
     """
     snapshot = store.snapshot()
-    there = snapshot.queues.get(queue)
-    count = 0 if there is None else there.max_offset - there.min_offset
+    state = snapshot.queues.get(queue)
+    count = 0 if state is None else state.max_offset - state.min_offset
     if count > (0 if snapshot.closed else 1):
         yield a_warning(
             "compaction-lost",

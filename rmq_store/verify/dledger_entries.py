@@ -158,24 +158,25 @@ def joined(spans: Sequence[EntrySpan]) -> list[EntrySpan]:
     return merged
 
 
-def _follows(last: EntrySpan, one: EntrySpan) -> bool:
-    return one.index == last.last_index + 1 and one.term >= last.last_term
+def _follows(last: EntrySpan, span: EntrySpan) -> bool:
+    return span.index == last.last_index + 1 and span.term >= last.last_term
 
 
 def order_findings(store: MessageStore, spans: Sequence[EntrySpan]) -> Iterator[Finding]:
     """Findings for entries that do not follow those before them. `spans`: of the whole log, sorted."""
-    for last, one in pairwise(spans):
+    for last, span in pairwise(spans):
         # Filler or damage lies between them, or the numbers jump.
-        is_after = one.index > last.last_index and one.term >= last.last_term
-        if _follows(last, one) or (last.stop < one.start and is_after):
+        is_after = span.index > last.last_index and span.term >= last.last_term
+        if _follows(last, span) or (last.stop < span.start and is_after):
             continue
-        segment = store.log.chain.segment_at(one.start)
+        segment = store.log.chain.segment_at(span.start)
         yield a_warning(
             "dledger-entry-order",
-            store.log.path_at(one.start),
-            f"entry {one.index} of term {one.term} follows entry {last.last_index} of term {last.last_term}",
+            store.log.path_at(span.start),
+            f"entry {span.index} of term {span.term} follows entry {last.last_index} of term "
+            f"{last.last_term}",
             _STOPS,
-            None if segment is None else one.start - segment.base,
+            None if segment is None else span.start - segment.base,
         )
 
 

@@ -67,7 +67,7 @@ class Findings:
 
     def add(self, finding: Finding) -> None:
         """Add a finding."""
-        if sum(one.code == finding.code for one in self.kept) < _KEPT_OF_A_CODE:
+        if sum(kept.code == finding.code for kept in self.kept) < _KEPT_OF_A_CODE:
             self.kept.append(finding)
             return
         before = self.further.get(finding.code)

@@ -204,7 +204,7 @@ def header_finding(path: str, wrong: Sequence[Wrong]) -> Finding:
     """The finding for fields of a header."""
     assert INDEX_HEADER.fields is not None
     field_texts = "; ".join(
-        f"{one.field} (expected {one.expected}, found {one.found})" for one in wrong
+        f"{fault.field} (expected {fault.expected}, found {fault.found})" for fault in wrong
     )
     kind, at = INDEX_HEADER.fields[wrong[0].field][:2]
     return _damaged(
@@ -352,9 +352,13 @@ def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
     sources = Sources(FILES_MAPPED)
     segments = list_index_files(store.path / INDEX_DIR)
     opened = [open_index_file(segment, store.config, sources) for segment in segments]
-    known = [one.geometry for one in opened if isinstance(one, IndexFile) and one.header.items]
+    geometries = [
+        index_file.geometry
+        for index_file in opened
+        if isinstance(index_file, IndexFile) and index_file.header.items
+    ]
     for path, size in list_too_short(store.path / INDEX_DIR):
-        expected = known[-1].file_size if known else INDEX_HEADER.itemsize
+        expected = geometries[-1].file_size if geometries else INDEX_HEADER.itemsize
         newest = all(segment.path < path for segment in segments)
         just_made = newest and not closed  # a broker creates the file before it sets its size
         findings.add(being_written(path) if just_made else wrong_size(path, expected, size))
@@ -362,9 +366,11 @@ def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
     health = []
     for segment, file in zip(segments, opened, strict=True):
         half_written = not closed and segment in segments[-_BEING_WRITTEN:]
-        likely = _likely_geometry(segment, store.config, known)
+        likely = _likely_geometry(segment, store.config, geometries)
         if not isinstance(file, IndexFile):
-            about = _about_unsure(segment, file, known, likely, sources, half_written, store.config)
+            about = _about_unsure(
+                segment, file, geometries, likely, sources, half_written, store.config
+            )
             findings.add_all(about)
             continue
         half_written |= not closed and file.header.end_timestamp > flushed
@@ -392,7 +398,7 @@ def _flushed_until(store: MessageStore) -> int:
 def _about_unsure(
     segment: SegmentFile,
     error: IndexGeometryError,
-    known: Sequence[Geometry],
+    geometries: Sequence[Geometry],
     geometry: Geometry | None,
     sources: Sources,
     half_written: bool,
@@ -400,7 +406,7 @@ def _about_unsure(
 ) -> Iterator[Finding]:
     """The damage of a file that fits no geometry, compared with its likely geometry."""
     if geometry is None:
-        sizes = {one.file_size for one in known}
+        sizes = {one.file_size for one in geometries}
         if len(sizes) == 1 and segment.size not in sizes and not half_written:
             yield wrong_size(segment.path, sizes.pop(), segment.size)
             return
@@ -434,19 +440,19 @@ def _what_is_known(config: StoreConfig) -> str:
 
 
 def _likely_geometry(
-    segment: SegmentFile, config: StoreConfig, known: Sequence[Geometry]
+    segment: SegmentFile, config: StoreConfig, geometries: Sequence[Geometry]
 ) -> Geometry | None:
     """The likely geometry of a damaged file: that of other files of its size, the configured one,
     or the default."""
     said = config.maxHashSlotNum, config.maxIndexNum
-    if not known and said != (None, None):
+    if not geometries and said != (None, None):
         try:
             IndexFile(segment)
         except IndexGeometryError:
             pass
         else:
             return None  # the file is intact, the configured geometry is wrong
-    guesses = [*known, Geometry(config.index_slots, config.index_items)]
+    guesses = [*geometries, Geometry(config.index_slots, config.index_items)]
     return next((guess for guess in guesses if guess.file_size == segment.size), None)
 
 

@@ -109,12 +109,14 @@ class RecordComparison:
         try:
             for rows, headers in self._log.whole_headers(entries.log_offset, entries.size):
                 requests = self._view.requests_of(DecodedRecords.of(headers))
-                mine = np.array([one == queue for one in requests.queues], dtype=bool)[
+                mine = np.array([listed == queue for listed in requests.queues], dtype=bool)[
                     requests.queue
                 ]
                 places, offsets = requests.log_offset[mine].tolist(), requests.offset[mine].tolist()
-                known = dict(zip(places, offsets, strict=True))
-                own[rows] = [known.get(where, -1) for where in entries.log_offset[rows].tolist()]
+                offset_at = dict(zip(places, offsets, strict=True))
+                own[rows] = [
+                    offset_at.get(where, -1) for where in entries.log_offset[rows].tolist()
+                ]
         except MissingFileError:
             pass  # it has expired since the store was opened
         return own
@@ -153,7 +155,10 @@ class RecordComparison:
             )
             return ListedPlaces.of(self._view.entries(queue, low, high))
         kept = ListedPlaces.of(self._view.entries(queue, low, high))
-        if sum(len(one.offset) for one in self._listings.values()) + len(kept.offset) > _KEPT:
+        if (
+            sum(len(listing.offset) for listing in self._listings.values()) + len(kept.offset)
+            > _KEPT
+        ):
             self._listings = {}
         self._listings[queue] = kept
         return kept
@@ -336,7 +341,7 @@ class QueueTally:
         """How many records a queue lists at other queue offsets than theirs."""
         runs = self.unlisted.items()
         return sum(
-            run.count for one, run in runs if one.queue == queue and one.why in (_LOW, _HIGH)
+            run.count for why, run in runs if why.queue == queue and why.why in (_LOW, _HIGH)
         )
 
 
@@ -471,24 +476,24 @@ def unlisted_findings(store: MessageStore, tally: QueueTally) -> Iterator[Findin
     order, runs = list(_UNLISTED), tally.unlisted.items()
     # A broker that dispatches two lives lists the first record of the later one behind the earlier.
     of_two_lives = {
-        one.queue for one, run in runs if one.why in (_HIGH, _FIRST) and run.ranges[0] == (0, 0)
+        why.queue for why, run in runs if why.why in (_HIGH, _FIRST) and run.ranges[0] == (0, 0)
     }
-    for one, run in sorted(runs, key=lambda item: (item[0].queue, order.index(item[0].why))):
-        severity, code, meaning, advice = _UNLISTED[one.why]
-        if one.queue in of_two_lives and one.why in (_HIGH, _FIRST, _TAKEN):
+    for why, run in sorted(runs, key=lambda item: (item[0].queue, order.index(item[0].why))):
+        severity, code, meaning, advice = _UNLISTED[why.why]
+        if why.queue in of_two_lives and why.why in (_HIGH, _FIRST, _TAKEN):
             advice = _OF_TWO_LIVES
         least, most = run.places
         places = f"{least} to {most}" if least < most else str(most)
         yield Finding(
             severity,
             code,
-            queue_folder(store, one.queue, one.batch),
+            queue_folder(store, why.queue, why.batch),
             meaning.format(
                 records=counted(run.count, "record"),
-                queue=one.queue.name,
+                queue=why.queue.name,
                 offsets=run.offsets,
                 log_offset=run.log_offset,
-                places=f"{places} places too {one.why}",
+                places=f"{places} places too {why.why}",
             ),
             advice,
             count=run.count,

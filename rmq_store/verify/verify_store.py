@@ -191,7 +191,7 @@ class VerifyReport:
         plain = {name: getattr(self, name) for name in _PLAIN}
         return {
             **plain,
-            "index": [asdict(one) for one in self.index],
+            "index": [asdict(health) for health in self.index],
             "nothing_wrong": self.nothing_wrong,
             "verdict": self.verdict.to_dict(),
             "findings": [finding.to_dict() for finding in self.findings],
@@ -529,7 +529,9 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     beside.add_all(progress_findings(store, whole.tally.queues))
     # Index, checkpoint and offsets follow the log, so its end now is after all that they have just said.
     now = end_now(store.log, store.log_range()[1])
-    findings.add_all(one for one in beside if now == store.log_range()[1] or one.code not in _AHEAD)
+    findings.add_all(
+        finding for finding in beside if now == store.log_range()[1] or finding.code not in _AHEAD
+    )
     findings.add_all(_grown(store, now))
     findings.add_all(_unreached(piece) for piece in whole.after_end if piece.start >= now)
     findings.add_all(config_findings(store))
@@ -640,9 +642,9 @@ def _inner_batches(store: MessageStore, database: str) -> Iterator[Finding]:
 
 
 def _about_dledger(store: MessageStore) -> Iterator[Finding]:
-    there = {folder for one in members_in(store.path, store.config) for folder in one.data}
+    folders = {folder for member in members_in(store.path, store.config) for folder in member.data}
     for folder in dledger_folders(store.path):
-        if folder / DATA in there:
+        if folder / DATA in folders:
             continue
         yield a_note(
             "dledger-without-log",

@@ -88,20 +88,20 @@ def make_store(
     path: str | os.PathLike[str], config: Any, release: str | None, broker_name: str | None
 ) -> WritableStore:
     """A new store without messages: see StoreWriter.create."""
-    known, traits, root = StoreConfig.of(config), dialect(release), Path(path)
+    settings, traits, root = StoreConfig.of(config), dialect(release), Path(path)
     refuse_uri(os.fspath(path))
-    _ = known.flushes_each_append  # raises for an unknown flushDiskType before a file is created
+    _ = settings.flushes_each_append  # raises for an unknown flushDiskType before a file is created
     try:
         refuse_content(root, "Use a new folder, or append_to for an existing store")
         for name in (CONSUMEQUEUE_DIR, INDEX_DIR, CONFIG_DIR):
             (root / name).mkdir(parents=True, exist_ok=True)
-        known = with_log_of_its_own(known)
-        for folder in paths_in(known.storePathCommitLog) or [COMMITLOG_DIR]:
+        settings = with_log_of_its_own(settings)
+        for folder in paths_in(settings.storePathCommitLog) or [COMMITLOG_DIR]:
             (root / folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_create(root, "the store's folders", error) from error
-    name = broker_name or known.brokerName or root.absolute().name
-    return WritableStore(root, known, StoreLock(root), traits, name, StoreSnapshot(0, 0))
+    name = broker_name or settings.brokerName or root.absolute().name
+    return WritableStore(root, settings, StoreLock(root), traits, name, StoreSnapshot(0, 0))
 
 
 def open_store(

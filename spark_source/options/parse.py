@@ -203,49 +203,49 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
             "Give the store's folder: load('/path/to/store'), or in SQL CREATE TEMPORARY VIEW … "
             "USING rmqstore OPTIONS (path '/path/to/store')",
         )
-    asked = SourceOptions(**fields)
-    _check_together(asked, given)
-    return asked
+    options = SourceOptions(**fields)
+    _check_together(options, given)
+    return options
 
 
-def _check_together(asked: SourceOptions, given: set[str]) -> None:
-    if asked.source == COMMITLOG:
+def _check_together(options: SourceOptions, given: set[str]) -> None:
+    if options.source == COMMITLOG:
         for name in ("maxRecordsPerPartition", "splitBy", "verifyQueue"):
             if name in given:
                 raise invalid(
                     f"option {name!r} needs the queues, and source=commitlog does not read them",
                     "Leave it out; maxBytesPerPartition and minPartitions split the log",
                 )
-        if asked.timestamp_strategy == "error":
+        if options.timestamp_strategy == "error":
             raise invalid(
                 "startingOffsetsByTimestampStrategy=error needs the queues, and source=commitlog does "
                 "not read them",
                 "Leave it out; a queue without such a message has no row",
             )
-    elif asked.include_unqueued:
+    elif options.include_unqueued:
         raise invalid(
             "includeUnqueued asks for records that no queue lists, but the queues are the source",
             "Give source=commitlog too",
         )
-    if (asked.table == "stream") != (asked.checkpoint is not None):
+    if (options.table == "stream") != (options.checkpoint is not None):
         raise invalid(
             "option 'checkpointLocation' and table=stream need each other",
             "Give both for the progress of a query. A query itself has the option in writeStream",
         )
-    refuse_reversed_ranges(asked)
-    if asked.table is not None and asked.columns is not None and asked.table != "plan":
+    refuse_reversed_ranges(options)
+    if options.table is not None and options.columns is not None and options.table != "plan":
         raise invalid(
-            f"option 'columns' selects columns of messages, not of table {asked.table!r}",
+            f"option 'columns' selects columns of messages, not of table {options.table!r}",
             "Use select(...)",
         )
 
 
-def refuse_reversed_ranges(asked: SourceOptions) -> None:
+def refuse_reversed_ranges(options: SourceOptions) -> None:
     """Raise InvalidArgumentError for a range that ends before it begins. An empty one has no row."""
-    first, stop = asked.starting_timestamp, asked.ending_timestamp
+    first, stop = options.starting_timestamp, options.ending_timestamp
     _refuse_reversed("", ("startingTimestamp", first), ("endingTimestamp", stop), shown_time)
-    times = asked.starting_timestamps, asked.ending_timestamps
-    offsets = asked.starting_offsets, asked.ending_offsets
+    times = options.starting_timestamps, options.ending_timestamps
+    offsets = options.starting_offsets, options.ending_offsets
     brokers = {name for by_queue in (*times, *offsets) for name in by_queue.brokers()}
     for broker in ("", *sorted(brokers)):  # no broker has the first name: what is for all of them
         of_broker = f" of broker {broker!r}" if broker else ""

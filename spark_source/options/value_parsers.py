@@ -151,7 +151,7 @@ def time(value: str) -> Time:
 def _with_each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        twice = next(name for name in values if [one for one, _ in pairs].count(name) > 1)
+        twice = next(name for name in values if [key for key, _ in pairs].count(name) > 1)
         raise InvalidValue(f"names {twice!r} twice; give all that it has in one object")
     return values
 
@@ -290,7 +290,7 @@ def json_list(value: str, shape: str) -> list[str]:
         values = json.loads(value)
     except json.JSONDecodeError as error:
         raise InvalidValue(f"is not JSON ({error}); it looks like {shape}") from None
-    if not isinstance(values, list) or not all(isinstance(one, str) and one for one in values):
+    if not isinstance(values, list) or not all(isinstance(item, str) and item for item in values):
         raise InvalidValue(f"is not a list of paths; it looks like {shape}")
     return values
 

@@ -78,14 +78,14 @@ class Share:
 def in_tasks(plan: QueryPlan, shares: Sequence[Share]) -> list[tuple[Share, ...]]:
     """The shares in their order, some together in one task: those of small stores, of which each takes less
     time than the start of a task. Two shares of one store are in different tasks."""
-    asked = plan.stores[0].asked if plan.stores else None
-    if asked is None or asked.max_records_per_partition is not None:
+    options = plan.stores[0].asked if plan.stores else None
+    if options is None or options.max_records_per_partition is not None:
         return [(share,) for share in shares]
     weights = [share.weight + OPENING_BYTES for share in shares]
     most = min(
         max(sum(weights) // PARALLEL_TASKS, _SMALL_STORES_A_TASK * OPENING_BYTES),
-        sum(weights) // asked.min_partitions,
-        asked.max_bytes_per_partition,
+        sum(weights) // options.min_partitions,
+        options.max_bytes_per_partition,
     )
     tasks: list[list[Share]] = []
     filled = 0
@@ -107,16 +107,20 @@ def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Sha
     """
     least = plan.stores[0].asked.min_partitions if plan.stores else 1
     least = min(least, sum(map(_most_shares, plan.stores)))
-    shares = [share for n, one in enumerate(plan.stores) for share in _shares(n, one, columns, 1)]
+    shares = [
+        share
+        for n, of_store in enumerate(plan.stores)
+        for share in _shares(n, of_store, columns, 1)
+    ]
     missing = least - len(shares)
     if missing <= 0 or not shares:
         return shares
     # Each store gets more shares in proportion to those it has now.
     again: list[Share] = []
-    for number, one in enumerate(plan.stores):
+    for number, of_store in enumerate(plan.stores):
         own = sum(share.store == number for share in shares)
         if own:
-            again += _shares(number, one, columns, -(-own * least // len(shares)))
+            again += _shares(number, of_store, columns, -(-own * least // len(shares)))
     return again
 
 
@@ -199,9 +203,9 @@ class _SharesOfStore:
 
     def of_ranges(self, ranges: Sequence[QueueSlice], least: int) -> list[Share]:
         """Slices of the log with the parts of `ranges` in them, or ranges of whole queues."""
-        asked = self.plan.asked
-        target, most = asked.max_bytes_per_partition, asked.max_records_per_partition
-        if asked.split_by == BY_QUEUE:
+        options = self.plan.asked
+        target, most = options.max_bytes_per_partition, options.max_records_per_partition
+        if options.split_by == BY_QUEUE:
             bins = bins_of_queues(self._sized(ranges), target, least, most)
             return [Share(self.number, ranges=bin_, in_turn=True) for bin_ in bins]
         look = self._size_at(ranges)

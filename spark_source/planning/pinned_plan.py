@@ -50,43 +50,49 @@ class LeftOut:
     reason: str
 
 
-def targets(asked: SourceOptions) -> list[Target]:
+def targets(options: SourceOptions) -> list[Target]:
     """The stores to open, by absolute paths: executors have a working folder of their own.
 
     Raises InvalidArgumentError if a pattern matches none.
     """
     return [
-        Target(absolute(one.path), one.broker_name, one.broker_conf and absolute(one.broker_conf))
-        for one in _as_given(asked)
+        Target(
+            absolute(target.path),
+            target.broker_name,
+            target.broker_conf and absolute(target.broker_conf),
+        )
+        for target in _as_given(options)
     ]
 
 
-def _as_given(asked: SourceOptions) -> list[Target]:
-    if asked.stores is not None:
-        confs = _confs_by_name(asked.broker_conf, asked.stores)
-        return [Target(path, name, confs.get(name)) for name, path in asked.stores.items()]
+def _as_given(options: SourceOptions) -> list[Target]:
+    if options.stores is not None:
+        confs = _confs_by_name(options.broker_conf, options.stores)
+        return [Target(path, name, confs.get(name)) for name, path in options.stores.items()]
     paths = list(
-        dict.fromkeys(path for one in asked.paths for path in expanded(one, asked.storage_options))
+        dict.fromkeys(
+            path for pattern in options.paths for path in expanded(pattern, options.storage_options)
+        )
     )
-    if len(paths) > 1 and asked.broker_name is not None:
+    if len(paths) > 1 and options.broker_name is not None:
         raise InvalidArgumentError(
             reason=f"one brokerName was given for {len(paths)} stores",
-            actual=asked.broker_name,
+            actual=options.broker_name,
             advice=_stores_advice(paths),
         )
-    if asked.broker_conf is not None and asked.broker_conf.lstrip().startswith("{"):
+    if options.broker_conf is not None and options.broker_conf.lstrip().startswith("{"):
         raise InvalidArgumentError(
             reason="brokerConf is by broker name, but the stores have only paths",
             advice=_stores_advice(paths),
         )
-    if len(paths) > 1 and asked.broker_conf is not None:
+    if len(paths) > 1 and options.broker_conf is not None:
         raise InvalidArgumentError(
             reason=f"one brokerConf was given for {len(paths)} stores",
-            actual=asked.broker_conf,
+            actual=options.broker_conf,
             advice=_stores_advice(paths) + ", and brokerConf as JSON by the same names",
         )
     if len(paths) == 1:
-        return [Target(paths[0], asked.broker_name, asked.broker_conf)]
+        return [Target(paths[0], options.broker_name, options.broker_conf)]
     return [Target(path, name) for path, name in zip(paths, names_of(paths), strict=True)]
 
 
@@ -116,7 +122,7 @@ def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str
     return {name: str(path) for name, path in confs.items()}
 
 
-def open_all(asked: SourceOptions) -> tuple[list[tuple[Target, MessageStore]], list[LeftOut]]:
+def open_all(options: SourceOptions) -> tuple[list[tuple[Target, MessageStore]], list[LeftOut]]:
     """Open every store. Returns the opened stores, which the caller closes, and those left out.
 
     Raises the error of a store that cannot be opened unless unavailableStores is `skip`, and
@@ -126,12 +132,12 @@ def open_all(asked: SourceOptions) -> tuple[list[tuple[Target, MessageStore]], l
     left_out: list[LeftOut] = []
     last: StoreError | None = None
     try:
-        for target in targets(asked):
+        for target in targets(options):
             try:
-                opened.append((target, _open(target, asked)))
+                opened.append((target, _open(target, options)))
                 opened[-1][1].release_files()
             except StoreError as error:
-                if asked.unavailable_stores == "fail":
+                if options.unavailable_stores == "fail":
                     raise
                 LOG.warning("left out a store that cannot be opened: %s", error)
                 left_out.append(LeftOut(target.path, target.broker_name, str(error)))
@@ -146,13 +152,13 @@ def open_all(asked: SourceOptions) -> tuple[list[tuple[Target, MessageStore]], l
     return opened, left_out
 
 
-def _open(target: Target, asked: SourceOptions) -> MessageStore:
+def _open(target: Target, options: SourceOptions) -> MessageStore:
     return MessageStore.open(
         target.path,
         broker_name=target.broker_name,
         broker_conf=target.broker_conf,
-        queues=asked.source != COMMITLOG,
-        storage_options=asked.storage_options,
+        queues=options.source != COMMITLOG,
+        storage_options=options.storage_options,
     )
 
 
@@ -226,12 +232,12 @@ class ReadPlan:
 
     def reads_log(self, columns: Sequence[str] | None = None) -> bool:
         """Whether a read of `columns` (default: those of the option) opens the commitLog."""
-        asked = self.asked
-        if self.limits is not None or asked.verify_queue:
+        options = self.asked
+        if self.limits is not None or options.verify_queue:
             return True
-        if asked.tags is not None or asked.keys is not None:
+        if options.tags is not None or options.keys is not None:
             return True
-        return needs_log(column_names(asked.columns) if columns is None else columns)
+        return needs_log(column_names(options.columns) if columns is None else columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,19 +295,21 @@ class _PickledPlans(Sequence[ReadPlan]):
 
 
 @collector_paused()
-def pin_all(asked: SourceOptions) -> QueryPlan:
+def pin_all(options: SourceOptions) -> QueryPlan:
     """The plan for these options, with the stores as they are now."""
-    warn_of_tags(asked.tags)
-    opened, left_out = open_all(asked)
+    warn_of_tags(options.tags)
+    opened, left_out = open_all(options)
     try:
-        asked = asked.with_fixed_times(lambda: newest_time(store for _, store in _in_turn(opened)))
-        check_brokers([store for _, store in opened], asked)
-        if asked.source != COMMITLOG:
+        options = options.with_fixed_times(
+            lambda: newest_time(store for _, store in _in_turn(opened))
+        )
+        check_brokers([store for _, store in opened], options)
+        if options.source != COMMITLOG:
             for _, store in _in_turn(opened):
                 for warning in (*store.opening.losses(), *store.opening.notes()):
                     LOG.warning("%s: %s", store.broker_name, warning)
-            check_names([store for _, store in opened], asked)
-        plans = tuple(_plan_of(target, store, asked) for target, store in _in_turn(opened))
+            check_names([store for _, store in opened], options)
+        plans = tuple(_plan_of(target, store, options) for target, store in _in_turn(opened))
     finally:
         for _, store in opened:
             store.close()
@@ -317,33 +325,35 @@ def _in_turn(
         store.release_files()
 
 
-def pin(asked: SourceOptions) -> ReadPlan:
+def pin(options: SourceOptions) -> ReadPlan:
     """The plan for these options if there is one store."""
-    (plan,) = pin_all(asked).stores
+    (plan,) = pin_all(options).stores
     return plan
 
 
-def _plan_of(target: Target, store: MessageStore, asked: SourceOptions) -> ReadPlan:
+def _plan_of(target: Target, store: MessageStore, options: SourceOptions) -> ReadPlan:
     limits = None
     ranges: tuple[QueueSlice, ...] = ()
     snapshot = store.snapshot()
-    if asked.source == COMMITLOG:
-        limits = LogLimits(WantedQueues.of(store, asked), asked)
+    if options.source == COMMITLOG:
+        limits = LogLimits(WantedQueues.of(store, options), options)
     else:
-        selected = select_ranges(store, asked)
+        selected = select_ranges(store, options)
         ranges = tuple(part for part in selected if len(part))
-        if asked.table is None and not asked.verify_queue:  # these compare the log with all queues
+        if (
+            options.table is None and not options.verify_queue
+        ):  # these compare the log with all queues
             snapshot = store.opening.only(part.queue for part in selected)
     pinned = PinnedStore(
         target.path,
         target.broker_conf,
         snapshot,
         store.broker_name,
-        asked.storage_options,
+        options.storage_options,
         store.listing(),
     )
     errors = store.opening.errors(store.snapshot().queues) if limits is None else ()
-    return ReadPlan(pinned, ranges, asked, limits, may_have_errors=any(True for _ in errors))
+    return ReadPlan(pinned, ranges, options, limits, may_have_errors=any(True for _ in errors))
 
 
 def replaced(plan: QueryPlan, **changed: Any) -> QueryPlan:

@@ -38,12 +38,12 @@ from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
 def narrowed(plan: QueryPlan, filters: Sequence[Filter]) -> tuple[QueryPlan, list[Filter]]:
     """The plan narrowed by the filters, and the filters that Spark must still apply."""
     left: list[Filter] = []
-    for one in filters:
-        plan, exact = _narrow(plan, one)
+    for condition in filters:
+        plan, exact = _narrow(plan, condition)
         # Rows about damage have nulls instead of the message's values, so only Spark can filter
         # them.
         if not exact or any(store.asked.mode == PERMISSIVE for store in plan.stores):
-            left.append(one)
+            left.append(condition)
     bounds = _Bounds.of(filters)
     return (plan if bounds is None else _stores(plan, bounds.applied)), left
 
@@ -66,12 +66,12 @@ class _Bounds:
         since: list[int] = []
         until: list[int] = []
         places: frozenset[int] | None = None
-        for one in filter(_is_understood, filters):
-            if _column(one) == "storeTimestamp":
-                low, high = _times(one)
+        for condition in filter(_is_understood, filters):
+            if _column(condition) == "storeTimestamp":
+                low, high = _times(condition)
                 since += [] if low is None else [low - CLOCK_SLACK_MS]
                 until += [] if high is None else [high + CLOCK_SLACK_MS + 1]
-            elif _column(one) == "msgId" and (named := _places(one)) is not None:
+            elif _column(condition) == "msgId" and (named := _places(condition)) is not None:
                 places = named if places is None else places & named
         if not since and not until and places is None:
             return None
@@ -98,51 +98,51 @@ class _Bounds:
         return part.cut(start, stop)
 
 
-def _narrow(plan: QueryPlan, one: Filter) -> tuple[QueryPlan, bool]:
-    handler = _HANDLERS.get(_column(one)) if _is_understood(one) else None
-    return (plan, False) if handler is None else handler(plan, one)
+def _narrow(plan: QueryPlan, condition: Filter) -> tuple[QueryPlan, bool]:
+    handler = _HANDLERS.get(_column(condition)) if _is_understood(condition) else None
+    return (plan, False) if handler is None else handler(plan, condition)
 
 
-def _column(one: Any) -> str:
+def _column(condition: Any) -> str:
     """The column of a filter; "" for a nested field."""
-    column: tuple[str, ...] = getattr(one, "attribute", ("",))
+    column: tuple[str, ...] = getattr(condition, "attribute", ("",))
     return column[0] if len(column) == 1 else ""
 
 
-def _is_understood(one: Filter) -> bool:
-    return isinstance(one, _SUPPORTED) and not _has_null(one)
+def _is_understood(condition: Filter) -> bool:
+    return isinstance(condition, _SUPPORTED) and not _has_null(condition)
 
 
 _COMPARISONS = (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 _SUPPORTED = (EqualTo, In, *_COMPARISONS)
 
 
-def _has_null(one: Any) -> bool:
-    values = one.value if isinstance(one, In) else (one.value,)
+def _has_null(condition: Any) -> bool:
+    values = condition.value if isinstance(condition, In) else (condition.value,)
     return any(value is None for value in values)
 
 
-def _values(one: Any) -> tuple[Any, ...] | None:
+def _values(condition: Any) -> tuple[Any, ...] | None:
     """The values of an equality or IN; None for a comparison."""
-    if isinstance(one, EqualTo):
-        return (one.value,)
-    return tuple(one.value) if isinstance(one, In) else None
+    if isinstance(condition, EqualTo):
+        return (condition.value,)
+    return tuple(condition.value) if isinstance(condition, In) else None
 
 
-def _range(one: Any) -> tuple[int | None, int | None]:
+def _range(condition: Any) -> tuple[int | None, int | None]:
     """The lowest number that matches a filter on whole numbers, and the upper limit (excluded)."""
-    values = _values(one)
+    values = _values(condition)
     if values is not None:
         return (min(values), max(values) + 1) if values else (0, 0)
-    match one:
+    match condition:
         case GreaterThan():
-            return one.value + 1, None
+            return condition.value + 1, None
         case GreaterThanOrEqual():
-            return one.value, None
+            return condition.value, None
         case LessThan():
-            return None, one.value
+            return None, condition.value
         case _:
-            return None, one.value + 1
+            return None, condition.value + 1
 
 
 def _stores(plan: QueryPlan, change: Callable[[ReadPlan], ReadPlan | None]) -> QueryPlan:
@@ -172,23 +172,23 @@ def _reads_queues(plan: QueryPlan) -> bool:
 # --- one column each ------------------------------------------------------------------------------
 
 
-def _broker(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
-    values = _values(one)
+def _broker(plan: QueryPlan, condition: Any) -> tuple[QueryPlan, bool]:
+    values = _values(condition)
     if values is None:
         return plan, False
     return _stores(plan, lambda s: s if s.store.broker_name in values else None), True
 
 
-def _topic(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
-    values = _values(one)
+def _topic(plan: QueryPlan, condition: Any) -> tuple[QueryPlan, bool]:
+    values = _values(condition)
     if values is None:
         return plan, False
     plan = _ranges(plan, lambda part: part if part.queue.topic in values else None)
     return plan, _reads_queues(plan)
 
 
-def _queue_id(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
-    values, (low, high) = _values(one), _range(one)
+def _queue_id(plan: QueryPlan, condition: Any) -> tuple[QueryPlan, bool]:
+    values, (low, high) = _values(condition), _range(condition)
 
     def fits(number: int) -> bool:
         if values is not None:
@@ -199,26 +199,26 @@ def _queue_id(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
     return plan, _reads_queues(plan)
 
 
-def _queue_offset(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
-    low, high = _range(one)
+def _queue_offset(plan: QueryPlan, condition: Any) -> tuple[QueryPlan, bool]:
+    low, high = _range(condition)
 
     def cut(part: QueueSlice) -> QueueSlice:
         return part.cut(part.start if low is None else low, part.stop if high is None else high)
 
     # The offsets between the values of an IN are read too. A batch that is not unwrapped has one
     # offset, and is read if any of its messages is in the range.
-    exact = not isinstance(one, In) and all(s.asked.unwrap_batches for s in plan.stores)
+    exact = not isinstance(condition, In) and all(s.asked.unwrap_batches for s in plan.stores)
     return _ranges(plan, cut), exact and _reads_queues(plan)
 
 
-def _times(one: Any) -> tuple[int | None, int | None]:
+def _times(condition: Any) -> tuple[int | None, int | None]:
     """The lowest and highest time (ms) that match a filter."""
-    values = _values(one)
-    times = [_millis(value) for value in (values if values is not None else (one.value,))]
+    values = _values(condition)
+    times = [_millis(value) for value in (values if values is not None else (condition.value,))]
     if not times:
         return None, None
-    low = None if isinstance(one, LessThan | LessThanOrEqual) else min(times)
-    high = None if isinstance(one, GreaterThan | GreaterThanOrEqual) else max(times)
+    low = None if isinstance(condition, LessThan | LessThanOrEqual) else min(times)
+    high = None if isinstance(condition, GreaterThan | GreaterThanOrEqual) else max(times)
     return low, high
 
 
@@ -231,8 +231,8 @@ def _millis(value: Any) -> int:
     return int(value) // 1000
 
 
-def _tags(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
-    values = _values(one)
+def _tags(plan: QueryPlan, condition: Any) -> tuple[QueryPlan, bool]:
+    values = _values(condition)
     if values is None or not all(map(is_plain_tag, values)):
         return plan, False
 
@@ -255,14 +255,14 @@ def _words(plan: QueryPlan, words: Iterable[str]) -> QueryPlan:
     return _stores(plan, of_store)
 
 
-def _uniq_key(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
-    values = _values(one)
+def _uniq_key(plan: QueryPlan, condition: Any) -> tuple[QueryPlan, bool]:
+    values = _values(condition)
     return (plan if values is None else _words(plan, values)), False
 
 
-def _keys(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
+def _keys(plan: QueryPlan, condition: Any) -> tuple[QueryPlan, bool]:
     """Apply a filter on KEYS as a whole: each of its words is in the index."""
-    values = _values(one)
+    values = _values(condition)
     if values is None:
         return plan, False
     first = [next((w for w in value.split(KEY_SEPARATOR) if w), None) for value in values]
@@ -271,8 +271,8 @@ def _keys(plan: QueryPlan, one: Any) -> tuple[QueryPlan, bool]:
     return _words(plan, [word for word in first if word is not None]), False
 
 
-def _places(one: Any) -> frozenset[int] | None:
-    values = _values(one)
+def _places(condition: Any) -> frozenset[int] | None:
+    values = _values(condition)
     return None if values is None else log_offsets_of_ids(values)
 
 

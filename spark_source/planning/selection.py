@@ -34,21 +34,21 @@ class TopicWithoutQueueError(UnknownQueueError):
     code = "RMQSTORE_TOPIC_WITHOUT_QUEUE"
 
 
-def check_names(stores: Sequence[MessageStore], asked: SourceOptions) -> None:
+def check_names(stores: Sequence[MessageStore], options: SourceOptions) -> None:
     """Check that every named topic and queue exists in at least one store.
 
     Raises UnknownQueueError or InvalidArgumentError, with the nearest name. TopicWithoutQueueError
     comes last: nothing else is wrong with the names then.
     """
     known = {topic for store in stores for topic in store.view.topics.every}
-    assigned = _assigned(stores, asked)
-    topics = dict.fromkeys([*(asked.topics or ()), *(queue.topic for queue in assigned)])
+    assigned = _assigned(stores, options)
+    topics = dict.fromkeys([*(options.topics or ()), *(queue.topic for queue in assigned)])
     for topic in topics:
         if topic not in known:
             raise _unknown_topic(stores, topic, known)
     for queue in assigned:
         _check_queue(stores, queue)
-    _check_all_selected(stores, asked)
+    _check_all_selected(stores, options)
     for topic in topics:
         if not any(store.queues(topic) for store in stores):
             raise TopicWithoutQueueError(
@@ -60,11 +60,11 @@ def check_names(stores: Sequence[MessageStore], asked: SourceOptions) -> None:
             )
 
 
-def check_brokers(stores: Sequence[MessageStore], asked: SourceOptions) -> None:
+def check_brokers(stores: Sequence[MessageStore], options: SourceOptions) -> None:
     """Check that every named broker is one of the stores. Raises InvalidArgumentError."""
     brokers = {store.broker_name for store in stores}
-    named = asked.assign.brokers() if asked.assign is not None else set()
-    for _, by_queue in _of_queues(asked):
+    named = options.assign.brokers() if options.assign is not None else set()
+    for _, by_queue in _of_queues(options):
         named = named | by_queue.brokers()
     for broker in sorted(named - brokers):
         raise InvalidArgumentError(
@@ -76,11 +76,11 @@ def _check_queue(stores: Sequence[MessageStore], queue: QueueId) -> None:
     """Raise UnknownQueueError for a queue that has no files and that no topics.json includes."""
     if any(queue in store.queues(queue.topic) or _is_declared(store, queue) for store in stores):
         return
-    there = {q.queue_id for store in stores for q in store.queues(queue.topic)}
+    numbers = {q.queue_id for store in stores for q in store.queues(queue.topic)}
     raise UnknownQueueError(
         _paths(stores),
         reason=f"topic {queue.topic!r} has no queue {queue.queue_id}",
-        expected=f"one of {sorted(there)}",
+        expected=f"one of {sorted(numbers)}",
         actual=queue.queue_id,
     )
 
@@ -90,20 +90,20 @@ def _is_declared(store: MessageStore, queue: QueueId) -> bool:
     return 0 <= queue.queue_id < queue_count(store.view.topics.declared.get(queue.topic))
 
 
-def _of_queues(asked: SourceOptions) -> tuple[tuple[str, ByQueue], ...]:
+def _of_queues(options: SourceOptions) -> tuple[tuple[str, ByQueue], ...]:
     """The options that have a number per queue."""
     return (
-        ("startingOffsets", asked.starting_offsets),
-        ("endingOffsets", asked.ending_offsets),
-        ("startingOffsetsByTimestamp", asked.starting_timestamps),
-        ("endingOffsetsByTimestamp", asked.ending_timestamps),
+        ("startingOffsets", options.starting_offsets),
+        ("endingOffsets", options.ending_offsets),
+        ("startingOffsetsByTimestamp", options.starting_timestamps),
+        ("endingOffsetsByTimestamp", options.ending_timestamps),
     )
 
 
-def _assigned(stores: Sequence[MessageStore], asked: SourceOptions) -> list[QueueId]:
-    if asked.assign is None:
+def _assigned(stores: Sequence[MessageStore], options: SourceOptions) -> list[QueueId]:
+    if options.assign is None:
         return []
-    return [queue for store in stores for queue in asked.assign.of(store.broker_name)]
+    return [queue for store in stores for queue in options.assign.of(store.broker_name)]
 
 
 def _paths(stores: Sequence[MessageStore]) -> str:
@@ -111,60 +111,60 @@ def _paths(stores: Sequence[MessageStore]) -> str:
 
 
 def _unknown_topic(
-    stores: Sequence[MessageStore], topic: str, known: Iterable[str]
+    stores: Sequence[MessageStore], topic: str, topics: Iterable[str]
 ) -> UnknownQueueError:
     return UnknownQueueError(
         _paths(stores),
         reason=f"no topic {topic!r} in this store",
-        advice=nearest(topic, known, last=is_system_topic),
+        advice=nearest(topic, topics, last=is_system_topic),
     )
 
 
 # --- the ranges of one store ----------------------------------------------------------------------
 
 
-def select_ranges(store: MessageStore, asked: SourceOptions) -> tuple[QueueSlice, ...]:
+def select_ranges(store: MessageStore, options: SourceOptions) -> tuple[QueueSlice, ...]:
     """The range of every selected queue with files, maybe empty, in order of topic and queue.
 
     For each queue, a timestamp for all queues takes precedence, then the queue's timestamp, then
     its offset, then its own end, as in Kafka's source. Raises InvalidArgumentError for an offset
     that is not in its queue, DataLossError for one that expired.
     """
-    queues = sorted(_selected_queues(store, asked))
-    view = store.ranges_for(asked.sees_compacted)
+    queues = sorted(_selected_queues(store, options))
+    view = store.ranges_for(options.sees_compacted)
     ranges: dict[QueueId, QueueSlice] = {}
 
     def look(queue: QueueId) -> None:
-        ranges[queue] = _range_of(store, queue, asked, view)
+        ranges[queue] = _range_of(store, queue, options, view)
 
     # In an object store, finding a time takes some requests per queue.
     side_by_side(look, queues, store.log.chain.cost.looks_at_once)
     return tuple(ranges[queue] for queue in queues if queue in store.snapshot().queues)
 
 
-def first_offsets(store: MessageStore, asked: SourceOptions) -> dict[QueueId, int]:
+def first_offsets(store: MessageStore, options: SourceOptions) -> dict[QueueId, int]:
     """The first wanted queue offset of every selected queue, also of those without a message.
 
     A stream reads the log, which has all messages of a compaction topic. Raises as `select_ranges`.
     """
-    queues = _selected_queues(store, asked)
-    return {queue: _range_of(store, queue, asked, store.view).start for queue in queues}
+    queues = _selected_queues(store, options)
+    return {queue: _range_of(store, queue, options, store.view).start for queue in queues}
 
 
-def _selected_queues(store: MessageStore, asked: SourceOptions) -> list[QueueId]:
+def _selected_queues(store: MessageStore, options: SourceOptions) -> list[QueueId]:
     """The selected queues that have files, and those of topics.json that an option names."""
-    there = store.snapshot().queues
-    if asked.assign is not None:
-        assigned = asked.assign.of(store.broker_name)
-        return [queue for queue in assigned if queue in there or _is_declared(store, queue)]
-    wanted = WantedQueues.of(store, asked)
+    queues = store.snapshot().queues
+    if options.assign is not None:
+        assigned = options.assign.of(store.broker_name)
+        return [queue for queue in assigned if queue in queues or _is_declared(store, queue)]
+    wanted = WantedQueues.of(store, options)
     named = {
         queue
-        for _, by_queue in _of_queues(asked)
+        for _, by_queue in _of_queues(options)
         for queue in by_queue.on(store.broker_name)
-        if queue not in there and _is_declared(store, queue)
+        if queue not in queues and _is_declared(store, queue)
     }
-    return sorted(filter(wanted, {*there, *named}))
+    return sorted(filter(wanted, {*queues, *named}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +179,13 @@ class WantedQueues:
     own_names: frozenset[str | None]  # of the broker and its cluster
 
     @classmethod
-    def of(cls, store: MessageStore, asked: SourceOptions) -> WantedQueues:
+    def of(cls, store: MessageStore, options: SourceOptions) -> WantedQueues:
         """The queues selected in `store`."""
         return cls(
-            None if asked.assign is None else frozenset(asked.assign.of(store.broker_name)),
-            None if asked.topics is None else frozenset(asked.topics),
-            asked.topic_pattern,
-            asked.include_system_topics,
+            None if options.assign is None else frozenset(options.assign.of(store.broker_name)),
+            None if options.topics is None else frozenset(options.topics),
+            options.topic_pattern,
+            options.include_system_topics,
             store.broker_name,
             store.own_names,
         )
@@ -201,13 +201,13 @@ class WantedQueues:
         return self.pattern is None or re.fullmatch(self.pattern, topic) is not None
 
 
-def _check_all_selected(stores: Sequence[MessageStore], asked: SourceOptions) -> None:
+def _check_all_selected(stores: Sequence[MessageStore], options: SourceOptions) -> None:
     """Check that every queue with its own offset or time is selected in at least one store."""
-    if not any(by_queue for _, by_queue in _of_queues(asked)):
+    if not any(by_queue for _, by_queue in _of_queues(options)):
         return
-    chosen = {store.broker_name: set(_selected_queues(store, asked)) for store in stores}
+    chosen = {store.broker_name: set(_selected_queues(store, options)) for store in stores}
     anywhere: set[QueueId] = set().union(*chosen.values())
-    for option, by_queue in _of_queues(asked):
+    for option, by_queue in _of_queues(options):
         strangers = [queue for queue in by_queue.everywhere if queue not in anywhere]
         strangers += [q for broker, q in by_queue.on_broker if q not in chosen[broker]]
         for queue in strangers:
@@ -219,18 +219,18 @@ def _check_all_selected(stores: Sequence[MessageStore], asked: SourceOptions) ->
 
 
 def _range_of(
-    store: MessageStore, queue: QueueId, asked: SourceOptions, view: QueueView | ServedQueues
+    store: MessageStore, queue: QueueId, options: SourceOptions, view: QueueView | ServedQueues
 ) -> QueueSlice:
     name = store.broker_name
-    from_time = _first(asked.starting_timestamp, asked.starting_timestamps.of(name, queue))
-    to_time = _first(asked.ending_timestamp, asked.ending_timestamps.of(name, queue))
+    from_time = _first(options.starting_timestamp, options.starting_timestamps.of(name, queue))
+    to_time = _first(options.ending_timestamp, options.ending_timestamps.of(name, queue))
     has_files = queue in store.snapshot().queues
     low, high = limits = view.limits(queue) if has_files else (0, 0)
     if from_time is None:
-        start = _offset(store, queue, asked.starting_offsets.of(name, queue), limits, asked)
+        start = _offset(store, queue, options.starting_offsets.of(name, queue), limits, options)
     else:
         start = view.first_since(queue, from_time) if has_files else 0
-        if asked.timestamp_strategy == "error" and start >= high:
+        if options.timestamp_strategy == "error" and start >= high:
             raise InvalidArgumentError(
                 store.path,
                 reason=f"queue {queue.queue_id} of topic {queue.topic!r} has no message stored at "
@@ -238,7 +238,7 @@ def _range_of(
                 advice="Set startingOffsetsByTimestampStrategy=latest to skip the queue",
             )
     if to_time is None:
-        stop = _offset(store, queue, asked.ending_offsets.of(name, queue), limits, asked)
+        stop = _offset(store, queue, options.ending_offsets.of(name, queue), limits, options)
     else:
         stop = view.first_since(queue, to_time, unreadable_before=True) if has_files else 0
     if from_time is None and to_time is None and start is not None and stop is not None:
@@ -272,7 +272,7 @@ def _offset(
     queue: QueueId,
     offset: int | None,
     limits: tuple[int, int],
-    asked: SourceOptions,
+    options: SourceOptions,
 ) -> int | None:
     """The queue offset that an option gives; None without one. One that has expired may be outside."""
     if offset is None:
@@ -281,7 +281,7 @@ def _offset(
     if limits[0] <= offset <= limits[1]:
         return offset
     what = f"offset {offset} of queue {queue.queue_id} of topic {queue.topic!r}"
-    if not asked.fail_on_data_loss:
+    if not options.fail_on_data_loss:
         LOG.warning("%s is not in %s to %s; the remaining messages are read", what, *limits)
         return offset
     kind = DataLossError if offset < limits[0] else InvalidArgumentError
@@ -306,13 +306,13 @@ class LogLimits:
     asked: SourceOptions
 
     def __call__(self, queue: QueueId) -> QueueLimits | None:
-        asked, name = self.asked, self.wanted.broker_name
+        options, name = self.asked, self.wanted.broker_name
         if not self.wanted(queue):
             return None
-        from_time = _first(asked.starting_timestamp, asked.starting_timestamps.of(name, queue))
-        to_time = _first(asked.ending_timestamp, asked.ending_timestamps.of(name, queue))
-        start = None if from_time is not None else asked.starting_offsets.of(name, queue)
-        stop = None if to_time is not None else asked.ending_offsets.of(name, queue)
+        from_time = _first(options.starting_timestamp, options.starting_timestamps.of(name, queue))
+        to_time = _first(options.ending_timestamp, options.ending_timestamps.of(name, queue))
+        start = None if from_time is not None else options.starting_offsets.of(name, queue)
+        stop = None if to_time is not None else options.ending_offsets.of(name, queue)
         whole = QueueLimits()
         if start == LATEST or stop == EARLIEST:
             return None

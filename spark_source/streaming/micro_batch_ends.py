@@ -209,8 +209,8 @@ class Follower:
         """Where a new query starts: by default at the ends of the logs."""
         warn_of_tags(self.asked.tags)
         found = self.targets()
-        asked = self.asked.with_fixed_times(lambda: self._newest(found))
-        return {name: self._initial(name, target, asked) for name, target in found.items()}
+        options = self.asked.with_fixed_times(lambda: self._newest(found))
+        return {name: self._initial(name, target, options) for name, target in found.items()}
 
     def _newest(self, found: Mapping[str, Target]) -> int | None:
         """When the newest message of all stores was stored."""
@@ -222,7 +222,7 @@ class Follower:
 
         return newest_time(stores())
 
-    def _initial(self, name: str, target: Target, asked: SourceOptions) -> StorePlace:
+    def _initial(self, name: str, target: Target, options: SourceOptions) -> StorePlace:
         with self.open(name, target, None) as store:
             start = store.log_range()[0]
             # Not the end of the snapshot: its last record may be half-written, and then the bytes
@@ -232,7 +232,7 @@ class Follower:
                 return StorePlace(LogPlace.at(store.log, end))
             if self.stream.start == EARLIEST:
                 return StorePlace(LogPlace.at(store.log, start))
-            first = first_offsets(store, asked)
+            first = first_offsets(store, options)
             at = max(start, self._first_place(store, first, start, end))
             return StorePlace(LogPlace.at(store.log, at), None, first, end)
 

@@ -98,14 +98,14 @@ def _refused(path: str, reason: str, advice: str) -> InvalidArgumentError:
     return InvalidArgumentError(path, reason=reason, advice=advice)
 
 
-def progress_rows(asked: SourceOptions) -> Iterator[Row]:
+def progress_rows(options: SourceOptions) -> Iterator[Row]:
     """How far the query of a checkpoint folder is in each store. Reads no queue of a live store.
 
     Raises as `read_progress`, and the errors of opening a store.
     """
-    assert asked.checkpoint is not None
-    progress = read_progress(asked.checkpoint)
-    follower = Follower(asked, StreamOptions())
+    assert options.checkpoint is not None
+    progress = read_progress(options.checkpoint)
+    follower = Follower(options, StreamOptions())
     stores = follower.targets()
     for places in progress.places or ({},):
         for name in sorted({*stores, *places}):

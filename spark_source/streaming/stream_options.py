@@ -69,13 +69,13 @@ def parse_stream_options(raw: Mapping[str, str]) -> tuple[SourceOptions, StreamO
             raise InvalidArgumentError(
                 reason=f"option {name!r} has no meaning in a stream", advice=advice
             )
-    asked = parse_options(as_batch(raw))
+    options = parse_options(as_batch(raw))
     fields: dict[str, Any] = {}
     for name, option in _OWN.items():
         value = _value(raw, name)
         if value is not None:
             fields[option.field] = parse_option(option, value)
-    return asked, StreamOptions(start=_start(raw), **fields)
+    return options, StreamOptions(start=_start(raw), **fields)
 
 
 def _start(raw: Mapping[str, str]) -> str:

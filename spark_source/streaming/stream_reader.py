@@ -197,39 +197,39 @@ class StreamSelection:
     keys: _Words = None
 
     @classmethod
-    def of(cls, asked: SourceOptions) -> StreamSelection:
+    def of(cls, options: SourceOptions) -> StreamSelection:
         """The selection by the options."""
         queues = None
-        if asked.assign is not None:
+        if options.assign is not None:
             queues = frozenset(
-                [("", *queue) for queue in asked.assign.everywhere]
-                + [(broker, *queue) for broker, queue in asked.assign.on_broker]
+                [("", *queue) for queue in options.assign.everywhere]
+                + [(broker, *queue) for broker, queue in options.assign.on_broker]
             )
         topics, tags, keys = (
             None if words is None else frozenset(words)
-            for words in (asked.topics, asked.tags, asked.keys)
+            for words in (options.topics, options.tags, options.keys)
         )
-        return cls(topics, asked.topic_pattern, queues, asked.include_system_topics, tags, keys)
+        return cls(topics, options.topic_pattern, queues, options.include_system_topics, tags, keys)
 
     def to_dict(self) -> dict[str, Any]:
         """What is given of it, for Spark's checkpoint: the same text for the same selection."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             name: sorted(value) if isinstance(value, frozenset) else value
-            for name, value in given.items()
+            for name, value in values.items()
             if value is not None and value is not False
         }
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> StreamSelection:
         """The selection from Spark's checkpoint."""
-        given = dict(stored)
+        values = dict(stored)
         for name in ("topics", "tags", "keys", "queues"):
-            if name in given:
-                given[name] = frozenset(
-                    tuple(one) if isinstance(one, list) else one for one in given[name]
+            if name in values:
+                values[name] = frozenset(
+                    tuple(value) if isinstance(value, list) else value for value in values[name]
                 )
-        return cls(**given)
+        return cls(**values)
 
     def added_to(self, before: StreamSelection, stores: Iterable[MessageStore]) -> str | None:
         """What it selects of some stores that `before` does not; None for nothing."""
@@ -273,22 +273,22 @@ def _words_added(kind: str, now: _Words, before: _Words) -> str | None:
 
 
 def check_selection(
-    stored: Mapping[str, Any], asked: SourceOptions, stores: Iterable[MessageStore]
+    stored: Mapping[str, Any], options: SourceOptions, stores: Iterable[MessageStore]
 ) -> None:
     """Raise InvalidArgumentError, or warn with failOnDataLoss=false, if a query that goes on from the
     offset `stored` selects more than before of its stores, which are opened only if needed.
 
     A topic that a store does not have yet has no earlier message.
     """
-    now = StreamSelection.of(asked)
+    now = StreamSelection.of(options)
     if stored.get("selection", now.to_dict()) == now.to_dict():  # an early release did not keep it
         return
     added = now.added_to(StreamSelection.from_dict(stored["selection"]), stores)
     if added is None:
         return
-    asked.lose(
+    options.lose(
         InvalidArgumentError(
-            asked.path,
+            options.path,
             reason=f"the options select {added}, which the query may not have selected up to the place in "
             "its checkpoint, so that earlier messages may be missing",
             advice="Start a query with another checkpoint for what was added; with failOnDataLoss=false "

@@ -185,8 +185,8 @@ def _has_work(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | No
     return creates or any(part.rows for part in parts)
 
 
-def _with_queues(batches: Iterator[pa.RecordBatch], asked: WriteOptions) -> Batches:
-    turns = Turns(asked.queues)
+def _with_queues(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> Batches:
+    turns = Turns(options.queues)
     return one_ahead(turns.fill(batch) for batch in batches)  # read and checked by a thread
 
 
@@ -199,56 +199,58 @@ def _append(
     rows: Iterator[pa.RecordBatch],
     stream: StreamBatch | None,
 ) -> None:
-    asked = write.asked
-    config = asked.config_of_target()
-    refuse_abort(require_store(asked.path, config))
-    start = end_of_log(asked)
+    options = write.asked
+    config = options.config_of_target()
+    refuse_abort(require_store(options.path, config))
+    start = end_of_log(options)
     # From here on the target may change; what fails is undone, here or by the next write.
     begun = journal.begin(Begun(write.write_id, APPENDING, start, stream=stream))
     done = False
     try:
         writer = MessageStore.append_to(
-            asked.path, config, release=asked.release, recovery="refuse"
+            options.path, config, release=options.release, recovery="refuse"
         )
         if writer.log_range()[1] != start:
             writer.close()  # nothing was appended
-            raise _changed(asked.path, start, writer.log_range()[1])
+            raise _changed(options.path, start, writer.log_range()[1])
         try:
             writer.sign(begun.mark)
             journal.sign()
-            _append_all(writer, rows, asked)
+            _append_all(writer, rows, options)
             journal.finish(writer.log_range()[1], closed=False)
         except BaseException:
             writer.abandon()
             raise
         done = True
-        writer.close(sync=asked.flush)
+        writer.close(sync=options.flush)
         journal.forget()
     except Exception as error:
-        if not _settled(journal, asked, done):
+        if not _settled(journal, options, done):
             raise
-        LOG.warning("%s: the rows are written; what came after that failed: %s", asked.path, error)
+        LOG.warning(
+            "%s: the rows are written; what came after that failed: %s", options.path, error
+        )
 
 
-def _settled(journal: WriteJournal, asked: WriteOptions, done: bool) -> bool:
+def _settled(journal: WriteJournal, options: WriteOptions, done: bool) -> bool:
     """Settle a write that failed. Returns whether its rows are in the target all the same.
 
     `done`: the journal has the write as done, so an error would make its user write the rows again.
     """
     try:
-        return settle(journal, asked) or done
+        return settle(journal, options) or done
     except Exception as error:
         if not done:
             raise
-        LOG.warning("%s: the next write, or a recovery, closes the store: %s", asked.path, error)
+        LOG.warning("%s: the next write, or a recovery, closes the store: %s", options.path, error)
         return True
 
 
-def _append_all(store: StoreWriter, rows: Iterator[pa.RecordBatch], asked: WriteOptions) -> None:
-    with store.watching_times(asked.path) if asked.keep_timestamps else nullcontext():
+def _append_all(store: StoreWriter, rows: Iterator[pa.RecordBatch], options: WriteOptions) -> None:
+    with store.watching_times(options.path) if options.keep_timestamps else nullcontext():
         for batch in rows:
             append_staged(store, batch)
-    if asked.flush:
+    if options.flush:
         store.flush()
     else:
         store.dispatch()
@@ -264,12 +266,12 @@ def _changed(path: str, expected: int, actual: int) -> StoreError:
     )
 
 
-def _refuse_shorter(asked: WriteOptions, end: int) -> None:
+def _refuse_shorter(options: WriteOptions, end: int) -> None:
     """Raise JournalError if the target has lost what a query has written into it."""
-    actual = end_of_log(asked)
+    actual = end_of_log(options)
     if actual < end:
         raise JournalError(
-            asked.path,
+            options.path,
             reason="the store has lost messages that this query has written",
             expected=f"a log that ends at {end} or later",
             actual=actual,
@@ -287,40 +289,42 @@ def _replace(
     stream: StreamBatch | None,
 ) -> None:
     """Build a store with the rows, and put it in the place of the target."""
-    asked, target = write.asked, Path(write.asked.path)
+    options, target = write.asked, Path(write.asked.path)
     new, aside = write.staging.new_store, write.staging.old_store
     begun = Begun(write.write_id, REPLACING, stream=stream)
-    writer = MessageStore.create(new, asked.config, release=asked.release, broker_name=target.name)
+    writer = MessageStore.create(
+        new, options.config, release=options.release, broker_name=target.name
+    )
     try:
-        _append_all(writer, rows, asked)
+        _append_all(writer, rows, options)
         end = writer.log_range()[1]
         writer.sign(begun.mark)
     except BaseException:
         writer.abandon()
         raise
-    writer.close(sync=asked.flush)
+    writer.close(sync=options.flush)
     journal.begin(begun)
     try:
-        if write.overwrite and has_content(asked.path):
-            _exchange_locked(new, asked, aside)
+        if write.overwrite and has_content(options.path):
+            _exchange_locked(new, options, aside)
         else:
             place(new, target)
     except BaseException as error:
-        if not settle(journal, asked) or not isinstance(error, Exception):
+        if not settle(journal, options) or not isinstance(error, Exception):
             raise
         LOG.warning("%s: the store is replaced; what came after failed: %s", target, error)
     else:
         journal.finish(end, closed=True, replaced=True)
 
 
-def _exchange_locked(new: Path, asked: WriteOptions, aside: Path) -> None:
+def _exchange_locked(new: Path, options: WriteOptions, aside: Path) -> None:
     """Exchange the stores. Raises NotAStoreError if files of others appeared in the target while
     the new store was built."""
-    target = require_store(asked.path, asked.config_of_target())
+    target = require_store(options.path, options.config_of_target())
     # A broker must not run on the store that is replaced. The lock also replaces the mark of an
     # earlier write in that store, so that only the new store has one.
     with StoreLock(target):
-        _refuse_other_files(target, asked.config_of_target())
+        _refuse_other_files(target, options.config_of_target())
         exchange(new, target, aside)
 
 
@@ -336,8 +340,8 @@ def _refuse_other_files(root: Path, config: StoreConfig) -> None:
                 actual=folder,
                 advice="Nothing was written. Name a new folder",
             )
-    known = OF_A_ROOT | {folder.name for folder in folders}
-    other = sorted(path.name for path in root.iterdir() if path.name not in known)
+    expected = OF_A_ROOT | {folder.name for folder in folders}
+    other = sorted(path.name for path in root.iterdir() if path.name not in expected)
     if other:
         raise NotAStoreError(
             root,

@@ -116,7 +116,7 @@ OF_A_STORE = frozenset((*ASSIGNED, "storeTimestamp", "storeHost", "rawBody", "ra
 """Columns of records: rows with one of them are of a store, and keep what a new message may not have."""
 
 
-def check_columns(names: Sequence[str], asked: WriteOptions) -> None:
+def check_columns(names: Sequence[str], options: WriteOptions) -> None:
     """Raise InvalidArgumentError for a column that is not one of the source, or is missing."""
     for name in names:
         if name not in BY_NAME:
@@ -126,9 +126,9 @@ def check_columns(names: Sequence[str], asked: WriteOptions) -> None:
             )
         if names.count(name) > 1:
             raise InvalidArgumentError(reason=f"column {name!r} is there twice")
-    if "topic" not in names and asked.topic is None:
+    if "topic" not in names and options.topic is None:
         raise _missing("topic", "Add it, or give the option 'topic' for all rows")
-    if "topic" in names and asked.topic is not None:
+    if "topic" in names and options.topic is not None:
         raise InvalidArgumentError(
             reason="there is a column 'topic', and the option 'topic' for all rows",
             advice="Leave one of them out",
@@ -157,38 +157,38 @@ def _missing(name: str, advice: str) -> InvalidArgumentError:
     return InvalidArgumentError(reason=f"there is no column {name!r}", advice=advice)
 
 
-def to_append(batch: pa.RecordBatch, asked: WriteOptions) -> Iterator[pa.RecordBatch]:
+def to_append(batch: pa.RecordBatch, options: WriteOptions) -> Iterator[pa.RecordBatch]:
     """The rows as checked batches of about BATCH_BYTES, in their order and in their staged form.
 
     Raises InvalidMessageError, with the row, for what the store would refuse.
     """
-    columns, prepared = checked(batch, asked)
+    columns, prepared = checked(batch, options)
     encodes = can_encode(prepared)
     for rows in in_portions(prepared.total, BATCH_BYTES):
         if encodes:
             queue_id = columns.column("queueId")
-            yield staged_records(prepared, rows, queue_id, dialect(asked.release))
+            yield staged_records(prepared, rows, queue_id, dialect(options.release))
         else:
             yield columns.slice(rows.start, rows.stop - rows.start)
 
 
-def checked(batch: pa.RecordBatch, asked: WriteOptions) -> tuple[pa.RecordBatch, Prepared]:
+def checked(batch: pa.RecordBatch, options: WriteOptions) -> tuple[pa.RecordBatch, Prepared]:
     """The rows as columns for `StoreWriter.append_batch`, and the same as `prepare` gives it."""
     columns = {name: batch.column(name) for name in batch.schema.names if name in WRITTEN}
-    rows = _Rows(columns, asked, batch.num_rows)
-    if asked.topic is not None and batch.num_rows:
-        _refuse_name(asked.topic, asked)
+    rows = _Rows(columns, options, batch.num_rows)
+    if options.topic is not None and batch.num_rows:
+        _refuse_name(options.topic, options)
     copied = not OF_A_STORE.isdisjoint(batch.schema.names)
     prepared = prepare(
-        rows.as_batch(), asked.config, dialect(asked.release), LOOPBACK, copied=copied
+        rows.as_batch(), options.config, dialect(options.release), LOOPBACK, copied=copied
     )
     rows.refuse_whole_batches(prepared.properties)
     return rows.staged(prepared.properties), prepared
 
 
-def _refuse_name(topic: str, asked: WriteOptions) -> None:
+def _refuse_name(topic: str, options: WriteOptions) -> None:
     """Raise InvalidMessageError for a name that no new topic may have, copied rows or not."""
-    fault = topic_fault(topic, dialect(asked.release), asked.config)
+    fault = topic_fault(topic, dialect(options.release), options.config)
     if fault is not None:
         raise invalid(0, fault)
 

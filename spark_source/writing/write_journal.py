@@ -111,9 +111,9 @@ class WriteJournal(Journal[Begun, Done]):
         assert self.begun is not None
         stream, done = self.begun.stream, self.done
         if replaced:
-            done = tuple(replace(one, end=0) for one in done)
+            done = tuple(replace(write, end=0) for write in done)
         if stream is not None:
-            others = (one for one in done if one.query != stream.query)
+            others = (write for write in done if write.query != stream.query)
             done = (*others, Done(stream.query, stream.batch, end, now()))
         self.save(None if closed else replace(self.begun, end=end), *done)
 
@@ -124,7 +124,7 @@ class WriteJournal(Journal[Begun, Done]):
 # the mark away. So a mark that is still there proves that what follows in the log is of that writer.
 
 
-def settle(journal: WriteJournal, asked: WriteOptions) -> bool:
+def settle(journal: WriteJournal, options: WriteOptions) -> bool:
     """Undo the write that the journal has as begun, or finish it if all its rows are in the target.
 
     Returns whether there was such a write and it is finished. Raises JournalError if that is
@@ -134,25 +134,25 @@ def settle(journal: WriteJournal, asked: WriteOptions) -> bool:
     if begun is None:
         return False
     how = "undone" if begun.end is None else "finished"
-    LOG.warning("%s: the write begun at %s was interrupted; it is %s", asked.path, begun.at, how)
+    LOG.warning("%s: the write begun at %s was interrupted; it is %s", options.path, begun.at, how)
     if begun.kind == APPENDING:
-        settle_append(begun, asked, journal.path)
+        settle_append(begun, options, journal.path)
         journal.forget()
         return begun.end is not None
-    return _settle_replacement(journal, begun, asked)
+    return _settle_replacement(journal, begun, options)
 
 
-def _settle_replacement(journal: WriteJournal, begun: Begun, asked: WriteOptions) -> bool:
-    staging, placed = Staging(asked.path, begun.write_id), False
+def _settle_replacement(journal: WriteJournal, begun: Begun, options: WriteOptions) -> bool:
+    staging, placed = Staging(options.path, begun.write_id), False
     if signature(staging.new_store / LOCK_FILE) == begun.mark:  # it is still to be put in place
-        _put_back(staging.old_store, Path(asked.path), begun)
+        _put_back(staging.old_store, Path(options.path), begun)
         journal.forget()
-    elif not has_content(asked.path):
+    elif not has_content(options.path):
         journal.forget()  # the store was deleted since
     else:
-        _refuse_unknown(staging, begun, asked, journal.path)
-        sync_one_folder(Path(asked.path).parent)  # the journal must not be ahead of the disk
-        journal.finish(end_of_log(asked), closed=True, replaced=True)
+        _refuse_unknown(staging, begun, options, journal.path)
+        sync_one_folder(Path(options.path).parent)  # the journal must not be ahead of the disk
+        journal.finish(end_of_log(options), closed=True, replaced=True)
         placed = True
     if staging.path.exists():
         staging.remove()
@@ -174,13 +174,13 @@ def _put_back(aside: Path, target: Path, begun: Begun) -> None:
         aside.rename(target)
 
 
-def _refuse_unknown(staging: Staging, begun: Begun, asked: WriteOptions, journal: Path) -> None:
+def _refuse_unknown(staging: Staging, begun: Begun, options: WriteOptions, journal: Path) -> None:
     """Raise JournalError if nothing shows whether the new store is in its place."""
     # Its folder without the new store shows it, as does the mark in the target.
-    marked = signature(Path(asked.path) / LOCK_FILE) == begun.mark
+    marked = signature(Path(options.path) / LOCK_FILE) == begun.mark
     if not marked and not staging.path.exists():
         raise JournalError(
-            asked.path,
+            options.path,
             reason=f"a write that began at {begun.at} was interrupted, and its folder was deleted "
             "since; whether this store is the old one or the new one is unknown",
             expected=staging.path,
@@ -191,26 +191,26 @@ def _refuse_unknown(staging: Staging, begun: Begun, asked: WriteOptions, journal
 # --- an append -----------------------------------------------------------------------------------
 
 
-def settle_append(begun: Begun, asked: WriteOptions, journal: Path) -> None:
+def settle_append(begun: Begun, options: WriteOptions, journal: Path) -> None:
     """Finish or undo an interrupted append.
 
     `journal`: the file that says so. Raises JournalError if another process has opened the store
     since, so that nobody knows which messages are of that write.
     """
-    root, config = Path(asked.path), asked.config_of_target()
-    if not has_content(asked.path):
+    root, config = Path(options.path), options.config_of_target()
+    if not has_content(options.path):
         return  # the store was deleted since
     unclean = (root / ABORT_FILE).exists()
     nobody_since = signature(root / LOCK_FILE) == begun.mark
     if begun.signed and unclean and nobody_since:
-        _recover(begun, root, config, asked.release)
+        _recover(begun, root, config, options.release)
         return
     if begun.end is not None:
         return  # it was done, and the store was closed, or opened by another since
-    end = end_of_log(asked)
+    end = end_of_log(options)
     if end == begun.start:
         if unclean and not begun.signed:
-            _recover(begun, root, config, asked.release)  # killed while it opened the store
+            _recover(begun, root, config, options.release)  # killed while it opened the store
         return
     if begun.signed:
         raise JournalError(
@@ -224,11 +224,11 @@ def settle_append(begun: Begun, asked: WriteOptions, journal: Path) -> None:
         )
 
 
-def end_of_log(asked: WriteOptions) -> int:
+def end_of_log(options: WriteOptions) -> int:
     """Where the log of the target ends; 0 without a target."""
-    if not has_content(asked.path):
+    if not has_content(options.path):
         return 0
-    with MessageStore.open(asked.path, config=asked.config_of_target(), queues=False) as store:
+    with MessageStore.open(options.path, config=options.config_of_target(), queues=False) as store:
         return store.log_range()[1]
 
 

@@ -77,7 +77,7 @@ def partition_id() -> int:
 
 
 def prepared_rows(
-    batches: Iterator[pa.RecordBatch], asked: WriteOptions
+    batches: Iterator[pa.RecordBatch], options: WriteOptions
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task, checked and in the form in which they are staged."""
     settle_worker()  # this process is a Spark worker that only writes
@@ -85,20 +85,20 @@ def prepared_rows(
     for batch in batches:
         if batch.num_rows:
             try:
-                yield from to_append(batch, asked)
+                yield from to_append(batch, options)
             except InvalidMessageError as error:
-                raise _of_partition(error, batch, before, asked) from None
+                raise _of_partition(error, batch, before, options) from None
         before += batch.num_rows
 
 
 def _of_partition(
-    error: InvalidMessageError, batch: pa.RecordBatch, before: int, asked: WriteOptions
+    error: InvalidMessageError, batch: pa.RecordBatch, before: int, options: WriteOptions
 ) -> InvalidMessageError:
     """The error with what its row can be found by in the DataFrame: batches are Spark's own."""
     if error.row is None:
         return error
     row = batch.slice(error.row, 1)
-    values = {"topic": asked.topic}
+    values = {"topic": options.topic}
     values |= {name: row[name][0].as_py() for name in _NAMING if name in batch.schema.names}
     named = ", ".join(f"{name} {value!r}" for name, value in values.items() if value is not None)
     return InvalidMessageError(

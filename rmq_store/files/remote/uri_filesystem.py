@@ -189,10 +189,12 @@ def matching(uri: str, options: Mapping[str, str] | None = None) -> list[str]:
             return [uri]
         folders = [""]
         for part in parts[literal:]:
-            folders = [f"{one}/{name}" for one in folders for name in _names(fs, base + one, part)]
+            folders = [
+                f"{folder}/{name}" for folder in folders for name in _names(fs, base + folder, part)
+            ]
     except (OSError, ValueError) as error:
         raise from_remote(uri, error, "listing") from None
-    return [front + one for one in sorted(folders)]
+    return [front + folder for folder in sorted(folders)]
 
 
 def _names(fs: Any, folder: str, part: str) -> list[str]:

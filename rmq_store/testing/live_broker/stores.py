@@ -106,11 +106,11 @@ def topics_on_disk(store: Path) -> dict[str, TopicFields]:
 def declare_topics(store: Path, topics: Mapping[str, TopicFields]) -> None:
     """Put topics into config/topics.json, which a broker reads when it starts; all readable."""
     path = store / "config/topics.json"
-    known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    known.setdefault("dataVersion", {"counter": 1, "timestamp": 1})
-    table = known.setdefault("topicConfigTable", {})
+    stored: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    stored.setdefault("dataVersion", {"counter": 1, "timestamp": 1})
+    table = stored.setdefault("topicConfigTable", {})
     for name, fields in topics.items():
         fresh = {"topicName": name, "readQueueNums": 4, "writeQueueNums": 4}
         table[name] = {**fresh, **table.get(name, {}), **fields, "perm": 6}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(known))
+    path.write_text(json.dumps(stored))
