@@ -106,6 +106,7 @@ def test_every_command_answers(name: str, kind: str, tmp_path: Path) -> None:
     if kind == "one message" and name in ("topics", "queues", "usage", "cat", "tail", "sql"):
         expected = {"cat": "last", "tail": "last", "sql": "last\n1\n"}.get(name, "orders")
         assert expected in done.stdout
+        assert "in no queue" not in done.stdout  # each byte of its log is of a message in a queue
 
 
 @pytest.mark.parametrize(

@@ -60,10 +60,12 @@ main()
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("folder", ["config", "config/metadata"])
 def test_a_rebuild_does_without_no_configuration_that_is_there(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
-    refuse(monkeypatch, os, "scandir", store / "config")
+    (store / folder).mkdir(exist_ok=True)
+    refuse(monkeypatch, os, "scandir", store / folder)
     with pytest.raises(AccessError, match="copying the configuration") as caught:
         rebuild(store, tmp_path / "made")
-    assert caught.value.path == str(store / "config")
+    assert caught.value.path == str(store / folder)

@@ -10,6 +10,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.system_topics.delayed_messages import delayed_messages
+from rmq_store.system_topics.open_state import PUT_OFF, OpenState
 from tests.support.golden import unpack_field
 
 CANCELLED, ROLLED = "timer-cancelled-but-delivered", "timer-rolled-shown-twice"
@@ -93,6 +94,8 @@ def test_a_timer_that_was_put_off_and_not_delivered_is_one_row(
         (root / "timerlog").rename(tmp_path / "aside")
     cut_log(root, 2745)
     assert states(root) == {1332: "overdue"}
+    with MessageStore.open(root) as store:
+        assert OpenState.of(store).closed == {0: PUT_OFF}
     cut_log(root, 1332)  # before it was put off; the log ends before it is due
     assert states(root) == {0: "waiting"}
 
