@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -55,11 +55,10 @@ def lag(inquiry: Inquiry) -> Section:
         there = not set(config_names(inquiry.store.path)).isdisjoint(CONSUMER_FILES)
         why = "is empty" if there else "is not there"
         return replace(section, about=f"No group has committed an offset: {names} {why}.")
-    if offsets > inquiry.bounds.offsets:
-        reason = (
-            f"groups have {offsets:,} offsets, and a report reads "
-            f"{inquiry.bounds.offsets:,}; rmqstore report --all reads all"
-        )
+    most = inquiry.bounds.offsets
+    if offsets > most:
+        reason = f"groups have {offsets:,} offsets, and a report reads {most:,}; "
+        reason += "rmqstore report --all reads all"
         missing = LeftOutSection(reason, inquiry.command("lag"), bounded=True)
         return replace(section, unseen=[reason], missing=missing)
     counted = min(COUNTED, max(_LEAST_COUNTED, inquiry.bounds.entries // offsets))
@@ -73,53 +72,45 @@ def lag(inquiry: Inquiry) -> Section:
         about="By the broker's offset files, which miss what was consumed since they were written. "
         "The time is that from the first unconsumed message to the newest of its queue.",
         plots=[_lag_plot(behind)] if behind else [],
-        grids=[_lag_grid(rows), *_slowest(inquiry, behind)],
-        remarks=[*_lost(inquiry, answer), *_furthest(inquiry, behind), *_popped(inquiry, rows)],
+        grids=[_lag_grid(rows), *_slowest(inquiry, _users_behind(rows))],
+        remarks=list(_remarks(inquiry, answer, rows)),
         unseen=[note] if estimated else [],
     )
 
 
 def _lag_grid(rows: Sequence[dict[str, Any]]) -> Grid:
-    return Grid(
-        "lag-by-group",
-        "Lag by group and topic",
-        (
-            *("group", "topic", "queues", "messages", "bytes", "time"),
-            *("popped, not acknowledged", "queues that lost messages"),
-        ),
-        [
-            [
-                text(row["consumerGroup"]),
-                text(row["topic"]),
-                number(row["queues"]),
-                *_lag_cells(row),
-                number(row["notAcknowledged"]),
-                number(row["queuesWithLoss"]),
-            ]
-            for row in rows[:_ROWS]
-        ],
-        not_listed(len(rows), _ROWS, "more, less far behind,"),
+    columns = (
+        *("group", "topic", "queues", "messages", "bytes", "time"),
+        *("popped, not acknowledged", "queues that lost messages"),
     )
+    cells = [
+        [
+            *map(text, (row["consumerGroup"], row["topic"])),
+            number(row["queues"]),
+            *_lag_cells(row),
+            *map(number, (row["notAcknowledged"], row["queuesWithLoss"])),
+        ]
+        for row in rows[:_ROWS]
+    ]
+    more = not_listed(len(rows), _ROWS, "more, less far behind,")
+    return Grid("lag-by-group", "Lag by group and topic", columns, cells, more)
 
 
 def _lag_cells(row: dict[str, Any]) -> tuple[Cell, Cell, Cell]:
     return number(row["lag"]), in_units(row["lagBytes"]), span(row["lagMs"])
 
 
-def _slowest(inquiry: Inquiry, behind: Sequence[dict[str, Any]]) -> list[Grid]:
-    """The groups with the largest lag in messages, bytes and time; not the broker's own."""
-    found = []
-    users = [row for row in behind if not is_group_of_broker(row["consumerGroup"])]
-    for what, name in (("messages", "lag"), ("bytes", "lagBytes"), ("time", "lagMs")):
+def _slowest(inquiry: Inquiry, users: Sequence[dict[str, Any]]) -> Iterator[Grid]:
+    """The groups with the largest lag in messages, bytes and time."""
+    columns = ("group", "topic", "messages", "bytes", "time", "to look closer")
+    measures = (("messages", "lag"), ("bytes", "lagBytes"), ("time", "lagMs"))
+    for what, name in measures if users else ():
         rows = sorted(users, key=lambda row: -(row[name] or 0))[:_SLOWEST]
         cells = [
             [text(row["consumerGroup"]), text(row["topic"]), *_lag_cells(row), _look(inquiry, row)]
             for row in rows
         ]
-        columns = ("group", "topic", "messages", "bytes", "time", "to look closer")
-        if cells:
-            found.append(Grid(f"slowest-{what}", f"Slowest by {what}", columns, cells))
-    return found
+        yield Grid(f"slowest-{what}", f"Slowest by {what}", columns, cells)
 
 
 def _look(inquiry: Inquiry, row: dict[str, Any]) -> Command:
@@ -130,16 +121,11 @@ def _lag_plot(behind: Sequence[dict[str, Any]]) -> Plot:
     shown = behind[:_BARS]
 
     def draw(axes: Axes, narrow: bool) -> None:
-        draw_bars(
-            axes,
-            [
-                named(f"{row['consumerGroup']}, {row['topic']}", _LONGEST[not narrow])
-                for row in shown
-            ],
-            [row["lag"] or 0 for row in shown],
-            [f"{row['lag'] or 0:,}" if narrow else _behind(row) for row in shown],
-            COLOURS[:1],
-        )
+        longest = _LONGEST[not narrow]
+        names = [named(f"{row['consumerGroup']}, {row['topic']}", longest) for row in shown]
+        lags = [row["lag"] or 0 for row in shown]
+        labels = [f"{lag:,}" for lag in lags] if narrow else [*map(_behind, shown)]
+        draw_bars(axes, names, lags, labels, COLOURS[:1])
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.xaxis.set_major_locator(MaxNLocator(3 if narrow else 7, integer=True))
         axes.set_xlabel("messages not consumed")
@@ -154,35 +140,27 @@ def _behind(row: dict[str, Any]) -> str:
     return messages if row["lagBytes"] is None else f"{messages}, {size(row['lagBytes'])}"
 
 
-def _lost(inquiry: Inquiry, answer: LagAnswer) -> list[Remark]:
-    return [
-        Remark(Severity.ERROR, sentence, _look(inquiry, row)) for row, sentence in answer.losses()
-    ]
+def _remarks(
+    inquiry: Inquiry, answer: LagAnswer, rows: Sequence[dict[str, Any]]
+) -> Iterator[Remark]:
+    """Losses, who is the furthest behind, and what was popped; the broker's own groups are not behind."""
+    for row, sentence in answer.losses():
+        yield Remark(Severity.ERROR, sentence, _look(inquiry, row))
+    for row in _users_behind(rows)[:1]:
+        of_row = f"group {row['consumerGroup']} is the furthest behind in topic {row['topic']}"
+        yield Remark(Severity.NOTE, f"{of_row}: {_behind(row)}", _look(inquiry, row))
+    for row in rows:
+        if row["notAcknowledged"]:
+            yield Remark(
+                Severity.NOTE,
+                f"group {row['consumerGroup']} popped {row['notAcknowledged']:,} messages of topic "
+                f"{row['topic']} and has not acknowledged them: they come again",
+                inquiry.command("pop", "--group", row["consumerGroup"], "--topic", row["topic"]),
+            )
 
 
-def _furthest(inquiry: Inquiry, behind: Sequence[dict[str, Any]]) -> list[Remark]:
-    users = (row for row in behind if not is_group_of_broker(row["consumerGroup"]))
-    return [
-        Remark(
-            Severity.NOTE,
-            f"group {row['consumerGroup']} is the furthest behind in topic {row['topic']}: {_behind(row)}",
-            _look(inquiry, row),
-        )
-        for row in list(users)[:1]
-    ]
-
-
-def _popped(inquiry: Inquiry, rows: Sequence[dict[str, Any]]) -> list[Remark]:
-    return [
-        Remark(
-            Severity.NOTE,
-            f"group {row['consumerGroup']} popped {row['notAcknowledged']:,} messages of topic "
-            f"{row['topic']} and has not acknowledged them: they come again",
-            inquiry.command("pop", "--group", row["consumerGroup"], "--topic", row["topic"]),
-        )
-        for row in rows
-        if row["notAcknowledged"]
-    ]
+def _users_behind(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["lag"] != 0 and not is_group_of_broker(row["consumerGroup"])]
 
 
 def retention(inquiry: Inquiry) -> Section:
@@ -203,12 +181,11 @@ def retention(inquiry: Inquiry) -> Section:
     if len(segments) < 2:
         about = f"Nothing is due, and the broker never deletes its last log file. {said}."
         return replace(section, about=about)
-    written = os.stat(segments[0].path).st_mtime_ns // 1_000_000
-    due = rules.old_enough_from(written)
+    due = rules.old_enough_from(os.stat(segments[0].path).st_mtime_ns // 1_000_000)
     plan = plan_retention(store, rules, manual=True, now_ms=due + 1, disk_used_percent=0)
     when = f"in the first hour of deleteWhen after {shown_time(due)}, or when the disk is too full"
-    text_ = f"Nothing is due now. {_retention_text(plan, when, said)}"
-    return replace(section, about=text_, **_of_plan(inquiry, plan))
+    about = f"Nothing is due now. {_retention_text(plan, when, said)}"
+    return replace(section, about=about, **_of_plan(inquiry, plan))
 
 
 def _retention_text(plan: RetentionPlan, when: str, said: str) -> str:
@@ -232,25 +209,16 @@ def _of_plan(inquiry: Inquiry, plan: RetentionPlan) -> dict[str, Any]:
     for risk in plan.risks:
         queues, messages = lost.get((risk.group, risk.topic), (0, 0))
         lost[risk.group, risk.topic] = [queues + 1, messages + risk.messages]
-    order = sorted(lost, key=lambda key: (-lost[key][1], key))
-    rows = [
-        [
-            *map(text, key),
-            *map(number, lost[key]),
-            inquiry.command("offsets", "--group", key[0], "--topic", key[1]),
-        ]
-        for key in order
-    ]
+    rows, remarks = [], []
+    for (group, topic), counts in sorted(lost.items(), key=lambda item: (-item[1][1], item[0])):
+        look = inquiry.command("offsets", "--group", group, "--topic", topic)
+        rows.append([text(group), text(topic), *map(number, counts), look])
+        said = (
+            f"group {group} loses {counts[1]:,} unread messages of topic {topic} when retention "
+            "deletes the next files"
+        )
+        remarks.append(Remark(Severity.WARNING, said, _planned(inquiry, plan)))
     columns = ("group", "topic", "queues", "unread messages that go", "where the group is")
     more = not_listed(len(rows), _ROWS)
-    remarks = [
-        Remark(
-            Severity.WARNING,
-            f"group {group} loses {lost[group, topic][1]:,} unread messages of topic {topic} when "
-            "retention deletes the next files",
-            _planned(inquiry, plan),
-        )
-        for group, topic in order
-    ]
     grid = Grid("retention-by-group", "Groups that lose messages", columns, rows[:_ROWS], more)
     return {"grids": [grid] if rows else [], "remarks": remarks}

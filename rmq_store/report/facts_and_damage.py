@@ -68,21 +68,18 @@ def files(inquiry: Inquiry) -> Section:
         parts[row["part"]] = [before[0] + 1, before[1] + row["size"], before[2] + row["allocated"]]
     order = sorted(parts, key=lambda part: (-parts[part][1], part))
     rows = [[text(part), number(parts[part][0]), *map(in_units, parts[part][1:])] for part in order]
+    store = inquiry.store
+    release = f"No file records the release; the records look like those of {store.dialect}."
+    if (store.path / ABORT_BACKUP_FILE).exists():
+        release = "The broker is of release 5.0 or newer: it left abort.bak."
     return Section(
         "files",
         "Files",
-        f"{_release(inquiry.store)} A broker creates log files in advance: size is what ls shows, "
+        f"{release} A broker creates log files in advance: size is what ls shows, "
         "allocated is what they take on the disk.",
         grids=[Grid("files-by-part", "", ("part", "files", "size", "allocated"), rows)],
         commands=[inquiry.command("table files")],
     )
-
-
-def _release(store: MessageStore) -> str:
-    """What the files show of the broker's release; none records it."""
-    if (store.path / ABORT_BACKUP_FILE).exists():
-        return "The broker is of release 5.0 or newer: it left abort.bak."
-    return f"No file records the release; the records look like those of {store.dialect}."
 
 
 def damage(inquiry: Inquiry) -> Section:
@@ -90,8 +87,8 @@ def damage(inquiry: Inquiry) -> Section:
     section = Section("damage", "Damage", commands=[inquiry.command("verify")])
     if inquiry.verify:
         store = inquiry.store
-        source, engine = OpenedStore(store), processes_for(store)
-        report = ask(VerifyQuestion(), source, engine, progress=inquiry.progress)
+        engine, question = processes_for(store), VerifyQuestion()
+        report = ask(question, OpenedStore(store), engine, progress=inquiry.progress)
         return replace(
             section,
             about=f"The whole log was checked: {counted(report.records, 'record')}, "
@@ -104,15 +101,9 @@ def damage(inquiry: Inquiry) -> Section:
             ],
             verdict=report.verdict,
         )
-    found = [
-        *config_findings(inquiry.store),
-        *progress_findings(inquiry.store),
-        *_index_beyond(inquiry.store),
-    ]
-    losses = [
-        Remark(Severity.ERROR, spoken(what), inquiry.command("verify"))
-        for what in inquiry.store.opening.losses()
-    ]
+    store, look = inquiry.store, inquiry.command("verify")
+    found = [*config_findings(store), *progress_findings(store), *_index_beyond(store)]
+    losses = [Remark(Severity.ERROR, spoken(what), look) for what in store.opening.losses()]
     warnings = [*losses, *_notes(inquiry)]
     nothing = "Nothing was found in what was looked at." if not found and not warnings else ""
     return replace(
@@ -164,12 +155,9 @@ def _remark(inquiry: Inquiry, finding: Finding, places: int = 1) -> Remark:
 def _findings_grids(findings: Iterable[Finding]) -> list[Grid]:
     rows = [
         [
-            text(one.severity.value),
-            text(one.code),
-            text(one.path),
+            *(text(one.severity.value), text(one.code), text(one.path)),
             Cell("" if one.start is None else f"{one.start:,} to {one.stop:,}"),
-            text(one.meaning),
-            text(one.advice),
+            *(text(one.meaning), text(one.advice)),
         ]
         for one in findings
     ]

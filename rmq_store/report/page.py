@@ -43,16 +43,9 @@ _INK, _FAINT = "#010203", "#040506"
 _OF_PAGE = {_INK: "currentColor", _FAINT: "var(--faint)"}
 _NARROW, _WIDE = 4.2, 9.0  # inches
 _PAGE_STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "text.color": _INK,
-    "axes.edgecolor": _FAINT,
-    "axes.labelcolor": _INK,
-    "xtick.color": _FAINT,
-    "ytick.color": _FAINT,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
-    "grid.color": _FAINT,
-    "svg.fonttype": "none",
+    **{"font.size": 9, "text.color": _INK, "svg.fonttype": "none"},
+    **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), _INK),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), _FAINT),
 }
 _ID = re.compile(r"url\(#([^)]*)\)")
 
@@ -60,15 +53,12 @@ _ID = re.compile(r"url\(#([^)]*)\)")
 def html_of(report: Report) -> str:
     """The page: one file that asks for nothing else."""
     sections, drawn = drawn_plots(report.sections)
-    return (
-        templates("rmq_store.report")
-        .get_template("page.html")
-        .render(
-            report=replace(report, sections=sections),
-            made=shown_time(report.made_ms),
-            severities=list(reversed(Severity)),
-            svg_of=lambda plot, narrow: drawn[plot.anchor, narrow],
-        )
+    template = templates("rmq_store.report").get_template("page.html")
+    return template.render(
+        report=replace(report, sections=sections),
+        made=shown_time(report.made_ms),
+        severities=list(reversed(Severity)),
+        svg_of=lambda plot, narrow: drawn[plot.anchor, narrow],
     )
 
 
@@ -77,7 +67,7 @@ def templates(*packages: str) -> Environment:
     return Environment(
         loader=ChoiceLoader([PackageLoader(package, ".") for package in packages]),
         autoescape=True,
-        finalize=_shown,
+        finalize=lambda value: value if isinstance(value, Markup) else printable(value),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -107,10 +97,6 @@ def drawn_plots(
     return left, drawn
 
 
-def _shown(value: Any) -> Any:
-    return value if isinstance(value, Markup) else printable(value)
-
-
 def check_target(
     target: Path, store: str, *, overwrite: bool, broker_conf: str | None = None
 ) -> None:
@@ -124,7 +110,8 @@ def check_target(
         raise AccessError(target, reason="the folder does not exist", advice="Create it first")
     if not os.access(folder, os.W_OK):
         raise AccessError(target, reason="the folder is not writable", advice="Name another one")
-    above = {*_with_parents(folder), *_with_parents(folder.resolve())}
+    real = folder.resolve()
+    above = {folder, *folder.parents, real, *real.parents}
     if above.intersection(_folders_of(store, broker_conf)):
         raise InvalidArgumentError(
             target, reason="a report is not written into the store", advice="Name a file elsewhere"
@@ -135,16 +122,16 @@ def check_target(
         raise InvalidArgumentError(
             target, reason="this is not a regular file", advice="Name another file"
         )
-    if target.exists() and not overwrite and not _is_report(target):
+    if overwrite or not target.exists():
+        return
+    with target.open("rb") as file:
+        is_report = _MARK.encode() in file.read(_HEAD)
+    if not is_report:
         raise TargetExistsError(
             target,
             reason="the file exists and is not a report",
             advice="Name another file, or give --overwrite",
         )
-
-
-def _with_parents(folder: Path) -> tuple[Path, ...]:
-    return folder, *folder.parents
 
 
 def _folders_of(store: str, broker_conf: str | None) -> set[Path]:
@@ -154,13 +141,6 @@ def _folders_of(store: str, broker_conf: str | None) -> set[Path]:
     with suppress(StoreError, OSError):  # the report says so
         folders |= set(commitlog_folders(root, StoreConfig.of(broker_conf)))
     return {path for folder in folders for path in (folder.absolute(), folder.resolve())}
-
-
-def _is_report(target: Path) -> bool:
-    if not target.is_file():
-        return False
-    with target.open("rb") as file:
-        return _MARK.encode() in file.read(_HEAD)
 
 
 # --- plots: text stays text, and the page's style decides its colour ------------------------------
@@ -191,7 +171,7 @@ def _for_page(raw: bytes, name: str, about: str) -> str:
     """The SVG without what only a file of its own needs, its ids unlike those of other plots."""
     root = ElementTree.fromstring(raw)
     for child in list(root):
-        if child.tag == f"{_SVG}metadata" or child.tag.endswith("}metadata"):
+        if child.tag.endswith("}metadata"):
             root.remove(child)
     for element in root.iter():
         for style in list(element.findall(f"{_SVG}defs/{_SVG}style")):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 from rmq_store.errors import printable
 from rmq_store.files.remote.uri_filesystem import absolute
+from rmq_store.format.queues import QueueSlice
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.questions.usage import UsageAnswer, usage_of
 from rmq_store.report.section import Command, LeftOutSection, Section
@@ -52,18 +53,14 @@ class Named:
     @classmethod
     def of(cls, path: str, broker_conf: str | None = None, broker_name: str | None = None) -> Named:
         """The store at `path`; relative paths start at the working folder."""
-        conf = broker_conf and os.path.abspath(broker_conf)
-        return cls(absolute(path), conf, broker_name)
+        return cls(absolute(path), broker_conf and os.path.abspath(broker_conf), broker_name)
 
     def command(self, name: str, *words: object) -> Command:
         """A command on this store for a shell: `rmqstore NAME STORE WORDS...`."""
-        every = ("rmqstore", *name.split(), self.path, *map(str, words), *self._options())
-        return Command(" ".join(map(shell_word, every)))
-
-    def _options(self) -> Iterator[str]:
-        for option, value in zip(_WHICH_BROKER, (self.broker_conf, self.broker_name), strict=True):
-            if value is not None:
-                yield from (option, value)
+        options = zip(_WHICH_BROKER, (self.broker_conf, self.broker_name), strict=True)
+        given = [word for pair in options if pair[1] is not None for word in pair]
+        every = ("rmqstore", *name.split(), self.path, *words, *given)
+        return Command(" ".join(map(shell_word, map(str, every))))
 
 
 @dataclass(frozen=True)
@@ -103,15 +100,16 @@ class Inquiry:
     @cached_property
     def leading(self) -> list[str]:
         """The topics that take the most bytes, which have a colour of their own in every plot."""
-        rows = self.usage.by("topic")
-        return [row["topic"] for row in rows if not row["shared"]][:COLOURED]
+        return [row["topic"] for row in self.usage.by("topic") if not row["shared"]][:COLOURED]
+
+    def ranges(self, topics: Iterable[str]) -> list[QueueSlice]:
+        """The ranges of the queues of some topics, of those that the store has."""
+        view = self.store.view
+        return list(view.ranges_of([topic for topic in topics if view.queues_of(topic)]))
 
     def held(self, topics: Iterable[str]) -> int:
         """The messages in the queues of some topics."""
-        return sum(map(len, self.store.view.ranges_of(self._there(topics))))
-
-    def _there(self, topics: Iterable[str]) -> list[str]:
-        return [topic for topic in topics if self.store.view.queues_of(topic)]
+        return sum(map(len, self.ranges(topics)))
 
     @cached_property
     def unindexed(self) -> int:

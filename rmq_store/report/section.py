@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -102,9 +102,7 @@ class Report:
     @property
     def remarks(self) -> list[Remark]:
         """The findings of all sections, the worst first."""
-        order = list(Severity)
-        found = [remark for section in self.sections for remark in section.remarks]
-        return sorted(found, key=lambda remark: -order.index(remark.severity))
+        return worst_first(remark for section in self.sections for remark in section.remarks)
 
     @property
     def verdict(self) -> list[tuple[str, str]]:
@@ -130,6 +128,11 @@ class Report:
     def failed(self) -> list[str]:
         """The titles of the sections that could not be made."""
         return [one.title for one in self.sections if one.missing and not one.missing.bounded]
+
+
+def worst_first(remarks: Iterable[Remark]) -> list[Remark]:
+    """Findings in the order of their severities."""
+    return sorted(remarks, key=lambda remark: -list(Severity).index(remark.severity))
 
 
 def not_listed(count: int, listed: int, what: str = "more") -> str | None:

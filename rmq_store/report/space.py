@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rmq_store.questions.usage import message_rate
-from rmq_store.report.plots import (
-    bytes_label,
-    draw_bars,
-    draw_days,
-    draw_rate,
-    in_bytes,
-    in_time,
-    named,
-)
+from rmq_store.questions.message_rate import message_rate
+from rmq_store.report import plots
+from rmq_store.report.plots import bytes_label, draw_bars, in_bytes, named
 from rmq_store.report.report_scope import LARGEST, Inquiry
 from rmq_store.report.section import (
     Cell,
@@ -48,29 +41,28 @@ def space(inquiry: Inquiry) -> Section:
     usage = inquiry.usage
     topics, days = usage.by("topic"), _by_day(inquiry)
     rest = usage.log_bytes - usage.listed_bytes
-    about = "" if inquiry.most_of_a_queue is None else "about "
+    most = inquiry.most_of_a_queue
+    about = "" if most is None else "about "
+    estimated = (
+        f"Bytes of a queue and day with more than {most or 0:,} messages are estimated from samples; the "
+        f"store has {inquiry.messages:,} messages. rmqstore usage, or rmqstore report --all, adds them up."
+    )
+    by_day = inquiry.command("usage", "--by", "topic,day")
+    listed = _share(usage.listed_bytes, usage.log_bytes)
+    remarks = []
+    for row in topics[:1]:
+        if row["bytes"] >= _MUCH * usage.log_bytes and not row["shared"]:
+            share = f"{about}{_share(row['bytes'], usage.log_bytes)} of the log"
+            remarks.append(Remark(Severity.NOTE, f"topic {row['topic']} takes {share}", by_day))
     return Section(
         "space",
         "What fills the log",
-        f"{usage.messages:,} messages in queues take {about}{_share(usage.listed_bytes, usage.log_bytes)} of "
-        "the log.",
+        f"{usage.messages:,} messages in queues take {about}{listed} of the log.",
         plots=[_topics_plot(topics, usage.log_bytes), _days_plot(inquiry, days)] if topics else [],
         grids=[_topics_grid(topics, rest, usage.log_bytes), _days_grid(days)],
-        remarks=[
-            Remark(
-                Severity.NOTE,
-                f"topic {row['topic']} takes {about}{_share(row['bytes'], usage.log_bytes)} of the log",
-                inquiry.command("usage", "--by", "topic,day"),
-            )
-            for row in topics[:1]
-            if row["bytes"] >= _MUCH * usage.log_bytes and not row["shared"]
-        ],
-        unseen=_estimated(inquiry),
-        commands=[
-            inquiry.command("usage"),
-            inquiry.command("usage", "--by", "queue"),
-            inquiry.command("usage", "--by", "topic,day"),
-        ],
+        remarks=remarks,
+        unseen=[] if most is None else [estimated],
+        commands=[inquiry.command("usage"), inquiry.command("usage", "--by", "queue"), by_day],
     )
 
 
@@ -78,35 +70,20 @@ def _share(some: int, every: int) -> str:
     return f"{min(1.0, some / max(1, every)):.1%}"
 
 
-def _estimated(inquiry: Inquiry) -> list[str]:
-    most = inquiry.most_of_a_queue
-    if most is None:
-        return []
-    return [
-        f"Bytes of a queue and day with more than {most:,} messages are estimated from samples; the store "
-        f"has {inquiry.messages:,} messages. rmqstore usage, or rmqstore report --all, adds them up."
-    ]
-
-
 def _topics_grid(topics: Sequence[dict[str, Any]], rest: int, every: int) -> Grid:
-    rows = [
-        [
-            text(f"{row['topic']} (shared)" if row["shared"] else row["topic"]),
-            number(row["messages"]),
-            in_units(row["bytes"]),
-            Cell(_share(row["bytes"], every), None, "number"),
-        ]
+    shown = [
+        (row["topic"] + " (shared)" * row["shared"], row["messages"], row["bytes"])
         for row in topics[:_ROWS]
     ]
     if rest > 0:
-        share = Cell(_share(rest, every), None, "number")
-        rows.append([text("(in no queue)"), number(None), in_units(rest), share])
+        shown.append(("(in no queue)", None, rest))
+    rows = [
+        [text(name), number(count), in_units(some), Cell(_share(some, every), None, "number")]
+        for name, count, some in shown
+    ]
+    columns = ("topic", "messages", "bytes", "of the log")
     return Grid(
-        "by-topic",
-        "By topic",
-        ("topic", "messages", "bytes", "of the log"),
-        rows,
-        not_listed(len(topics), _ROWS, "smaller topics"),
+        "by-topic", "By topic", columns, rows, not_listed(len(topics), _ROWS, "smaller topics")
     )
 
 
@@ -114,17 +91,12 @@ def _topics_plot(topics: Sequence[dict[str, Any]], every: int) -> Plot:
     shown = [row for row in topics if not row["shared"]][:_BARS]
 
     def draw(axes: Axes, narrow: bool) -> None:
-        draw_bars(
-            axes,
-            [named(row["topic"], _LONGEST[not narrow]) for row in shown],
-            [row["bytes"] for row in shown],
-            [
-                _share(row["bytes"], every)
-                if narrow
-                else bytes_label(row["bytes"], every, row["messages"])
-                for row in shown
-            ],
-        )
+        names = [named(row["topic"], _LONGEST[not narrow]) for row in shown]
+        if narrow:
+            labels = [_share(row["bytes"], every) for row in shown]
+        else:
+            labels = [bytes_label(row["bytes"], every, row["messages"]) for row in shown]
+        draw_bars(axes, names, [row["bytes"] for row in shown], labels)
         in_bytes(axes, "x")
         axes.set_xlabel("bytes of records" if narrow else "bytes of records in the log")
 
@@ -163,13 +135,12 @@ def _days_plot(inquiry: Inquiry, days: dict[date | None, dict[str, list[int]]]) 
     values = np.zeros((len(leading) + 1, len(shown)))
     for column, (_, found) in enumerate(shown):
         for topic, (_, taken) in found.items():
-            row = leading.index(topic) if topic in leading else len(leading)
-            values[row, column] += taken
+            values[(leading.index(topic) if topic in leading else len(leading)), column] += taken
 
     def draw(axes: Axes, narrow: bool) -> None:
         names = [named(topic, _LONGEST[not narrow]) for topic in leading]
         labels = [_day_name(day) for day, _ in shown]
-        draw_days(axes, labels, values, [*names, "all others"], 3 if narrow else 8)
+        plots.draw_days(axes, labels, values, [*names, "all others"], 3 if narrow else 8)
         _legend(axes, narrow)
 
     return Plot("plot-days", "Bytes by day of store time, UTC", draw)
@@ -200,8 +171,8 @@ def rate(inquiry: Inquiry) -> Section:
 
     def draw(axes: Axes, narrow: bool) -> None:
         names = [named(topic, _LONGEST[not narrow]) for topic in leading]
-        draw_rate(axes, edges, counts / seconds, [*names, "all others"])
-        in_time(axes, 6 if narrow else 9)
+        plots.draw_rate(axes, edges, counts / seconds, [*names, "all others"])
+        plots.in_time(axes, 6 if narrow else 9)
         axes.set_ylabel("messages per second")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
         _legend(axes, narrow)
@@ -221,21 +192,12 @@ def rate(inquiry: Inquiry) -> Section:
 def largest(inquiry: Inquiry) -> Section:
     """The largest messages, each with the command that prints it."""
     most = inquiry.most_of_a_queue
-    rows = [
-        [
-            in_units(one["storeSize"]),
-            text(one["topic"]),
-            number(one["queueId"]),
-            number(one["queueOffset"]),
-            number(one["commitLogOffset"]),
-            inquiry.command(
-                "cat",
-                *("--topic", one["topic"], "--queue", one["queueId"]),
-                *("--offset", one["queueOffset"], "--limit", 1, "--json"),
-            ),
-        ]
-        for one in inquiry.usage.largest
-    ]
+    rows = []
+    for one in inquiry.usage.largest:
+        place = ("--topic", one["topic"], "--queue", one["queueId"], "--offset", one["queueOffset"])
+        numbers = map(number, (one["queueId"], one["queueOffset"], one["commitLogOffset"]))
+        cat = inquiry.command("cat", *place, "--limit", 1, "--json")
+        rows.append([in_units(one["storeSize"]), text(one["topic"]), *numbers, cat])
     columns = ("storeSize", "topic", "queueId", "queueOffset", "commitLogOffset", "to print it")
     unseen = f"Only the newest {most or 0:,} messages of each queue were looked at."
     return Section(

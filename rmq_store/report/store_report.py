@@ -13,9 +13,8 @@ from rmq_store.errors import LOG, StoreError
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.report import consumer_groups, facts_and_damage, space, undelivered
 from rmq_store.report.report_scope import NO_BOUNDS, Bounds, Inquiry, Named, SectionOf, missing
-from rmq_store.report.section import Remark, Report, Section
+from rmq_store.report.section import Remark, Report, Section, worst_first
 from rmq_store.store import MessageStore
-from rmq_store.verify.findings import Severity
 
 _REMARKS = 10  # findings of a section that are listed at the start of the report
 
@@ -71,47 +70,40 @@ def store_report(
     limits = NO_BOUNDS if everything else bounds or Bounds()
     try:
         with MessageStore.open(path, broker_conf=broker_conf, broker_name=broker_name) as store:
-            checked = verify or is_quickly_verified(store, limits)
+            chain = store.log.chain
+            # A check of a small log takes seconds.
+            checked = chain.cost.grows and chain.stop - chain.start <= limits.verified
+            checked = checked or verify
             progress = on_open(store) if checked else None
             inquiry = Inquiry(store, named, limits, now, checked, progress)
             sections = [section_of(inquiry, one.anchor) for one in _SECTIONS]
     except StoreError as error:
         info = store_info(path, broker_name=broker_name, broker_conf=broker_conf)
         sections = [facts_and_damage.facts_from(info, named)]
-        sections += [
-            missing(one.anchor, one.title, error, named.command(*one.command))
-            for one in _SECTIONS[1:]
-        ]
+        for one in _SECTIONS[1:]:
+            sections.append(missing(one.anchor, one.title, error, named.command(*one.command)))
     return Report(named.path, now, version("rmqstore"), sections)
-
-
-def is_quickly_verified(store: MessageStore, bounds: Bounds) -> bool:
-    """Whether a check of the whole log takes seconds."""
-    chain = store.log.chain
-    return chain.cost.grows and chain.stop - chain.start <= bounds.verified
 
 
 def _with_few_remarks(section: Section) -> Section:
     """The section with its worst findings, and one that counts the others."""
-    order = list(Severity)
-    worst = sorted(section.remarks, key=lambda remark: -order.index(remark.severity))
+    worst = worst_first(section.remarks)
     rest = worst[_REMARKS:]
     if not rest:
         return section
     text = f"{len(rest):,} more findings are in the section {section.title}"
-    return replace(
-        section, remarks=[*worst[:_REMARKS], Remark(rest[0].severity, text, rest[0].command)]
-    )
+    others = Remark(rest[0].severity, text, rest[0].command)
+    return replace(section, remarks=[*worst[:_REMARKS], others])
 
 
 def section_of(inquiry: Inquiry, anchor: str) -> Section:
     """A section by its anchor, one of SECTIONS; what cannot be made says why."""
-    (one,) = (one for one in _SECTIONS if one.anchor == anchor)
+    (asked,) = (one for one in _SECTIONS if one.anchor == anchor)
     try:
-        return _with_few_remarks(one.make(inquiry))
+        return _with_few_remarks(asked.make(inquiry))
     except (StoreError, OSError) as error:
-        return missing(one.anchor, one.title, error, inquiry.command(*one.command))
+        fault: Exception = error
     except Exception as error:  # of any kind: one section must not cost the report
-        LOG.exception("the section %s cannot be made", one.title)
+        LOG.exception("the section %s cannot be made", asked.title)
         fault = RuntimeError(f"{error!r}: a damaged number of the store, or a fault of rmqstore")
-        return missing(one.anchor, one.title, fault, inquiry.command(*one.command))
+    return missing(anchor, asked.title, fault, inquiry.command(*asked.command))

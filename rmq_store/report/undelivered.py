@@ -54,59 +54,43 @@ def scheduled(inquiry: Inquiry) -> Section:
     delivered = read_delay_offsets(inquiry.store.path).get(SCHEDULE_TOPIC, {})
     waiting = inquiry.held((TIMER_TOPIC,)) + sum(
         max(0, part.stop - max(part.start, delivered.get(part.queue.queue_id, 0)))
-        for part in inquiry.store.view.ranges_of(_there(inquiry, SCHEDULE_TOPIC))
+        for part in inquiry.ranges((SCHEDULE_TOPIC,))
     )
     if too_many := _too_many(inquiry, waiting, inquiry.command("scheduled", "--state", OVERDUE)):
         return _left_out(section, too_many)
     rows, states, system = _sorted_rows(inquiry, "scheduled", _by_due)
     overdue = states[OVERDUE]
+    others = f" {system:,} of the broker's own are left out." if system else ""
     lost = [
         Remark(Severity.WARNING, str(expired), inquiry.command("scheduled"))
         for expired in expired_before_delivery(inquiry.store)
     ]
     if not states.total():
-        return replace(section, about=_with_system("None is waiting.", system), remarks=lost)
-    grid = Grid(
-        "scheduled-messages",
-        "",
-        ("state", "due", "overdue by", "topic", "queueId", "kind", "keys", "to trace it"),
+        return replace(section, about=f"None is waiting.{others}", remarks=lost)
+    cells = [
         [
-            [
-                text(row["state"]),
-                moment(row.get("dueTimestamp")),
-                span(row.get("overdueMs")),
-                text(row["topic"]),
-                number(row["queueId"]),
-                text(_kind(row)),
-                text(row["keys"]),
-                _trace(inquiry, row),
-            ]
-            for row in rows
-        ],
-        not_listed(states.total(), _LISTED),
-    )
-    remark = Remark(
-        Severity.WARNING,
-        f"{overdue:,} scheduled messages were due before the newest record and are not delivered",
-        inquiry.command("scheduled", "--state", OVERDUE),
-    )
+            *(text(row["state"]), moment(row.get("dueTimestamp")), span(row.get("overdueMs"))),
+            *(text(row["topic"]), number(row["queueId"])),
+            text(
+                row["kind"]
+                if row.get("delayLevel") is None
+                else f"{row['kind']} {row['delayLevel']}"
+            ),
+            *(text(row["keys"]), _trace(inquiry, row)),
+        ]
+        for row in rows
+    ]
+    columns = ("state", "due", "overdue by", "topic", "queueId", "kind", "keys", "to trace it")
+    grid = Grid("scheduled-messages", "", columns, cells, not_listed(states.total(), _LISTED))
+    said = f"{overdue:,} scheduled messages were due before the newest record and are not delivered"
+    look = inquiry.command("scheduled", "--state", OVERDUE)
     about = f"{_states(states)}. A message is overdue if it was due before the newest record of the log."
     return replace(
         section,
-        about=_with_system(about, system),
+        about=about + others,
         grids=[grid],
-        remarks=[*lost, *([remark] if overdue else [])],
+        remarks=[*lost, *([Remark(Severity.WARNING, said, look)] if overdue else [])],
     )
-
-
-def _with_system(about: str, system: int) -> str:
-    """With the number of the broker's own messages, such as checkpoints of pop."""
-    return f"{about} {system:,} of the broker's own are left out." if system else about
-
-
-def _kind(row: Row) -> str:
-    level = row.get("delayLevel")
-    return f"{row['kind']} {level}" if level is not None else str(row["kind"])
 
 
 def transactions(inquiry: Inquiry) -> Section:
@@ -116,38 +100,30 @@ def transactions(inquiry: Inquiry) -> Section:
     if too_many := _too_many(inquiry, inquiry.held((*OP_TOPICS, *OP_TOPICS.values())), more):
         return _left_out(section, too_many)
     rows, states, _ = _sorted_rows(
-        inquiry, "transactions", _by_age, lambda row: row["state"] == OPEN
+        inquiry,
+        "transactions",
+        lambda row: (row["sinceTimestamp"],),
+        lambda row: row["state"] == OPEN,
     )
     if not states.total():
         return replace(section, about="No half message is left.")
-    grid = Grid(
-        "open-transactions",
-        "Open transactions",
-        ("since", "open for", "topic", "producerGroup", "checks", "keys", "to trace it"),
+    cells = [
         [
-            [
-                moment(row["sinceTimestamp"]),
-                span(row["openMs"]),
-                text(row["topic"]),
-                text(row["producerGroup"]),
-                number(row["checks"]),
-                text(row["keys"]),
-                _trace(inquiry, row),
-            ]
-            for row in rows
-        ],
-        not_listed(states[OPEN], _LISTED),
-    )
-    remark = Remark(
-        Severity.WARNING,
-        f"{states[OPEN]:,} transactions are neither committed nor rolled back",
-        more,
-    )
+            *(moment(row["sinceTimestamp"]), span(row["openMs"]), text(row["topic"])),
+            *(text(row["producerGroup"]), number(row["checks"]), text(row["keys"])),
+            _trace(inquiry, row),
+        ]
+        for row in rows
+    ]
+    columns = ("since", "open for", "topic", "producerGroup", "checks", "keys", "to trace it")
+    unlisted = not_listed(states[OPEN], _LISTED)
+    grid = Grid("open-transactions", "Open transactions", columns, cells, unlisted)
+    said = f"{states[OPEN]:,} transactions are neither committed nor rolled back"
     return replace(
         section,
         about=f"{_states(states)}.",
         grids=[grid] if rows else [],
-        remarks=[remark] if states[OPEN] else [],
+        remarks=[Remark(Severity.WARNING, said, more)] if states[OPEN] else [],
     )
 
 
@@ -164,49 +140,35 @@ def dead_letters(inquiry: Inquiry) -> Section:
     answer = dead_letters_in(store, newest, top=_LISTED)
     groups = [
         [
-            text(row["consumerGroup"]),
-            text(row["originTopic"]),
-            number(row["messages"]),
-            in_units(row["bytes"]),
-            _instant(row["first"]),
-            _instant(row["last"]),
+            *map(text, (row["consumerGroup"], row["originTopic"])),
+            *(number(row["messages"]), in_units(row["bytes"])),
+            *map(_instant, (row["first"], row["last"])),
             inquiry.command("dlq", "--group", row["consumerGroup"]),
         ]
-        for row in answer.groups
+        for row in answer.groups[:50]
     ]
     columns = ("group", "originTopic", "messages", "bytes", "first", "last", "to list them")
     letters = [
         [
-            _instant(row["died"]),
-            text(row["consumerGroup"]),
-            text(row["originTopic"]),
-            number(row["reconsumeTimes"]),
-            text(row["keys"]),
-            text(row["why"]),
+            *(_instant(row["died"]), text(row["consumerGroup"]), text(row["originTopic"])),
+            *(number(row["reconsumeTimes"]), text(row["keys"]), text(row["why"])),
             _trace(inquiry, row),
         ]
         for row in answer.newest
     ]
     of_letters = ("given up", "group", "originTopic", "attempts", "keys", "why", "to trace it")
+    more = not_listed(read, _LISTED)
+    said = f"consumer groups gave up {every:,} messages (dead letters)"
+    unseen = f"Only the newest {read:,} of {every:,} dead letters were read."
     return replace(
         section,
         about=f"{every:,} messages that consumer groups gave up.",
         grids=[
-            Grid("dead-letters-by-group", "By group and topic", columns, groups[:50]),
-            Grid(
-                "dead-letters-newest", "The newest", of_letters, letters, not_listed(read, _LISTED)
-            ),
+            Grid("dead-letters-by-group", "By group and topic", columns, groups),
+            Grid("dead-letters-newest", "The newest", of_letters, letters, more),
         ],
-        remarks=[
-            Remark(
-                Severity.WARNING,
-                f"consumer groups gave up {every:,} messages (dead letters)",
-                inquiry.command("dlq"),
-            )
-        ],
-        unseen=[f"Only the newest {read:,} of {every:,} dead letters were read."]
-        if read < every
-        else [],
+        remarks=[Remark(Severity.WARNING, said, inquiry.command("dlq"))],
+        unseen=[unseen] if read < every else [],
     )
 
 
@@ -224,7 +186,7 @@ def retries(inquiry: Inquiry) -> Section:
         groups[row["consumerGroup"]] += 1
         return True
 
-    rows, _, _ = _sorted_rows(inquiry, "retries", _newest_first, noted)
+    rows, _, _ = _sorted_rows(inquiry, "retries", lambda row: (-row["lastTimestamp"],), noted)
     if not rows:
         return replace(section, about="No group sent a message back.")
     by_group = [
@@ -233,53 +195,40 @@ def retries(inquiry: Inquiry) -> Section:
     ]
     newest = [
         [
-            moment(row["lastTimestamp"]),
-            text(row["consumerGroup"]),
-            text(row["originTopic"]),
-            number(row["reconsumeTimes"]),
-            moment(row.get("deadLetterTimestamp")),
-            text(row["keys"]),
-            _trace(inquiry, row),
+            *(moment(row["lastTimestamp"]), text(row["consumerGroup"]), text(row["originTopic"])),
+            *(number(row["reconsumeTimes"]), moment(row.get("deadLetterTimestamp"))),
+            *(text(row["keys"]), _trace(inquiry, row)),
         ]
         for row in rows
     ]
     columns = ("last", "group", "originTopic", "attempts", "given up", "keys", "to trace it")
+    unlisted = not_listed(groups.total(), _LISTED)
     return replace(
         section,
         about=f"{groups.total():,} messages that consumer groups sent back.",
         grids=[
             Grid("retries-by-group", "By group", ("group", "messages", "to list them"), by_group),
-            Grid(
-                "retries-newest", "The newest", columns, newest, not_listed(groups.total(), _LISTED)
-            ),
+            Grid("retries-newest", "The newest", columns, newest, unlisted),
         ],
     )
-
-
-def _there(inquiry: Inquiry, *topics: str) -> list[str]:
-    return [topic for topic in topics if inquiry.store.queues(topic)]
 
 
 def _too_many(
     inquiry: Inquiry, messages: int, command: Command, *, copies: bool = True
 ) -> LeftOutSection | None:
     """`copies`: later copies of the messages are looked for, by their keys."""
-    bounds = inquiry.bounds
+    bounds, reason = inquiry.bounds, None
     if messages > bounds.held:
-        return LeftOutSection(
+        reason = (
             f"the broker's topics hold {messages:,} such messages, and a report reads "
-            f"{bounds.held:,}; rmqstore report --all reads all",
-            command,
-            bounded=True,
+            f"{bounds.held:,}; rmqstore report --all reads all"
         )
-    if copies and messages and inquiry.unindexed > bounds.unindexed:
-        return LeftOutSection(
+    elif copies and messages and inquiry.unindexed > bounds.unindexed:
+        reason = (
             f"{inquiry.unindexed:,} bytes of the log have no index, and would be read to "
-            "find what became of the messages; rmqstore report --all reads them",
-            command,
-            bounded=True,
+            "find what became of the messages; rmqstore report --all reads them"
         )
-    return None
+    return None if reason is None else LeftOutSection(reason, command, bounded=True)
 
 
 def _left_out(section: Section, why: LeftOutSection) -> Section:
@@ -294,14 +243,6 @@ def _by_due(row: Row) -> tuple[int, ...]:
     return (row["state"] != OVERDUE, row.get("dueTimestamp") or _LATEST)
 
 
-def _by_age(row: Row) -> tuple[int, ...]:
-    return (row["sinceTimestamp"],)
-
-
-def _newest_first(row: Row) -> tuple[int, ...]:
-    return (-row["lastTimestamp"],)
-
-
 def _sorted_rows(
     inquiry: Inquiry, name: str, order: Order, wanted: Callable[[Row], bool] = lambda row: True
 ) -> tuple[list[Row], Counter[str], int]:
@@ -309,8 +250,7 @@ def _sorted_rows(
     rows_of = TABLES[name].rows_of
     assert rows_of is not None
     states: Counter[str] = Counter()
-    system = 0
-    ticks = count()
+    system, ticks = 0, count()
 
     def users() -> Iterable[tuple[tuple[int, ...], int, Row]]:
         nonlocal system
