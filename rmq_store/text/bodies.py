@@ -104,11 +104,9 @@ def as_base64(column: pa.Array) -> pa.Array:
     """
     values = column.fill_null(b"")  # a null may have bytes
     ends, _ = buffers(values)
-    total = (int(ends[-1]) - int(ends[0]) + 2 * len(values)) * 4 // 3
-    _check_size("base64", total)
+    _check_size("base64", (int(ends[-1]) - int(ends[0]) + 2 * len(values)) * 4 // 3)
     missing = -(ends[1:] - ends[:-1]) % 3
-    padding = _PADDING.take(pa.array(missing))
-    padded = pc.binary_join_element_wise(values, padding, _EMPTY)
+    padded = pc.binary_join_element_wise(values, _PADDING.take(pa.array(missing)), _EMPTY)
     starts, raw = buffers(padded)
     used = raw[int(starts[0]) : int(starts[-1])].data
     encoded = bytearray(binascii.b2a_base64(used, newline=False))
@@ -116,9 +114,7 @@ def as_base64(column: pa.Array) -> pa.Array:
     offsets = (starts - starts[0]) // 3 * 4
     characters[offsets[1:][missing >= 1] - 1] = _FILL
     characters[offsets[1:][missing == 2] - 2] = _FILL
-    bits = None if not column.null_count else pc.is_valid(column).buffers()[1]
-    data = [bits, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(encoded)]
-    return pa.Array.from_buffers(pa.string(), len(column), data)
+    return _strings(column, offsets, encoded)
 
 
 def as_hex(column: pa.Array) -> pa.Array:
@@ -130,10 +126,14 @@ def as_hex(column: pa.Array) -> pa.Array:
     ends, raw = buffers(values)
     used = raw[int(ends[0]) : int(ends[-1])]
     _check_size("hex", 2 * len(used))
-    digits = pa.py_buffer(used.tobytes().hex().encode())
-    offsets = ((ends - ends[0]) * 2).astype(np.int32)
+    return _strings(column, (ends - ends[0]) * 2, used.tobytes().hex().encode())
+
+
+def _strings(column: pa.Array, offsets: np.ndarray, data: bytes | bytearray) -> pa.Array:
+    """The strings at `offsets` of `data`; null where the column is."""
     bits = None if not column.null_count else pc.is_valid(column).buffers()[1]
-    return pa.Array.from_buffers(pa.string(), len(column), [bits, pa.py_buffer(offsets), digits])
+    parts = [bits, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.string(), len(column), parts)
 
 
 def _check_size(form: str, size: int) -> None:

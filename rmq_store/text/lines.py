@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -29,8 +30,6 @@ _BLANK = 0x20  # lower codes are control characters
 _QUOTE_BYTE, _BACKSLASH = 0x22, 0x5C
 _WIDE = CONTROLS.removeprefix("\x00-\x1f")
 _WIDE_STARTS = (0x7F, 0xC2, 0xD8, 0xE2, 0xEF)  # their first bytes
-# JSON's short escapes. Other control characters are written by number.
-_SHORT = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _MILLIS = pa.array([f".{ms:03d}" for ms in range(1000)])
 _UTC = ("UTC", "Etc/UTC")
 _SECONDS = len("2024-05-01T12:00:00")
@@ -53,10 +52,15 @@ def json_lines(batch: pa.RecordBatch, charset: str = UTF8) -> bytes:
         return _lines_of_any_types(batch)
     pieces: list[pa.Array | pa.Scalar] = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        pieces += [
-            _key(name, first=not pieces),
-            *_json_of(name, column, charset if name == BODY else UTF8),
-        ]
+        pieces.append(_key(name, first=not pieces))
+        encoded = None
+        if pa.types.is_binary(column.type):
+            column, encoded = as_text(column, charset if name == BODY else UTF8)
+        pieces.append(_json_values(column))
+        if encoded is not None:
+            key, values = _key(name + BASE64_SUFFIX), _quoted(encoded)
+            second = pc.binary_join_element_wise(key, values, _EMPTY)
+            pieces.append(second.fill_null(_EMPTY))
     return _joined([*pieces, pa.scalar("}\n", pa.string())])
 
 
@@ -73,20 +77,8 @@ def _lines_of_any_types(batch: pa.RecordBatch) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _json_of(name: str, column: pa.Array, charset: str) -> list[pa.Array]:
-    """The values, and the second keys of those that are not UTF-8."""
-    if not pa.types.is_binary(column.type):
-        return [_json_values(column)]
-    text, encoded = as_text(column, charset)
-    if encoded is None:
-        return [_json_values(text)]
-    second = pc.binary_join_element_wise(_key(name + BASE64_SUFFIX), _quoted(encoded), _EMPTY)
-    return [_json_values(text), second.fill_null(_EMPTY)]
-
-
 def _key(name: str, *, first: bool = False) -> pa.Scalar:
-    quoted = json_text(name)
-    return pa.scalar(f"{'{' if first else ','}{quoted}:", pa.string())
+    return pa.scalar(f"{'{' if first else ','}{json_text(name)}:", pa.string())
 
 
 def _joined(pieces: Sequence[pa.Array | pa.Scalar]) -> bytes:
@@ -112,21 +104,11 @@ def _quoted(strings: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(_QUOTE, escaped, _QUOTE, _EMPTY)
 
 
-def _escape(character: str) -> str:
-    if character in '\\"':
-        return "\\" + character
-    return _SHORT.get(character) or f"\\u{ord(character):04x}"
-
-
 def _objects(column: pa.Array) -> pa.Array:
     keys, items = column.keys, column.items
-    colon = pa.scalar(":", pa.string())
-    entries = pc.binary_join_element_wise(_quoted(keys), colon, _json_values(items), _EMPTY)
+    entries = pc.binary_join_element_wise(_quoted(keys), ":", _json_values(items), _EMPTY)
     lists = pa.ListArray.from_arrays(column.offsets, entries)
-    inner = pc.binary_join(lists, ",")
-    objects = pc.binary_join_element_wise(
-        pa.scalar("{", pa.string()), inner, pa.scalar("}", pa.string()), _EMPTY
-    )
+    objects = pc.binary_join_element_wise("{", pc.binary_join(lists, ","), "}", _EMPTY)
     return pc.if_else(column.is_valid(), objects, pa.scalar(None, pa.string()))
 
 
@@ -169,9 +151,12 @@ def text_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
 
     Binary values are base64, whatever their bytes are. Timestamps and maps are as in JSON lines.
     """
-    return pa.RecordBatch.from_arrays(
-        [_for_csv(column) for column in batch.columns], names=batch.schema.names
-    )
+    return _each_column(batch, _for_csv)
+
+
+def _each_column(batch: pa.RecordBatch, convert: Callable[[pa.Array], pa.Array]) -> pa.RecordBatch:
+    columns = list(map(convert, batch.columns))
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _for_csv(column: pa.Array) -> pa.Array:
@@ -209,15 +194,11 @@ def _plain(column: pa.Array) -> pa.Array:
     if pa.types.is_map(kind):
         return _objects(column)
     if pa.types.is_binary(kind):
-        return _without_breaks(marked(column))
-    return _without_breaks(column) if pa.types.is_string(kind) else pc.cast(column, pa.string())
+        return _with_escapes(marked(column))
+    return _with_escapes(column) if pa.types.is_string(kind) else pc.cast(column, pa.string())
 
 
-def _without_breaks(strings: pa.Array) -> pa.Array:
-    return _with_escapes(strings, ())
-
-
-def _with_escapes(strings: pa.Array, others: Sequence[int]) -> pa.Array:
+def _with_escapes(strings: pa.Array, others: Sequence[int] = ()) -> pa.Array:
     """The strings with control characters, and some other bytes, escaped as in JSON."""
     ends, raw = buffers(strings)
     used = raw[int(ends[0]) : int(ends[-1])]
@@ -225,7 +206,7 @@ def _with_escapes(strings: pa.Array, others: Sequence[int]) -> pa.Array:
     seen |= {byte for byte in others if (used == byte).any()}
     # The backslash first, because the other escapes add backslashes.
     for byte in sorted(seen, reverse=True):
-        strings = pc.replace_substring(strings, chr(byte), _escape(chr(byte)))
+        strings = pc.replace_substring(strings, chr(byte), json.dumps(chr(byte))[1:-1])
     return _each_printable(strings, used)
 
 
@@ -248,17 +229,21 @@ def printable_columns(batch: pa.RecordBatch, *, in_zones: bool = False) -> pa.Re
 
     `in_zones`: times stay in the zones of their columns; else they are in UTC.
     """
-    batch = _with_plain_types(batch, in_zones=in_zones)
-    columns = [
-        column if _is_plain(column.type) else pa.array(map(_as_text, _values(column)), pa.string())
-        for column in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    return _each_column(_with_plain_types(batch, in_zones=in_zones), _in_plain_type)
+
+
+def _in_plain_type(column: pa.Array) -> pa.Array:
+    if _is_plain(column.type):
+        return column
+    if pa.types.is_floating(column.type):
+        # As Arrow writes it, without the digits that a float of 32 bits does not have.
+        return pc.cast(column, pa.string())
+    values = (_json_value(value, column.type) for value in _listed(column))
+    return pa.array((v if v is None else _text_of(v) for v in values), pa.string())
 
 
 def _with_plain_types(batch: pa.RecordBatch, *, in_zones: bool = False) -> pa.RecordBatch:
-    columns = [_as_time(column, in_zones) for column in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    return _each_column(batch, partial(_as_time, in_zone=in_zones))
 
 
 def _as_time(column: pa.Array, in_zone: bool) -> pa.Array:
@@ -277,13 +262,6 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 def _is_moment(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) and kind.unit == "ms" and kind.tz is not None
-
-
-def _values(column: pa.Array) -> list[Any]:
-    if pa.types.is_floating(column.type):
-        # As Arrow writes it, without the digits that a float of 32 bits does not have.
-        return list(pc.cast(column, pa.string()).to_pylist())
-    return [_json_value(value, column.type) for value in _listed(column)]
 
 
 def _listed(column: pa.Array) -> list[Any]:
@@ -314,10 +292,8 @@ def _with_numbers(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _as_text(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False)
+def _text_of(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _json_value(value: Any, kind: pa.DataType) -> Any:
@@ -361,10 +337,9 @@ def _duration(value: Any) -> str:
 
 def _inner(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_map(kind) and value is not None:
-        pairs = [
-            (_key_text(_within(k, kind.key_type)), _within(v, kind.item_type)) for k, v in value
-        ]
-        return dict(pairs)
+        keys = (_within(key, kind.key_type) for key, _ in value)
+        texts = (key if isinstance(key, str) else json.dumps(key) for key in keys)
+        return dict(zip(texts, (_within(item, kind.item_type) for _, item in value), strict=True))
     if isinstance(value, Mapping):
         return {name: _within(one, kind.field(name).type) for name, one in value.items()}
     if isinstance(value, list):
@@ -375,10 +350,6 @@ def _inner(value: Any, kind: pa.DataType) -> Any:
 def _within(value: Any, kind: pa.DataType) -> Any:
     found = _json_value(value, kind)
     return f"base64:{base64.b64encode(found).decode()}" if isinstance(found, bytes) else found
-
-
-def _key_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _exact(value: Decimal) -> float | str:

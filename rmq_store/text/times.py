@@ -75,7 +75,11 @@ def parse_time(text: str) -> Time:
     """
     said = text.strip()
     if re.fullmatch(r"-?[0-9]+", said):
-        return _of_number(said)
+        number = int(said) if len(said) <= 20 else 10**20  # Python limits the digits of a number
+        why = why_not_ms(number)
+        if why is not None:
+            raise NotATimeError("; give ".join(why))
+        return number
     of_day = re.fullmatch(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?", said)
     if of_day is not None:
         hours, minutes, seconds = (int(part or 0) for part in of_day.groups())
@@ -127,14 +131,6 @@ def reversed_range(
         reason=f"{start[0]} has {start[1]}{where}, and {stop[0]} has {stop[1]}",
         advice="Give an end that is not before the start",
     )
-
-
-def _of_number(digits: str) -> int:
-    number = int(digits) if len(digits) <= 20 else 10**20  # Python limits the digits of a number
-    why = why_not_ms(number)
-    if why is not None:
-        raise NotATimeError("; give ".join(why))
-    return number
 
 
 def why_not_ms(number: int) -> tuple[str, ...] | None:
