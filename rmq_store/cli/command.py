@@ -85,12 +85,11 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options, without those that few need; with --help-all all of them."""
-        all_options = ctx.meta.get(_ALL_OPTIONS)
         shown = (
             param
             for param in self.get_params(ctx)
             if isinstance(param, click.Option)
-            and (all_options or not isinstance(param, RareOption))
+            and (ctx.meta.get(_ALL_OPTIONS) or not isinstance(param, RareOption))
         )
         rows = [row for row in (param.get_help_record(ctx) for param in shown) if row is not None]
         with formatter.section("Options"):

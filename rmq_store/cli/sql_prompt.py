@@ -108,8 +108,7 @@ class Prompt:
         Output(False).rows(rows)
 
     def _print_columns(self, view: str) -> None:
-        views = {name.lower(): name for name in self._database.views}
-        name = views.get(view.lower())
+        name = {name.lower(): name for name in self._database.views}.get(view.lower())
         if name is None:
             wrong = f"there is no view {view!r}" if view else ".schema takes the name of a view"
             problem(f"{wrong}. {nearest(view, self._database.views)}")

@@ -293,8 +293,7 @@ class LocalReplay(ReplayCall):
                     for wave, rows in self._read_waves(waves):
                         self._append(target, rows)
                         self.refusals_of_waves = len(self.refusals)
-                        end = target.log_range()[1]
-                        self._record(next_log_offset=wave.stop, target_end=end)
+                        self._record(next_log_offset=wave.stop, target_end=target.log_range()[1])
                         progress(wave.selected_bytes)
                         if wave.stop is not None and should_stop():
                             self.stopped_by = "stopped on request"

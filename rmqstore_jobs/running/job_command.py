@@ -161,8 +161,7 @@ class Job(Command):
             needed = self._needs_spark(spec)
             # Start the session before our signal handlers, because it replaces the one for SIGINT.
             if "engine" in given and runs_on_spark(self._name, given, needed=needed):
-                builder = builder_for(self._name, given["master"])
-                spark = self._prepare(builder, spec).getOrCreate()
+                spark = self._prepare(builder_for(self._name, given["master"]), spec).getOrCreate()
             verdict = verdict_first(spark, given) if given["verify"] else None
             with asked_to_stop() as should_stop:
                 answer = self.run(spark, spec, should_stop)

@@ -79,8 +79,7 @@ def print_lag(
     with at.open() as opened, Progress("lag", unit="offsets") as progress:
         found = lag_of(opened, groups, topics, queue_ids, progress=progress)
         lacks_some = opened.opening.has_losses
-        is_asked = bool(groups) or max_lag is not None
-        unknown = _unknown_lag(opened, is_asked=is_asked)
+        unknown = _unknown_lag(opened, is_asked=bool(groups) or max_lag is not None)
         if max_lag is not None and not unknown:
             unknown = list(found.without_offset(groups, topics))
         furthest = found.furthest_behind()[:top]

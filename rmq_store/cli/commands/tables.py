@@ -319,6 +319,5 @@ def _cells(
         yield line
     rest = found.log_bytes - found.listed_bytes
     if whole and rest > 0:
-        nothing = [""] * (len(names) - 1)
-        last = ["(in no queue)", *nothing, "", size(rest), share(rest)]
+        last = ["(in no queue)", *[""] * (len(names) - 1), "", size(rest), share(rest)]
         yield [*last, ""] if by == _DAY else last

@@ -119,8 +119,7 @@ class _Following:
         if end == start:
             return
         with self._opened(end) as store:
-            limits = partial(self._limits, store)
-            yield from store.read_log(start, end, limits=limits, **how)
+            yield from store.read_log(start, end, limits=partial(self._limits, store), **how)
 
     def _look(self) -> LogPlace:
         from rmq_store.reading.growing_log import LogPlace
