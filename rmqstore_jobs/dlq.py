@@ -146,8 +146,6 @@ def look(spec: DlqSpec) -> None:
         replay.look(resend_spec(spec, plan))
 
 
-# --- the command ----------------------------------------------------------------------------------
-
 _OF_SOURCE = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
 _OPTIONS = {
     "groups": GROUPS,

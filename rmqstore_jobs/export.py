@@ -164,8 +164,6 @@ class _Export:
         self._note_gaps(done)
         self._note_left_out()
 
-    # --- refusals --------------------------------------------------------------------------------
-
     def _refuse_another_table(self) -> None:
         table, own = self.manifest.table, self.spec.format
         if table not in (None, own):
@@ -193,12 +191,13 @@ class _Export:
         self, store: MessageStore, done: Mapping[Any, Sequence[ExportedRange]]
     ) -> None:
         """Check that the last exported message of each queue is where it was, or has expired."""
-        for queue in set(store.queues()).intersection(done):
-            last = done[queue][-1]
-            low, high = store.min_offset(*queue), store.max_offset(*queue)
-            if low >= last.stop:
+        own = set(store.queues())
+        for queue, parts in done.items():
+            last, at = parts[-1], None
+            if queue not in own or store.min_offset(*queue) >= last.stop:
                 continue
-            at = store.log_offset_of(queue, last.stop - 1) if last.stop <= high else None
+            if last.stop <= store.max_offset(*queue):
+                at = store.log_offset_of(queue, last.stop - 1)
             if at != last.last_log_offset:
                 raise JournalError(
                     store.path,
@@ -265,8 +264,6 @@ class _Export:
                 f"{'; '.join(noted[:_MOST_NAMED])}{further if len(noted) > _MOST_NAMED else ''}. "
                 "No run adds them to this target, also not from a repaired store: export into a new one"
             )
-
-    # --- waves -----------------------------------------------------------------------------------
 
     def run(self, should_stop: Callable[[], bool]) -> Answer:
         with self.plan.store.open() as store:
@@ -341,8 +338,6 @@ class _Export:
                 "or the log lacks some; rmqstore verify lists them"
             )
 
-    # --- result ----------------------------------------------------------------------------------
-
     def _answer(self) -> Answer:
         files = [file for wave in self.written for file in wave.files]
         by_folder: dict[str, list[ExportedFile]] = {}
@@ -393,9 +388,6 @@ def _is_last(store: MessageStore, last: ExportedRange) -> bool:
 
 def _as_text(asked: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in sorted(asked.items())) or "no options"
-
-
-# --- the command ----------------------------------------------------------------------------------
 
 
 def look(spec: ExportSpec) -> None:

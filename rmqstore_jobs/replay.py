@@ -71,9 +71,6 @@ def look(spec: ReplaySpec) -> None:
         pin(parse_options(source_options(with_fixed_times(spec))))
 
 
-# --- the command ----------------------------------------------------------------------------------
-
-
 OPTIONS: Mapping[str, Declared] = {
     "to_store": option(
         "--to", metavar="DIR", help="Target store; created unless --append is given."

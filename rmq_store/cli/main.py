@@ -7,8 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -25,6 +24,7 @@ from rmq_store import loops
 from rmq_store.cli.command import exit_code_of
 from rmq_store.cli.shell_words import in_shell_words
 from rmq_store.errors import nearest, spoken, spoken_as
+from rmq_store.escaping import LOG
 from rmq_store.heap_settings import keep_freed_memory
 
 _WIDEST_NAME = len("transactions") + 2  # cells of --help before the texts
@@ -131,12 +131,11 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            every = {**COMMANDS, **other_commands()}
-            if args[0] not in every:
-                ctx.fail(f"there is no command {args[0]!r}. {nearest(args[0], every)}")
-        if args and args[0] in COMMANDS:
+        name = args[0] if args else "-"
+        if name in COMMANDS:
             leave_pandas_out(args)
+        elif not name.startswith("-") and name not in (others := other_commands()):
+            ctx.fail(f"there is no command {name!r}. {nearest(name, {**COMMANDS, **others})}")
         return super().resolve_command(ctx, args)
 
 
@@ -183,27 +182,21 @@ def main(**settings: Any) -> None:
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
 
     def run() -> Any:
-        with spoken_as(in_shell_words), warnings_shown():
+        with spoken_as(in_shell_words), _WarningsShown(logging.WARNING):
             return rmqstore.main(prog_name="rmqstore", standalone_mode=False, **settings)
 
     sys.exit(exit_code_of("rmqstore", run))
 
 
-@contextmanager
-def warnings_shown() -> Iterator[None]:
-    """Print each warning of the log on stderr, once however often it comes."""
-    log, shown = logging.getLogger("rmqstore"), _Shown(logging.WARNING)
-    log.addHandler(shown)
-    try:
-        yield
-    finally:
-        log.removeHandler(shown)
+class _WarningsShown(logging.Handler):
+    """Prints each warning of the log on stderr while it is a context, once however often it comes."""
 
+    def __enter__(self) -> None:
+        self._said = set[str]()
+        LOG.addHandler(self)
 
-class _Shown(logging.Handler):
-    def __init__(self, level: int) -> None:
-        super().__init__(level)
-        self._said: set[str] = set()
+    def __exit__(self, *_: object) -> None:
+        LOG.removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         line = spoken(record.getMessage())

@@ -5,11 +5,10 @@ An option is declared once: its words, its type and its meaning. The parameter t
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -115,13 +114,10 @@ def word(text: str) -> str:
 
 def seconds(text: str) -> float:
     """The type of an option that takes a time to wait, from 0.05 s to a day."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not _LEAST_WAIT <= value <= _MOST_WAIT:
-        raise click.BadParameter(f"{text!r} is not a number of seconds from 0.05 to 86400.")
-    return value
+    with suppress(ValueError):
+        if _LEAST_WAIT <= float(text) <= _MOST_WAIT:
+            return float(text)
+    raise click.BadParameter(f"{text!r} is not a number of seconds from 0.05 to 86400.")
 
 
 def parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -231,13 +227,12 @@ def _completed(
 
     # An option that still lacks its value leaves the arguments as they are.
     path = ctx.params.get("store") or next(iter(ctx.args), None)
-    if path is None:
-        return []  # the store comes behind the option
-    try:
-        with MessageStore.open(path, broker_conf=ctx.params.get("broker_conf")) as store:
-            return [name for name in names(store) if name.startswith(typed)]
-    except StoreError:
-        return []  # the command itself says why
+    # The store may come behind the option; why it cannot be opened, the command itself says.
+    with suppress(StoreError):
+        if path is not None:
+            with MessageStore.open(path, broker_conf=ctx.params.get("broker_conf")) as store:
+                return [name for name in names(store) if name.startswith(typed)]
+    return []
 
 
 # --- the options that commands share -------------------------------------------------------------------
@@ -253,11 +248,12 @@ def joined(separator: str) -> Callable[[click.Context, click.Parameter, Any], st
 
 
 def _tags(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
-    tags = joined(" || ")(ctx, param, values)
-    if tags is not None:
-        from rmq_store.reading.query import warn_of_tags
+    if not values:
+        return None
+    from rmq_store.reading.query import warn_of_tags
 
-        warn_of_tags(tags, lambda several: " ".join(f"--tag {tag}" for tag in several))
+    tags = " || ".join(values)
+    warn_of_tags(tags, lambda several: " ".join(f"--tag {tag}" for tag in several))
     return tags
 
 

@@ -120,8 +120,6 @@ class Prompt:
         rows = [{"column": c, "type": kind, "meaning": meanings[c]} for c, kind in types]
         Output(False).rows(rows)
 
-    # --- history and completion ------------------------------------------------------------------
-
     def _history(self) -> Path | None:
         """The file of earlier lines, which are then at hand; None where there is no readline."""
         try:

@@ -143,9 +143,6 @@ def _folders_of(store: str, broker_conf: str | None) -> set[Path]:
     return {path for folder in folders for path in (folder.absolute(), folder.resolve())}
 
 
-# --- plots: text stays text, and the page's style decides its colour ------------------------------
-
-
 def svg_of(plot: Plot, *, narrow: bool) -> Markup:
     """The plot as an `svg` element. The same data give the same bytes.
 

@@ -146,9 +146,6 @@ def _check_size(form: str, size: int) -> None:
         )
 
 
-# --- for a person ----------------------------------------------------------------------------------
-
-
 def bodies_as(form: str, column: pa.Array, charset: str = UTF8) -> pa.Array:
     """Binary values as strings in one of FORMS except NONE. Null stays null.
 

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,15 +139,13 @@ class Exported:
 
     def with_left_out(self, wave: Wave) -> Exported:
         """The sum with what a wave of it left out."""
-        if not wave.left_out:
-            return self
         noted = LeftOutOf(wave.number, wave.broker_name, wave.written, wave.left_out)
-        return replace(self, left_out=(*self.left_out, noted))
+        return replace(self, left_out=(*self.left_out, noted)) if wave.left_out else self
 
     def plus(self, wave: Wave) -> Exported:
         """The sum with the next wave."""
         before = self.ranges.get(wave.broker_name, ())
-        found = replace(
+        exported = replace(
             self,
             number=wave.number,
             asked=wave.asked,
@@ -159,7 +156,7 @@ class Exported:
             bytes=self.bytes + sum(file.size for file in wave.files),
             ranges={**self.ranges, wave.broker_name: tuple(joined([*before, *wave.ranges]))},
         )
-        return found.with_left_out(wave)
+        return exported.with_left_out(wave)
 
 
 class Manifest(Journal[WaveBegun, Exported]):
@@ -259,9 +256,8 @@ class Manifest(Journal[WaveBegun, Exported]):
 
     def note_left_out(self, wave: Wave) -> None:
         """Add to the last wave what it left out, where that is known after it was committed."""
-        if wave.left_out:
-            journal.write_entry(_wave_file(self.folder, wave.number), _WAVE, asdict(wave))
-            self.save(self.begun, self.exported.with_left_out(wave))
+        journal.write_entry(_wave_file(self.folder, wave.number), _WAVE, asdict(wave))
+        self.save(self.begun, self.exported.with_left_out(wave))
 
     def _move(self, wave: Wave) -> None:
         staged = self.target / STAGING / f"{wave.number:06d}"
@@ -285,9 +281,6 @@ class Manifest(Journal[WaveBegun, Exported]):
             sync_folder(folder)
 
 
-_wave_of: Callable[[Mapping[str, Any]], Wave] = partial(journal.decoded, Wave)
-
-
 def _wave_file(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}.json"
 
@@ -297,8 +290,13 @@ def _wave_files(folder: Path) -> list[Path]:
 
 
 def _load(path: Path) -> Wave:
-    wave = journal.read_entry(path, _WAVE, _wave_of, _NO_WAVE)
+    wave = journal.read_entry(path, _WAVE, _decoded, _NO_WAVE)
     assert wave is not None
+    return wave
+
+
+def _decoded(content: Mapping[str, Any]) -> Wave:
+    wave: Wave = journal.decoded(Wave, content)
     return wave
 
 
@@ -309,10 +307,7 @@ def to_json(wave: Wave) -> str:
 
 def from_json(path: Path, text: str) -> Wave:
     """The wave from the output of `to_json`. `path` is for the JournalError."""
-    return journal.parse_entry(path, _WAVE, text, _wave_of, _NO_WAVE)
-
-
-# --- ranges and paths ------------------------------------------------------------------------------
+    return journal.parse_entry(path, _WAVE, text, _decoded, _NO_WAVE)
 
 
 def refuse_outside(path: str) -> None:

@@ -155,9 +155,6 @@ def _queues(spec: ReplaySpec, groups: list[Row]) -> Iterator[PlannedQueue]:
         )
 
 
-# --- on executors -----------------------------------------------------------------------------------
-
-
 def _grouped_rows(
     spec: ReplaySpec,
     state: OpenState | None,

@@ -230,8 +230,6 @@ class LocalReplay(ReplayCall):
         written = {path: self.counts[name] for path, name in targets if path is not None}
         return self._report(self.counts[MATCHED], written, self._problems())
 
-    # --- into a store ----------------------------------------------------------------------------
-
     def _write_store(self, path: str, should_stop: Callable[[], bool]) -> None:
         given = StoreConfig.of(self.spec.target_conf)
         asked = WriteOptions(
@@ -369,8 +367,6 @@ class LocalReplay(ReplayCall):
         ranges = (TargetRange(*q, before.get(q, 0), end) for q, end in sorted(ends.items()))
         return tuple(part for part in ranges if part.start_offset < part.stop_offset)
 
-    # --- into Parquet ----------------------------------------------------------------------------
-
     def _write_parquet(self, path: str) -> None:
         if self.current.parquet_done:
             return
@@ -414,8 +410,6 @@ class LocalReplay(ReplayCall):
         made = counted(self.counts[WRITTEN], "message") if self.spec.to_store else "a part"
         again = self.journal.how_to_start_again(self.current)
         return f"{reason}. The target has {made} from before the damage; {again}"
-
-    # --- result ----------------------------------------------------------------------------------
 
     def _problems(self) -> Iterator[str]:
         yield from self.refusals

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rmq_store.errors import InvalidArgumentError, OsErrorsOf
 from rmq_store.format.byte_layout import CRC_PROPERTY, KEY_SEPARATOR, Property
@@ -105,9 +105,8 @@ def _certificates(path: str | None) -> bytes | None:
     with OsErrorsOf(path, "reading --tls-ca"):
         raw = Path(path).read_bytes()
     if b"-----BEGIN CERTIFICATE-----" not in raw:
-        raise InvalidArgumentError(
-            path, reason="--tls-ca has no certificate", expected="certificates in PEM"
-        )
+        reason = "--tls-ca has no certificate"
+        raise InvalidArgumentError(path, reason=reason, expected="certificates in PEM")
     return raw
 
 
@@ -127,19 +126,6 @@ class Unreachable(Exception):
 
 class Denied(Exception):
     """No message can be sent, now or later; the text is the reason."""
-
-
-class Client(Protocol):
-    """A client: prepares a message, which finds most refusals, and sends it."""
-
-    def prepare(self, row: Row) -> Any:
-        """The client's message for a row. Raises RefusedMessage."""
-
-    def send(self, message: Any) -> None:
-        """Send a message and wait until the broker has it. Raises RefusedMessage, Unreachable, Denied."""
-
-    def close(self) -> None:
-        """Close the connections."""
 
 
 class Pacer:
@@ -164,12 +150,12 @@ class Pacer:
 
 @dataclass
 class Sender:
-    """Sends rows through a client. Iterate over `send`: it yields the rows that were refused.
+    """Sends rows through a client, as GrpcClient. Iterate over `send`: it yields the rows that were refused.
 
     `rate`: messages per second. `patience`: seconds to retry one message. `failure`: why sending ended early.
     """
 
-    client: Client
+    client: Any
     ordered: Callable[[Row], Any | None]  # rows with the same value stay in order; None: no order
     rate: float | None = None
     patience: float = DEFAULT_PATIENCE

@@ -99,8 +99,6 @@ class LiveReplay(ReplayCall):
         arrived = {str(self.spec.to_broker): sent}
         return self._report(sent + self.counts[REFUSED_BY_BROKER], arrived, self._problems())
 
-    # --- waves -----------------------------------------------------------------------------------
-
     def _send(self, wave: LogSlice) -> None:
         question = ReplayRows.of(
             self.spec,
@@ -137,8 +135,6 @@ class LiveReplay(ReplayCall):
         sync_file(aside)
         aside.rename(folder / name)
         sync_folder(folder)
-
-    # --- result ----------------------------------------------------------------------------------
 
     def _problems(self) -> Iterator[str]:
         yield from most_common(self.reasons)

@@ -115,9 +115,6 @@ def messages_selected(plan: ReadPlan, spec: ReplaySpec) -> int:
     return count
 
 
-# --- refusals -------------------------------------------------------------------------------------
-
-
 def cut_short(journal: ReplayJournal, spec: ReplaySpec) -> ReplayRun | None:
     """The interrupted run to continue. Raises JournalError if it has other options, AlreadyDoneError
     if a run with these options is done."""

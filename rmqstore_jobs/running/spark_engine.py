@@ -82,9 +82,6 @@ def _task(source: StoreSource, question: Question[Share, Part, Answer]) -> Calla
     return work
 
 
-# --- the session ---------------------------------------------------------------------------------
-
-
 def builder_for(name: str, master: str | None) -> SparkSession.Builder:
     """A builder for a Spark session with this Python; local if no master is given."""
     from pyspark.sql import SparkSession
@@ -113,9 +110,6 @@ def ship_jobs() -> None:
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(rmqstore_jobs)  # type: ignore[no-untyped-call]
-
-
-# --- the choice ------------------------------------------------------------------------------------
 
 
 class SparkUnavailableError(StoreError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -105,22 +105,20 @@ def _require_offset(store: MessageStore, search: Search, offset: int) -> None:
     queues = [q for q in store.queues(topic) if chosen is None or q.queue_id in chosen]
     ends = {queue: view.limits(queue) for queue in queues}
     if ends and offset > max(high for _, high in ends.values()):
+        ranges = (f"queue {queue.queue_id}: {low} to {high}" for queue, (low, high) in ends.items())
         raise InvalidArgumentError(
             store.path,
             reason=f"no queue of topic {topic!r} has come to offset {offset}",
-            expected=", ".join(
-                f"queue {q.queue_id}: {low} to {high}" for q, (low, high) in ends.items()
-            ),
+            expected=", ".join(ranges),
             advice="The last number of each queue is the offset of its next message",
         )
     for queue, (low, _) in ends.items():
         is_whole = not search.compacted or store.served.compacted(queue) is None
-        if offset >= low or not is_whole:
-            continue
-        problem(
-            f"queue {topic}/{queue.queue_id} begins at {low}: it has no message of offset {offset} "
-            f"to {low - 1} any more"
-        )
+        if offset < low and is_whole:
+            problem(
+                f"queue {topic}/{queue.queue_id} begins at {low}: it has no message of offset {offset} "
+                f"to {low - 1} any more"
+            )
 
 
 _IDS = ("keys", "uniqKey", "msgId")
@@ -343,18 +341,14 @@ def _print_life(life: Life, out: Output) -> None:
         text = f"{step.topic}/{step.queueId}{place}"
         row = _in_json(asdict(step), "storeTimestamp") | of_life
         out.record(row, [_line(step.storeTimestamp, step.step, text, step.about)])
-    if not out.as_json:
-        for line in _of_clients(life):
-            say(line)
-
-
-def _of_clients(life: Life) -> Iterator[str]:
+    if out.as_json:
+        return
     for report in life.reports:
-        group = f"group {report.get('groupName') or 'not known'}"
-        yield _line(report.get("timestamp"), str(report["traceType"]), group, report["outcome"])
+        text, at = f"group {report.get('groupName') or 'not known'}", report.get("timestamp")
+        say(_line(at, str(report["traceType"]), text, report["outcome"]))
     for consumer in life.consumers:
-        group = f"group {consumer.consumerGroup}"
-        yield _line(None, consumer.state, group, _about_consumer(consumer))
+        text = f"group {consumer.consumerGroup}"
+        say(_line(None, consumer.state, text, _about_consumer(consumer)))
 
 
 def _about_consumer(consumer: ConsumedBy) -> str | None:

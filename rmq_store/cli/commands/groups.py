@@ -11,6 +11,7 @@ from rmq_store.cli import options
 from rmq_store.cli.command import command
 from rmq_store.cli.options import StoreArgs, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, problem
+from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import TIME_FORMS, Time
 
@@ -166,7 +167,6 @@ def offsets(
     if new_group and topic is None:
         raise click.UsageError("--new-group needs --topic: a new group has no topics yet")
     from rmq_store.admin.reset_offsets import apply_reset, plan_reset
-    from rmq_store.text.json_keys import as_json_object
 
     with at.open() as opened:
         to: Any = int(place) if place is not None and place.isdigit() else place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -21,8 +21,7 @@ from rmq_store.cli.output import OUTPUT, Output, note, problem
 from rmq_store.consumequeue.queue_folders import line_of_lost_end
 from rmq_store.errors import StoreError, printable
 from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
-from rmq_store.system_topics.delayed_messages import CANCELLED, DELIVERED
-from rmq_store.system_topics.open_state import POP_STATE, PUT_OFF, STORED_AGAIN
+from rmq_store.system_topics import open_state
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted, size
 
@@ -69,13 +68,11 @@ def recover(
             "repairs the store with method strict, which keeps more"
         )
     with Progress("recover") as progress:
-        report = (
-            mend(store, broker_conf, release=release, progress=progress)
-            if really
-            else plan_recovery(
-                store, broker_conf, method=method, release=release, progress=progress
-            )
-        )
+        how: dict[str, Any] = {"release": release, "progress": progress}
+        if really:
+            report = mend(store, broker_conf, **how)
+        else:
+            report = plan_recovery(store, broker_conf, method=method, **how)
     out.record(report.to_dict(), str(report).splitlines())
     if not out.as_json and not really and not report.untouched:
         next_step = "start the broker to have it done" if method == "broker" else _WHAT_APPLY_DOES
@@ -195,12 +192,12 @@ def _lines_of_rebuild(report: RebuildReport) -> Iterator[str]:
 
 
 _ENDED = {
-    DELIVERED: "delayed or timer messages that were delivered",
-    CANCELLED: "timer messages that were cancelled",
-    PUT_OFF: "timer messages that were put off, and stored again",
-    STORED_AGAIN: "half messages that were stored again",
+    open_state.DELIVERED: "delayed or timer messages that were delivered",
+    open_state.CANCELLED: "timer messages that were cancelled",
+    open_state.PUT_OFF: "timer messages that were put off, and stored again",
+    open_state.STORED_AGAIN: "half messages that were stored again",
     NAMES_NOTHING: "op messages of transactions that are not in the log",
-    POP_STATE: "check points and acknowledgements of pop",
+    open_state.POP_STATE: "check points and acknowledgements of pop",
 }
 
 
@@ -292,10 +289,9 @@ def _left_out(ranges: Iterable[Skipped]) -> Iterator[str]:
     for (kind, reason), group in groupby(ranges, lambda one: (one.kind, one.reason)):
         parts: list[list[Skipped]] = []
         for one in group:
-            if parts and parts[-1][-1].stop == one.start:
-                parts[-1].append(one)
-            else:
-                parts.append([one])
+            if not parts or parts[-1][-1].stop != one.start:
+                parts.append([])
+            parts[-1].append(one)
         for some in parts:
             count = f", {len(some)} times" if len(some) > 1 else ""
             why = f": {reason}" if reason else ""

@@ -10,6 +10,7 @@ import click
 from rmq_store.cli.command import command
 from rmq_store.cli.options import STORE, StoreArgs, flag, option, time, time_in
 from rmq_store.cli.output import OUTPUT, Output
+from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import TIME_FORMS, Time, shown_time
 
@@ -48,7 +49,6 @@ def retention(
         rmqstore retention /data/store --keep-from 2026-11-21
     """
     from rmq_store.admin.retention import RetentionPolicy, apply_retention, plan_retention
-    from rmq_store.text.json_keys import as_json_object
 
     if why and (manual or really or lose_unread or keep_from is not None):
         raise click.UsageError("--why only shows: leave out the other options")
@@ -58,22 +58,18 @@ def retention(
         if why:
             _print_why(opened, out)
             return False
-        plan = plan_retention(
-            opened,
-            RetentionPolicy.of(opened.config),
-            manual=manual,
-            keep_from=time_in(opened, keep_from),
-        )
+        policy, moment = RetentionPolicy.of(opened.config), time_in(opened, keep_from)
+        plan = plan_retention(opened, policy, manual=manual, keep_from=moment)
     freed = apply_retention(plan, lose_unread=lose_unread) if really else 0
     files = (*plan.log, *plan.queues, *plan.index)
     rows = [[file.path, size(file.size), file.why] for file in files]
     out.rows(map(as_json_object, files), ("file", "size", "why"), rows)
     for risk in plan.risks:
         line = (
-            "group {group} loses {messages} unconsumed messages of {topic}/{queue_id}: its offset "
-            "is {consumer_offset}, and the first offset left is {min_offset}"
+            f"group {risk.group} loses {risk.messages} unconsumed messages of {risk.topic}/{risk.queue_id}: "
+            f"its offset is {risk.consumer_offset}, and the first offset left is {risk.min_offset}"
         )
-        out.record(risk, [line.format(**asdict(risk))], fg="yellow")
+        out.record(risk, [line], fg="yellow")
     for loss in plan.unfinished:
         messages = counted(loss.messages, "message")
         line = f"{messages} that the broker is not done with: {loss.reader}"
@@ -102,7 +98,6 @@ def retention(
 
 def _print_why(store: MessageStore, out: Output) -> None:
     from rmq_store.admin.retention import LAST_FILE, RetentionPolicy, why_kept
-    from rmq_store.text.json_keys import as_json_object
 
     policy = RetentionPolicy.of(store.config)
     found = why_kept(store, policy)

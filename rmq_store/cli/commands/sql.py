@@ -209,9 +209,6 @@ def _rows_of(found: Explained) -> Iterator[dict[str, Any]]:
             yield about | {"messages": None if scan.parts is None else 0}
 
 
-# --- a file of rows --------------------------------------------------------------------------------
-
-
 def _check_file(target: Path, stores: list[str]) -> None:
     """Raise unless a new file can be made, outside of the stores."""
     if target.exists():

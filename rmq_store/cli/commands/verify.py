@@ -20,6 +20,7 @@ from rmq_store.errors import printable, require_extra
 from rmq_store.files.durable_files import write_whole
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.store import MessageStore
+from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 from rmq_store.verify.findings import Severity
@@ -73,8 +74,8 @@ def print_findings(
     """Check a store and print what was found. Raises StoreError if it cannot be checked."""
     from rmq_store.markers.lock_file import lock_state
     from rmq_store.questions.answer_by_shares import ask, processes_for
-    from rmq_store.text.json_keys import as_json_object
-    from rmq_store.verify.verify_store import VerifyQuestion, count_of_problems, severities
+    from rmq_store.questions.verify import VerifyQuestion
+    from rmq_store.verify.verify_store import count_of_problems, severities
 
     opening = store_and_engine("verify", at, on)
     with opening as (store, source, engine), Progress("verify") as progress:
@@ -84,11 +85,10 @@ def print_findings(
     if out.as_json:
         for finding in report.findings:
             print_json(as_json_object(finding))
-        fields = {name: value for name, value in report.to_dict().items() if name != "findings"}
-        counts = severities(report.findings)
-        health = {"index": report.index, "severities": counts, "lock_held": lock.held}
+        summary = {name: value for name, value in report.to_dict().items() if name != "findings"}
+        summary |= {"index": report.index, "severities": severities(report.findings)}
         verdict = as_json_object(report.verdict.to_dict())
-        summary = {**fields, **health, "verdict": verdict, "lock_pid": lock.pid}
+        summary |= {"lock_held": lock.held, "verdict": verdict, "lock_pid": lock.pid}
         print_json(as_json_object(summary))
     else:
         for word, text in report.verdict.lines():
@@ -150,9 +150,8 @@ def diff(
     places = StoreArgs(store, broker_conf), StoreArgs(other, other_conf)
     if messages:
         return _print_messages(places, on, topics, damage, out)
-    of_messages = {"--topic": topics, "--skip-damaged": damage.skips}
-    of_messages |= {"--engine": on.engine, "--master": on.master}
-    for name, given in of_messages.items():
+    given_options = {"--topic": topics, "--skip-damaged": damage.skips, "--engine": on.engine}
+    for name, given in (given_options | {"--master": on.master}).items():
         if given:
             raise click.UsageError(f"{name} is for --messages")
     with places[0].open() as first, places[1].open() as second:
@@ -179,8 +178,7 @@ def _print_messages(
     from rmq_store.questions.diff_messages import TopicDiff, diff_messages
 
     counts: list[TopicDiff] = []
-    listed: list[dict[str, Any]] = []
-    count = 0
+    listed, count = list[dict[str, Any]](), 0
     with ExitStack() as stack:
         stack.enter_context(damage)
         first, second = (stack.enter_context(store_and_engine("diff", at, on)) for at in places)
@@ -256,10 +254,10 @@ def report(
     counts = ", ".join(found.counted(one) for one in reversed(Severity))
     for word, line in found.verdict:
         say(f"{word:<8} {line}")
-    unchecked = (
+    checked = (
         "" if found.verdict else "; not verified: rmqstore report --verify, or rmqstore verify"
     )
-    say(f"{output}: {counts}{unchecked}")
+    say(f"{output}: {counts}{checked}")
     if found.failed:
         problem(f"sections that could not be made: {', '.join(found.failed)}")
     return found.has_problem
