@@ -111,7 +111,7 @@ def about(report: VerifyReport, path: Path) -> list[Finding]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", few("index", WHOLE, "clean-5.5.0"))
+@pytest.mark.parametrize("name", few("index", WHOLE, "clean-5.4.0"))
 def test_damage_is_reported_with_its_place(tmp_path: Path, name: str, kind: str) -> None:
     store = unpack(name, tmp_path)
     files = index_of(store)
@@ -136,7 +136,6 @@ def test_damage_is_reported_with_its_place(tmp_path: Path, name: str, kind: str)
             assert "found" in one.meaning
             assert "rmqstore rebuild" in one.advice
         path.write_bytes(whole)
-    assert about(report_of(store.path), files[0]) == []
 
 
 def part_of(parts: Parts, at: int) -> str:
@@ -223,7 +222,7 @@ OLDER = [
 
 
 @pytest.mark.parametrize("kind", OLDER)
-@pytest.mark.parametrize("name", few("half an index", KILLED_IN_A_FILE, "crash-5.5.0"))
+@pytest.mark.parametrize("name", few("half an index", KILLED_IN_A_FILE, "crash-5.3.3"))
 def test_what_a_broker_was_writing_is_not_called_damaged(
     tmp_path: Path, name: str, kind: str
 ) -> None:
