@@ -23,8 +23,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from rmq_store import loops
 from rmq_store.cli.command import exit_code_of
 from rmq_store.cli.shell_words import in_shell_words
-from rmq_store.errors import nearest, spoken, spoken_as
-from rmq_store.escaping import LOG
+from rmq_store.errors import LOG, nearest, spoken, spoken_as
 from rmq_store.heap_settings import keep_freed_memory
 
 _WIDEST_NAME = len("transactions") + 2  # cells of --help before the texts

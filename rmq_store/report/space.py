@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rmq_store.questions.message_rate import message_rate
+from rmq_store.questions.usage import message_rate
 from rmq_store.report import plots
 from rmq_store.report.plots import bytes_label, draw_bars, in_bytes, named
 from rmq_store.report.report_scope import LARGEST, Inquiry

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.recovery import plan_recovery
 from tests.support.golden import GOLDEN, messages_in, unpack
 from tests.support.hurt_stores import HURTS, RELEASE, STORES, Hurt
+from tests.support.running.campaigns import few
 
 ANSWERS: dict[tuple[str, str], dict[str, Any]] = {
     (answer["store"], answer["hurt"]): answer
@@ -23,11 +25,15 @@ ANSWERS: dict[tuple[str, str], dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("hurt", HURTS, ids=lambda hurt: hurt.__name__)
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize(
+    "case",
+    few("as the broker", list(product(STORES, HURTS)), *zip(cycle(STORES), HURTS, strict=False)),
+    ids=lambda case: f"{case[0]}-{case[1].__name__}",
+)
 def test_log_and_queues_end_where_the_broker_found_them(
-    name: str, hurt: Hurt, tmp_path: Path
+    case: tuple[str, Hurt], tmp_path: Path
 ) -> None:
+    name, hurt = case
     golden = unpack(name, tmp_path)
     hurt(golden)
     answer = ANSWERS[name, hurt.__name__]

@@ -14,7 +14,7 @@ from tests.support.damage import flip_in_log
 from tests.support.golden import Golden, unpack
 from tests.support.spark.loads import load
 
-NAME = "clean-5.5.0"
+NAME = "clean-5.4.0"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -68,7 +68,7 @@ def test_modes_and_tables_work_in_spark(spark: SparkSession, tmp_path: Path) -> 
 
 def test_several_stores_load_as_a_list(spark: SparkSession, tmp_path: Path) -> None:
     paths = []
-    for broker, name in (("broker-a", NAME), ("broker-b", "clean-5.4.0")):
+    for broker, name in (("broker-a", NAME), ("broker-b", "clean-5.2.0")):
         Path(unpack(name, tmp_path).path).rename(tmp_path / broker)
         paths.append(str(tmp_path / broker))
     frame = spark.read.format("rmqstore").option("columns", "brokerName").load(paths)

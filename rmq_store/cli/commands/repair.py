@@ -22,6 +22,7 @@ from rmq_store.consumequeue.queue_folders import line_of_lost_end
 from rmq_store.errors import StoreError, printable
 from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
 from rmq_store.system_topics import open_state
+from rmq_store.system_topics.delayed_messages import CANCELLED, DELIVERED
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted, size
 
@@ -192,8 +193,8 @@ def _lines_of_rebuild(report: RebuildReport) -> Iterator[str]:
 
 
 _ENDED = {
-    open_state.DELIVERED: "delayed or timer messages that were delivered",
-    open_state.CANCELLED: "timer messages that were cancelled",
+    DELIVERED: "delayed or timer messages that were delivered",
+    CANCELLED: "timer messages that were cancelled",
     open_state.PUT_OFF: "timer messages that were put off, and stored again",
     open_state.STORED_AGAIN: "half messages that were stored again",
     NAMES_NOTHING: "op messages of transactions that are not in the log",

@@ -74,8 +74,7 @@ def print_findings(
     """Check a store and print what was found. Raises StoreError if it cannot be checked."""
     from rmq_store.markers.lock_file import lock_state
     from rmq_store.questions.answer_by_shares import ask, processes_for
-    from rmq_store.questions.verify import VerifyQuestion
-    from rmq_store.verify.verify_store import count_of_problems, severities
+    from rmq_store.verify.verify_store import VerifyQuestion, count_of_problems, severities
 
     opening = store_and_engine("verify", at, on)
     with opening as (store, source, engine), Progress("verify") as progress:

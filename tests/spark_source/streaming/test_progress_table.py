@@ -14,7 +14,7 @@ from rmq_store.errors import InvalidArgumentError
 from tests.support.golden import Golden
 from tests.support.spark.reads import rows_of
 
-NAME = "clean-5.5.0"
+NAME = "clean-5.4.0"
 
 
 def progress(store: Path, checkpoint: Path) -> list[dict[str, Any]]:

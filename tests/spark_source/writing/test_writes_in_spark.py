@@ -17,7 +17,7 @@ from tests.support.expected import members
 from tests.support.golden import Golden, bodies_of, user_topic
 from tests.support.writing.writes import left_beside
 
-NAME = "clean-5.5.0"
+NAME = "clean-5.4.0"
 # What does not depend on where in the log of a store a message lies.
 SAME = (
     *("topic", "queueId", "queueOffset", "tags", "keys", "uniqKey", "flag", "bornTimestamp"),
@@ -135,19 +135,25 @@ def _in_log_order(store: MessageStore) -> list[Any]:
     return sorted(found, key=lambda message: message.commit_log_offset)
 
 
+def count_of(target: Path) -> int:
+    """How many messages a store has, asked without Spark."""
+    with MessageStore.open(target) as store:
+        return sum(map(len, store.view.ranges_of(store.topics())))
+
+
 def test_modes(spark: SparkSession, tmp_path: Path, small_files: str) -> None:
     target = tmp_path / "store"
     frame = spark.range(10).selectExpr("'t' AS topic", "cast(id AS string) AS body")
     for mode, count in (("overwrite", 10), ("append", 20), ("overwrite", 10)):
         save(frame, target, mode, brokerConf=small_files)
-        assert messages(spark, target).count() == count
+        assert count_of(target) == count
     assert "cannot be written in the" in refusal(partial(save, frame, target, "ignore"))
     assert "ifExists" in refusal(lambda: save(frame, target, ifExists="error"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     reported = refusal(partial(save, frame, tmp_path / "other", "overwrite"))
     assert "RMQSTORE_NOT_A_STORE" in reported.splitlines()[0]
-    assert messages(spark, target).count() == 10
+    assert count_of(target) == 10
     assert left_beside(target) == left_beside(tmp_path / "other") == []
 
 
