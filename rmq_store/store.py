@@ -46,7 +46,7 @@ from rmq_store.reading.slice_reader import (
     compacted_batches,
     ranges_of_slices,
 )
-from rmq_store.snapshot.compacted_view import ServedQueues
+from rmq_store.snapshot.compacted_view import ConsumerQueues, QueueSource
 from rmq_store.snapshot.opening import Opening, geometry_found
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.snapshot import StoreSnapshot, snapshot_without_queues, take_snapshot
@@ -101,7 +101,7 @@ class MessageStore:
         self._snapshot = snapshot
         self._key_index: KeyIndex | None = None
         self.view = QueueView(self._log, self._folders, self._snapshot, self.is_system_topic)
-        self.served = ServedQueues(self.view, self._compaction)
+        self.served = ConsumerQueues(self.view, self._compaction)
         self.opening = Opening(self.view)
         self.lookup = MessageLookup(self.view, self.opening, broker_name, self.key_index)
         self._release, self._queues = release, queues
@@ -167,7 +167,7 @@ class MessageStore:
             store._storage_options = storage_options
         return store
 
-    def again(self) -> MessageStore:
+    def reopen(self) -> MessageStore:
         """The same state of the store, opened once more: for another thread, or to outlive this one.
 
         Raises as `open`.
@@ -257,7 +257,7 @@ class MessageStore:
         refuse_other_store(self._log, self._snapshot.marks, str(self.path))
 
     @contextmanager
-    def of_one_store(self) -> Iterator[None]:
+    def refusing_replacement(self) -> Iterator[None]:
         """Raise OtherStoreError after a read, or in place of its error, as `refuse_other` does."""
         try:
             yield
@@ -409,7 +409,7 @@ class MessageStore:
         """The log offset that the entry at `queue_offset` points to; the log's end for max_offset."""
         return self.view.log_offset_of(queue, queue_offset)
 
-    def ranges_for(self, compacted: bool) -> QueueView | ServedQueues:
+    def ranges_for(self, compacted: bool) -> QueueSource:
         """What says the ranges of queues, and their places and times, for a read with `compacted`."""
         return self.served if compacted else self.view
 

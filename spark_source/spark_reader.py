@@ -115,7 +115,7 @@ def read_share(
     the plan's store, opened. Raises what `damage` raises, and OtherStoreError
     if another store took the place of the plan's meanwhile.
     """
-    with store.of_one_store():
+    with store.refusing_replacement():
         if share.reports:
             for error in reported_errors(plan, share, store):
                 damage.take_damage(error)

@@ -198,7 +198,7 @@ class Desk:
             return work(self.store, job)
         finally:
             if job.why_stopped is not None:
-                ended, self.store = self.store, self.store.again()
+                ended, self.store = self.store, self.store.reopen()
                 ended.close()
 
     def close(self) -> None:
@@ -288,7 +288,7 @@ class Dashboard:
         page: Page | Response
         try:
             words.update(_words(query))
-            with store.of_one_store():
+            with store.refusing_replacement():
                 page = PAGES[name](question)
         except (StoreError, OSError) as error:
             page = self._failed(str(error), name)

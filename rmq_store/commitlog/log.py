@@ -135,8 +135,8 @@ class CommitLog:
         framed = self._entries_from is not None and offset >= self._entries_from
         return ENTRY_HEAD_SIZE if framed else 0
 
-    def front(self, offset: int) -> int:
-        """Where to walk from: of the place of a record where its frame begins, else `offset` itself."""
+    def entry_start(self, offset: int) -> int:
+        """Where the DLedger entry around a record starts; `offset` itself in a plain log."""
         frame = self.frame_at(offset)
         segment = self.chain.segment_at(offset) if frame else None
         if segment is None or offset - segment.base < frame:

@@ -298,7 +298,7 @@ def _pieces(
     `first_step`: bytes to walk at first; they double.
     """
     most, order = log.chain.cost.step, EntryOrder()
-    start = at = log.front(start)
+    start = at = log.entry_start(start)
     step = min(first_step or most, most)
     for segment in log.chain.segments_from(start):
         if segment.base >= stop:
@@ -499,7 +499,7 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
         _, around = next_start(log, segment, offset)
         if around is not None and log.intact_at(around) is not None:
             return None
-        gap = gap_at(log, segment, log.front(offset))
+        gap = gap_at(log, segment, log.entry_start(offset))
         if gap is None or gap.gap is Gap.FILLER:
             return None
         ghost = gap.gap is Gap.GHOST

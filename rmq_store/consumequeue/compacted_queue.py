@@ -229,7 +229,7 @@ class CompactedQueue:
             )
         self._is_open = True
 
-    def lost(self) -> StoreError | None:
+    def replaced(self) -> StoreError | None:
         """The error of a queue whose files a broker has replaced since they were opened."""
         if self._there <= files_in(self._log_folder, self.folder).files:
             return None
@@ -378,10 +378,10 @@ class CompactedQueue:
         try:
             entries = self._read(file)
         except StoreError as error:
-            raise self.lost() or error from error
-        lost = self.lost()
-        if lost is not None:
-            raise lost
+            raise self.replaced() or error from error
+        replaced = self.replaced()
+        if replaced is not None:
+            raise replaced
         return entries
 
     def _read(self, file: SegmentFile) -> Entries:

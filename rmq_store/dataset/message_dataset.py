@@ -370,7 +370,7 @@ class MessageDataset(LazyDataset):
         tags, places = self._tags(wanted), self._places(wanted)
         parts = []
         for part, proven in zip(self._parts, self._proven, strict=True):
-            with self._lock, part.store.again() as store:
+            with self._lock, part.store.reopen() as store:
                 slices = self._planner(store, wanted, proven).narrowed(part.slices)
                 if places is not None:
                     view = store.ranges_for(_sees_compacted(self._how))
@@ -453,7 +453,7 @@ class MessageDataset(LazyDataset):
     ) -> Iterator[pa.RecordBatch]:
         if not part.slices:
             return
-        with part.store.again() as store, store.of_one_store():
+        with part.store.reopen() as store, store.refusing_replacement():
             how = self._how.copy()
             how["columns"] = columns
             if encoded:
@@ -572,7 +572,7 @@ def _pieces(part: StorePart, compacted: bool) -> Iterator[StorePart]:
     if part.words is not None:
         yield part
         return
-    with part.store.again() as store:
+    with part.store.reopen() as store:
         view = store.ranges_for(compacted)
         for slices in parts_along_log(store, part.slices, _FRAGMENT_BYTES, view):
             yield replace(part, slices=slices)

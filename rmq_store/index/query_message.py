@@ -311,8 +311,8 @@ class KeyIndex:
         if segment is None or first >= stop:
             return False
         with self._log.window_of(segment) as window:
-            upto = min(self._log.front(stop), self._log.chain.segment_end(segment))
-            run = self._log.run_in(window, segment, self._log.front(first), upto)
+            upto = min(self._log.entry_start(stop), self._log.chain.segment_end(segment))
+            run = self._log.run_in(window, segment, self._log.entry_start(first), upto)
         return len(run.at) != 1
 
     def to_read(self) -> Iterator[tuple[int, int]]:

@@ -288,7 +288,7 @@ class CompactedGetter:
         try:
             return self._checked(entries, row)
         except (CorruptRecordError, CorruptQueueError, MissingFileError) as error:
-            raise self._files.lost() or error from error
+            raise self._files.replaced() or error from error
 
     def _checked(self, entries: Entries, row: int) -> Message:
         offset, size = int(entries.offset[row]), int(entries.size[row])

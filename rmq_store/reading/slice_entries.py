@@ -61,7 +61,7 @@ class EntriesOfQueues(Protocol):
     def log_end(self) -> int:
         """Where that log ends."""
 
-    def lost(self) -> StoreError | None:
+    def replaced(self) -> StoreError | None:
         """The error to report instead of others, and at the end, if the files were replaced meanwhile."""
 
     def is_batch(self, queue: QueueId) -> bool:

@@ -38,7 +38,7 @@ from rmq_store.index.index_writer import rows_with_key
 from rmq_store.loops.members import count_members, split_members
 from rmq_store.reading.query import DamageMode, Query
 from rmq_store.reading.slice_entries import EntriesOfQueues, EntryCheck, WantedEntries
-from rmq_store.snapshot.compacted_view import ServedQueues
+from rmq_store.snapshot.compacted_view import ConsumerQueues
 from rmq_store.snapshot.opening import Opening
 
 RangesOf = Callable[[QueueId], Sequence[tuple[int, int]]]
@@ -267,7 +267,7 @@ class SliceReader:
         if self.query.check_ends and self._opening is not None:
             for error in self._opening.errors(self._opening.ends_in(slices)):
                 self._damaged(error, error.entry)
-        lost = self._view.lost()
+        lost = self._view.replaced()
         if lost is not None:
             self._damaged(lost, None)
         self._report()
@@ -428,7 +428,7 @@ class SliceReader:
         return window
 
     def _damaged(self, error: StoreError, entry: ListedAt | None) -> None:
-        error = self._view.lost() or error
+        error = self._view.replaced() or error
         error.entry = entry
         self._damages += 1
         if self.query.concerns is None or self.query.concerns(error):
@@ -506,7 +506,12 @@ class _EntriesOfFiles:
     """The entries of one queue as those of any queue."""
 
     def __init__(self, files: CompactedQueue) -> None:
-        self._files, self.log, self.log_end, self.lost = files, files.log, files.log_end, files.lost
+        self._files, self.log, self.log_end, self.replaced = (
+            files,
+            files.log,
+            files.log_end,
+            files.replaced,
+        )
 
     def is_batch(self, queue: QueueId) -> bool:
         """No: a file with an entry of several messages is refused."""
@@ -544,7 +549,7 @@ class _EntriesOfFiles:
 
 
 def compacted_batches(
-    served: ServedQueues,
+    served: ConsumerQueues,
     parts: Mapping[QueueId, Sequence[QueueSlice]],
     broker_name: str,
     query: Query,
@@ -558,7 +563,7 @@ def compacted_batches(
     checked = replace(query, verify_queue=True, check_ends=False)
     for queue, of_queue in parts.items():
         files = served.compacted(queue)
-        assert files is not None  # ServedQueues.split chose it
+        assert files is not None  # ConsumerQueues.split chose it
         if isinstance(files, StoreError):
             yield from report(files, ListedAt(*queue, of_queue[0].start, _NOWHERE, 0, 0))
             continue

@@ -266,7 +266,7 @@ def _tell_damage_around(store: MessageStore, start: int, on_damage: OnDamage | N
     not report it, because the read of its start does."""
     segment = store.log.chain.segment_at(start)
     if segment is not None and next_start(store.log, segment, start) == (
-        store.log.front(start),
+        store.log.entry_start(start),
         None,
     ):
         return

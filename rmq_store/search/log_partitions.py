@@ -20,8 +20,7 @@ import numpy as np
 
 from rmq_store.files.parallel import side_by_side
 from rmq_store.format.queues import EntryAt, QueueId, QueueSlice
-from rmq_store.snapshot.compacted_view import ServedQueues
-from rmq_store.snapshot.queue_view import QueueView
+from rmq_store.snapshot.compacted_view import QueueSource
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
 from rmq_store.store import MessageStore
 
@@ -166,7 +165,7 @@ def parts_along_log(
     store: MessageStore,
     ranges: Sequence[QueueSlice],
     target_bytes: int,
-    view: QueueView | ServedQueues | None = None,
+    view: QueueSource | None = None,
 ) -> list[tuple[QueueSlice, ...]]:
     """The parts of `ranges` in adjacent slices of the log, each with about `target_bytes` of them.
 
@@ -337,9 +336,7 @@ _Found = TypeVar("_Found")
 _Look = Callable[[QueueId, int], _Found]
 
 
-def entry_at(
-    store: MessageStore, ranges: Sequence[QueueSlice], view: QueueView | ServedQueues
-) -> EntryAt:
+def entry_at(store: MessageStore, ranges: Sequence[QueueSlice], view: QueueSource) -> EntryAt:
     """`view.entry_at`, with the entries that a plan of `ranges` needs fetched in advance."""
 
     def places() -> Iterator[tuple[QueueId, int]]:
@@ -354,7 +351,7 @@ def offset_at_log(
     store: MessageStore,
     ranges: Sequence[QueueSlice],
     places: Sequence[int | None],
-    view: QueueView | ServedQueues,
+    view: QueueSource,
 ) -> _Look[int]:
     """`view.offset_at_log`, with the answers for these log offsets fetched in advance."""
     wanted = ((part.queue, place) for part in ranges for place in places if place is not None)

@@ -23,8 +23,7 @@ from rmq_store.format.topics import (
     retry_of,
 )
 from rmq_store.search.log_partitions import joined
-from rmq_store.snapshot.compacted_view import ServedQueues
-from rmq_store.snapshot.queue_view import QueueView
+from rmq_store.snapshot.compacted_view import ConsumerQueues, QueueSource
 from rmq_store.store import MessageStore
 
 
@@ -138,10 +137,7 @@ def selected_slices(store: MessageStore, search: Search, slack_ms: int = 0) -> l
 
 
 def at_log_offsets(
-    store: MessageStore,
-    ranges: Iterable[QueueSlice],
-    places: Collection[int],
-    view: QueueView | ServedQueues,
+    store: MessageStore, ranges: Iterable[QueueSlice], places: Collection[int], view: QueueSource
 ) -> list[QueueSlice]:
     """The entries of `ranges` that lead to these log offsets, and those that records there name, which the
     queue may have lost.
@@ -153,7 +149,7 @@ def at_log_offsets(
     entries = {at: recorded(at) if start <= at < end else None for at in sorted(places)}
     pieces: list[QueueSlice] = []
     for part in ranges:
-        is_compacted = isinstance(view, ServedQueues) and view.compacted(part.queue) is not None
+        is_compacted = isinstance(view, ConsumerQueues) and view.compacted(part.queue) is not None
         for place, of_record in entries.items():
             entry = None if is_compacted else of_record
             if entry is None or entry.queue == part.queue:

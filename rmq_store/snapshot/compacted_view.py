@@ -36,7 +36,7 @@ _FACT = "compacted"
 _UNKNOWN = Seen(0, 0, 0)
 
 
-class ServedQueues:
+class ConsumerQueues:
     """The ranges of all queues, and places and times in them, as a read of the compacted view sees them.
 
     A queue of a compaction topic without a message in files for compaction is seen as it is. So is one
@@ -196,3 +196,8 @@ class ServedQueues:
 
         boundary = find_boundary(*self.limits(queue), store_time, lambda time: time >= timestamp)
         return boundary.behind if unreadable_before else boundary.first
+
+
+QueueSource = QueueView | ConsumerQueues
+"""Queues to plan a read of: as they are, or as consumers see them. What they answer is the same for files, a
+RocksDB database and compaction (tests/snapshot/test_sources_of_queues.py)."""

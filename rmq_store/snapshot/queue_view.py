@@ -85,7 +85,7 @@ class QueueView:
         """Where the log ends."""
         return self.snapshot.log_end
 
-    def lost(self) -> None:
+    def replaced(self) -> None:
         """None: a broker does not replace these files."""
 
     @property

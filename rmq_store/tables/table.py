@@ -148,7 +148,7 @@ class TableDataset(LazyDataset):
 
     def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
         for opened in self._stores:
-            with opened.again() as store, store.of_one_store():
+            with opened.reopen() as store, store.refusing_replacement():
                 for piece in self._pieces(store, columns):
                     yield from piece.select(list(columns)).to_batches()
 

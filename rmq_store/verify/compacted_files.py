@@ -38,7 +38,7 @@ def compaction_findings(store: MessageStore) -> Iterator[Finding]:
         files = store.served.compacted(queue)
         if isinstance(files, CompactedQueue):
             findings = list(_findings_of(store, queue, files))
-            lost = files.lost()
+            lost = files.replaced()
             yield from findings if lost is None else [_replaced(queue, lost)]
         elif files is not None:
             yield _damaged(files)

@@ -17,8 +17,7 @@ from rmq_store.search.log_partitions import (
     with_at_most,
 )
 from rmq_store.search.plan_key_search import plan_keys
-from rmq_store.snapshot.compacted_view import ServedQueues
-from rmq_store.snapshot.queue_view import QueueView
+from rmq_store.snapshot.compacted_view import QueueSource
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
 from rmq_store.verify.errors_of_part import errors_of_part
 from rmq_store.verify.verify_store import log_parts
@@ -198,7 +197,7 @@ class _SharesOfStore:
     columns: Sequence[str] | None
 
     @property
-    def _view(self) -> QueueView | ServedQueues:
+    def _view(self) -> QueueSource:
         return self.store.ranges_for(self.plan.asked.sees_compacted)
 
     def of_ranges(self, ranges: Sequence[QueueSlice], least: int) -> list[Share]:
@@ -258,7 +257,7 @@ def cut_into_slices(
     *,
     size_at: EntryAt | None = None,
     selected_bytes: int | None = None,
-    view: QueueView | ServedQueues | None = None,
+    view: QueueSource | None = None,
 ) -> list[LogSlice]:
     """Adjacent slices of the log that contain `ranges`, each with about `target_bytes` of them.
 

@@ -29,8 +29,7 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.format.record import log_offsets_of_ids
 from rmq_store.reading.query import is_plain_tag
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS, at_log_offsets
-from rmq_store.snapshot.compacted_view import ServedQueues
-from rmq_store.snapshot.queue_view import QueueView
+from rmq_store.snapshot.compacted_view import QueueSource
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
 
@@ -88,7 +87,7 @@ class _Bounds:
                 parts = at_log_offsets(store, parts, self.places, view)
         return _with_parts(plan, parts)
 
-    def _in_time(self, view: QueueView | ServedQueues, part: QueueSlice) -> QueueSlice:
+    def _in_time(self, view: QueueSource, part: QueueSlice) -> QueueSlice:
         start, stop = part.start, part.stop
         if self.since is not None:
             start = max(start, view.first_since(part.queue, self.since))

@@ -20,8 +20,7 @@ from rmq_store.files.parallel import side_by_side
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import is_system_topic
 from rmq_store.reading.log_reader import QueueLimits
-from rmq_store.snapshot.compacted_view import ServedQueues
-from rmq_store.snapshot.queue_view import QueueView
+from rmq_store.snapshot.compacted_view import QueueSource
 from rmq_store.text.times import RelativeTime, Time, shown_time
 from spark_source.options.parse import SourceOptions
 from spark_source.options.value_parsers import EARLIEST, LATEST, ByQueue
@@ -219,7 +218,7 @@ def _check_all_selected(stores: Sequence[MessageStore], options: SourceOptions) 
 
 
 def _range_of(
-    store: MessageStore, queue: QueueId, options: SourceOptions, view: QueueView | ServedQueues
+    store: MessageStore, queue: QueueId, options: SourceOptions, view: QueueSource
 ) -> QueueSlice:
     name = store.broker_name
     from_time = _first(options.starting_timestamp, options.starting_timestamps.of(name, queue))

@@ -527,7 +527,7 @@ def test_a_dataset_never_mixes_two_stores(golden: Golden, tmp_path: Path, other:
             lambda: dataset.count_rows(F("keys") == "ORDER_7"),
             lambda: list(dataset.get_fragments()),
             table.to_table,
-            store.again,
+            store.reopen,
             lambda: MessageStore.open(path, snapshot=snapshot),
         ):
             with pytest.raises(OtherStoreError):

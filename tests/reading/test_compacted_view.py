@@ -282,7 +282,7 @@ def test_a_snapshot_shows_the_same_messages_elsewhere(golden: GoldenStore) -> No
         assert sorted(rows_of(store.read_batches(TOPIC))) == before
         last.write_bytes(whole)
         log.write_bytes(records)
-        with store.again() as other:
+        with store.reopen() as other:
             assert sorted(rows_of(other.read_batches(TOPIC))) == before
         with MessageStore.open(golden.path, snapshot=store.snapshot()) as other:
             assert (
@@ -299,7 +299,7 @@ def test_a_queue_that_was_compacted_since_is_no_shorter_answer(golden: GoldenSto
         store.read_batches(TOPIC).read_all()
         for kind in ("compactionCq", "compactionLog"):
             Path(golden.path, f"compaction/{kind}/{TOPIC}/1/{4140:020d}").unlink()
-        with store.again() as other:
+        with store.reopen() as other:
             with pytest.raises(DataLossError, match="has compacted the queue since"):
                 other.read_batches(TOPIC).read_all()
             with pytest.raises(DataLossError):
@@ -329,7 +329,7 @@ def test_a_queue_without_files_for_compaction_is_read_whole(golden: GoldenStore,
         rows = Counter(row[1] for row in rows_of(store.read_batches(TOPIC)))
         assert rows[0] == store.max_offset(TOPIC, 0)
         assert rows[1] == sum(row[1] == 1 for row in served(golden))
-        with store.again() as other:
+        with store.reopen() as other:
             assert Counter(row[1] for row in rows_of(other.read_batches(TOPIC))) == rows
 
 
@@ -341,7 +341,7 @@ def test_files_that_a_broker_makes_later_change_no_snapshot(golden: GoldenStore)
         whole = rows_of(store.read_batches(TOPIC, [0]))
         for folder in folders:
             (folder.parent / "away").rename(folder)
-        with store.again() as other:
+        with store.reopen() as other:
             assert rows_of(other.read_batches(TOPIC, [0])) == whole
     with MessageStore.open(golden.path) as store:
         assert len(rows_of(store.read_batches(TOPIC, [0]))) < len(whole)

@@ -138,7 +138,7 @@ def test_a_read_does_not_load_pandas(tmp_path: Path) -> None:
 
 def test_another_thread_can_end_the_reads_of_a_store(golden: Golden) -> None:
     """And of those that it was opened again as, whose threads close them."""
-    with golden("clean-5.5.0").open() as store, store.again() as again, again.again() as third:
+    with golden("clean-5.5.0").open() as store, store.reopen() as again, again.reopen() as third:
         batches = [one.read_batches("orders", batch_rows=8) for one in (store, again, third)]
         for one in batches:
             assert one.read_next_batch().num_rows == 8
@@ -152,6 +152,6 @@ def test_another_thread_can_end_the_reads_of_a_store(golden: Golden) -> None:
 
 def test_a_store_outlives_the_one_that_it_was_opened_from(golden: Golden) -> None:
     with golden("clean-5.5.0").open() as store:
-        again = store.again()
+        again = store.reopen()
     with again:
         assert again.read_batches("orders").read_all().num_rows > 0

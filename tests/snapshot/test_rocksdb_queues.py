@@ -97,7 +97,7 @@ def test_a_store_that_is_open_keeps_what_a_broker_deletes(tmp_path: Path) -> Non
 def test_a_snapshot_shows_the_same_rows_to_another_process(tmp_path: Path) -> None:
     golden = unpack_kind(CLEAN, tmp_path)
     wanted = served(golden)
-    with MessageStore.open(golden.path) as store, store.again() as other:
+    with MessageStore.open(golden.path) as store, store.reopen() as other:
         assert other.snapshot().queues == store.snapshot().queues
         assert read(other, {row[0] for row in wanted}) == wanted
 

@@ -156,7 +156,9 @@ def test_a_topic_of_one_broker_is_enough_and_one_of_none_is_refused(
         rows_of({**options, "subscribe": "order"})
 
 
-def test_a_query_has_the_files_of_one_store_open_at_a_time(golden: Golden, tmp_path: Path) -> None:
+def test_a_query_has_the_files_refusing_replacement_open_at_a_time(
+    golden: Golden, tmp_path: Path
+) -> None:
     """Also to find the newest message of all, from which a relative time counts."""
     for number in range(20):
         (tmp_path / f"broker-{number:02}").symlink_to(golden(NAME).path)
@@ -195,7 +197,7 @@ def test_small_stores_share_a_task(golden: Golden, tmp_path: Path) -> None:
     assert sorted({store for task in cut for store in task}) == every
 
 
-def test_shares_of_one_store_are_in_different_tasks(two: dict[str, str]) -> None:
+def test_shares_refusing_replacement_are_in_different_tasks(two: dict[str, str]) -> None:
     plan = pin_all(parse_options({"stores": json.dumps(two)}))
     shares = [Share(store, verifies=(at, at + 10)) for store in (0, 1) for at in (0, 10)]
     assert [len(task) for task in in_tasks(plan, shares)] == [1, 2, 1]
