@@ -120,6 +120,9 @@ def test_queues_offsets_and_configuration(pair: tuple[GoldenStore, GoldenStore])
     assert values["topics.json topicConfigTable.orders.readQueueNums"] == "2"
     assert values["topics.json topicConfigTable.payments.perm"] is None
     assert all("payments" in name for name in values if "readQueueNums" not in name)
+    turned = rows(other, one)
+    assert [row["name"] for row in turned] == [row["name"] for row in found]
+    assert turned[0]["meaning"] == "only the second store has this queue"
 
 
 def test_the_source_of_spark_has_the_same_rows(pair: tuple[GoldenStore, GoldenStore]) -> None:
