@@ -268,3 +268,12 @@ def test_functions_travel_to_executors_without_this_folder() -> None:
             check=False,
         )
         assert done.returncode == 0, done.stderr.decode()
+
+
+def test_names_and_values_stand_in_columns_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    results.print_pairs("total", [("bytes", 20_000), ("dead letters", "none")])
+    shown = click.unstyle(capsys.readouterr().out).splitlines()
+    assert shown[-2:] == ["bytes         20,000", "dead letters  none"]

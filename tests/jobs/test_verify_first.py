@@ -72,3 +72,14 @@ def test_a_job_that_leaves_damage_out_has_the_verdict_as_a_problem(tmp_path: Pat
     (problem,) = report["problems"]
     assert problem == f"the store is {report['source']['verified']}"
     assert "249 messages in the log that no consumer gets" in problem
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_store_is_verified_with_its_configuration(name: str, tmp_path: Path) -> None:
+    """Without it the log is not found."""
+    store = unpack("clean-5.5.0", tmp_path)
+    log = Path(store.path, "commitlog").rename(tmp_path / "elsewhere")
+    (conf := tmp_path / "own.conf").write_text(f"storePathCommitLog={log}\n")
+    words = [store.path, "--verify", "--broker-conf", str(conf)]
+    code, report = report_of(JOBS[name], words, tmp_path)
+    assert (code, report["source"]["verified"]) == (EXIT_OK, "sound")

@@ -16,7 +16,7 @@ from rmq_store import MessageStore, QueueId, QueueSlice
 from rmq_store.admin.info import facts_of, store_info
 from rmq_store.errors import MissingFileError, StoreError, UnsupportedStoreError
 from rmq_store.reading.growing_log import LogFollower, LogPlace
-from rmq_store.verify import verify
+from rmq_store.verify import Severity, verify
 from tests.support.damage import flip, write_at
 from tests.support.dledger import HEAD, Log, entries_of, record_at
 from tests.support.golden import GoldenStore, unpack_field, unpack_kind
@@ -276,6 +276,19 @@ def test_verify_compares_the_index_of_the_dledger_log(golden: GoldenStore) -> No
         ("dledger-index", 6400, 2),
         ("dledger-index-ahead", None, 1),
     ]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_an_index_ahead_of_its_log_is_normal_after_a_crash_alone(
+    golden: GoldenStore, closed: bool
+) -> None:
+    index = Path(golden.path, "dledger-n0", "index", "0" * 20)
+    write_at(index, 32 * 760, struct.pack(">iqiqq", 1, 488_549, 200, 760, 0))
+    if not closed:
+        Path(golden.path, "abort").touch()
+    with opened(golden) as store:
+        (ahead,) = (one for one in verify(store).findings if one.code == "dledger-index-ahead")
+    assert ahead.severity is (Severity.WARNING if closed else Severity.NOTE)
 
 
 # --- several members ------------------------------------------------------------------------------

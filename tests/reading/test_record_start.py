@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from rmq_store import MessageStore
@@ -48,3 +50,20 @@ def test_an_edge_that_a_broker_may_still_write_is_searched_again(
             found = log_walk.walk_to_record(store.log, starts[1] + 1, log_end)
             assert found == starts[2]
     assert len(walks) == 3
+
+
+@pytest.mark.parametrize("look_back", [0, 100, 1 << 20])
+def test_the_next_record_is_the_same_however_far_before_it_a_walk_begins(
+    untouched: Golden, monkeypatch: pytest.MonkeyPatch, look_back: int
+) -> None:
+    """In a file of default size it begins some megabytes before."""
+    monkeypatch.setattr(log_walk, "_LOOK_BACK", look_back)
+    golden = untouched("clean-5.5.0")
+    starts = sorted(record["commitLogOffset"] for record in golden.truth)
+    with MessageStore.open(golden.path) as store:
+        for before, start in pairwise(starts[300:341]):
+            segment = store.log.chain.segment_at(start)
+            assert segment is not None
+            if segment.base <= before:
+                assert log_walk.next_start(store.log, segment, before + 1)[0] == start
+                assert log_walk.next_start(store.log, segment, start - 1)[0] == start
