@@ -157,7 +157,11 @@ def bodies_as(form: str, column: pa.Array, charset: str = UTF8) -> pa.Array:
         return as_base64(column)
     if form == HEX:
         return as_hex(column)
-    text = _with_bytes_escaped(column, charset)
+    text, encoded = as_text(column, charset)
+    if encoded is not None:
+        foreign = pc.is_valid(encoded)
+        escaped = [_escaped(raw, charset) for raw in column.filter(foreign).to_pylist()]
+        text = pc.replace_with_mask(text, foreign, pa.array(escaped, pa.string()))
     return _json_on_one_line(text) if form == JSON else text
 
 
@@ -174,15 +178,6 @@ def marked(column: pa.Array, charset: str = UTF8) -> pa.Array:
         return text
     mark, nothing = pa.scalar(_MARK), pa.scalar("", pa.string())
     return pc.coalesce(text, pc.binary_join_element_wise(mark, encoded, nothing))
-
-
-def _with_bytes_escaped(column: pa.Array, charset: str) -> pa.Array:
-    text, encoded = as_text(column, charset)
-    if encoded is None:
-        return text
-    foreign = pc.is_valid(encoded)
-    escaped = [_escaped(raw, charset) for raw in column.filter(foreign).to_pylist()]
-    return pc.replace_with_mask(text, foreign, pa.array(escaped, pa.string()))
 
 
 def _escaped(raw: bytes, charset: str) -> str:

@@ -306,22 +306,16 @@ def _json_value(value: Any, kind: pa.DataType) -> Any:
     if isinstance(value, float) and not float("-inf") < value < float("inf"):
         return str(value)
     if isinstance(value, Decimal):
-        return int(value) if kind.scale <= 0 else _exact(value)
+        near = int(value) if kind.scale <= 0 else float(value)
+        return near if Decimal(repr(near)) == value else str(value)  # a float may lack digits
     if isinstance(value, datetime):
-        return _moment(value)
+        digits = "microseconds" if value.microsecond % 1000 else "milliseconds"
+        return value.isoformat(timespec=digits) if value.tzinfo is None else in_utc(value, digits)
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, pa.MonthDayNano):
         return _duration(value)
     return _inner(value, kind)
-
-
-def _moment(value: datetime) -> str:
-    """ISO 8601: in UTC with a Z, or without a zone; microseconds if there are any."""
-    digits = "microseconds" if value.microsecond % 1000 else "milliseconds"
-    if value.tzinfo is None:
-        return value.isoformat(timespec=digits)
-    return in_utc(value, digits)
 
 
 def _duration(value: Any) -> str:
@@ -350,9 +344,3 @@ def _inner(value: Any, kind: pa.DataType) -> Any:
 def _within(value: Any, kind: pa.DataType) -> Any:
     found = _json_value(value, kind)
     return f"base64:{base64.b64encode(found).decode()}" if isinstance(found, bytes) else found
-
-
-def _exact(value: Decimal) -> float | str:
-    """A number of JSON, if that has the same digits; else text."""
-    near = float(value)
-    return near if Decimal(repr(near)) == value else str(value)

@@ -12,8 +12,7 @@ from shutil import get_terminal_size
 from rmq_store.text.sizes import size
 from rmq_store.text.times import shown_duration
 
-SHOWN_AFTER = 1.0
-"""Seconds of work before anything is shown."""
+SHOWN_AFTER = 1.0  # seconds of work
 BYTES = "bytes"
 _EVERY = 0.2  # seconds between two looks at what is done
 _BAR = 30  # cells
