@@ -196,20 +196,17 @@ def _retention_text(plan: RetentionPlan, when: str, said: str) -> str:
     )
 
 
-def _planned(inquiry: Inquiry, plan: RetentionPlan) -> Command:
-    """The command that shows a plan, whether it is due now or not."""
-    first_left = inquiry.store.log.store_time_at(plan.log_start_after)
-    if plan.trigger != "manual" or first_left is None:
-        return inquiry.command("retention")
-    return inquiry.command("retention", "--keep-from", shown_time(first_left + 1))
-
-
 def _of_plan(inquiry: Inquiry, plan: RetentionPlan) -> dict[str, Any]:
     lost: dict[tuple[str, str], list[int]] = {}
     for risk in plan.risks:
         queues, messages = lost.get((risk.group, risk.topic), (0, 0))
         lost[risk.group, risk.topic] = [queues + 1, messages + risk.messages]
     rows, remarks = [], []
+    shown = inquiry.command("retention")
+    if plan.risks and plan.trigger == "manual":
+        first_left = inquiry.store.log.store_time_at(plan.log_start_after)
+        if first_left is not None:
+            shown = inquiry.command("retention", "--keep-from", shown_time(first_left + 1))
     for (group, topic), counts in sorted(lost.items(), key=lambda item: (-item[1][1], item[0])):
         look = inquiry.command("offsets", "--group", group, "--topic", topic)
         rows.append([text(group), text(topic), *map(number, counts), look])
@@ -217,7 +214,7 @@ def _of_plan(inquiry: Inquiry, plan: RetentionPlan) -> dict[str, Any]:
             f"group {group} loses {counts[1]:,} unread messages of topic {topic} when retention "
             "deletes the next files"
         )
-        remarks.append(Remark(Severity.WARNING, said, _planned(inquiry, plan)))
+        remarks.append(Remark(Severity.WARNING, said, shown))
     columns = ("group", "topic", "queues", "unread messages that go", "where the group is")
     more = not_listed(len(rows), _ROWS)
     grid = Grid("retention-by-group", "Groups that lose messages", columns, rows[:_ROWS], more)

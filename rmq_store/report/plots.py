@@ -25,7 +25,7 @@ OK, BAD, QUIET, OTHERS = COLOURS[2], COLOURS[5], "#DDDDDD", COLOURS[7]
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _OUTSIDE = 0.9  # a label beside its bar needs about so much of the width of the longest bar
 
-STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {  # rcParams of every plot
     "figure.figsize": (9, 4),
     "figure.constrained_layout.use": True,
     "axes.prop_cycle": cycler(color=COLOURS),
@@ -37,7 +37,6 @@ STYLE: dict[Any, Any] = {
     "savefig.dpi": 110,
     "text.parse_math": False,  # a dollar sign in the name of a topic is no formula
 }
-"""Settings (rcParams) of every plot."""
 
 Numbers = npt.NDArray[np.float64]
 

@@ -43,7 +43,6 @@ _SECTIONS = (
     _Asked("largest", "The largest messages", space.largest, ("usage",)),
 )
 SECTIONS = {one.anchor: one.title for one in _SECTIONS}
-"""The sections by anchor, with their titles."""
 
 
 def store_report(
@@ -85,22 +84,17 @@ def store_report(
     return Report(named.path, now, version("rmqstore"), sections)
 
 
-def _with_few_remarks(section: Section) -> Section:
-    """The section with its worst findings, and one that counts the others."""
-    worst = worst_first(section.remarks)
-    rest = worst[_REMARKS:]
-    if not rest:
-        return section
-    text = f"{len(rest):,} more findings are in the section {section.title}"
-    others = Remark(rest[0].severity, text, rest[0].command)
-    return replace(section, remarks=[*worst[:_REMARKS], others])
-
-
 def section_of(inquiry: Inquiry, anchor: str) -> Section:
     """A section by its anchor, one of SECTIONS; what cannot be made says why."""
     (asked,) = (one for one in _SECTIONS if one.anchor == anchor)
     try:
-        return _with_few_remarks(asked.make(inquiry))
+        section = asked.make(inquiry)
+        worst = worst_first(section.remarks)
+        if rest := worst[_REMARKS:]:
+            text = f"{len(rest):,} more findings are in the section {section.title}"
+            worst[_REMARKS:] = [Remark(rest[0].severity, text, rest[0].command)]
+            section = replace(section, remarks=worst)
+        return section
     except (StoreError, OSError) as error:
         fault: Exception = error
     except Exception as error:  # of any kind: one section must not cost the report
