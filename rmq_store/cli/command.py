@@ -27,12 +27,9 @@ from rmq_store.errors import (
     spoken_as,
 )
 
-EXIT_FINDINGS = 1
-"""The command found a problem, or found nothing."""
-EXIT_FAILED = 2
-"""The command could not do it: a wrong option, no store, or damage that prevents it."""
-EXIT_INTERRUPTED = 130
-"""Ctrl-C, as shells report it."""
+EXIT_FINDINGS = 1  # it found a problem, or found nothing
+EXIT_FAILED = 2  # a wrong option, no store, or damage that prevents it
+EXIT_INTERRUPTED = 130  # ctrl-C, as shells report it
 
 _OFTEN_LEFT_OUT = ("target", "to_store", "topic", "topics", "keys", "group", "groups", "report")
 _ALL_OPTIONS = f"{__name__}.all"  # in the meta of a context whose help lists all options

@@ -43,7 +43,6 @@ ENGINE = option(
 )
 MASTER = option("--master", metavar="URL", help="Spark's master (default: all cores of this host).")
 ENGINE_ARGS = bundle(EngineArgs, engine=ENGINE, master=MASTER)
-"""The value is an EngineArgs."""
 
 
 @contextmanager

@@ -82,6 +82,7 @@ _GROUPS = {
     "Repair": ("recover", "rebuild", "salvage", "offsets"),
 }
 _OTHERS = "Move"
+_OF_SPARK = ("--engine", "--master")
 
 
 OTHER_COMMANDS = "rmqstore.commands"
@@ -132,7 +133,11 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else "-"
         if name in COMMANDS:
-            leave_pandas_out(args)
+            # Another process, such as a notebook, may use pandas itself, and so may Spark.
+            if "pyarrow" not in sys.modules and not any(
+                word.startswith(_OF_SPARK) for word in args
+            ):
+                sys.meta_path.insert(0, _NoPandas())
         elif not name.startswith("-") and name not in (others := other_commands()):
             ctx.fail(f"there is no command {name!r}. {nearest(name, {**COMMANDS, **others})}")
         return super().resolve_command(ctx, args)
@@ -202,19 +207,6 @@ class _WarningsShown(logging.Handler):
         if line not in self._said:
             self._said.add(line)
             click.echo(f"rmqstore: warning: {line}", err=True)
-
-
-_OTHER_ENGINE = ("--engine", "--master")  # Spark may need pandas
-
-
-def leave_pandas_out(words: Sequence[str]) -> None:
-    """For a command with these arguments, in a process that has not loaded pyarrow yet.
-
-    Keeps pandas out. Does nothing in another process: it may be a notebook or a test, which uses
-    pandas itself.
-    """
-    if "pyarrow" not in sys.modules and not any(word.startswith(_OTHER_ENGINE) for word in words):
-        sys.meta_path.insert(0, _NoPandas())
 
 
 class _NoPandas(MetaPathFinder):

@@ -96,7 +96,6 @@ MESSAGE_FORM = bundle(
     charset=CHARSET,
     as_json=JSON,
 )
-"""The value is a MessageForm."""
 
 
 class Damage:
@@ -150,4 +149,3 @@ class Damage:
 
 
 DAMAGE = bundle(Damage, skips=SKIP_DAMAGED)
-"""The value is a Damage."""

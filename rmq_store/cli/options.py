@@ -334,7 +334,6 @@ RELEASE = option(
 )
 STORE_PATH = argument(type=StorePath())
 STORE = bundle(StoreArgs, store=STORE_PATH, broker_conf=BROKER_CONF, broker_name=BROKER_NAME)
-"""The value is a StoreArgs."""
 TARGET = bundle(  # its value may also be a second argument
     one_target,
     target=option("--to", type=StorePath(), metavar="DIR", help="The new store. Required."),

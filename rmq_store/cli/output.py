@@ -96,7 +96,6 @@ class Output:
 
 
 OUTPUT = bundle(Output, as_json=JSON)
-"""The value is an Output."""
 
 
 def write(raw: bytes) -> None:
@@ -174,13 +173,12 @@ def make_room(progress: Progress | None) -> None:
 def reading(what: str, store: MessageStore) -> Progress:
     """Progress by the bytes that are read of a store from now on, of a number that is not known."""
 
-    def read() -> int:
+    def total() -> int:
         reads = store.reads()
-        return reads.log.bytes + reads.queues.bytes - before
+        return reads.log.bytes + reads.queues.bytes
 
-    before = 0
-    before = read()
-    return Progress(what, measure=read)
+    before = total()
+    return Progress(what, measure=lambda: total() - before)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from rmq_store.cli.options import StoreArgs, flag, option
 from rmq_store.cli.output import say
 from rmq_store.errors import require_extra
 
+_WITH_WINDOWS = ("darwin", "win32")
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 
 
@@ -56,19 +57,12 @@ def browse(
         say(f"{url}  (ctrl-C ends it)")
         over_ssh = os.environ.get("SSH_CONNECTION")
         if over_ssh:
-            say(f"from your own host: ssh -N -L {port}:{HOST}:{port} {_this_host(over_ssh)}")
-        elif not no_open and _has_display():
+            # Our address and port as the client reached them stand behind the client's.
+            _, _, host, ssh_port = (over_ssh.split() + [""] * 4)[:4]
+            here = host if ssh_port in ("", "22") else f"{host} -p {ssh_port}"
+            say(f"from your own host: ssh -N -L {port}:{HOST}:{port} {here}")
+        # Without a window for a browser, Python starts one that takes the terminal.
+        elif not no_open and (sys.platform in _WITH_WINDOWS or any(map(os.environ.get, _DISPLAYS))):
             webbrowser.open(url)
         sys.stdout.flush()
         serve(dashboard, listening)
-
-
-def _this_host(connection: str) -> str:
-    """This host as the SSH client reached it: SSH_CONNECTION has its address and port behind the client's."""
-    _, _, host, port = (connection.split() + [""] * 4)[:4]
-    return host if port in ("", "22") else f"{host} -p {port}"
-
-
-def _has_display() -> bool:
-    """Whether a browser has a window: else Python starts one that takes the terminal."""
-    return sys.platform in ("darwin", "win32") or any(map(os.environ.get, _DISPLAYS))

@@ -202,8 +202,8 @@ def find(
         known = set[str]().union(*(store.view.topics.every for store in stores))
         for store in stores:
             # A topic of another store is searched there; the search refuses one that no store has.
-            others = known.difference(store.view.topics.every)
-            own = [topic for topic in topics if topic not in others]
+            in_store = store.view.topics.every
+            own = [topic for topic in topics if topic in in_store or topic not in known]
             if topics and not own:
                 continue
             batches = (

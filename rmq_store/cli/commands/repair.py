@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -12,22 +12,24 @@ from click.core import ParameterSource
 from rmq_store.admin.moved_records import NAMES_NOTHING
 from rmq_store.admin.rebuild import FILES, LOG_MODES, STORE_TYPES, RebuildReport, work_of
 from rmq_store.admin.rebuild import rebuild as make
+from rmq_store.admin.salvage import SalvageReport, Skipped
+from rmq_store.admin.salvage import salvage as save
 from rmq_store.cli import options
 from rmq_store.cli.command import command
 from rmq_store.cli.commands.verify import print_findings
 from rmq_store.cli.engines import ENGINE_ARGS, EngineArgs
 from rmq_store.cli.options import StoreArgs, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, problem
-from rmq_store.consumequeue.queue_folders import line_of_lost_end
-from rmq_store.errors import StoreError, printable
+from rmq_store.consumequeue.entries_after_log import line_of_lost_end
+from rmq_store.errors import StoreError
+from rmq_store.escaping import printable
+from rmq_store.recovery import recover_store
 from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
+from rmq_store.store import MessageStore
 from rmq_store.system_topics import open_state
 from rmq_store.system_topics.delayed_messages import CANCELLED, DELIVERED
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted, size
-
-if TYPE_CHECKING:
-    from rmq_store.admin.salvage import SalvageReport, Skipped
 
 _WHAT_APPLY_DOES = "--apply repairs the store; then rmqstore verify says what it still lacks"
 
@@ -60,9 +62,6 @@ def recover(
         # what a broker of this release would do
         rmqstore recover /data/store --method broker --release 5.3.3
     """
-    from rmq_store.recovery.recover_store import plan_recovery
-    from rmq_store.recovery.recover_store import recover as mend
-
     if really and method == "broker":
         raise click.UsageError(
             "--method broker shows what a broker would do: to have it done, start the broker. --apply "
@@ -71,9 +70,9 @@ def recover(
     with Progress("recover") as progress:
         how: dict[str, Any] = {"release": release, "progress": progress}
         if really:
-            report = mend(store, broker_conf, **how)
+            report = recover_store.recover(store, broker_conf, **how)
         else:
-            report = plan_recovery(store, broker_conf, method=method, **how)
+            report = recover_store.plan_recovery(store, broker_conf, method=method, **how)
     out.record(report.to_dict(), str(report).splitlines())
     if not out.as_json and not really and not report.untouched:
         next_step = "start the broker to have it done" if method == "broker" else _WHAT_APPLY_DOES
@@ -85,8 +84,6 @@ def recover(
 
 def _warned(store: str, broker_conf: str | None) -> bool:
     """Warn of what the recovered store lacks. Returns whether messages are lost, or that is not known."""
-    from rmq_store.store import MessageStore
-
     try:
         with MessageStore.open(store, broker_conf=broker_conf) as opened:
             options.warn_of(opened)
@@ -130,8 +127,6 @@ def rebuild(
         # for a large log on the same disk
         rmqstore rebuild /data/store --to /data/linked --log link
     """
-    from rmq_store.store import MessageStore
-
     source_of = click.get_current_context().get_parameter_source
     if not verify and ParameterSource.COMMANDLINE in map(source_of, ("engine", "master")):
         raise click.UsageError("--engine and --master are for --verify")
@@ -224,9 +219,6 @@ def salvage(
     Examples:
         rmqstore salvage /data/store --to /data/salvaged
     """
-    from rmq_store.admin.salvage import salvage as save
-    from rmq_store.store import MessageStore
-
     with MessageStore.open(store, broker_conf=broker_conf, queues=False) as opened:
         total = (opened.log.chain.stop - opened.log.chain.start) * (1 if raw else 2)
     with Progress("salvage", total) as progress:

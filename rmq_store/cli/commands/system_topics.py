@@ -16,6 +16,7 @@ from rmq_store.cli.messages import DAMAGE, Damage
 from rmq_store.cli.options import StoreArgs, bundle, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, reading
 from rmq_store.format.topics import RESERVED_PREFIX
+from rmq_store.search.queue_selection import require_group, require_topic
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.open_state import expired_before_delivery
 from rmq_store.tables import TABLES
@@ -257,8 +258,6 @@ class _Rows:
 
 def _require_known(store: MessageStore, given: Mapping[str, str], met: Iterable[str]) -> None:
     """Raise for a topic or group of which there is no row because the store does not have it."""
-    from rmq_store.search.queue_selection import require_group, require_topic
-
     for column, value in given.items():
         if column in _TOPICS:
             require_topic(store, value)

@@ -21,9 +21,7 @@ from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import iso_time, shown_minute, shown_time
 
 if TYPE_CHECKING:
-    from rmq_store.format.queues import QueueSlice
     from rmq_store.questions.usage import UsageAnswer
-    from rmq_store.store import MessageStore
     from rmq_store.text.times import Time
 
 _NO_TIME = ("unknown", "never")
@@ -122,13 +120,11 @@ def table(
     if name not in TABLES_OF_A_STORE:
         raise click.BadParameter(f"there is no table {name!r}. {nearest(name, TABLES_OF_A_STORE)}")
     past = TABLES[name].rows_past_damage
-    if damage.skips and past is None:
-        of_messages = [one.name for one in TABLES.values() if one.rows_past_damage is not None]
-        raise click.UsageError(
-            f"--skip-damaged is for tables of messages: {', '.join(of_messages)}"
-        )
     if past is None:
-        return print_named(name, at, out, system=True)
+        if not damage.skips:
+            return print_named(name, at, out, system=True)
+        names = [one.name for one in TABLES.values() if one.rows_past_damage is not None]
+        raise click.UsageError(f"--skip-damaged is for tables of messages: {', '.join(names)}")
     with at.open() as opened, damage, reading(name, opened):
         found = TABLES[name].of_rows(opened.broker_name, past(opened, damage.handler))
     out.table([found])
@@ -237,10 +233,15 @@ def usage(
         rmqstore usage /data/store --by message --top 5
     """
     from rmq_store.questions.usage import usage_of
+    from rmq_store.search.queue_selection import Search, selected_slices
     from rmq_store.tables.table import all_ranges
 
     with at.open() as opened, Progress("usage", unit="messages") as progress:
-        ranges = _asked_ranges(opened, topics, begin, end)
+        first, stop = options.time_range([opened], begin, end)
+        ranges = None
+        if topics or first is not None or stop is not None:
+            wanted = Search(topics or None, begin=first, end=stop, include_system_topics=True)
+            ranges = tuple(selected_slices(opened, wanted))
         progress.expect(sum(map(len, all_ranges(opened) if ranges is None else ranges)))
         most = (top or _LARGEST) if by == _MESSAGE else 0
         found = usage_of(
@@ -263,19 +264,6 @@ def usage(
         days, mean = growth
         note(f"{size(mean)} a day, mean of {counted(days, 'day')} before the last")
     return lacks_some
-
-
-def _asked_ranges(
-    store: MessageStore, topics: Sequence[str], begin: Time | None, end: Time | None
-) -> tuple[QueueSlice, ...] | None:
-    """The queue ranges to count; None for all."""
-    from rmq_store.search.queue_selection import Search, selected_slices
-
-    first, stop = options.time_range([store], begin, end)
-    if not topics and first is None and stop is None:
-        return None
-    wanted = Search(topics or None, begin=first, end=stop, include_system_topics=True)
-    return tuple(selected_slices(store, wanted))
 
 
 def _groups(found: UsageAnswer, by: str, top: int | None) -> list[dict[str, Any]]:

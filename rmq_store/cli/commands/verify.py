@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,15 +18,16 @@ from rmq_store.cli.options import StoreArgs, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, print_json, problem, say
 from rmq_store.errors import printable, require_extra
 from rmq_store.files.durable_files import write_whole
-from rmq_store.questions.answer_by_shares import OnProgress
+from rmq_store.markers.lock_file import lock_state
+from rmq_store.questions.answer_by_shares import OnProgress, ask, processes_for
+from rmq_store.questions.verify import VerifyQuestion
+from rmq_store.report.libraries import require_report
 from rmq_store.store import MessageStore
 from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 from rmq_store.verify.findings import Severity
-
-if TYPE_CHECKING:
-    from rmq_store.verify.verify_store import VerifyReport
+from rmq_store.verify.verify_store import VerifyReport, count_of_problems, severities
 
 _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
 
@@ -72,10 +73,6 @@ def print_findings(
     verbose: bool = False,
 ) -> VerifyReport:
     """Check a store and print what was found. Raises StoreError if it cannot be checked."""
-    from rmq_store.markers.lock_file import lock_state
-    from rmq_store.questions.answer_by_shares import ask, processes_for
-    from rmq_store.verify.verify_store import VerifyQuestion, count_of_problems, severities
-
     opening = store_and_engine("verify", at, on)
     with opening as (store, source, engine), Progress("verify") as progress:
         engine = engine or processes_for(store, workers)
