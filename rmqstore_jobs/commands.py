@@ -6,7 +6,6 @@ A job's module is imported when its command runs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from rmq_store.cli.engines import AUTO
 
@@ -23,13 +22,13 @@ COMMANDS = {
 }
 
 
-def submitted(command: str, words: Sequence[str] | None = None) -> None:
+def submitted(command: str) -> None:
     """Run a command of `rmqstore` in a script for spark-submit, and end this process.
 
-    `words`: its arguments, by default those of this process. Without --engine the work is done on Spark
-    if spark-submit started the process, if --master is given, or if the log is larger than 4 GiB.
+    Without --engine the work is done on Spark if spark-submit started the process, if --master is given,
+    or if the log is larger than 4 GiB.
     """
     from rmq_store.cli.main import main
 
-    sys.argv[1:] = [command, *(sys.argv[1:] if words is None else words)]
+    sys.argv.insert(1, command)
     main(default_map={command: {"engine": AUTO}})

@@ -8,7 +8,7 @@ rmqstore dlq STORE --group billing --to NEWSTORE
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Job, spec_from
 from rmqstore_jobs.running.results import Answer, provenance_of
 from rmqstore_jobs.running.source_options import source_options
-from rmqstore_jobs.running.spark_engine import Session
+from rmqstore_jobs.running.spark_engine import Session, ShouldStop
 from rmqstore_jobs.running.store_selection import plan_of
 from spark_source.options.parse import HidesSecrets
 from spark_source.planning.pinned_plan import ReadPlan
@@ -71,7 +71,7 @@ class DlqSpec(HidesSecrets):
         return self.resend or self.to_broker
 
 
-def run(spark: Session, spec: DlqSpec, should_stop: Callable[[], bool] = lambda: False) -> Answer:
+def run(spark: Session, spec: DlqSpec, should_stop: ShouldStop = lambda: False) -> Answer:
     """Report dead letters, and send them again if requested, on Spark if it is given.
 
     Raises StoreError, also for a group without dead letters.

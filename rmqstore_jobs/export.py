@@ -10,7 +10,7 @@ the last one, and none twice. A run after an interruption continues.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib import import_module
@@ -45,7 +45,7 @@ from rmqstore_jobs.running.failures import is_damage, mended, reason_of
 from rmqstore_jobs.running.job_command import RANGES, SELECTION, Job, size, spec_from
 from rmqstore_jobs.running.results import Answer, provenance_of
 from rmqstore_jobs.running.source_options import QUEUE_OPTIONS, source_options, with_queues
-from rmqstore_jobs.running.spark_engine import Session
+from rmqstore_jobs.running.spark_engine import Session, ShouldStop
 from rmqstore_jobs.running.store_selection import pieces_in, plan_of
 from spark_source.options.definitions import DROPMALFORMED, PERMISSIVE
 from spark_source.options.parse import HidesSecrets, without_secrets
@@ -88,9 +88,7 @@ class ExportSpec(HidesSecrets):
         return {name: value for name, value in asked.items() if value is not None}
 
 
-def run(
-    spark: Session, spec: ExportSpec, should_stop: Callable[[], bool] = lambda: False
-) -> Answer:
+def run(spark: Session, spec: ExportSpec, should_stop: ShouldStop = lambda: False) -> Answer:
     """Export the messages that are not in the target yet. Returns the result.
 
     `should_stop` is called between waves. Raises StoreError if the export is refused; then nothing
@@ -265,7 +263,7 @@ class _Export:
                 "No run adds them to this target, also not from a repaired store: export into a new one"
             )
 
-    def run(self, should_stop: Callable[[], bool]) -> Answer:
+    def run(self, should_stop: ShouldStop) -> Answer:
         with self.plan.store.open() as store:
             ranges, size = self.left.ranges, self.spec.wave_bytes
             waves = cut_into_slices(store, ranges, size) if ranges else []

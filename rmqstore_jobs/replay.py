@@ -5,7 +5,7 @@ python jobs/replay.py STORE --to NEW --topic orders --since 2026-05-01T10:00:00Z
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -34,14 +34,12 @@ from rmqstore_jobs.running.source_options import (
     queues_of,
     refused,
 )
-from rmqstore_jobs.running.spark_engine import Session
+from rmqstore_jobs.running.spark_engine import Session, ShouldStop
 from spark_source.options.parse import parse_options
 from spark_source.planning.pinned_plan import pin
 
 
-def run(
-    spark: Session, spec: ReplaySpec, should_stop: Callable[[], bool] = lambda: False
-) -> ReplayReport:
+def run(spark: Session, spec: ReplaySpec, should_stop: ShouldStop = lambda: False) -> ReplayReport:
     """Replay the selected messages. Returns the report.
 
     `should_stop` is called between waves. If it returns true, or if reading fails, the target is

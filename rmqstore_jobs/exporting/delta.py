@@ -136,7 +136,11 @@ class DeltaTarget:
         Returns the wave with its files, and the number of damaged messages.
         """
         self.manifest.begin(self._seen)
-        rows = _with_day(_rows_of(self.spark, read, self.options))
+        rows = _rows_of(self.spark, read, self.options)
+        order = [name for name in ("queueId", "queueOffset") if name in rows.columns]
+        day = F.floor(F.unix_millis("storeTimestamp") / F.lit(_DAY_MS)).cast("int")
+        rows = rows.withColumn(DAY, F.date_from_unix_date(day))  # in UTC
+        rows = rows.sortWithinPartitions(TOPIC, DAY, "commitLogOffset", *order)
         (
             rows.write.format("delta")
             .mode("append")
@@ -228,14 +232,6 @@ def _rows_of(
         for ranges in once(plan.ranges)
     ]
     return reduce(DataFrame.unionAll, parts)
-
-
-def _with_day(rows: DataFrame) -> DataFrame:
-    """The rows with their day in UTC, in log order within topic and day."""
-    day = F.floor(F.unix_millis("storeTimestamp") / F.lit(_DAY_MS)).cast("int")
-    order = [name for name in ("queueId", "queueOffset") if name in rows.columns]
-    dated = rows.withColumn(DAY, F.date_from_unix_date(day))
-    return dated.sortWithinPartitions(TOPIC, DAY, "commitLogOffset", *order)
 
 
 def once(pieces: Sequence[QueueSlice]) -> list[list[QueueSlice]]:

@@ -111,8 +111,7 @@ class _File:
         return table.set_column(at, BODY, text).add_column(at + 1, BODY + BASE64_SUFFIX, encoded)
 
 
-TEXT_FORMATS = (CSV, JSONL)
-"""Those whose bodies have a charset."""
+TEXT_FORMATS = (CSV, JSONL)  # whose bodies have a charset
 _ROW_GROUP_BYTES = 32 << 20
 _WAITING_BYTES = 256 << 20
 # What Spark escapes in the name of a partition's folder (ExternalCatalogUtils).
@@ -164,10 +163,8 @@ class FolderTarget:
 
         Returns the wave with its files, and the number of damaged messages.
         """
-        question = WaveFiles(
-            read, str(self.manifest.staging), wave.number, wave.table, self.charset
-        )
-        written = ask(question, read.plan.store, engine_of(self.spark))
+        files = WaveFiles(read, str(self.manifest.staging), wave.number, wave.table, self.charset)
+        written = ask(files, read.plan.store, engine_of(self.spark))
         rows = sum(file.rows for file in written.files)
         left_out = tuple(
             LeftOut(count) if queue is None else LeftOut(count, *queue)

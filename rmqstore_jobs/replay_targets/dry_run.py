@@ -46,6 +46,7 @@ from rmqstore_jobs.replaying.replay_question import (
     READ_TO_SEND,
     REFUSED_BY_BROKER,
     REFUSED_BY_STORE,
+    Batches,
     ReplayRows,
     columns_for_store,
 )
@@ -60,8 +61,7 @@ _SUMS = {"messages": "sum", "bytes": "sum", "start": "min", "last": "max"}
 _GROUPS = pa.schema(_BY | dict.fromkeys(_SUMS, pa.int64()))
 
 Row = Mapping[str, Any]
-Refusals = Callable[[pa.RecordBatch], Mapping[int, str]]
-"""The rows of a batch that the target would refuse, with the reason."""
+Refusals = Callable[[pa.RecordBatch], Mapping[int, str]]  # row of a batch -> why it is refused
 
 
 class DryRun(ReplayCall):
@@ -156,11 +156,7 @@ def _queues(spec: ReplaySpec, groups: list[Row]) -> Iterator[PlannedQueue]:
 
 
 def _grouped_rows(
-    spec: ReplaySpec,
-    state: OpenState | None,
-    store: MessageStore,
-    number: int,
-    batches: Iterator[pa.RecordBatch],
+    spec: ReplaySpec, state: OpenState | None, store: MessageStore, number: int, batches: Batches
 ) -> pa.Table:
     """Messages, bytes and offsets of a share by queues, and by why the target would leave them out."""
     body = "rawBody" if spec.to_broker is None else "body"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -49,13 +49,14 @@ from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_question import (
     ENDED,
     REFUSED_BY_STORE,
+    Batches,
     Handled,
     ReplayRows,
     columns_for_store,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import failure, is_damage
-from rmqstore_jobs.running.spark_engine import Session, cores_of, engine_of
+from rmqstore_jobs.running.spark_engine import Session, ShouldStop, cores_of, engine_of
 from rmqstore_jobs.running.store_selection import pieces_in
 from spark_source.writing.write_journal import settle_append
 from spark_source.writing.write_options import WriteOptions
@@ -69,9 +70,7 @@ _ROW_GROUP_BYTES = 64 << 20
 _WHOLE = "_SUCCESS"  # as Spark's writers mark a folder with all its files
 
 
-def _write_share(
-    folder: Path, store: MessageStore, number: int, rows: Iterator[pa.RecordBatch]
-) -> int:
+def _write_share(folder: Path, store: MessageStore, number: int, rows: Batches) -> int:
     first = next(rows, None)
     if first is None:
         return 0
@@ -98,9 +97,7 @@ MIN_SHARE_BYTES = 4 << 20
 MAX_SHARE_BYTES = 32 << 20
 
 
-def _as_batches(
-    store: MessageStore, number: int, rows: Iterator[pa.RecordBatch]
-) -> list[pa.RecordBatch]:
+def _as_batches(store: MessageStore, number: int, rows: Batches) -> list[pa.RecordBatch]:
     return list(rows)
 
 
@@ -217,7 +214,7 @@ class LocalReplay(ReplayCall):
             ends = tuple((*queue, end) for queue, end in queue_ends(target).items())
             return replace(run, target_queues=ends, target_end=target.log_range()[1])
 
-    def run(self, should_stop: Callable[[], bool]) -> ReplayReport:
+    def run(self, should_stop: ShouldStop) -> ReplayReport:
         """Replay the remaining messages. Returns the report. `should_stop` is called between
         waves."""
         self._begin()
@@ -230,7 +227,7 @@ class LocalReplay(ReplayCall):
         written = {path: self.counts[name] for path, name in targets if path is not None}
         return self._report(self.counts[MATCHED], written, self._problems())
 
-    def _write_store(self, path: str, should_stop: Callable[[], bool]) -> None:
+    def _write_store(self, path: str, should_stop: ShouldStop) -> None:
         given = StoreConfig.of(self.spec.target_conf)
         asked = WriteOptions(
             os.path.realpath(path),
@@ -279,7 +276,7 @@ class LocalReplay(ReplayCall):
             LOG.warning("%s: the next run undoes what arrived last: %s", asked.path, error)
 
     def _append_all(
-        self, opened: StoreWriter, waves: Sequence[LogSlice], should_stop: Callable[[], bool]
+        self, opened: StoreWriter, waves: Sequence[LogSlice], should_stop: ShouldStop
     ) -> None:
         keeps, total = self.spec.keep_timestamps, sum(wave.selected_bytes for wave in waves)
         with opened as target, Progress("replay", total) as progress:
@@ -389,11 +386,9 @@ class LocalReplay(ReplayCall):
         for stale in (folder / _WHOLE, *folder.glob("*.parquet"), *folder.glob(".*.parquet")):
             stale.unlink(missing_ok=True)
         write = partial(_write_share, folder)
-        question = ReplayRows.of(
-            self.spec, self.read, self.read.ranges, write, columns=DEFAULT_NAMES
-        )
+        rows = ReplayRows.of(self.spec, self.read, self.read.ranges, write, columns=DEFAULT_NAMES)
         with Progress("replay") as progress:
-            handled = ask(question, self.read.store, engine_of(self.spark), progress=progress)
+            handled = ask(rows, self.read.store, engine_of(self.spark), progress=progress)
         if not any(handled.parts):
             # Readers need a file to know the columns.
             empty = arrow_schema(DEFAULT_NAMES).empty_table()

@@ -63,7 +63,14 @@ class BrokerAccess:
                 reason="the environment has one half of the broker's credentials",
                 expected=f"{ACCESS_KEY} and {SECRET_KEY}, or neither",
             )
-        return cls(spec.tls, _certificates(spec.tls_ca), Secret(keys[0]), Secret(keys[1]))
+        roots, path = None, spec.tls_ca
+        if path is not None:
+            with OsErrorsOf(path, "reading --tls-ca"):
+                roots = Path(path).read_bytes()
+            if b"-----BEGIN CERTIFICATE-----" not in roots:
+                reason = "--tls-ca has no certificate"
+                raise InvalidArgumentError(path, reason=reason, expected="certificates in PEM")
+        return cls(spec.tls, roots, *map(Secret, keys))
 
     @property
     def credentials(self) -> tuple[str, str]:
@@ -97,17 +104,6 @@ class BrokerAccess:
             path.write_bytes(wanted)
             os.environ[_ROOTS] = str(path)
         _TRUSTED.append(wanted)
-
-
-def _certificates(path: str | None) -> bytes | None:
-    if path is None:
-        return None
-    with OsErrorsOf(path, "reading --tls-ca"):
-        raw = Path(path).read_bytes()
-    if b"-----BEGIN CERTIFICATE-----" not in raw:
-        reason = "--tls-ca has no certificate"
-        raise InvalidArgumentError(path, reason=reason, expected="certificates in PEM")
-    return raw
 
 
 Row = dict[str, Any]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +40,7 @@ from rmqstore_jobs.replaying.replay_question import (
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import failure
-from rmqstore_jobs.running.spark_engine import Session, cores_of, engine_of
+from rmqstore_jobs.running.spark_engine import Session, ShouldStop, cores_of, engine_of
 from rmqstore_jobs.running.store_selection import pieces_in
 
 REFUSED = pa.schema(
@@ -76,7 +76,7 @@ class LiveReplay(ReplayCall):
         self.tasks = min(cores_of(spark), _MOST_TASKS)
         self.access = BrokerAccess.of(spec)
 
-    def run(self, should_stop: Callable[[], bool]) -> ReplayReport:
+    def run(self, should_stop: ShouldStop) -> ReplayReport:
         """Send the remaining messages. Returns the report. `should_stop` is called between waves."""
         self._begin()
         wave_bytes = self.spec.wave_bytes or _WAVE_BYTES
@@ -157,7 +157,7 @@ def _send_rows(
     if first is None:
         return Sent(0, 0, None, REFUSED.empty_table())
     assert spec.to_broker is not None
-    fifo = frozenset(spec.fifo_topics)
+    fifo = set(spec.fifo_topics)
     try:
         client = _connected(spec.to_broker, fifo, access, spec.patience)
     except (Unreachable, Denied) as error:
@@ -177,9 +177,7 @@ def _send_rows(
     return Sent(sender.sent, sender.retries, sender.failure, table)
 
 
-def _connected(
-    endpoints: str, fifo: frozenset[str], access: BrokerAccess, patience: float
-) -> GrpcClient:
+def _connected(endpoints: str, fifo: set[str], access: BrokerAccess, patience: float) -> GrpcClient:
     """A connected client. Retries for `patience` seconds, then raises Unreachable; or Denied."""
     began = time.monotonic()
     while True:

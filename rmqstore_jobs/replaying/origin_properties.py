@@ -25,14 +25,10 @@ ORIGIN: Mapping[str, str] = {  # property -> column of the source
     ORIGIN_PREFIX + "LOG_OFFSET": "commitLogOffset",
     ORIGIN_PREFIX + "STORE_TIMESTAMP": "storeTimestamp",  # milliseconds
 }
-PROPERTY_FORMS = ("properties", "rawProperties")
-"""Columns of the properties; a batch of a replay has one of them."""
+PROPERTY_FORMS = ("properties", "rawProperties")  # a batch of a replay has one of them
 
 _LIGHT_QUEUES = (Property.INNER_MULTI_DISPATCH, Property.INNER_MULTI_QUEUE_OFFSET)
-_TEXTS = (
-    ORIGIN_PREFIX + "BROKER",
-    ORIGIN_PREFIX + "TOPIC",
-)  # the first two; the others are numbers
+_TEXTS = (ORIGIN_PREFIX + "BROKER", ORIGIN_PREFIX + "TOPIC")  # the others are numbers
 
 Mask = npt.NDArray[np.bool_]
 
@@ -47,7 +43,8 @@ def with_origin(batch: pa.RecordBatch, without: tuple[str, ...]) -> tuple[str, p
     """
     if without or "rawProperties" not in batch.schema.names:
         return "properties", _in_the_map(batch, without)
-    changed = _something_must_go(batch)
+    # Rows whose stored string may have a property that `_in_the_map` drops.
+    changed = rows_with_item(batch["rawProperties"], (*ORIGIN, CRC_PROPERTY)) | _is_light(batch)
     if not changed.any():
         return "rawProperties", _at_the_end(batch)
     kept, other = np.flatnonzero(~changed), np.flatnonzero(changed)
@@ -66,11 +63,9 @@ def property_map(batch: pa.RecordBatch) -> pa.MapArray:
     return decode_property_columns(batch["rawProperties"], with_map=True).properties
 
 
-def _something_must_go(batch: pa.RecordBatch) -> Mask:
-    """Rows whose stored string may have a property that `_in_the_map` drops."""
-    light = pc.starts_with(batch["topic"], LMQ_PREFIX).to_numpy(zero_copy_only=False)
-    changed: Mask = rows_with_item(batch["rawProperties"], (*ORIGIN, CRC_PROPERTY)) | light
-    return changed
+def _is_light(batch: pa.RecordBatch) -> Mask:
+    light: Mask = pc.starts_with(batch["topic"], LMQ_PREFIX).to_numpy(zero_copy_only=False)
+    return light
 
 
 def _at_the_end(batch: pa.RecordBatch) -> pa.Array:
@@ -93,7 +88,7 @@ def _in_the_map(batch: pa.RecordBatch, without: tuple[str, ...]) -> pa.MapArray:
     names = properties.keys.slice(ends[0], ends[-1] - ends[0])
     values = properties.items.slice(ends[0], ends[-1] - ends[0])
     dropped = _is_one_of(names, (*ORIGIN, CRC_PROPERTY, *without))
-    light = pc.starts_with(batch["topic"], LMQ_PREFIX).to_numpy(zero_copy_only=False)
+    light = _is_light(batch)
     if light.any():
         dropped |= light[row] & _is_one_of(names, _LIGHT_QUEUES)
     kept = np.flatnonzero(~dropped)

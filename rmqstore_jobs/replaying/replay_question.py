@@ -91,9 +91,8 @@ def _new_queues(queue_map: QueueMap, batch: pa.RecordBatch) -> pa.Array:
     # The broker looks for its own records in certain queues.
     of_users = np.array([kind_of(name) is None for name in topics.dictionary.to_pylist()])
     # A rule for one topic takes precedence over a rule for all topics, so it comes last.
-    for (topic, queue_id), new in sorted(
-        queue_map.items(), key=lambda rule: rule[0][0] is not None
-    ):
+    rules = sorted(queue_map.items(), key=lambda rule: rule[0][0] is not None)
+    for (topic, queue_id), new in rules:
         if topic is None:
             rows = of_users[topics.indices.to_numpy()]
         else:
@@ -119,7 +118,8 @@ _AS_STORED = (
 READ_TO_SEND = (*_READ, *_OF_KEYS, "properties", "body")
 
 _Part = TypeVar("_Part")
-Handle = Callable[[MessageStore, int, Iterator[pa.RecordBatch]], _Part]
+Batches = Iterator[pa.RecordBatch]
+Handle = Callable[[MessageStore, int, Batches], _Part]
 """What becomes of the rows of a share: (source, number of the share, batches with rows) -> part."""
 
 
@@ -135,17 +135,16 @@ def source_options(spec: ReplaySpec, ranges: Sequence[QueueSlice] = ()) -> dict[
         "brokerName": spec.broker_name,
         "brokerConf": spec.broker_conf,
     }
-    options |= (
-        range_options(ranges)
-        if ranges
-        else {
-            **options_of_queues(spec.queues, spec.offsets),
+    if ranges:
+        options |= range_options(ranges)
+    else:
+        options |= options_of_queues(spec.queues, spec.offsets)
+        options |= {
             "topic": ",".join(spec.topics),
             "startingTimestamp": spec.since,
             "endingTimestamp": spec.until,
             "includeSystemTopics": "true" if spec.include_system_topics else None,
         }
-    )
     return {name: value for name, value in options.items() if value}
 
 

@@ -23,8 +23,7 @@ from rmq_store.text.times import RelativeTime, Time
 from rmqstore_jobs.running.source_options import refuse_reversed_offsets, refuse_topics_beside
 
 DEFAULT_PATIENCE = 120.0
-QueueMap = Mapping[tuple[str | None, int], int]
-"""(topic, or None for every topic; queue id) -> queue id of the target."""
+QueueMap = Mapping[tuple[str | None, int], int]  # (topic or None for all, queue id) -> new id
 
 
 @dataclass(frozen=True, slots=True)

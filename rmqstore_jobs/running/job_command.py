@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
-from rmq_store.cli import options as shared
+from rmq_store.cli import options as cli
 from rmq_store.cli.command import Command, exit_code_of
 from rmq_store.cli.engines import AUTO, ENGINE, MASTER, on_broken_pipe
 from rmq_store.cli.options import Declared, RareOption, rare_flag, rare_option
@@ -52,13 +52,10 @@ RANGES = (  # those that select queue ranges
     "failOnDataLoss",
 )
 
-size = shared.parsed(parse_size)
-"""The type of an option in bytes, or with k, m, g."""
+size = cli.parsed(parse_size)  # in bytes, or with k, m, g
 _OPTIONS = {
-    "store": shared.STORE_PATH,
-    "as_json": shared.JSON.but(
-        help="Print the report as one JSON object, and the tables on stderr."
-    ),
+    "store": cli.STORE_PATH,
+    "as_json": cli.JSON.but(help="Print the report as one JSON object, and the tables on stderr."),
     "report": rare_option("--report", metavar="FILE", help="Write the report as JSON to FILE too."),
     "verify": rare_flag(
         "--verify",
@@ -111,9 +108,7 @@ class Job(Command):
         super().__init__(
             name,
             callback=self._called,
-            params=shared.params_of(
-                {**_OPTIONS, **(_ENGINE_OPTIONS if engines else {}), **options}
-            ),
+            params=cli.params_of({**_OPTIONS, **(_ENGINE_OPTIONS if engines else {}), **options}),
             help=about,
             epilog=_EXIT_CODES,
             context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -166,7 +161,12 @@ class Job(Command):
             with asked_to_stop() as should_stop:
                 answer = self.run(spark, spec, should_stop)
             if verdict is not None:
-                answer = with_verdict(answer, verdict)
+                sentence = verdict.sentence()
+                changes: dict[str, Any] = {"source": replace(answer.source, verified=sentence)}
+                if verdict.lacks_messages:
+                    problems = (*answer.problems, f"the store is {sentence}")
+                    changes |= {"problems": problems, "ok": False}
+                answer = replace(answer, **changes)  # type: ignore[type-var]
         print_result(answer, given["as_json"], given["report"], len(warnings))
         return answer
 
@@ -191,15 +191,6 @@ def verdict_first(spark: Session, given: Mapping[str, Any]) -> Verdict:
             advice=f"rmqstore verify says more{helps}. Without --verify the job reads what it can",
         )
     return verdict
-
-
-def with_verdict(result: JobResult, verdict: Verdict) -> JobResult:
-    """The result of a job whose store was verified; losses are a problem of it."""
-    sentence = verdict.sentence()
-    changes: dict[str, Any] = {"source": replace(result.source, verified=sentence)}
-    if verdict.lacks_messages:
-        changes |= {"problems": (*result.problems, f"the store is {sentence}"), "ok": False}
-    return replace(result, **changes)  # type: ignore[type-var]
 
 
 def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) -> _Spec:

@@ -13,7 +13,6 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import click
 from rich.cells import cell_len
 
-from rmq_store.cli.output import Output, echo, say
+from rmq_store.cli.output import Output, cell, echo, say
 from rmq_store.cli.table_layout import filled
 from rmq_store.errors import OsErrorsOf, json_text, printable
 from rmq_store.files.remote.remote_store import shadow_of
@@ -31,7 +30,7 @@ from rmq_store.tables import TABLES
 from rmq_store.text.json_keys import as_json_object, camel_case
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
-from rmq_store.text.times import in_utc, shown_time
+from rmq_store.text.times import shown_time
 from rmqstore_jobs.running.spark_engine import Session
 from spark_source.planning.pinned_plan import ReadPlan
 
@@ -156,8 +155,8 @@ def source_rows(source: Provenance) -> Iterator[tuple[str, str]]:
 
 Row = Mapping[str, Any]
 _MOST_ROWS = 40
+# Columns of dead letters that a narrow terminal has to show.
 _KEPT = ("consumerGroup", "originTopic", "uniqKey", "reconsumeTimes", "died")
-"""Columns of dead letters that a narrow terminal has to show."""
 
 
 class JobResult(ABC):
@@ -227,9 +226,7 @@ class Answer(JobResult):
     verdict: str | None = None
 
     def _as_json_object(self) -> dict[str, Any]:
-        tables = {
-            _key_of(title): list(map(_with_keys, rows)) for title, rows in self.tables.items()
-        }
+        tables = {_key_of(title): [*map(_with_keys, rows)] for title, rows in self.tables.items()}
         fields = JobResult._as_json_object(self)
         return fields | {"numbers": _with_keys(self.numbers), "tables": tables}
 
@@ -290,13 +287,8 @@ def _cell(value: Any) -> str:
 
 
 def plain_value(value: Any) -> str:
-    """A value as text; a time as ISO 8601 in UTC, nothing for None."""
-    if value is None:
-        return ""
+    """A value as text, as the commands have it; numbers with at most three decimals."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.3f}"
-    if isinstance(value, datetime):
-        return in_utc(value)  # Spark returns times in the zone of this process, without a zone
-    return value.isoformat() if isinstance(value, date) else str(value)
+    # Spark returns times in the zone of this process, without a zone, which `cell` knows.
+    return f"{value:.3f}" if isinstance(value, float) else cell(value)

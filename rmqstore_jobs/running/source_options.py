@@ -60,14 +60,11 @@ def _declared(known: Option) -> Declared:
     if known.name in _SEVERAL:
         how |= {"multiple": True, "callback": joined(_SEVERAL[known.name])}
     if known.parse is flag:
-        how = {"is_flag": True, "default": None, "callback": _text_of_flag}
+        how = {"is_flag": True, "default": None}
+        how["callback"] = lambda _, __, given: None if given is None else str(given).lower()
         word = word if own is not None else f"{word}/--no-{word.removeprefix('--')}"
     kind = RareOption if known.name in _RARE else kind
     return Declared(kind, [word], help=text, hidden=text is None, **how)
-
-
-def _text_of_flag(_: click.Context, __: click.Parameter, given: bool | None) -> str | None:
-    return None if given is None else str(given).lower()
 
 
 def _meaning(known: Option) -> str:

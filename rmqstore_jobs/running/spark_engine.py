@@ -23,10 +23,9 @@ from rmqstore_jobs.running.store_selection import log_of_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Session: TypeAlias = "SparkSession | None"
-"""That of a job on Spark; None for work in this process."""
-MOST_LOCAL_BYTES = 4 << 30
-"""The largest log, in bytes, for which `--engine auto` starts no Spark."""
+ShouldStop = Callable[[], bool]
+Session: TypeAlias = "SparkSession | None"  # None for work in this process
+MOST_LOCAL_BYTES = 4 << 30  # the largest log for which `--engine auto` starts no Spark
 _TASKS_A_CORE = 8
 
 
