@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -58,9 +58,8 @@ class Prompt:
     def read(self) -> None:
         """Read and run until the end. Ctrl-C drops what is typed, or ends the statement that runs."""
         say(f"Times are in {self._database.zone}. .help says what to type.")
-        history = self._history()
         typed: list[str] = []
-        try:
+        with self._history(), suppress(EOFError):
             while True:
                 try:
                     typed.append(input(_NEXT if typed else _FIRST))
@@ -73,10 +72,7 @@ class Prompt:
                     click.echo()
                 except StoreError as error:
                     problem(str(error))
-        except EOFError:
-            click.echo()
-        finally:
-            _keep(history)
+        click.echo()
 
     def _do(self, text: str) -> None:
         """Run a statement, or a command, and say how long it took."""
@@ -120,12 +116,14 @@ class Prompt:
         rows = [{"column": c, "type": kind, "meaning": meanings[c]} for c, kind in types]
         Output(False).rows(rows)
 
-    def _history(self) -> Path | None:
-        """The file of earlier lines, which are then at hand; None where there is no readline."""
+    @contextmanager
+    def _history(self) -> Iterator[None]:
+        """Have earlier lines at hand, and completion. They may name customers: nobody else reads them."""
         try:
             import readline
         except ImportError:
-            return None
+            yield
+            return
         state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
         path = Path(state) / "rmqstore" / "sql_history"
         with suppress(OSError):
@@ -145,7 +143,14 @@ class Prompt:
         readline.set_completer(complete)
         is_libedit = "libedit" in (readline.__doc__ or "")
         readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
-        return path
+        try:
+            yield
+        finally:
+            readline.set_history_length(_MOST_LINES)
+            with suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch(mode=0o600)
+                readline.write_history_file(path)
 
     def _words(self, line: str) -> Iterator[str]:
         """What may come in a line: commands, views, the columns of those that it names, or of all."""
@@ -169,16 +174,3 @@ def _is_whole(text: str) -> bool:
 
 def _end() -> None:
     raise EOFError
-
-
-def _keep(history: Path | None) -> None:
-    """Keep the lines for the next prompt. They may name customers, so nobody else reads them."""
-    if history is None:
-        return
-    import readline
-
-    readline.set_history_length(_MOST_LINES)
-    with suppress(OSError):
-        history.parent.mkdir(parents=True, exist_ok=True)
-        history.touch(mode=0o600)
-        readline.write_history_file(history)
