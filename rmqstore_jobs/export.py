@@ -66,11 +66,8 @@ _IN_THE_WAY = (
 
 @dataclass(frozen=True, slots=True)
 class ExportSpec(HidesSecrets):
-    """What to export, and the target. `options` are the source's own, by name.
-
-    `wave_bytes`: about how many selected bytes a wave has. After an interruption its wave starts
-    again.
-    """
+    """What to export, and the target. `options` are the source's own, by name. `wave_bytes`: about how many
+    selected bytes a wave has. After an interruption its wave starts again."""
 
     store: str
     target: str
@@ -89,11 +86,8 @@ class ExportSpec(HidesSecrets):
 
 
 def run(spark: Session, spec: ExportSpec, should_stop: ShouldStop = lambda: False) -> Answer:
-    """Export the messages that are not in the target yet. Returns the result.
-
-    `should_stop` is called between waves. Raises StoreError if the export is refused; then nothing
-    was written.
-    """
+    """Export the messages that are not in the target yet. Returns the result. `should_stop` is called
+    between waves. Raises StoreError if the export is refused; then nothing was written."""
     check(spec)
     if spec.format == DELTA:
         if spark is None:

@@ -174,10 +174,8 @@ def rmqstore() -> None:
 
 
 def main(**settings: Any) -> None:
-    """Run a command; print each error on one line. This is the entry point of `rmqstore`.
-
-    `settings`: of click's context, such as `default_map`.
-    """
+    """Run a command; print each error on one line. This is the entry point of `rmqstore`. `settings`: of
+    click's context, such as `default_map`."""
     # Like other shell tools: end without an error when the reader of the output closes it.
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

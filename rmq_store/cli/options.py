@@ -186,10 +186,8 @@ def opened_stores(at: StoreArgs, others: Sequence[str] = ()) -> Iterator[list[Me
 def time_range(
     stores: Sequence[MessageStore], begin: Time | None, end: Time | None
 ) -> tuple[int | None, int | None]:
-    """The times of --since and --until in ms; the newest message of all stores fixes a relative one.
-
-    Raises InvalidArgumentError as `fixed_range`.
-    """
+    """The times of --since and --until in ms; the newest message of all stores fixes a relative one. Raises
+    InvalidArgumentError as `fixed_range`."""
     from rmq_store.search.log_by_time import newest_time
 
     return fixed_range(begin, end, partial(newest_time, stores))

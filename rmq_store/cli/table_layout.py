@@ -255,9 +255,7 @@ class Layout:
 
 class TerminalTable:
     """A table on a terminal: the first rows set the widths and come with a header; later ones keep them.
-
-    `how`: as for `Layout`. `marks`: rows with a status that is a reason to look closer are red.
-    """
+    `how`: as for `Layout`. `marks`: rows with a status that is a reason to look closer are red."""
 
     def __init__(self, kept: Collection[str] = (), *, marks: bool = False, **how: bool) -> None:
         self._kept, self._marks, self._how = kept, marks, how

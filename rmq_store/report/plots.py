@@ -106,10 +106,8 @@ def draw_bars(
 
 
 def draw_rate(axes: Axes, edges: npt.ArrayLike, per_second: Numbers, names: Sequence[str]) -> None:
-    """What was stored per second over time, one row of `per_second` for each name, stacked.
-
-    `edges`: ms since the epoch, one more than there are columns. The last name is in grey: all others.
-    """
+    """What was stored per second over time, one row of `per_second` for each name, stacked. `edges`: ms
+    since the epoch, one more than there are columns. The last name is in grey: all others."""
     padded = np.concatenate([per_second, per_second[:, -1:]], axis=1)
     colours = [*COLOURS[: len(names) - 1], OTHERS]
     axes.stackplot(as_times(edges), padded, labels=names, colors=colours, step="post")

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table: what is shown, and the exact value where that is rounded.
-
-    `kind`: text, number, time or command. `leads_to`: a page about it, where there are several.
-    """
+    """A cell of a table: what is shown, and the exact value where that is rounded. `kind`: text, number,
+    time or command. `leads_to`: a page about it, where there are several."""
 
     text: str
     exact: str | None = None

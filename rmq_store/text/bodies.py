@@ -39,9 +39,7 @@ _LARGEST = (1 << 31) - 1  # offsets of Arrow strings have 32 bits
 
 def charset_named(name: str) -> str:
     """The name of a charset as Python has it, for one that Java or Python knows: GBK, utf-8, Shift_JIS.
-
-    Raises InvalidArgumentError for another one.
-    """
+    Raises InvalidArgumentError for another one."""
     try:
         found = codecs.lookup(name)
         "".encode(found.name)  # a codec that makes bytes of bytes, such as hex, is refused here
@@ -56,10 +54,8 @@ def charset_named(name: str) -> str:
 
 
 def decoded(column: pa.Array, charset: str) -> pa.Array:
-    """Binary values as text of a charset, by any of its names; null where the bytes are not of it.
-
-    Raises InvalidArgumentError for an unknown charset.
-    """
+    """Binary values as text of a charset, by any of its names; null where the bytes are not of it. Raises
+    InvalidArgumentError for an unknown charset."""
     name = charset_named(charset)
     if name == UTF8:
         return as_text(column)[0]
@@ -118,10 +114,8 @@ def as_base64(column: pa.Array) -> pa.Array:
 
 
 def as_hex(column: pa.Array) -> pa.Array:
-    """Binary values as hex, two digits a byte, all at once. Null stays null.
-
-    Raises InvalidArgumentError if the hex of the column is 2 GiB or more.
-    """
+    """Binary values as hex, two digits a byte, all at once. Null stays null. Raises InvalidArgumentError if
+    the hex of the column is 2 GiB or more."""
     values = column.fill_null(b"")  # a null may have bytes
     ends, raw = buffers(values)
     used = raw[int(ends[0]) : int(ends[-1])]

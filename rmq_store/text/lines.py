@@ -225,10 +225,8 @@ def _each_printable(strings: pa.Array, used: np.ndarray) -> pa.Array:
 
 
 def printable_columns(batch: pa.RecordBatch, *, in_zones: bool = False) -> pa.RecordBatch:
-    """The rows in the types of message columns: what has no such type is text, or JSON as text.
-
-    `in_zones`: times stay in the zones of their columns; else they are in UTC.
-    """
+    """The rows in the types of message columns: what has no such type is text, or JSON as text. `in_zones`:
+    times stay in the zones of their columns; else they are in UTC."""
     return _each_column(_with_plain_types(batch, in_zones=in_zones), _in_plain_type)
 
 

@@ -38,10 +38,8 @@ class RelativeTime:
     of_day: int | None = None
 
     def at(self, newest: int | None) -> int:
-        """The time in ms since the epoch. `newest`: the storeTimestamp of the newest message.
-
-        Raises InvalidArgumentError if there is no message, and for a time before 1970.
-        """
+        """The time in ms since the epoch. `newest`: the storeTimestamp of the newest message. Raises
+        InvalidArgumentError if there is no message, and for a time before 1970."""
         if newest is None:
             raise InvalidArgumentError(
                 reason=f"the time {self.text!r} is relative to the newest message, and none can be "

@@ -131,10 +131,8 @@ class DeltaTarget:
             self.manifest.begin(self._seen)
 
     def write(self, read: ExportRead, wave: Wave) -> tuple[Wave, int]:
-        """Add a wave to the table and to the manifest.
-
-        Returns the wave with its files, and the number of damaged messages.
-        """
+        """Add a wave to the table and to the manifest. Returns the wave with its files, and the number of
+        damaged messages."""
         self.manifest.begin(self._seen)
         rows = _rows_of(self.spark, read, self.options)
         order = [name for name in ("queueId", "queueOffset") if name in rows.columns]
@@ -275,10 +273,8 @@ def latest_version(table: Path) -> int:
 
 
 def commits(table: Path, start: int, stop: int, *, whole: bool) -> Iterator[Commit]:
-    """The versions [start, stop), oldest first, without those that Delta deleted.
-
-    `whole`: raise JournalError if Delta deleted one.
-    """
+    """The versions [start, stop), oldest first, without those that Delta deleted. `whole`: raise
+    JournalError if Delta deleted one."""
     for number in range(start, stop):
         path = table / "_delta_log" / f"{number:020d}.json"
         try:

@@ -159,10 +159,8 @@ class FolderTarget:
         self.spark, self.manifest, self.charset = spark, manifest, charset
 
     def write(self, read: ExportRead, wave: Wave) -> tuple[Wave, int]:
-        """Write a wave and add it to the manifest.
-
-        Returns the wave with its files, and the number of damaged messages.
-        """
+        """Write a wave and add it to the manifest. Returns the wave with its files, and the number of
+        damaged messages."""
         files = WaveFiles(read, str(self.manifest.staging), wave.number, wave.table, self.charset)
         written = ask(files, read.plan.store, engine_of(self.spark))
         rows = sum(file.rows for file in written.files)

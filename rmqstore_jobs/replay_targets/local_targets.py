@@ -102,10 +102,8 @@ def _as_batches(store: MessageStore, number: int, rows: Batches) -> list[pa.Reco
 
 
 def settle_target(run: ReplayRun, journal: ReplayJournal, asked: WriteOptions) -> None:
-    """Undo what an interrupted run appended after its last whole wave.
-
-    Raises JournalError if the target is missing, or if another process has opened it since.
-    """
+    """Undo what an interrupted run appended after its last whole wave. Raises JournalError if the target is
+    missing, or if another process has opened it since."""
     if run.created and not has_content(asked.path):
         if run.target_end:
             raise JournalError(
@@ -121,10 +119,8 @@ def settle_target(run: ReplayRun, journal: ReplayJournal, asked: WriteOptions) -
 def open_target(
     run: ReplayRun, journal: ReplayJournal, asked: WriteOptions, *, resumed: bool
 ) -> StoreWriter:
-    """The target store of `run`, opened for appending; created if the run creates it.
-
-    Raises JournalError if a resumed run finds another end of the log than the journal says.
-    """
+    """The target store of `run`, opened for appending; created if the run creates it. Raises JournalError
+    if a resumed run finds another end of the log than the journal says."""
     if run.created and not has_content(asked.path):
         return MessageStore.create(asked.path, asked.config, release=asked.release)
     with _continuing(run, journal, asked.path) if resumed else nullcontext():

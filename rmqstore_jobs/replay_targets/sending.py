@@ -40,10 +40,8 @@ _NONE = Secret("")
 
 @dataclass(frozen=True, slots=True)
 class BrokerAccess:
-    """Travels from the driver to the executors. Prints no credentials.
-
-    `roots`: the certificates, in PEM, that sign the broker's; None for those that gRPC brings along.
-    """
+    """Travels from the driver to the executors. Prints no credentials. `roots`: the certificates, in PEM,
+    that sign the broker's; None for those that gRPC brings along."""
 
     tls: bool = False
     roots: bytes | None = None

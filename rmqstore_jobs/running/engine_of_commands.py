@@ -11,10 +11,8 @@ from rmqstore_jobs.running.store_selection import pinned_store
 
 
 def spark(command: str, at: StoreArgs, on: EngineArgs) -> tuple[StoreSource, Engine] | None:
-    """The pinned store and Spark; None if `auto` chooses this process.
-
-    Raises StoreError for a store that cannot be opened, SparkUnavailableError without pyspark.
-    """
+    """The pinned store and Spark; None if `auto` chooses this process. Raises StoreError for a store that
+    cannot be opened, SparkUnavailableError without pyspark."""
     given = {"engine": on.engine or SPARK, "master": on.master}
     given |= {"store": at.store, "broker_conf": at.broker_conf}
     if not runs_on_spark(command, given, needed=False):

@@ -172,10 +172,8 @@ class Job(Command):
 
 
 def verdict_first(spark: Session, given: Mapping[str, Any]) -> Verdict:
-    """The verdict on the store of a job, by its options.
-
-    Raises DataLossError for a damaged one, unless the job leaves damage out.
-    """
+    """The verdict on the store of a job, by its options. Raises DataLossError for a damaged one, unless the
+    job leaves damage out."""
     names = {"brokerName": "broker_name", "brokerConf": "broker_conf"}
     options = {name: given.get(name) or given.get(other) for name, other in names.items()}
     options["storageOptions"] = given.get("storageOptions")

@@ -185,9 +185,7 @@ class JobResult(ABC):
 
     def show(self, warnings: int = 0) -> None:
         """Print for a person: the verdict, the tables and what was read; on stderr what is wrong.
-
-        `warnings`: how many the job has logged.
-        """
+        `warnings`: how many the job has logged."""
         stopped = self.stopped_by is not None
         color = "red" if stopped else "green" if self.ok else "yellow"
         after = f"; {counted(warnings, 'warning')} before" if warnings else ""
@@ -208,11 +206,8 @@ class JobResult(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Answer(JobResult):
-    """A job's result: tables by title, numbers by name.
-
-    `verdict`: what the first line says unless the job ended early; by default only whether there are
-    problems.
-    """
+    """A job's result: tables by title, numbers by name. `verdict`: what the first line says unless the job
+    ended early; by default only whether there are problems."""
 
     job: str
     ok: bool
