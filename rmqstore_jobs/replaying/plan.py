@@ -102,10 +102,11 @@ def waves_of(plan: ReadPlan, start: int | None, wave_bytes: int | None = None) -
 
 def messages_selected(plan: ReadPlan, spec: ReplaySpec) -> int:
     """The number of messages to read. For a store or Parquet, an inner batch counts as one."""
-    states = plan.store.snapshot.queues
-    broker = spec.to_broker is not None
-    batched = [part for part in plan.ranges if states[part.queue].batch and not broker]
-    count = sum(map(len, plan.ranges)) - sum(map(len, batched))
+    states, count = plan.store.snapshot.queues, sum(map(len, plan.ranges))
+    if spec.to_broker is not None:
+        return count
+    batched = [part for part in plan.ranges if states[part.queue].batch]
+    count -= sum(map(len, batched))
     with plan.store.open() as source:
         for part in batched:
             steps = offset_steps(source, part.start, part.stop, OFFSETS_COUNTED_AT_A_TIME)
