@@ -1,9 +1,4 @@
-"""Report dead letters: messages, reasons, consumer groups. Optionally send them again to their
-origin topics.
-
-rmqstore dlq STORE --group billing
-rmqstore dlq STORE --group billing --to NEWSTORE
-"""
+"""Report dead letters: messages, reasons, groups. Optionally send them again to their origin topics."""
 
 from __future__ import annotations
 

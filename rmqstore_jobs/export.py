@@ -1,10 +1,7 @@
 """Export a broker's messages to Parquet, CSV, JSON lines or Delta, partitioned by topic and day.
-Adds only new messages.
 
 Executors read and write; this process keeps the manifest. Each run adds the messages stored since
 the last one, and none twice. A run after an interruption continues.
-
-    spark-submit jobs/export.py STORE --to DIR --topic orders
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Replay selected messages of a store into another store, into Parquet, or to a running broker.
-
-python jobs/replay.py STORE --to NEW --topic orders --since 2026-05-01T10:00:00Z
-"""
+"""Replay selected messages of a store into another store, into Parquet, or to a running broker."""
 
 from __future__ import annotations
 

@@ -104,8 +104,7 @@ class Layout:
     """The widths of the columns of a table in a terminal of `width` cells, by some of its rows.
 
     Where the columns need it, names and sentences come on several lines, times lose their milliseconds,
-    and texts are cut. Columns that are not among `kept` are left out then, the last ones first, if those are
-    given.
+    and texts are cut. Columns that are not among `kept`, if given, are left out then, the last ones first.
     `is_listed`: each value has a line, because that was asked for, or because even so they do not fit.
     Without `cuts` lines are as wide as their values.
     """

@@ -1,10 +1,9 @@
 """The manifest of an export: one file per wave that lists all its files, and a journal with the sum.
 
-`TARGET/_manifest/000001.json` is written and flushed when all files of wave 1 are in
-`_staging`. Then its files are moved to where readers see them, and the journal has the wave as done.
-So an interrupted process leaves either a wave that is not in the manifest, which the next run deletes,
-or a wave whose moves the next run completes. Readers of Parquet and Delta ignore names with an
-underscore.
+`TARGET/_manifest/000001.json` is written and flushed when all files of wave 1 are in `_staging`. Then its
+files are moved to where readers see them, and the journal has the wave as done. So an interrupted process
+leaves either a wave that is not in the manifest, which the next run deletes, or one whose moves the next run
+completes. Readers ignore names with an underscore.
 
 A Delta table changes only by its own log. Its waves are added here after their commit. The journal has
 as begun the version after which a commit may be missing here.

@@ -1,8 +1,7 @@
 """Replay into another store, which this process writes, and into Parquet.
 
-The selection is cut into waves: adjacent ranges of the log with a few hundred MiB. While one wave
-is appended, the next is read. So memory use is constant, and the messages arrive in the order of
-the source's log.
+The selection is cut into waves: adjacent ranges of the log. While one wave is appended, the next is read.
+So memory use is constant, and the messages arrive in the order of the source's log.
 """
 
 from __future__ import annotations

@@ -108,8 +108,7 @@ class ReplayCall:
 
     A subclass writes to a kind of target, between `_begin` and `_end`. `refused_as`: what the report
     calls messages that the target refused. `broken`: the target may not be what the journal says, so it
-    stays as it is.
-    `counts_all`: the counts are those of the whole selection.
+    stays as it is. `counts_all`: the counts are those of the whole selection.
     """
 
     refused_as: str

@@ -35,12 +35,11 @@ class ReplaySpec:
     by default the waves have the size that suits the target.
     `dead_to_origin`: dead letters go to their origin topic as new messages.
 
-    `to_broker`: the gRPC endpoint of a running broker's proxy, host:port. Messages that it refuses
-    go to the folder `failed`, and the journal is beside that folder. Messages of `fifo_topics`
-    (names in the target) have the source queue as message group. `rate`: messages per second.
-    `patience`: seconds to retry one message. `tls`: connect with TLS; `tls_ca`: a file with the
-    certificates that sign the proxy's. `dry_run`: write and send nothing; the report says
-    what would be written or sent.
+    `to_broker`: the gRPC endpoint of a running broker's proxy, host:port. Messages that it refuses go to the
+    folder `failed`, and the journal is beside that folder. Messages of `fifo_topics` (names in the target)
+    have the source queue as message group. `rate`: messages per second. `patience`: seconds to retry one
+    message. `tls_ca`: a file with the certificates that sign the proxy's. `dry_run`: write and send nothing;
+    the report says what would be written or sent.
     """
 
     source: str
