@@ -24,7 +24,7 @@ from tests.support.damage import write_in_log
 from tests.support.golden import Golden, GoldenStore, unpack, unpack_kind
 from tests.support.renumbered import renumber, units_of
 from tests.support.rocksdb import key_of, max_key_of, read_database
-from tests.support.running.commands import call
+from tests.support.running.commands import call, run
 
 KINDS = ("rocksdb-5.5.0", "rocksdb-batch-5.5.0", "rocksdb-config-v2-5.5.0")
 JSON = ("topics.json", "subscriptionGroup.json", "consumerOffset.json")
@@ -231,18 +231,16 @@ def test_of_two_records_with_one_queue_offset_the_later_one_is_listed(
 def test_the_command_writes_it_and_says_so(tmp_path: Path) -> None:
     store, target = unpack_kind(KINDS[0], tmp_path), tmp_path / "target"
     words = ("--store-type", DATABASE, "--verify", "--json", "--broker-conf", store.conf)
-    done = call("rebuild", store.path, str(target), *words)
-    assert done.returncode == 0, done.both
-    assert json.loads(done.stdout.splitlines()[0])["storeType"] == DATABASE
+    said = run("rebuild", store.path, str(target), *words)
+    assert json.loads(said.splitlines()[0])["storeType"] == DATABASE
     assert (target / "consumequeue" / "CURRENT").is_file()
 
 
 def test_topics_with_inner_batches_are_named(golden: Golden, tmp_path: Path) -> None:
     """A broker does not serve their messages behind the first."""
     store, words = golden("clean-5.5.0").path, ("--store-type", DATABASE)
-    done = call("rebuild", store, str(tmp_path / "target"), *words)
-    assert done.returncode == 1
-    assert "a consumer stays there. Topics with such: inner\n" in done.stdout
+    said = run("rebuild", store, str(tmp_path / "target"), *words, expect=1)
+    assert "a consumer stays there. Topics with such: inner\n" in said
     done = call("rebuild", store, str(tmp_path / "other"), *words, "--json")
     assert json.loads(done.stdout)["unserved"] == ["inner"]
 

@@ -16,8 +16,7 @@ from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.salvage import salvage
 from rmq_store.errors import CorruptConfigError
 from rmq_store.format.topics import SCHEDULE_TOPIC
-from rmq_store.verify import verify
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import GoldenStore, unpack, verified
 from tests.support.running.commands import run
 
 UNIT = struct.Struct(">qiqqqhi4x")  # log offset, size, tags, time, first queue offset, count, ...
@@ -59,8 +58,7 @@ def test_a_batch_topic_is_rebuilt_and_declared_as_one(
     assert kind_of(new, "inner") == "BatchCQ"
     assert kind_of(new, "orders") is None
     assert report.kind_unknown == ()
-    with MessageStore.open(new) as store:
-        assert verify(store).nothing_wrong
+    assert verified(new).nothing_wrong
 
 
 def made(root: Path, *, inner: bool) -> list[tuple[int, int]]:

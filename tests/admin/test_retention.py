@@ -26,7 +26,7 @@ from rmq_store.markers.lock_file import StoreLock
 from rmq_store.verify import verify
 from tests.support.golden import Golden, GoldenStore, offsets, unpack
 from tests.support.listed import index_items, wanted_items
-from tests.support.running.commands import call, objects
+from tests.support.running.commands import call, complaint, objects, run
 
 HOUR = 3_600_000
 NOW = 1_790_000_000_000
@@ -156,8 +156,7 @@ def test_queue_and_index_files_go_with_their_last_entry(aged: GoldenStore) -> No
         assert 0 < len(plan.index) < len(index)
         assert [one.path for one in plan.index] == [str(p) for p in index[: len(plan.index)]]
     apply_retention(plan)
-    with aged.open() as store:
-        assert verify(store).nothing_wrong
+    assert aged.verified().nothing_wrong
 
 
 def test_groups_that_lose_messages_are_named_before(aged: GoldenStore) -> None:
@@ -301,15 +300,13 @@ def test_the_last_file_stays(tmp_path: Path) -> None:
 
 
 def test_why_is_a_table_of_settings(aged: GoldenStore) -> None:
-    done = call("retention", aged.path, "--why")
-    assert done.returncode == 0, done.both
-    assert [line.split("  ")[0] for line in done.stdout.splitlines()] == [
+    said = run("retention", aged.path, "--why")
+    assert [line.split("  ")[0] for line in said.splitlines()] == [
         *("oldest file", "fileReservedTime", "deleteWhen", "disk", "kept by", "it goes")
     ]
     (line,) = call("retention", aged.path, "--why", "--json").stdout.splitlines()
     assert json.loads(line)["path"] == str(log_files(aged.path)[0])
-    refused = call("retention", aged.path, "--why", "--apply")
-    assert (refused.returncode, "--why only shows" in refused.stderr) == (2, True)
+    assert "--why only shows" in complaint("retention", aged.path, "--why", "--apply", expect=2)
 
 
 @pytest.mark.parametrize(

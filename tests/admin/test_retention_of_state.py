@@ -15,7 +15,7 @@ from rmq_store.admin.retention import RetentionPlan, apply_retention, plan_reten
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.system_topics.delayed_messages import delayed_messages
 from rmq_store.verify import verify
-from tests.support.golden import Golden, GoldenStore, unpack_kind, unpack_state
+from tests.support.golden import Golden, GoldenStore, unpack_kind, unpack_state, verified
 from tests.support.running.commands import call, objects, run
 
 LATER = 1_900_000_000_000
@@ -84,16 +84,14 @@ def test_the_report_says_so_too(store: GoldenStore, tmp_path: Path) -> None:
 def test_a_half_message_that_expired_open_is_found(tmp_path: Path) -> None:
     """tx-40-U is the only one that was open of those before the log."""
     store = unpack_state("tx-expired-5.5.0", tmp_path)
-    with MessageStore.open(store.path) as opened:
-        (found,) = (f for f in verify(opened).findings if f.code == "transactions-behind")
+    (found,) = (f for f in verified(store.path).findings if f.code == "transactions-behind")
     assert found.count == 1
     assert "open transactions: 1 message expired" in call("transactions", store.path).stderr
 
 
 def test_stores_that_lost_nothing_say_nothing(golden: Golden) -> None:
     for name in ("clean-5.5.0", "proxy-5.5.0", "clean-4.9.7"):
-        with golden(name).open() as opened:
-            assert not [f for f in verify(opened).findings if f.code.endswith("-behind")]
+        assert not [f for f in golden(name).verified().findings if f.code.endswith("-behind")]
 
 
 def test_a_recovery_by_other_delays_does_not_hide_a_delivery(tmp_path: Path) -> None:

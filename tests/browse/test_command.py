@@ -15,7 +15,7 @@ from importlib.util import find_spec
 import pytest
 
 from tests.support.golden import GoldenStore
-from tests.support.running.commands import COMMAND, call
+from tests.support.running.commands import COMMAND, call, complaint
 
 NAME = "clean-5.2.0"
 Golden = Callable[[str], GoldenStore]
@@ -110,10 +110,9 @@ def test_without_its_libraries_it_names_what_to_install(
     monkeypatch.setattr(
         "rmq_store.errors.find_spec", lambda one: None if one == name else real(one)
     )
-    done = call("browse", golden(NAME).path)
-    assert done.returncode == 2
-    assert "[RMQSTORE_BROWSE_UNAVAILABLE] browsing needs " in done.stderr
-    assert done.stderr.endswith("pip install 'rmqstore[browse]'\n")
+    said = complaint("browse", golden(NAME).path, expect=2)
+    assert "[RMQSTORE_BROWSE_UNAVAILABLE] browsing needs " in said
+    assert said.endswith("pip install 'rmqstore[browse]'\n")
 
 
 def test_no_other_command_loads_them() -> None:

@@ -12,7 +12,7 @@ import pytest
 from rmq_store.store import MessageStore
 from tests.browse.conftest import Site, served
 from tests.support.golden import GoldenStore, unpack
-from tests.support.running.commands import call
+from tests.support.running.commands import call, complaint
 from tests.support.slow_s3 import s3_server, upload
 
 
@@ -92,9 +92,7 @@ def test_no_page_of_another_store_is_a_fault(site_of: Callable[[str], Site], nam
 
 
 def test_a_store_that_cannot_be_opened_ends_the_command(tmp_path: Path) -> None:
-    done = call("browse", os.fspath(tmp_path), "--no-open")
-    assert done.returncode == 2
-    assert "RMQSTORE_NOT_A_STORE" in done.stderr
+    assert "RMQSTORE_NOT_A_STORE" in complaint("browse", os.fspath(tmp_path), "--no-open", expect=2)
 
 
 def test_a_lost_file_of_a_queue_hides_no_other_message(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rmq_store import MessageStore
 from rmq_store.questions import diff_messages
 from tests.support.damage import write_in_log
 from tests.support.golden import Golden, GoldenStore, in_a_queue, unpack, user_topic
-from tests.support.running.commands import call, objects
+from tests.support.running.commands import call, complaint, objects, run
 from tests.support.stores import SMALL
 
 Sent = tuple[str, int, str]  # UNIQ_KEY, queueId, body
@@ -49,9 +49,8 @@ def test_a_replay_has_the_messages_of_its_source(
         assert (row["onlyFirst"], row["onlySecond"], row["different"]) == (0, 0, 0)
         if row["topic"] != "inner":  # the messages of inner batches count one by one
             assert row["both"] == expected[row["topic"]]
-    done = call("diff", *replayed, "--messages")
-    assert done.returncode == 0
-    assert done.stderr.startswith(f"0 topics of {len(rows)} with differences")
+    said = complaint("diff", *replayed, "--messages", expect=0)
+    assert said.startswith(f"0 topics of {len(rows)} with differences")
 
 
 @pytest.mark.parametrize("at_once", [diff_messages._COMPARED_AT_ONCE, 2])
@@ -80,9 +79,7 @@ def test_it_names_what_one_store_lacks_and_other_bodies(
         ("e", "second", "second", 0, 0),
         (None, "second", "second", 0, 3),
     }
-    shown = call("diff", first, second, "--messages")
-    assert shown.returncode == 1
-    assert "orders\ta\tfirst\tfirst\t0\t0" in shown.stdout
+    assert "orders\ta\tfirst\tfirst\t0\t0" in run("diff", first, second, "--messages", expect=1)
 
 
 def test_spark_gives_the_same_answer(
@@ -131,6 +128,4 @@ def test_what_it_refuses(replayed: tuple[str, str]) -> None:
         (("--engine", "spark"), "--engine is for --messages"),
         (("--messages", "--topic", "order"), "Did you mean 'orders'"),
     ):
-        done = call("diff", *replayed, *words)
-        assert done.returncode == 2
-        assert text in done.stderr
+        assert text in complaint("diff", *replayed, *words, expect=2)

@@ -17,6 +17,7 @@ from rmq_store import MessageStore, QueueId
 from rmq_store.config.broker_conf import read_properties
 from rmq_store.format.compression import SysFlag
 from rmq_store.text.times import shown_time
+from tests.support.counted_store import java_hash
 from tests.support.damage import flip_in_log, write_in_log
 from tests.support.expected import as_rows, expected
 from tests.support.golden import (
@@ -31,6 +32,7 @@ from tests.support.golden import (
     unpack,
     user_topic,
 )
+from tests.support.listed import index_bytes
 from tests.support.running.commands import call, complaint, objects, run, sent_to
 from tests.support.stores import SMALL
 
@@ -81,14 +83,6 @@ def test_a_key_is_found_between_times(golden: Golden, name: str) -> None:
     assert several
 
 
-def java_hash(text: str) -> int:
-    """String#hashCode of ASCII text."""
-    value = 0
-    for char in text.encode("ascii"):
-        value = (31 * value + char) & 0xFFFFFFFF
-    return value - (value >> 31 << 32)
-
-
 def items_in_slot(file: Path, slots: int, key_hash: int) -> int:
     raw = file.read_bytes()
     (following,) = struct.unpack_from(">i", raw, 36)  # the number of the next item
@@ -125,17 +119,6 @@ def test_explain_says_what_a_look_up_reads(golden: Golden) -> None:
     )
 
 
-def index_file(slots: int, hashes: list[int], places: list[int]) -> bytes:
-    """A full index file whose items lead to log offsets, as a broker writes it."""
-    heads, items = [0] * slots, [bytes(20)]
-    for number, (key_hash, place) in enumerate(zip(hashes, places, strict=True), 1):
-        items.append(struct.pack(">iqii", key_hash, place, 0, heads[key_hash % slots]))
-        heads[key_hash % slots] = number
-    used, count = sum(map(bool, heads)), len(items)
-    head = struct.pack(">qqqqii", 1, 1, places[0], places[-1], used, count)
-    return head + struct.pack(f">{slots}i", *heads) + b"".join(items) + bytes(20)
-
-
 def test_a_table_notes_why_chains_are_long(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     places = sorted(one["commitLogOffset"] for one in store.truth if one["commitLogOffset"])
@@ -143,10 +126,12 @@ def test_a_table_notes_why_chains_are_long(tmp_path: Path) -> None:
     for file in folder.iterdir():
         file.unlink()
     files = {
-        "20261121092340000": index_file(10, list(range(7, 167)), places[:160]),  # 16 a slot
-        "20261121092341000": index_file(10, list(range(7, 168)), places[160:321]),
-        "20261121092342000": index_file(5003, [7] * 10_001, sorted(places[321:332] * 910)[:10_001]),
-        "20261121092343000": index_file(5003, [7] * 10_000, sorted(places[332:342] * 1000)),
+        "20261121092340000": index_bytes(10, list(range(7, 167)), places[:160]),  # 16 a slot
+        "20261121092341000": index_bytes(10, list(range(7, 168)), places[160:321]),
+        "20261121092342000": index_bytes(
+            5003, [7] * 10_001, sorted(places[321:332] * 910)[:10_001]
+        ),
+        "20261121092343000": index_bytes(5003, [7] * 10_000, sorted(places[332:342] * 1000)),
     }
     for name, raw in files.items():
         (folder / name).write_bytes(raw)
@@ -293,10 +278,9 @@ def test_a_key_with_blanks_is_the_whole_of_keys(
     key = rows[0]["properties"]["KEYS"]
     wanted = [row for row in rows if row["properties"]["KEYS"] == key]
     words = ("--key", key) if job == "find" else ("--key", key, "--to", str(tmp_path / "new"))
-    done = call(job, store.path, *words, "--json")
-    assert done.returncode == 0, done.both
+    said = run(job, store.path, *words, "--json")
     if job == "find":
-        found = [json.loads(line)["commitLogOffset"] for line in done.stdout.splitlines()]
+        found = [json.loads(line)["commitLogOffset"] for line in said.splitlines()]
         assert found == [row["commitLogOffset"] for row in wanted]
     elif job == "export":
         files = (tmp_path / "new").rglob("*.parquet")
@@ -465,9 +449,8 @@ def test_a_message_that_is_there_and_damaged_is_not_said_to_be_none(
 
 
 def test_trace_names_the_topic_to_which_nothing_was_sent(store: GoldenStore) -> None:
-    done = call("trace", store.path, "no-such-key", "--topic", "orders")
-    assert done.returncode == 1
-    assert "no message with the key 'no-such-key' was sent to topic 'orders'" in done.stderr
+    said = complaint("trace", store.path, "no-such-key", "--topic", "orders", expect=1)
+    assert "no message with the key 'no-such-key' was sent to topic 'orders'" in said
 
 
 def test_trace_takes_a_topic_that_has_lost_its_queues(tmp_path: Path) -> None:
@@ -485,9 +468,8 @@ def test_an_id_that_leads_into_a_record_or_behind_the_log_names_no_message(tmp_p
     host, at = record["offsetMsgId"][:-16], record["commitLogOffset"]
     end = sum(p.stat().st_size for p in (Path(store.path) / "commitlog").iterdir())
     for offset in (at + 1, at + 100, at + record["storeSize"] - 1, end, 2**62):
-        done = call("find", store.path, "--id", f"{host}{offset:016X}")
-        assert done.returncode == 1, done.stderr
-        assert f"means log offset {offset}, where no such message starts" in done.stderr
+        said = complaint("find", store.path, "--id", f"{host}{offset:016X}", expect=1)
+        assert f"means log offset {offset}, where no such message starts" in said
 
 
 @pytest.mark.parametrize("gone", ["the first file", "the last file"])

@@ -10,8 +10,8 @@ import pytest
 
 from rmq_store.cli.main import COMMANDS
 from tests.support.golden import Golden
-from tests.support.pages.option_pages import uses
-from tests.support.running.commands import call, objects
+from tests.support.pages.vocabulary import uses
+from tests.support.running.commands import call, complaint, objects
 
 
 def test_a_word_takes_a_value_everywhere_or_nowhere() -> None:
@@ -32,8 +32,7 @@ def test_the_new_store_is_named_by_to_or_as_an_argument(
     assert {**one, **own} == {**other, **own}
     twice = call(command, store, str(tmp_path / "a"), "--to", str(tmp_path / "b"))
     assert (twice.returncode, "named twice" in twice.stderr) == (2, True)
-    none = call(command, store)
-    assert (none.returncode, "missing option --to" in none.stderr) == (2, True)
+    assert "missing option --to" in complaint(command, store, expect=2)
 
 
 def test_json_is_a_flag_and_a_report_is_a_file(golden: Golden, tmp_path: Path) -> None:
@@ -46,8 +45,7 @@ def test_json_is_a_flag_and_a_report_is_a_file(golden: Golden, tmp_path: Path) -
         assert json.loads(file.read_text()) == json.loads(line)
     done = call("dlq", store)
     assert "dlq: of whom" in done.stdout
-    done = call("dlq", store, "--json", str(file))
-    assert (done.returncode, f"--report {file}" in done.stderr) == (2, True)
+    assert f"--report {file}" in complaint("dlq", store, "--json", str(file), expect=2)
 
 
 def test_json_has_one_form(golden: Golden) -> None:
@@ -230,9 +228,8 @@ def test_an_option_that_takes_a_number_says_so(words: tuple[str, str], golden: G
 def test_an_unknown_option_is_named_as_the_command_has_it(
     command: str, typed: str, word: str
 ) -> None:
-    done = call(command, "store", typed)
-    assert done.returncode == 2
-    assert f"unknown option {typed.partition('=')[0]}. Did you mean {word!r}?" in done.stderr
+    said = complaint(command, "store", typed, expect=2)
+    assert f"unknown option {typed.partition('=')[0]}. Did you mean {word!r}?" in said
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from rmq_store.admin.salvage import salvage
 from rmq_store.errors import NotAStoreError, StoreError, UnsupportedStoreError
 from rmq_store.recovery import plan_recovery, recover
 from rmq_store.verify import verify
-from tests.support.golden import unpack, unpack_field, unpack_kind
+from tests.support.golden import unpack, unpack_field, unpack_kind, verified
 
 THERE, EXPIRED = "mixed-dledger-old-log-there", "mixed-dledger-old-log-expired"
 DIVIDED = 1_228_800  # where commitlog/ of both stores ends and the DLedger log begins
@@ -231,8 +231,7 @@ def test_entries_of_a_dledger_log_that_was_not_copied_are_not_cut(tmp_path: Path
     with pytest.raises(UnsupportedStoreError, match="not here"):
         recover(root)
     assert state_of(root) == before
-    with MessageStore.open(root) as store:
-        codes = {one.code for one in verify(store).findings}
+    codes = {one.code for one in verified(root).findings}
     assert {"dledger-without-log", "queue-dangling-entry"} <= codes
 
 

@@ -18,7 +18,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import ForeignLogError
 from rmq_store.recovery import plan_recovery, recover
 from tests.support.golden import GoldenStore, log_files, offsets, unpack, wanted
-from tests.support.running.commands import call
+from tests.support.running.commands import complaint
 
 MESSAGE = {"topic": "orders", "queueId": 0, "body": b"x"}
 
@@ -250,8 +250,7 @@ def test_the_commands_say_so(live: GoldenStore, tmp_path: Path, words: list[str]
     log = Path(live.path, "commitlog")
     conf = conf_of(live, tmp_path, storePathCommitLog=log)
     before = prints(live.path, copy)
-    done = call(*words, str(copy), "--broker-conf", str(conf))
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"rmqstore: [RMQSTORE_FOREIGN_LOG] {log}: ")
-    assert len(done.stderr.splitlines()) == 1
+    said = complaint(*words, str(copy), "--broker-conf", str(conf), expect=2)
+    assert said.startswith(f"rmqstore: [RMQSTORE_FOREIGN_LOG] {log}: ")
+    assert len(said.splitlines()) == 1
     assert prints(live.path, copy) == before

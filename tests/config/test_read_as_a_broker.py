@@ -22,7 +22,7 @@ from rmq_store.errors import CorruptConfigError
 from rmq_store.report.store_report import store_report
 from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, unpack
-from tests.support.running.commands import call
+from tests.support.running.commands import call, complaint
 
 NAME = "clean-5.5.0"
 GOOD = b'{\n\t"offsetTable":{\n\t\t"T@g":{0:111,1:5\n\t\t}\n\t}\n}'
@@ -95,10 +95,9 @@ def test_null_is_no_table_and_the_bak_is_not_used(
     path = put(Path(golden.path), NULL[case])
     assert read_consumer_offsets(golden.path) == {}
     assert f"{path}: it is null, or its table is" in caplog.text
-    with golden.open() as store:
-        assert [(one.code, one.path) for one in verify(store).findings] == [
-            ("config-null", str(path))
-        ]
+    assert [(one.code, one.path) for one in golden.verified().findings] == [
+        ("config-null", str(path))
+    ]
 
 
 @pytest.mark.parametrize("kind", ["dangling", "missing"])
@@ -178,18 +177,15 @@ def test_verify_looks_at_every_file_of_config(name: str, tmp_path: Path) -> None
     path = Path(golden.path, "config", name)
     Path(f"{path}.bak").write_bytes(b"{}")
     path.write_bytes(b"{")
-    with golden.open() as store:
-        assert "config-backup-used" in {one.code for one in verify(store).findings}
+    assert "config-backup-used" in {one.code for one in golden.verified().findings}
     Path(f"{path}.bak").write_bytes(b"")
-    with golden.open() as store:
-        assert "config-unreadable" in {one.code for one in verify(store).findings}
+    assert "config-unreadable" in {one.code for one in golden.verified().findings}
 
 
 def test_topics_that_cannot_be_read_are_not_said_to_be_undeclared(tmp_path: Path) -> None:
     golden = damaged(tmp_path, "topics.json", bak=False)
-    done = call("topics", golden.path)
-    assert done.returncode == 1
-    assert "topics.json: neither this file nor its .bak can be read" in done.stderr
+    said = complaint("topics", golden.path, expect=1)
+    assert "topics.json: neither this file nor its .bak can be read" in said
     with golden.open() as store:
         rows = store.table("topics").to_pylist()
     assert rows
@@ -200,9 +196,7 @@ def test_topics_that_cannot_be_read_are_not_said_to_be_undeclared(tmp_path: Path
 @pytest.mark.parametrize("command", ["lag", "offsets", "table groups", "table offsets"])
 def test_offsets_that_cannot_be_read_are_no_empty_answer(command: str, tmp_path: Path) -> None:
     golden = damaged(tmp_path, "consumerOffset.json", bak=False)
-    done = call(*command.split(), golden.path)
-    assert done.returncode == 2
-    assert "RMQSTORE_CORRUPT_CONFIG" in done.stderr
+    assert "RMQSTORE_CORRUPT_CONFIG" in complaint(*command.split(), golden.path, expect=2)
 
 
 # --- what replaces a .bak -------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from rmq_store.config.json_files import as_it_is, config_names, read_config
 from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import CorruptConfigError, UnsupportedStoreError
 from rmq_store.verify import verify
-from tests.support.golden import GoldenStore, unpack, unpack_kind
+from tests.support.golden import GoldenStore, unpack, unpack_kind, verified
 from tests.support.rocksdb import read_database, write_database
 
 CLEAN, CRASHED = "rocksdb-5.5.0", "rocksdb-crash-5.5.0"
@@ -235,8 +235,7 @@ def test_what_is_no_table_is_damage(tmp_path: Path, rows: dict[bytes, bytes]) ->
     with pytest.raises(CorruptConfigError) as caught:
         read_consumer_offsets(golden.path)
     assert caught.value.path == str(folder)
-    with MessageStore.open(golden.path) as store:
-        assert "config-unreadable" in {one.code for one in verify(store).findings}
+    assert "config-unreadable" in {one.code for one in verified(golden.path).findings}
 
 
 def test_without_the_library_messages_are_read_and_the_error_says_what_to_install(

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store import MessageStore
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_file
 from rmq_store.config.json_files import as_it_is, read_config
 from rmq_store.config.topics_json import topics_to_extend
 from rmq_store.config.without_file import EFFECTS, NEWEST_FILES, OF_NEWEST_FILES, effect_without
 from rmq_store.errors import CorruptConfigError
 from rmq_store.markers.timer_files import read_timer_check
-from rmq_store.verify import Finding, verify
+from rmq_store.verify import Finding
 from tests.support.checkout import CHECKOUT
-from tests.support.golden import unpack
+from tests.support.golden import unpack, verified
 
 JSON = [name for name in EFFECTS if name.endswith(".json")]
 READERS = {
@@ -29,10 +28,9 @@ REFUSES = "No broker starts while neither can be read"
 
 
 def found(store: Path, code: str, name: str) -> Finding:
-    with MessageStore.open(store) as opened:
-        (one,) = [
-            one for one in verify(opened).findings if one.code == code and one.path.endswith(name)
-        ]
+    (one,) = [
+        one for one in verified(store).findings if one.code == code and one.path.endswith(name)
+    ]
     return one
 
 
@@ -108,8 +106,7 @@ def test_a_queue_that_the_log_has_no_record_of_is_not_said_to_be_one_that_a_rebu
     offsets = Path(golden.path, "config/consumerOffset.json")
     assert '"retrying@' in offsets.read_text()
     offsets.write_text(offsets.read_text().replace('"retrying@', '"TBW102@'))  # declared, and empty
-    with golden.open() as store:
-        findings = [one for one in verify(store).findings if one.code == "consumer-ahead"]
+    findings = [one for one in golden.verified().findings if one.code == "consumer-ahead"]
     assert findings
     assert all("On a slave, wait" in (one.advice or "") for one in findings)
 
@@ -124,9 +121,8 @@ def test_a_broker_that_takes_the_newest_files_alone_is_not_said_to_list_all(
     golden = unpack("clean-5.5.0", tmp_path)
     shutil.rmtree(Path(golden.path, "consumequeue"))
     Path(golden.path, "abort").touch()
-    with golden.open() as store:
-        advice = [
-            one.advice or "" for one in verify(store).findings if one.code == "not-dispatched"
-        ]
+    advice = [
+        one.advice or "" for one in golden.verified().findings if one.code == "not-dispatched"
+    ]
     assert advice
     assert any(OF_NEWEST_FILES in one for one in advice) is is_said

@@ -9,10 +9,9 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import UnrecoverableStoreError
-from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, log_files, unpack
 from tests.support.running.child import become_nobody, in_a_child
-from tests.support.running.commands import call, objects
+from tests.support.running.commands import call, complaint, objects
 
 
 def exchange(golden: GoldenStore) -> dict[str, str]:
@@ -65,11 +64,10 @@ def test_a_file_with_a_wrong_name_is_named_with_the_right_one(how: str, tmp_path
             assert f"{wrong} has a wrong name: by the physicalOffset" in text
             assert f"it is the file {right}" in text
     for command in (("recover",), ("recover", "--apply"), ("rebuild", "--to", str(tmp_path / "t"))):
-        done = call(command[0], golden.path, *command[1:])
-        assert done.returncode == 2
-        assert f"{min(names)} has a wrong name" in done.stderr
-        assert f"it is the file {names[min(names)]}" in done.stderr
-        assert ("move that one aside first" in done.stderr) == (how == "exchanged")
+        said = complaint(command[0], golden.path, *command[1:], expect=2)
+        assert f"{min(names)} has a wrong name" in said
+        assert f"it is the file {names[min(names)]}" in said
+        assert ("move that one aside first" in said) == (how == "exchanged")
     with pytest.raises(UnrecoverableStoreError, match="a wrong name"):
         MessageStore.append_to(golden.path)
     assert {
@@ -95,8 +93,7 @@ def test_many_findings_of_a_code_are_counted_in_one_sentence(tmp_path: Path) -> 
         for at in range(40, len(raw), 4000):
             raw[at] ^= 1
         file.write_bytes(raw)
-    with golden.open() as store:
-        (last,) = (one for one in verify(store).findings if "are not listed" in one.meaning)
+    (last,) = (one for one in golden.verified().findings if "are not listed" in one.meaning)
     assert last.meaning.startswith(f"{last.count} more of this code are not listed; the last one: ")
 
 
@@ -112,9 +109,8 @@ def test_a_file_that_may_not_be_read_is_named_and_not_passed_over() -> None:
         def work() -> None:
             become_nobody()
             for command in (("recover",), ("recover", "--apply"), ("cat", "--topic", "orders")):
-                done = call(command[0], golden.path, *command[1:])
-                assert done.returncode == 2
-                assert f"{closed}: opening: Permission denied" in done.stderr
+                said = complaint(command[0], golden.path, *command[1:], expect=2)
+                assert f"{closed}: opening: Permission denied" in said
 
         before = {path: kept for path, kept in golden.fingerprint().items() if "commitlog" in path}
         assert in_a_child(work) == 0

@@ -15,7 +15,7 @@ from rmq_store.errors import CorruptConfigError, MissingFileError
 from rmq_store.markers.checkpoint import Checkpoint
 from tests.support.golden import GoldenStore, unpack
 from tests.support.running.campaigns import few, some
-from tests.support.running.commands import call
+from tests.support.running.commands import call, complaint
 
 NAME = "clean-5.5.0"
 DEEP = "[" * 100_000
@@ -159,11 +159,10 @@ def test_a_folder_that_is_no_log_is_not_an_empty_log(tmp_path: Path, folder: str
     golden = unpack(NAME, tmp_path)
     conf = tmp_path / "broker.conf"
     conf.write_text(f"storePathCommitLog={folder}\n")
-    done = call("info", golden.path, "--broker-conf", str(conf))
-    assert done.returncode == 2
-    assert "there is no log file in this configured folder" in done.stderr
-    assert folder in done.stderr
-    assert repr(min(os.listdir(folder))) in done.stderr
+    said = complaint("info", golden.path, "--broker-conf", str(conf), expect=2)
+    assert "there is no log file in this configured folder" in said
+    assert folder in said
+    assert repr(min(os.listdir(folder))) in said
     with pytest.raises(MissingFileError):
         MessageStore.open(golden.path, broker_conf=conf)
 

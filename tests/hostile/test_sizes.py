@@ -10,7 +10,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.errors import UnrecoverableStoreError
 from tests.support.golden import GoldenStore, unpack
-from tests.support.running.commands import call
+from tests.support.running.commands import complaint
 
 NAME = "clean-5.5.0"
 
@@ -25,11 +25,10 @@ def test_a_log_file_that_is_too_large_is_named(tmp_path: Path, which: int, size:
     golden = unpack(NAME, tmp_path)
     odd = files_of(golden, "commitlog")[which]
     os.truncate(odd, size)
-    done = call("info", golden.path)
-    assert done.returncode == 2
-    assert "RMQSTORE_UNRECOVERABLE" in done.stderr
-    assert str(odd) in done.stderr
-    assert "at most 262144 bytes" in done.stderr
+    said = complaint("info", golden.path, expect=2)
+    assert "RMQSTORE_UNRECOVERABLE" in said
+    assert str(odd) in said
+    assert "at most 262144 bytes" in said
 
 
 @pytest.mark.parametrize("which", [0, 1, -1])

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from rmqstore_jobs.running import spark_engine
 from tests.support.golden import Golden, unpack
-from tests.support.running.commands import call
+from tests.support.running.commands import call, complaint
 
 
 def test_an_error_of_an_executor_is_one_of_the_command(
@@ -28,9 +28,8 @@ def test_an_error_of_an_executor_is_one_of_the_command(
         return work
 
     monkeypatch.setattr(spark_engine, "_task", failing)
-    done = call("verify", store.path, "--engine", "spark")
-    assert done.returncode == 2
-    assert done.stderr.endswith("rmqstore: [RMQSTORE_CORRUPT_RECORD] log: is damaged\n")
+    said = complaint("verify", store.path, "--engine", "spark", expect=2)
+    assert said.endswith("rmqstore: [RMQSTORE_CORRUPT_RECORD] log: is damaged\n")
 
 
 def test_auto_goes_by_bytes_and_says_what_it_took(
@@ -41,9 +40,8 @@ def test_auto_goes_by_bytes_and_says_what_it_took(
 
     store = golden("clean-5.5.0").path
     monkeypatch.setattr("rmqstore_jobs.running.engine_of_commands.builder_for", session)
-    small = call("verify", store, "--engine", "auto")
-    assert small.returncode == 0
-    assert "verify: running in this process; use --engine spark for a cluster" in small.stderr
+    said = complaint("verify", store, "--engine", "auto", expect=0)
+    assert "verify: running in this process; use --engine spark for a cluster" in said
     monkeypatch.setattr(spark_engine, "MOST_LOCAL_BYTES", 1000)
     large = call("verify", store, "--engine", "auto")
     assert (large.returncode, "Spark would start now" in large.stderr) == (2, True)
@@ -84,6 +82,5 @@ def test_spark_that_does_not_start_is_an_error_of_the_command(
     monkeypatch.setattr(
         "rmqstore_jobs.running.engine_of_commands.builder_for", lambda *given: Builder()
     )
-    done = call("verify", golden("clean-5.5.0").path, "--engine", "spark")
-    assert done.returncode == 2
-    assert "Spark does not start: [JAVA_GATEWAY_EXITED]" in done.stderr
+    said = complaint("verify", golden("clean-5.5.0").path, "--engine", "spark", expect=2)
+    assert "Spark does not start: [JAVA_GATEWAY_EXITED]" in said

@@ -11,8 +11,7 @@ from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
 from rmq_store.questions.answer_by_shares import ask
-from rmq_store.verify import verify
-from rmq_store.verify.verify_store import VerifyQuestion
+from rmq_store.questions.verify import VerifyQuestion
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import pinned_store
 from tests.support.damage import flip_in_log
@@ -36,8 +35,7 @@ def test_the_findings_are_those_of_verify(
     options = {"brokerConf": store.conf}
     pinned = pinned_store(store.path, options)
     found = ask(VerifyQuestion(), pinned, engine_of(engine))
-    with store.open(broker_conf=store.conf) as opened:
-        expected = verify(opened)
+    expected = store.verified(broker_conf=store.conf)
     assert found.to_dict() == expected.to_dict()
     assert store.fingerprint() == before
 
@@ -56,8 +54,7 @@ def test_damage_is_reported_with_its_place(engine: SparkSession | None, tmp_path
     store = damaged(tmp_path)
     where = "local" if engine is None else "spark"
     done = call("verify", store.path, "--broker-conf", store.conf, "--engine", where, "--json")
-    with store.open(broker_conf=store.conf) as opened:
-        expected = verify(opened).to_dict()
+    expected = store.verified(broker_conf=store.conf).to_dict()
     assert done.returncode == 1
     *findings, summary = map(json.loads, done.stdout.splitlines())
     assert [one["code"] for one in findings] == [one["code"] for one in expected["findings"]]

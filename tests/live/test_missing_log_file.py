@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store import MessageStore, QueueId
-from rmq_store.testing.live_broker.harness import boot_copy, need_jars, read_all
-from rmq_store.verify import verify
+from rmq_store import QueueId
+from rmq_store.testing.live_broker.harness import boot_copy, read_all
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.admin.test_rebuild import settings_of
-from tests.support.golden import unpack
+from tests.support.golden import unpack, verified
 from tests.support.running.campaigns import some
 
 pytestmark = [pytest.mark.live, pytest.mark.campaign]
@@ -28,8 +28,7 @@ def test_a_broker_starts_without_a_file_in_the_middle_of_its_log(
     path = sorted(Path(store.path, "commitlog").iterdir())[1]
     gone = range(int(path.name), int(path.name) + path.stat().st_size)
     path.unlink()
-    with MessageStore.open(store.path) as opened:
-        finding = next(f for f in verify(opened).findings if f.code == "log-file-missing")
+    finding = next(f for f in verified(store.path).findings if f.code == "log-file-missing")
     assert "A broker starts all the same" in finding.meaning
     with boot_copy(Path(store.path), tmp_path / "run", release, settings_of(store)) as broker:
         served = {

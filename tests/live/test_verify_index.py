@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store import MessageStore
-from rmq_store.testing.live_broker.harness import boot_copy, golden_conf, need_jars
-from rmq_store.verify import verify
-from tests.support.golden import unpack
+from rmq_store.testing.live_broker.harness import boot_copy, golden_conf
+from rmq_store.testing.live_broker.needs import need_jars
+from tests.support.golden import unpack, verified
 from tests.support.running.campaigns import some
 
 pytestmark = pytest.mark.live
@@ -28,8 +27,7 @@ def test_an_index_that_a_broker_went_on_with_is_sound(tmp_path: Path, release: s
     copy = tmp_path / "run" / "store"
     assert not (copy / "abort").exists()
     assert before & {path.name for path in (copy / "index").iterdir()}
-    with MessageStore.open(copy, broker_conf=store.conf) as opened:
-        report = verify(opened)
+    report = verified(copy, broker_conf=store.conf)
     assert report.index
     index = {one.code for one in report.findings if one.code.startswith("index-")}
     assert index <= {"index-gap"}  # the broker drops its newest file

@@ -13,10 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
-from rmq_store.testing.live_broker.harness import Broker, need_jars
-from rmq_store.verify import Severity, VerifyReport, verify
+from rmq_store.testing.live_broker.harness import Broker
+from rmq_store.testing.live_broker.needs import need_jars
+from rmq_store.verify import Severity, VerifyReport
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from tests.support.golden import verified
 
 RELEASE = "5.5.0"
 RATE = 200  # messages a second
@@ -50,8 +52,7 @@ def make_source(path: Path) -> None:
 
 
 def examined(broker: Broker, conf: Path) -> VerifyReport:
-    with MessageStore.open(broker.store, broker_conf=conf) as store:
-        return verify(store)
+    return verified(broker.store, broker_conf=conf)
 
 
 def test_a_store_under_load_is_never_accused(spark: SparkSession, tmp_path: Path) -> None:
@@ -92,6 +93,5 @@ def test_a_store_under_load_is_never_accused(spark: SparkSession, tmp_path: Path
     assert body is not None
     raw[len(raw) // 2 + body.start()] ^= 1
     closed.write_bytes(raw)
-    with MessageStore.open(copy, broker_conf=conf) as store:
-        damaged = verify(store)
+    damaged = verified(copy, broker_conf=conf)
     assert "log-damaged" in {finding.code for finding in damaged.findings}

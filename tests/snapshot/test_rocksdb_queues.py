@@ -15,7 +15,7 @@ from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptQueueError, UnsupportedStoreError
 from rmq_store.verify import verify
 from tests.support.damage import write_in_log
-from tests.support.golden import GoldenStore, unpack_kind
+from tests.support.golden import GoldenStore, unpack_kind, verified
 from tests.support.rocksdb import write_queue_database
 
 CLEAN, CRASHED = "rocksdb-5.5.0", "rocksdb-crash-5.5.0"
@@ -149,8 +149,7 @@ def test_info_says_what_to_install(tmp_path: Path) -> None:
 
 def test_verify_compares_the_database_with_the_log(tmp_path: Path) -> None:
     golden = unpack_kind(CLEAN, tmp_path)
-    with MessageStore.open(golden.path) as store:
-        report = verify(store)
+    report = verified(golden.path)
     assert list(report.findings) == []
     wanted = [row for row in served(golden) if row[:2] == ("orders", 0)]
     queue, folder = QueueId("orders", 0), Path(golden.path, "consumequeue")
@@ -159,8 +158,7 @@ def test_verify_compares_the_database_with_the_log(tmp_path: Path) -> None:
     entries[9] = (entries[9][0] + 1, *entries[9][1:])
     shutil.rmtree(folder)
     write_queue_database(folder, {queue: entries})
-    with MessageStore.open(golden.path) as store:
-        found = {one.code: one for one in verify(store).findings if "orders/0" in one.meaning}
+    found = {one.code: one for one in verified(golden.path).findings if "orders/0" in one.meaning}
     assert found["queue-misses-record"].count == 2
     assert "queue offsets 7, 9" in found["queue-misses-record"].meaning
     assert found["queue-dangling-entry"].path == str(folder)

@@ -33,7 +33,7 @@ from rmq_store.tables import TABLES_OF_A_STORE, Table
 from tests.support.damage import flip_body, log_file_at
 from tests.support.golden import STORES, Golden, messages_in, unpack, user_topic
 from tests.support.running.campaigns import few
-from tests.support.running.commands import COMMAND, call, objects, run
+from tests.support.running.commands import COMMAND, call, complaint, objects, run
 
 NAME = "clean-5.5.0"
 
@@ -166,10 +166,8 @@ def test_days_are_those_of_a_time_zone(golden: Golden) -> None:
     assert days(0) != days(-10)
     stamp = "SELECT storeTimestamp AS t FROM messages ORDER BY commitLogOffset LIMIT 1"
     assert objects("sql", store.path, stamp, "--zone", zone) == objects("sql", store.path, stamp)
-    wrong = call("sql", store.path, query, "--zone", "Nowhere/Else")
-    assert (wrong.returncode, "Nowhere/Else" in wrong.stderr) == (2, True)
-    locked = call("sql", store.path, f"SET TimeZone = '{zone}'")
-    assert (locked.returncode, "--zone" in locked.stderr) == (2, True)
+    assert "Nowhere/Else" in complaint("sql", store.path, query, "--zone", "Nowhere/Else", expect=2)
+    assert "--zone" in complaint("sql", store.path, f"SET TimeZone = '{zone}'", expect=2)
 
 
 def test_bodies_are_text_and_json(tmp_path: Path) -> None:
@@ -228,10 +226,9 @@ def test_damage_ends_a_query_with_the_error_of_the_store(tmp_path: Path) -> None
     assert "[RMQSTORE_CORRUPT_RECORD]" in done.stderr
     assert f"offset {record['commitLogOffset']}" in done.stderr
     assert "--skip-damaged leaves it out" in done.stderr
-    skipped = call("sql", store.path, sql, "--skip-damaged", "--raw", "--json")
-    assert skipped.returncode == 1
+    said = run("sql", store.path, sql, "--skip-damaged", "--raw", "--json", expect=1)
     expected = sum(user_topic(r) for r in store.truth) - 1
-    assert json.loads(skipped.stdout)["n"] == expected
+    assert json.loads(said)["n"] == expected
     unread = call("sql", store.path, "SELECT count(body) FROM messages WHERE topic = 'payments'")
     assert unread.returncode == 0
 
@@ -389,9 +386,8 @@ def test_without_duckdb_the_error_says_what_to_install(
     monkeypatch.setattr(
         "rmq_store.errors.find_spec", lambda name: None if name == "duckdb" else real(name)
     )
-    done = call("sql", golden(NAME).path, "SELECT 1")
-    assert done.returncode == 2
-    assert done.stderr == (
+    said = complaint("sql", golden(NAME).path, "SELECT 1", expect=2)
+    assert said == (
         "rmqstore: [RMQSTORE_SQL_UNAVAILABLE] SQL needs DuckDB. pip install 'rmqstore[sql]'\n"
     )
 
@@ -577,9 +573,8 @@ def test_the_explain_option_writes_no_file(golden: Golden, tmp_path: Path, kind:
     }[kind]
     if kind == "COPY":
         target.write_text("mine")
-    found = call("sql", golden(NAME).path, statement, "--explain", "--files")
-    assert found.returncode == 2
-    assert f"{kind} may write a file, and --explain changes nothing" in found.stderr
+    said = complaint("sql", golden(NAME).path, statement, "--explain", "--files", expect=2)
+    assert f"{kind} may write a file, and --explain changes nothing" in said
     assert target.read_text() == "mine" if kind == "COPY" else not target.exists()
 
 
@@ -675,10 +670,11 @@ def test_rows_stream(golden: Golden) -> None:
 @pytest.mark.parametrize("value", ["INTERVAL 1 day", "union_value(a := 1)"])
 def test_a_type_that_parquet_lacks_is_an_error(golden: Golden, tmp_path: Path, value: str) -> None:
     target = tmp_path / "rows.parquet"
-    found = call("sql", golden(NAME).path, f"SELECT {value} AS v", "--parquet", str(target))
-    assert found.returncode == 2
-    assert "RMQSTORE_INVALID_ARGUMENT" in found.stderr
-    assert "Parquet has no such column" in found.stderr
+    said = complaint(
+        "sql", golden(NAME).path, f"SELECT {value} AS v", "--parquet", str(target), expect=2
+    )
+    assert "RMQSTORE_INVALID_ARGUMENT" in said
+    assert "Parquet has no such column" in said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -686,9 +682,10 @@ def test_several_queries_for_one_file_are_refused_before_one_is_written(
     golden: Golden, tmp_path: Path
 ) -> None:
     target = tmp_path / "rows.parquet"
-    found = call("sql", golden(NAME).path, "SELECT 1; SELECT 2", "--parquet", str(target))
-    assert found.returncode == 2
-    assert "several statements have rows" in found.stderr
+    said = complaint(
+        "sql", golden(NAME).path, "SELECT 1; SELECT 2", "--parquet", str(target), expect=2
+    )
+    assert "several statements have rows" in said
     assert list(tmp_path.iterdir()) == []
 
 

@@ -21,7 +21,8 @@ from zlib_ng import zlib_ng
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.format.byte_layout import Property
-from rmq_store.format.compression import SysFlag
+from rmq_store.format.sys_flag import SysFlag
+from rmq_store.verify import VerifyReport, verify
 from tests.support.checkout import CHECKOUT
 
 GOLDEN = CHECKOUT / "tests" / "golden"
@@ -93,6 +94,11 @@ class GoldenStore:
             how.setdefault("config", {"storePathCommitLog": ",".join(facts["commitLogPaths"])})
         return MessageStore.open(self.path, **how)
 
+    def verified(self, **how: Any) -> VerifyReport:
+        """What verify says of the store, opened with `how`."""
+        with self.open(**how) as store:
+            return verify(store)
+
     def fingerprint(self) -> dict[str, tuple[int, int, int]]:
         """Of every file and folder: size, mtime and a checksum of the bytes."""
         found = {}
@@ -103,6 +109,12 @@ class GoldenStore:
                     stat, crc = os.fstat(file.fileno()), zlib_ng.crc32(file.read())
                 found[path] = (stat.st_size, stat.st_mtime_ns, crc)
         return found
+
+
+def verified(root: str | Path, **how: Any) -> VerifyReport:
+    """What verify says of the store in a folder, opened with `how`."""
+    with MessageStore.open(root, **how) as store:
+        return verify(store)
 
 
 Golden = Callable[[str], GoldenStore]  # the fixture of tests/conftest.py

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rmq_store import QueueId
@@ -64,3 +64,14 @@ def wanted_items(truth: Iterable[Truth], *, of_tags: bool) -> Counter[tuple[int,
         for key in keys:
             items[abs(java_hash(key)), record["commitLogOffset"]] += 1
     return items
+
+
+def index_bytes(slots: int, hashes: Sequence[int], places: Sequence[int]) -> bytes:
+    """A full index file whose items lead to log offsets, as a broker writes it."""
+    heads, items = [0] * slots, [bytes(20)]
+    for number, (key_hash, place) in enumerate(zip(hashes, places, strict=True), 1):
+        items.append(struct.pack(">iqii", key_hash, place, 0, heads[key_hash % slots]))
+        heads[key_hash % slots] = number
+    used, count = sum(map(bool, heads)), len(items)
+    head = struct.pack(">qqqqii", 1, 1, places[0], places[-1], used, count)
+    return head + struct.pack(f">{slots}i", *heads) + b"".join(items) + bytes(20)

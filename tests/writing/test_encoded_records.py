@@ -18,8 +18,9 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.compression import SysFlag
 from rmq_store.format.releases import dialect
-from rmq_store.verify import verify
+from rmq_store.format.sys_flag import SysFlag
 from rmq_store.writing.encoded_records import EncodedRecords, can_encode, encode
+from tests.support.golden import verified
 from tests.support.stores import SMALL
 
 LONG_TOPIC = "%RETRY%" + "g" * 140  # needs records of version 2
@@ -201,8 +202,7 @@ def test_records_that_do_not_add_up_are_refused_before_a_byte_is_written(tmp_pat
         of_another = prepare(large, StoreConfig(), dialect(None), LOOPBACK)
         with pytest.raises(InvalidMessageError, match="in a file of the log"):
             store.append_records(encode(of_another, slice(0, 1), dialect(None)))
-    with MessageStore.open(tmp_path / "s") as found:
-        assert not verify(found).findings
+    assert not verified(tmp_path / "s").findings
     config = {**SMALL, "enabledAppendPropCRC": True}
     with (
         MessageStore.create(tmp_path / "crc", config, release="5.5.0") as store,
