@@ -10,36 +10,32 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.salvage import salvage
 from rmq_store.recovery import plan_recovery, recover
-from rmq_store.verify import Finding, verify
+from rmq_store.verify import Finding
 from tests.support.damage import write_at
-from tests.support.golden import unpack, unpack_field
+from tests.support.golden import unpack_field, verified
 from tests.support.stores import make_store
 
 NO_MMAP = "without-mmap-clean-torn-tail-note"
-END, REST = (
-    1765,
-    29,
-)  # of that store, by its bytes: ten records, then the end of an older, longer one
+# Of that store, by its bytes: ten records, then the end of an older, longer one.
+END, REST = 1765, 29
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return unpack_field(NO_MMAP, tmp_path)
 
 
 def log_file(root: Path) -> Path:
     return max((root / "commitlog").iterdir())
 
 
-def change(root: Path, at: int, new: bytes) -> None:
-    """Write bytes at a log offset of the last file."""
-    path = log_file(root)
-    write_at(path, at - int(path.name), new)
-
-
 def about_log(root: Path) -> list[Finding]:
-    with MessageStore.open(root) as store:
-        return [one for one in verify(store).findings if one.code.startswith("log-")]
+    return [one for one in verified(root).findings if one.code.startswith("log-")]
 
 
-def test_the_bytes_are_those_that_an_older_record_left_in_the_buffer(tmp_path: Path) -> None:
+def test_the_bytes_are_those_that_an_older_record_left_in_the_buffer(root: Path) -> None:
     """The buffer began with the first record, of 191 bytes; a later one of 162 left its end."""
-    raw = log_file(unpack_field(NO_MMAP, tmp_path)).read_bytes()
+    raw = log_file(root).read_bytes()
     sizes, at = [], 0
     while struct.unpack_from(">I", raw, at + 4)[0] == 0xDAA320A7:
         sizes.append(struct.unpack_from(">i", raw, at)[0])
@@ -49,8 +45,7 @@ def test_the_bytes_are_those_that_an_older_record_left_in_the_buffer(tmp_path: P
     assert not any(raw[END + REST :])
 
 
-def test_the_rest_of_a_page_in_a_closed_store_is_no_torn_record(tmp_path: Path) -> None:
-    root = unpack_field(NO_MMAP, tmp_path)
+def test_the_rest_of_a_page_in_a_closed_store_is_no_torn_record(root: Path, tmp_path: Path) -> None:
     (finding,) = about_log(root)
     assert (finding.code, finding.severity.value) == ("log-page-rest", "note")
     assert (finding.start, finding.stop) == (END, END + REST)
@@ -60,20 +55,18 @@ def test_the_rest_of_a_page_in_a_closed_store_is_no_torn_record(tmp_path: Path) 
     assert (report.messages, report.skipped_ranges) == (10, 0)
 
 
-def test_the_rest_may_begin_with_zeros_that_the_buffer_held(tmp_path: Path) -> None:
+def test_the_rest_may_begin_with_zeros_that_the_buffer_held(root: Path) -> None:
     """Another part of an older record: its producer's address and the time before it have zeros."""
-    root = unpack_field(NO_MMAP, tmp_path)
     raw = log_file(root).read_bytes()
     rest = raw[12:191]  # from the queue id on, which is 0
     assert not any(rest[:4])
-    change(root, END, rest)
+    write_at(log_file(root), END, rest)
     (finding,) = about_log(root)
     assert (finding.code, finding.stop) == ("log-page-rest", END + len(rest.rstrip(b"\0")))
     assert plan_recovery(root).untouched
 
 
-def test_without_a_clean_stop_both_are_possible(tmp_path: Path) -> None:
-    root = unpack_field(NO_MMAP, tmp_path)
+def test_without_a_clean_stop_both_are_possible(root: Path) -> None:
     (root / "abort").touch()
     (finding,) = about_log(root)
     assert finding.code == "log-torn-tail"
@@ -82,10 +75,9 @@ def test_without_a_clean_stop_both_are_possible(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_record_that_was_begun_is_said_to_be_one(tmp_path: Path, closed: bool) -> None:
-    root = unpack_field(NO_MMAP, tmp_path)
+def test_a_record_that_was_begun_is_said_to_be_one(root: Path, closed: bool) -> None:
     head = struct.pack(">iIIiiqq", 162, 0xDAA320A7, 1, 0, 0, 10, END)
-    change(root, END, head)
+    write_at(log_file(root), END, head)
     if not closed:
         (root / "abort").touch()
     (finding,) = about_log(root)
@@ -95,25 +87,22 @@ def test_a_record_that_was_begun_is_said_to_be_one(tmp_path: Path, closed: bool)
     assert not plan_recovery(root).untouched
 
 
-def test_a_record_that_a_queue_lists_is_no_rest_of_a_page(tmp_path: Path) -> None:
-    root = unpack_field(NO_MMAP, tmp_path)
-    change(root, END - 162, b"\x7f" * 162)  # the last record, whose queue entry stays
+def test_a_record_that_a_queue_lists_is_no_rest_of_a_page(root: Path) -> None:
+    write_at(log_file(root), END - 162, b"\x7f" * 162)  # the last record, whose queue entry stays
     lost, finding = about_log(root)
     assert (lost.code, finding.code) == ("log-end-lost", "log-torn-tail")
     assert "although the store was closed cleanly" in finding.meaning
     assert not plan_recovery(root).untouched
 
 
-def test_bytes_beyond_the_page_are_no_rest_of_it(tmp_path: Path) -> None:
-    root = unpack_field(NO_MMAP, tmp_path)
-    change(root, 4096, b"\x01")
+def test_bytes_beyond_the_page_are_no_rest_of_it(root: Path) -> None:
+    write_at(log_file(root), 4096, b"\x01")
     (finding,) = about_log(root)
     assert finding.code == "log-torn-tail"
     assert not plan_recovery(root).untouched
 
 
-def test_an_append_leaves_nothing_of_the_rest_behind_it(tmp_path: Path) -> None:
-    root = unpack_field(NO_MMAP, tmp_path)
+def test_an_append_leaves_nothing_of_the_rest_behind_it(root: Path) -> None:
     with MessageStore.append_to(root, recovery="refuse") as writer:
         writer.append({"topic": "FooBar", "queueId": 0, "body": b""})
     with MessageStore.open(root) as store:
@@ -122,11 +111,6 @@ def test_an_append_leaves_nothing_of_the_rest_behind_it(tmp_path: Path) -> None:
     assert end > END
     assert not any(log_file(root).read_bytes()[end:])
     assert about_log(root) == []
-
-
-def test_a_store_written_with_mmap_has_no_such_bytes(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    assert about_log(Path(golden.path)) == []
 
 
 def test_records_from_before_a_cut_are_reported_in_each_file(tmp_path: Path) -> None:

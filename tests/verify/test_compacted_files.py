@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.verify import Finding, Severity, verify
+from rmq_store.verify import Finding, Severity
 from tests.support.damage import flip
-from tests.support.golden import GoldenStore, unpack_kind
+from tests.support.golden import GoldenStore, unpack_kind, verified
 
 NAME, TOPIC, UNIT = "compacted-5.5.0", "state", 46
 
@@ -22,8 +22,7 @@ def golden(tmp_path: Path) -> GoldenStore:
 
 
 def findings(golden: GoldenStore) -> list[Finding]:
-    with MessageStore.open(golden.path) as store:
-        return list(verify(store).findings)
+    return list(verified(golden.path).findings)
 
 
 def about_compaction(golden: GoldenStore) -> list[Finding]:
@@ -132,8 +131,7 @@ def test_an_entry_that_is_left_out(golden: GoldenStore) -> None:
 
 def test_a_store_that_is_answered_without_compaction_has_no_finding(golden: GoldenStore) -> None:
     file_of(golden, "Cq", 1, 4140).unlink()
-    with MessageStore.open(golden.path, config={"enableCompaction": False}) as store:
-        assert list(verify(store).findings) == []
+    assert list(verified(golden.path, config={"enableCompaction": False}).findings) == []
 
 
 def last_of_keys(golden: GoldenStore, queue_id: int) -> set[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -76,7 +75,7 @@ def count_of(findings: list[Finding], *codes: str) -> int:
 def test_verify_counts_what_a_queue_has_lost(case: str, tmp_path: Path) -> None:
     name, injure = CASES[case]
     golden = unpack(name, tmp_path)
-    before = list(verify_of(golden))
+    before = list(golden.verified().findings)
     lost = injure(golden)
     with golden.open() as store:
         queues = [one for one in store.queues() if not one.topic.startswith("%LMQ%")]
@@ -99,17 +98,12 @@ def test_verify_counts_what_a_queue_has_lost(case: str, tmp_path: Path) -> None:
     assert report.verdict.unlisted == len(lost)
 
 
-def verify_of(golden: GoldenStore) -> Any:
-    with golden.open() as store:
-        return verify(store).findings
-
-
 def test_verify_names_a_copied_folder(tmp_path: Path) -> None:
     golden = unpack("clean-5.3.3", tmp_path)
     shutil.copytree(
         folder_of(golden, ORDERS).parent, folder_of(golden, ORDERS).parent.with_name("copied")
     )
-    findings = list(verify_of(golden))
+    findings = golden.verified().findings
     named = [one for one in findings if "was copied, renamed or exchanged" in one.meaning]
     with MessageStore.open(golden.path) as store:
         copies = [one for one in store.queues() if one.topic == "copied"]
@@ -125,7 +119,9 @@ def test_verify_names_exchanged_files(tmp_path: Path) -> None:
     mine, its = one.read_bytes(), other.read_bytes()
     one.write_bytes(its)
     other.write_bytes(mine)
-    named = [f for f in verify_of(golden) if "was copied, renamed or exchanged" in f.meaning]
+    named = [
+        f for f in golden.verified().findings if "was copied, renamed or exchanged" in f.meaning
+    ]
     assert {Path(finding.path).name for finding in named} == {"0", "1"}
 
 
@@ -135,8 +131,7 @@ def test_a_listed_record_that_names_an_expired_place_is_lost(named: int, tmp_pat
     golden = unpack("expired-5.5.0", tmp_path)
     record = next(r for r in golden.by_queue[ORDERS] if r["commitLogOffset"] in kept_of(golden))
     write_in_log(golden, record["commitLogOffset"] + 28, named.to_bytes(8, "big", signed=True))
-    with golden.open() as store:
-        report = verify(store)
+    report = golden.verified()
     assert (report.verdict.lost.messages, report.verdict.lost.queues) == (1, 1)
 
 

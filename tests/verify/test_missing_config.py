@@ -20,8 +20,7 @@ def test_a_file_that_is_gone_with_its_bak_is_named(name: str, tmp_path: Path) ->
     golden = unpack("clean-5.5.0", tmp_path)
     for file in Path(golden.path, "config").glob(f"{name}*"):
         file.unlink()
-    with golden.open() as store:
-        (finding,) = verify(store).findings
+    (finding,) = golden.verified().findings
     assert (finding.code, Path(finding.path).name) == ("config-missing", name)
     assert "Restore the file " in (finding.advice or "")
     if name != "delayOffset.json":
@@ -39,11 +38,11 @@ def test_a_store_of_a_broker_without_any_configuration_is_named(
     shutil.rmtree(config)
     if is_folder_kept:
         config.mkdir()
-    with golden.open() as store:
-        found = [one for one in verify(store).findings if one.code == "config-missing"]
+    found = [one for one in golden.verified().findings if one.code == "config-missing"]
     assert [one.path for one in found] == [str(config)]
     assert "came through a broker" in found[0].meaning
     assert "Restore them " in (found[0].advice or "")
+    assert "there is no consumerOffset.json" in call("lag", golden.path).stderr
 
 
 def test_batches_at_the_ends_of_queues_do_not_hide_the_broker(tmp_path: Path) -> None:
@@ -51,14 +50,7 @@ def test_batches_at_the_ends_of_queues_do_not_hide_the_broker(tmp_path: Path) ->
     # The last message of each queue of orders is of a batch.
     for name in ("config", "consumequeue/payments"):
         shutil.rmtree(Path(golden.path, name))
-    with golden.open() as store:
-        assert "config-missing" in {one.code for one in verify(store).findings}
-
-
-def test_a_store_without_the_folder_says_that_no_group_is_known(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    shutil.rmtree(Path(golden.path, "config"))
-    assert "there is no consumerOffset.json" in call("lag", golden.path).stderr
+    assert "config-missing" in {one.code for one in golden.verified().findings}
 
 
 @pytest.mark.campaign

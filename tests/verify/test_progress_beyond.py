@@ -28,8 +28,7 @@ def clean(tmp_path: Path) -> GoldenStore:
 
 
 def found(store: GoldenStore) -> dict[str, Finding]:
-    with store.open() as opened:
-        return {one.code: one for one in verify(opened).findings}
+    return {one.code: one for one in store.verified().findings}
 
 
 def change(store: GoldenStore, name: str, pattern: str, to: str) -> None:
@@ -39,12 +38,16 @@ def change(store: GoldenStore, name: str, pattern: str, to: str) -> None:
     path.write_text(text)
 
 
-def shrink(store: GoldenStore, topic: str, queues: int) -> None:
+def declare(store: GoldenStore, topic: str, **settings: int) -> None:
+    """Change settings of a topic in topics.json."""
     path = Path(store.path, "config", "topics.json")
     known = json.loads(path.read_text())
-    known["topicConfigTable"][topic]["readQueueNums"] = queues
-    known["topicConfigTable"][topic]["writeQueueNums"] = queues
+    known["topicConfigTable"][topic] |= settings
     path.write_text(json.dumps(known))
+
+
+def shrink(store: GoldenStore, topic: str, queues: int) -> None:
+    declare(store, topic, readQueueNums=queues, writeQueueNums=queues)
 
 
 def waiting_from(store: GoldenStore, topic: str, queue_id: int) -> int:
@@ -112,10 +115,8 @@ def test_a_checkpoint_that_knows_more_than_the_log(clean: GoldenStore, field: in
     with clean.open() as store:
         end = store.log_range()[1]
     path = Path(clean.path, "checkpoint")
-    raw = bytearray(path.read_bytes())
-    value = end if field == 40 else int.from_bytes(raw[0:8], "big") + 60_000
-    raw[field : field + 8] = value.to_bytes(8, "big")
-    path.write_bytes(raw)
+    value = end if field == 40 else int.from_bytes(path.read_bytes()[:8], "big") + 60_000
+    write_at(path, field, value.to_bytes(8, "big"))
     assert found(clean)["checkpoint-ahead"].severity is Severity.ERROR
 
 
@@ -212,9 +213,8 @@ def test_an_index_that_ends_before_what_the_checkpoint_says(clean: GoldenStore, 
 @pytest.mark.parametrize("field", [0, 8, 16])
 def test_info_compares_each_time_of_the_checkpoint(clean: GoldenStore, field: int) -> None:
     path = Path(clean.path, "checkpoint")
-    raw = bytearray(path.read_bytes())
-    raw[field : field + 8] = (int.from_bytes(raw[0:8], "big") + 1).to_bytes(8, "big")
-    path.write_bytes(raw)
+    later = int.from_bytes(path.read_bytes()[:8], "big") + 1
+    write_at(path, field, later.to_bytes(8, "big"))
     assert "the end of the log is lost" in run("info", clean.path, expect=1)
 
 
@@ -237,13 +237,6 @@ def test_an_index_header_with_a_record_after_the_end_of_the_log(
     assert "index-beyond-log" not in page.read_text()
 
 
-def change_perm(store: GoldenStore, topic: str, perm: int) -> None:
-    path = Path(store.path, "config", "topics.json")
-    known = json.loads(path.read_text())
-    known["topicConfigTable"][topic]["perm"] = perm
-    path.write_text(json.dumps(known))
-
-
 @pytest.mark.parametrize(
     ("perm", "read"), [(2, False), (0, False), (4, True), (6, True), (1, False)]
 )
@@ -251,7 +244,7 @@ def test_messages_of_a_topic_whose_perm_forbids_to_read(
     clean: GoldenStore, perm: int, read: bool
 ) -> None:
     """PermName of the broker: 4 read, 2 write, 1 inherited; PullMessageProcessor refuses without 4."""
-    change_perm(clean, "orders", perm)
+    declare(clean, "orders", perm=perm)
     finding = found(clean).get("queue-not-read")
     assert (finding is None) == read
     if finding is not None:
@@ -268,7 +261,7 @@ def test_dead_letters_need_no_perm_to_be_read(tmp_path: Path) -> None:
     store = unpack("clean-4.9.7", tmp_path)
     dead = "%DLQ%g-retry"
     assert waiting_from(store, dead, 0)
-    change_perm(store, dead, 2)
+    declare(store, dead, perm=2)
     assert "queue-not-read" not in found(store)
 
 

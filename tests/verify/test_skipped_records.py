@@ -77,8 +77,7 @@ def test_verify_says_that_a_broker_skips_the_record_and_that_rebuild_does_not_he
     tmp_path: Path,
 ) -> None:
     golden, _ = twice(tmp_path, 11)
-    with golden.open() as store:
-        (finding,) = verify(store).findings
+    (finding,) = golden.verified().findings
     assert (finding.severity, finding.code, finding.count) == (
         Severity.ERROR,
         "queue-misses-record",
@@ -102,8 +101,7 @@ def test_verify_says_which_offsets_are_in_no_entry_and_how_far_later_ones_moved(
     golden = unpack(name, tmp_path)
     units = units_of(golden, *queue)
     write_units(golden, *queue, units[:first] + units[stop:])
-    with golden.open() as store:
-        lost, moved = verify(store).findings
+    lost, moved = golden.verified().findings
     assert {lost.code, moved.code} == {"queue-misses-record"}
     assert (lost.count, moved.count) == (stop - first, len(units) - stop)
     assert f"queue offsets {first} to {stop - 1};" in lost.meaning
@@ -139,8 +137,7 @@ def test_a_queue_that_a_broker_made_of_two_lives_of_a_topic_is_one_that_a_rebuil
     units = units_of(golden, *queue)
     places = renumber(golden, *queue, lambda n: max(0, n - 1))
     write_units(golden, *queue, units[:2] + units[3:])
-    with golden.open() as store:
-        moved, lost = verify(store).findings
+    moved, lost = golden.verified().findings
     assert (moved.count, lost.count) == (1, 1)
     assert "1 places too high" in moved.meaning
     assert moved.advice == lost.advice
@@ -150,8 +147,7 @@ def test_a_queue_that_a_broker_made_of_two_lives_of_a_topic_is_one_that_a_rebuil
 
 def test_a_rebuild_lists_the_last_life_of_a_queue_that_lists_an_earlier_one(tmp_path: Path) -> None:
     golden, skipped = twice(tmp_path, 1)
-    with golden.open() as store:
-        (finding,) = verify(store).findings
+    (finding,) = golden.verified().findings
     assert f"queue offset 0; the first: log offset {skipped[0]}" in finding.meaning
     assert "a broker skips" not in finding.meaning
     assert "rmqstore rebuild lists the new ones" in finding.advice
@@ -167,8 +163,7 @@ def test_an_entry_too_many_is_not_called_normal_after_a_rebuild(tmp_path: Path) 
     golden = unpack("clean-5.5.0", tmp_path)
     units = units_of(golden, *ORDERS)
     write_units(golden, *ORDERS, [*units[:50], units[49], *units[50:]])
-    with golden.open() as store:
-        (finding,) = verify(store).findings
+    (finding,) = golden.verified().findings
     assert (finding.count, "1 places too high" in finding.meaning) == (len(units) - 50, True)
     assert finding.advice.startswith("The queue repeats an entry")
 
@@ -227,8 +222,7 @@ def test_entries_that_changed_places_are_not_said_to_be_lost(tmp_path: Path) -> 
     units = units_of(golden, *ORDERS)
     units[10], units[20] = units[20], units[10]
     write_units(golden, *ORDERS, units)
-    with golden.open() as store:
-        found = [finding.meaning for finding in verify(store).findings]
+    found = [finding.meaning for finding in golden.verified().findings]
     assert len(found) == 2
     for one, offset, side in zip(found, (20, 10), ("low", "high"), strict=True):
         assert f"queue offset {offset}, listed at another queue offset" in one

@@ -10,7 +10,9 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.recovery import plan_recovery
 from rmq_store.verify import verify
-from tests.support.golden import unpack, unpack_field
+from tests.support.counted_store import java_hash
+from tests.support.golden import unpack, unpack_field, verified
+from tests.support.listed import index_bytes
 
 ONE_MESSAGE = "index-geometry-one-message"  # maxHashSlotNum=10000, maxIndexNum=10000; offset 0
 HEAD, SLOT, ITEM = 40, 4, 20
@@ -21,27 +23,14 @@ def index_file(root: Path) -> Path:
     return path
 
 
-def java_hash(text: str) -> int:
-    value = 0
-    for char in text:
-        value = (31 * value + ord(char)) & 0xFFFFFFFF
-    return abs(value - (1 << 32) if value >= 1 << 31 else value)
-
-
 def make_index(slots: int, items: int, keys: list[str]) -> bytes:
     """An index file whose items are all of the record at log offset 0."""
-    head = struct.pack(">qqqqii", 1000, 1000, 0, 0, len(set(map(java_hash, keys))), len(keys) + 1)
-    heads, body = [0] * slots, [bytes(ITEM)]
-    for number, key in enumerate(keys, 1):
-        code = java_hash(key)
-        body.append(struct.pack(">iqii", code, 0, 0, heads[code % slots]))
-        heads[code % slots] = number
-    return head + struct.pack(f">{slots}i", *heads) + b"".join(body).ljust(items * ITEM, b"\0")
+    raw = index_bytes(slots, [abs(java_hash(key)) for key in keys], [0] * len(keys))
+    return raw.ljust(HEAD + slots * SLOT + items * ITEM, b"\0")
 
 
 def findings(root: Path, config: dict[str, int] | None = None) -> dict[str, str]:
-    with MessageStore.open(root, config=config) as store:
-        return {one.code: one.meaning for one in verify(store).findings}
+    return {one.code: one.meaning for one in verified(root, config=config).findings}
 
 
 def test_one_message_at_the_start_of_the_log_shows_the_geometry(tmp_path: Path) -> None:
@@ -91,11 +80,8 @@ def test_a_geometry_that_is_unknown_is_said_to_be(tmp_path: Path, name: str) -> 
     ("name", "slots", "items"),
     [
         ("geometry-5.5.0", 8, 13),
-        (
-            ONE_MESSAGE,
-            9_995,
-            10_001,
-        ),  # its first places would be zeros, as the first item nearly is
+        # Its first places would be zeros, as the first item nearly is.
+        (ONE_MESSAGE, 9_995, 10_001),
     ],
 )
 def test_settings_that_a_file_was_not_made_with_are_blamed_and_not_the_file(
@@ -149,6 +135,6 @@ def test_a_file_is_known_before_its_newest_item_is_linked(tmp_path: Path) -> Non
     raw = bytearray(make_index(97, 4001, [f"FooBar#K{n}" for n in range(5)]))
     heads = struct.unpack_from(">97i", raw, HEAD)
     struct.pack_into(">i", raw, HEAD + SLOT * heads.index(5), 0)
-    raw[:32] = struct.pack(">qqqq", 1000, 1000, 0, 1)  # another record is counted already
+    raw[:32] = struct.pack(">qqqq", 1, 1, 0, 1)  # another record is counted already
     index_file(root).write_bytes(raw)
     assert "unknown" not in findings(root).get("index-unreadable", "")

@@ -18,9 +18,8 @@ from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.recovery.broker_start import broker_start
-from rmq_store.verify import verify
 from rmq_store.verify.verdict import DAMAGED, FLAWED, SOUND, Verdict
-from tests.support.golden import KINDS, GoldenStore, unpack, unpack_kind
+from tests.support.golden import KINDS, GoldenStore, unpack, unpack_kind, verified
 from tests.support.injured_stores import INJURIES
 from tests.support.running.commands import call, objects, run
 
@@ -39,8 +38,7 @@ def hurt(name: str, target: Path) -> GoldenStore:
 
 
 def judged(store: GoldenStore) -> Verdict:
-    with MessageStore.open(store.path, broker_conf=store.conf) as opened:
-        return verify(opened).verdict
+    return verified(store.path, broker_conf=store.conf).verdict
 
 
 @pytest.mark.parametrize("case", [row for row in STARTS if row["case"] in INJURIES], ids=str)
@@ -140,8 +138,7 @@ def test_a_broker_starts_after_the_command_that_helps(tmp_path: Path) -> None:
     call("recover", store.path, "--apply", "--broker-conf", store.conf)
     start = broker_start(Path(store.path), StoreConfig.of(store.conf))
     assert start.refusals == ()
-    with MessageStore.open(store.path, broker_conf=store.conf) as opened:
-        assert verify(opened).records == kept
+    assert verified(store.path, broker_conf=store.conf).records == kept
 
 
 def test_a_file_that_is_too_long_is_named_where_the_store_is_opened(tmp_path: Path) -> None:
@@ -178,8 +175,7 @@ def test_a_store_that_a_process_has_open_has_no_verdict_on_its_start(tmp_path: P
 def test_no_store_of_another_kind_is_said_to_be_refused(tmp_path: Path, name: str) -> None:
     """A broker wrote each of them. What it does with queues in RocksDB, or in DLedger mode, is not known."""
     store = unpack_kind(name, tmp_path)
-    with MessageStore.open(store.path) as opened:
-        verdict = verify(opened).verdict
+    verdict = verified(store.path).verdict
     assert (verdict.refusals, verdict.help, verdict.lost.messages) == ((), None, 0)
     planned = not name.startswith(("rocksdb", "dledger"))
     assert verdict.starts is (True if planned else None)

@@ -28,17 +28,12 @@ from rmq_store.questions.answer_by_shares import OpenedStore, ask, processes_for
 from rmq_store.recovery import plan_recovery
 from rmq_store.verify import Finding, Severity, VerifyReport, verify
 from rmq_store.verify.findings import Findings
-from rmq_store.verify.verify_store import LogPart, VerifyQuestion, check_log, conclude, log_parts
-from tests.support.damage import DamagedStore, log_file_at, write_at
-from tests.support.golden import STORES, UNCLEAN, Golden, GoldenStore, log_files, unpack
+from rmq_store.verify.verify_store import LogPart, check_log, conclude, log_parts
+from tests.support.damage import DamagedStore, flip, log_file_at, write_at, write_in_log
+from tests.support.golden import STORES, UNCLEAN, Golden, GoldenStore, log_files, unpack, verified
 from tests.support.listed import queue_entries, wanted_entries
 from tests.support.refusing import refuse
 from tests.support.running.campaigns import few, some
-
-
-def report_of(path: str | Path) -> VerifyReport:
-    with MessageStore.open(path) as store:
-        return verify(store)
 
 
 def codes(report: VerifyReport) -> dict[str, Severity]:
@@ -54,14 +49,6 @@ def one(report: VerifyReport, code: str) -> Finding:
 @pytest.fixture
 def clean(tmp_path: Path) -> GoldenStore:
     return unpack("clean-5.3.3", tmp_path)
-
-
-def overwrite(path: Path, at: int, raw: bytes) -> None:
-    write_at(path, at, raw)
-
-
-def log_file(store: GoldenStore) -> Path:
-    return sorted((Path(store.path) / "commitlog").iterdir())[0]
 
 
 def pieces_of(store: MessageStore) -> list[tuple[int, Gap | None]]:
@@ -106,8 +93,7 @@ def test_a_fast_scan_of_a_damaged_log_equals_the_readable_sweep(tmp_path: Path, 
 def test_nothing_is_wrong_with_the_stores_of_real_brokers(golden: Golden, name: str) -> None:
     store = golden(name)
     before = store.fingerprint()
-    with store.open() as opened:
-        report = verify(opened)
+    report = store.verified()
     assert report.nothing_wrong, [finding.to_dict() for finding in report.findings]
     assert report.records == len(store.truth) or name in UNCLEAN
     assert report.index
@@ -127,8 +113,7 @@ def test_stale_records_inside_a_log_are_reported(golden: Golden) -> None:
 
 
 def test_a_crashed_store_has_only_notes(golden: Golden) -> None:
-    with golden("crash-5.3.3").open() as store:
-        report = verify(store)
+    report = golden("crash-5.3.3").verified()
     assert set(codes(report)) == {"not-dispatched", "not-indexed", "not-closed"}
     assert report.lag == 3
 
@@ -141,9 +126,8 @@ def test_a_flipped_bit_in_a_body_is_found_in_its_record(clean: GoldenStore) -> N
         if len(one["body"] or "") > 40 and one["commitLogOffset"] >= int(path.name)
     )
     at = record["commitLogOffset"] - int(path.name)
-    raw = path.read_bytes()
-    overwrite(path, at + 90, bytes([raw[at + 90] ^ 1]))
-    finding = one(report_of(clean.path), "log-damaged")
+    flip(path, at + 90)
+    finding = one(verified(clean.path), "log-damaged")
     assert (finding.path, finding.start, finding.stop) == (str(path), at, at + record["storeSize"])
     assert finding.severity is Severity.ERROR
     assert "crc" in finding.meaning.lower()
@@ -152,8 +136,8 @@ def test_a_flipped_bit_in_a_body_is_found_in_its_record(clean: GoldenStore) -> N
 def test_entries_of_a_damaged_record_name_the_damage(clean: GoldenStore) -> None:
     record = next(one for one in clean.truth if one["topic"] == "orders")
     at = record["commitLogOffset"]
-    overwrite(log_file(clean), at, bytes(record["storeSize"]))
-    report = report_of(clean.path)
+    write_in_log(clean, at, bytes(record["storeSize"]))
+    report = verified(clean.path)
     (finding,) = [one for one in report.findings if one.code == "queue-dangling-entry"]
     assert f"leading into the damage at log offset {at}, which" in finding.meaning
     assert finding.count == 1
@@ -174,8 +158,8 @@ def test_an_entry_that_leads_elsewhere_costs_its_record_and_is_reported_twice(
     entry = np.frombuffer(path.read_bytes()[:40], QUEUE_ENTRY)
     changed = entry[:1].copy()
     changed["log_offset"] = entry["log_offset"][1] + 4
-    overwrite(path, 0, changed.tobytes())
-    report = report_of(clean.path)
+    write_at(path, 0, changed.tobytes())
+    report = verified(clean.path)
     assert one(report, "queue-misses-record").count == 1
     assert one(report, "queue-dangling-entry").path == str(path.parent)
     assert not report.nothing_wrong
@@ -183,8 +167,8 @@ def test_an_entry_that_leads_elsewhere_costs_its_record_and_is_reported_twice(
 
 def test_a_wrong_tags_code_is_a_warning(clean: GoldenStore) -> None:
     path = queue_file(clean)
-    overwrite(path, 12, (12345).to_bytes(8, "big"))
-    assert codes(report_of(clean.path)) == {"queue-wrong-tags-code": Severity.WARNING}
+    write_at(path, 12, (12345).to_bytes(8, "big"))
+    assert codes(verified(clean.path)) == {"queue-wrong-tags-code": Severity.WARNING}
 
 
 def test_a_queue_without_files_is_an_error_while_its_topic_is_configured(
@@ -192,11 +176,11 @@ def test_a_queue_without_files_is_an_error_while_its_topic_is_configured(
 ) -> None:
     folder = queue_file(clean).parent
     shutil.rmtree(folder)
-    assert one(report_of(clean.path), "queue-missing").path == str(folder)
+    assert one(verified(clean.path), "queue-missing").path == str(folder)
     topics = Path(clean.path) / "config/topics.json"
     topics.write_text("{}", "utf-8")
     topics.with_name("topics.json.bak").unlink(missing_ok=True)
-    report = report_of(clean.path)
+    report = verified(clean.path)
     assert one(report, "queue-deleted").severity is Severity.NOTE
     assert "queue-missing" not in codes(report)
 
@@ -204,22 +188,18 @@ def test_a_queue_without_files_is_an_error_while_its_topic_is_configured(
 def test_an_index_with_a_gap_or_none(clean: GoldenStore) -> None:
     folder = Path(clean.path) / "index"
     file = sorted(folder.iterdir())[0]
-    with clean.open() as store:
-        geometry = verify(store).index[0]
+    geometry = clean.verified().index[0]
     whole = file.read_bytes()
-    overwrite(file, INDEX_HEADER.itemsize + 4 * geometry.slots, bytes(4000))
-    report = codes(report_of(clean.path))
+    write_at(file, INDEX_HEADER.itemsize + 4 * geometry.slots, bytes(4000))
+    report = codes(verified(clean.path))
     names = ("index-damaged", "index-broken-chain", "index-gap")
     assert report == dict.fromkeys(names, Severity.WARNING)
     file.write_bytes(whole)
     shutil.rmtree(folder)
-    assert codes(report_of(clean.path)) == {
-        "index-lost": Severity.WARNING
-    }  # so says the checkpoint
-    path = Path(clean.path, "checkpoint")
-    raw = path.read_bytes()
-    path.write_bytes(raw[:16] + bytes(8) + raw[24:])
-    report_without = report_of(clean.path)
+    # So says the checkpoint.
+    assert codes(verified(clean.path)) == {"index-lost": Severity.WARNING}
+    write_at(Path(clean.path, "checkpoint"), 16, bytes(8))
+    report_without = verified(clean.path)
     assert one(report_without, "index-absent").severity is Severity.NOTE
     assert report_without.nothing_wrong
 
@@ -227,17 +207,17 @@ def test_an_index_with_a_gap_or_none(clean: GoldenStore) -> None:
 def test_a_checkpoint_ahead_of_the_log_means_that_its_end_is_lost(clean: GoldenStore) -> None:
     last = max(record["storeTimestamp"] for record in clean.truth)
     path = Path(clean.path) / "checkpoint"
-    overwrite(path, 0, (last + 60_000).to_bytes(8, "big"))
-    assert codes(report_of(clean.path)) == {"checkpoint-ahead": Severity.ERROR}
+    write_at(path, 0, (last + 60_000).to_bytes(8, "big"))
+    assert codes(verified(clean.path)) == {"checkpoint-ahead": Severity.ERROR}
     path.write_bytes(b"short")
-    assert codes(report_of(clean.path)) == {"checkpoint-unreadable": Severity.WARNING}
-    assert "Move it away" in one(report_of(clean.path), "checkpoint-unreadable").advice
+    assert codes(verified(clean.path)) == {"checkpoint-unreadable": Severity.WARNING}
+    assert "Move it away" in one(verified(clean.path), "checkpoint-unreadable").advice
 
 
 def test_a_checkpoint_of_a_log_that_is_gone_means_that_it_is_lost(clean: GoldenStore) -> None:
     for path in (Path(clean.path) / "commitlog").iterdir():
         path.unlink()
-    finding = one(report_of(clean.path), "checkpoint-ahead")
+    finding = one(verified(clean.path), "checkpoint-ahead")
     assert finding.severity is Severity.ERROR
     assert finding.meaning.endswith("the log has none: the log is lost")
 
@@ -247,7 +227,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_to_be_moved_away(
 ) -> None:
     path = Path(clean.path) / "checkpoint"
     refuse(monkeypatch, os, "open", path)
-    finding = one(report_of(clean.path), "checkpoint-unreadable")
+    finding = one(verified(clean.path), "checkpoint-unreadable")
     assert "Permission denied" in finding.meaning
     assert finding.advice == "Check the permissions, the disk and the mount"
 
@@ -257,11 +237,11 @@ def test_offsets_of_groups_outside_their_queue_are_reported(clean: GoldenStore) 
     queue = queue_file(clean).parent
     name = f"{queue.parent.name}@late"
     path.write_text(json.dumps({"offsetTable": {name: {queue.name: 10**6}}}), "utf-8")
-    finding = one(report_of(clean.path), "consumer-ahead")
+    finding = one(verified(clean.path), "consumer-ahead")
     assert "late" in finding.meaning
     path.write_text("{ no json", "utf-8")
     path.with_name("consumerOffset.json.bak").write_text("nor this", "utf-8")
-    assert codes(report_of(clean.path)) == {"config-unreadable": Severity.ERROR}
+    assert codes(verified(clean.path)) == {"config-unreadable": Severity.ERROR}
 
 
 def test_files_missing_in_the_middle_are_errors_of_their_bytes(tmp_path: Path) -> None:
@@ -271,7 +251,7 @@ def test_files_missing_in_the_middle_are_errors_of_their_bytes(tmp_path: Path) -
     gone, empty, size = files[3], files[8], files[8].stat().st_size
     gone.unlink()
     empty.write_bytes(b"")
-    missing = [f for f in report_of(store.path).findings if f.code == "log-file-missing"]
+    missing = [f for f in verified(store.path).findings if f.code == "log-file-missing"]
     assert [
         (f.severity, f.start, f.stop, f"these {size} bytes" in f.meaning, "empty" in f.meaning)
         for f in missing
@@ -298,7 +278,7 @@ def examine_damaged(golden: GoldenStore, target: Path, seeds: Iterable[int]) -> 
     for seed in seeds:
         damaged.damage(seed)
         try:
-            json.dumps(report_of(damaged.path).to_dict())
+            json.dumps(verified(damaged.path).to_dict())
         except StoreError:
             pass  # it could not be looked at, and says why
         except Exception as error:
@@ -331,10 +311,10 @@ def test_a_queue_file_with_which_no_broker_starts(
     clean: GoldenStore, number: int, size: int
 ) -> None:
     """MappedFileQueue#load refuses each file but the last that has not the full size."""
-    assert not [code for code in codes(report_of(clean.path)) if code.endswith("refused")]
+    assert not [code for code in codes(verified(clean.path)) if code.endswith("refused")]
     path = sorted(Path(clean.path, "consumequeue", "orders", "0").iterdir())[number]
     path.write_bytes(path.read_bytes()[:size])
-    finding = one(report_of(clean.path), "queue-file-refused")
+    finding = one(verified(clean.path), "queue-file-refused")
     assert (finding.severity, finding.path) == (Severity.ERROR, str(path))
     with pytest.raises(UnrecoverableStoreError, match=re.escape(str(path))):
         plan_recovery(clean.path, method="broker", release="5.5.0")
@@ -359,11 +339,11 @@ def test_the_first_file_of_a_queue_that_a_broker_makes_while_the_store_is_opened
 def test_a_foreign_file_in_the_folder_of_a_queue(clean: GoldenStore, kind: str) -> None:
     path = Path(clean.path, kind, "notes.txt")
     path.write_bytes(b"x")
-    assert one(report_of(clean.path), "queue-file-refused").path == str(path)
+    assert one(verified(clean.path), "queue-file-refused").path == str(path)
     with pytest.raises(UnrecoverableStoreError, match=re.escape(str(path))):
         plan_recovery(clean.path, method="broker", release="5.5.0")
     path.unlink()
-    assert report_of(clean.path).nothing_wrong
+    assert verified(clean.path).nothing_wrong
 
 
 def test_two_inner_batches_of_one_queue_offset(clean: GoldenStore, tmp_path: Path) -> None:
@@ -376,14 +356,11 @@ def test_two_inner_batches_of_one_queue_offset(clean: GoldenStore, tmp_path: Pat
     )
     at = second["commitLogOffset"]
     path = log_file_at(clean, at)
-    with path.open("r+b") as file:
-        file.seek(at - int(path.name))
-        raw = file.read(second["storeSize"])
-        assert raw.count(was) == 1
-        assert len(was) == len(becomes)
-        file.seek(at - int(path.name))
-        file.write(raw.replace(was, becomes))
-    listed = one(report_of(clean.path), "queue-misses-record")
+    assert len(was) == len(becomes)
+    place = path.read_bytes().index(was, at - int(path.name))
+    assert place < at - int(path.name) + second["storeSize"]
+    write_at(path, place, becomes)
+    listed = one(verified(clean.path), "queue-misses-record")
     assert "of which a rebuild lists the first alone" in (listed.advice or "")
     report = rebuild(clean.path, tmp_path / "rebuilt")
     (said,) = report.recovery.lines_of_left_out()
@@ -391,11 +368,11 @@ def test_two_inner_batches_of_one_queue_offset(clean: GoldenStore, tmp_path: Pat
         "doubled: 1 record of queue inner/0 with queue offsets that earlier records have"
     )
     assert not report.all_well
-    again = one(report_of(tmp_path / "rebuilt"), "queue-offset-used-again")
+    again = one(verified(tmp_path / "rebuilt"), "queue-offset-used-again")
     assert (
         "1 record of queue inner/0 with queue offsets that later records have too" in again.meaning
     )
-    dangling = one(report_of(tmp_path / "rebuilt"), "queue-dangling-entry")
+    dangling = one(verified(tmp_path / "rebuilt"), "queue-dangling-entry")
     assert (
         "lists none (it is lost, or its entry is out of order) at queueOffset " in dangling.meaning
     )
@@ -405,7 +382,7 @@ def test_two_inner_batches_of_one_queue_offset(clean: GoldenStore, tmp_path: Pat
 def test_a_cut_log_comes_before_what_follows_from_it(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     os.truncate(log_files(store)[-1], 100_000)
-    found = list(report_of(store.path).findings)
+    found = list(verified(store.path).findings)
     cause = ["log-file-refused", "log-end-lost", "checkpoint-ahead"]
     assert [one.code for one in found[:4]] == [*cause, "queue-dangling-entry"]
     assert found[1].path == str(log_files(store)[-1])
@@ -417,7 +394,7 @@ def test_a_copied_folder_is_no_topic_to_create(tmp_path: Path) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     queues = Path(store.path) / "consumequeue"
     shutil.copytree(queues / "payments", queues / "strange")
-    found = list(report_of(store.path).findings)
+    found = list(verified(store.path).findings)
     assert [one.code for one in found] == ["queue-dangling-entry"] * 2
     assert "the first to one of payments/0: its folder, or a file in it, was copied" in str(found)
     assert "mqadmin" not in str(found)
@@ -429,8 +406,7 @@ def test_a_damaged_last_entry_of_a_queue_is_no_lost_end_of_the_log(tmp_path: Pat
     units = np.fromfile(file, QUEUE_ENTRY)
     units[np.flatnonzero(units["size"])[-1]] = (5_000_000_000, 500, 1)
     units.tofile(file)
-    with MessageStore.open(path) as store:
-        found = {finding.code for finding in verify(store).findings}
+    found = {finding.code for finding in verified(path).findings}
     assert "log-end-lost" not in found
     assert found >= {"queue-misses-record", "queue-dangling-entry"}
 
@@ -438,8 +414,7 @@ def test_a_damaged_last_entry_of_a_queue_is_no_lost_end_of_the_log(tmp_path: Pat
 def test_what_waits_is_counted_from_its_first_record(golden: Golden) -> None:
     """Over ten files of the log, of which each is a part of its own."""
     store = golden("hours-crash-5.5.0")
-    with store.open() as opened:
-        waiting = [note for note in verify(opened).findings if note.code == "not-dispatched"]
+    waiting = [note for note in store.verified().findings if note.code == "not-dispatched"]
     assert [note.path for note in waiting] == sorted(note.path for note in waiting)
     found = {
         (note.count, int(note.meaning.partition("from log offset ")[2].split(" ")[0]))

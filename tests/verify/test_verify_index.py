@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmq_store import MessageStore
 from rmq_store.format.byte_layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, index_item_at
 from rmq_store.index.index_file_reader import IndexFile, list_index_files
-from rmq_store.verify import Finding, Severity, VerifyReport, verify
-from tests.support.golden import CLEAN, UNCLEAN, GoldenStore, unpack
+from rmq_store.verify import Finding, Severity, VerifyReport
+from tests.support.damage import write_at
+from tests.support.golden import CLEAN, UNCLEAN, GoldenStore, unpack, verified
 from tests.support.running.campaigns import few
 
 WHOLE = [name for name in CLEAN if name != "multipath-5.5.0"]  # which asks for its settings
@@ -27,8 +27,7 @@ HEAD = INDEX_HEADER.itemsize
 
 
 def report_of(path: str, conf: str | None = None) -> VerifyReport:
-    with MessageStore.open(path, broker_conf=conf) as store:
-        return verify(store)
+    return verified(path, broker_conf=conf)
 
 
 def index_of(store: GoldenStore) -> list[Path]:
@@ -100,13 +99,8 @@ def about(report: VerifyReport, path: Path) -> list[Finding]:
     found = [one for one in report.findings if one.code.startswith("index-")]
     damage = [one for one in found if one.code in DAMAGE]
     assert {one.path for one in damage} <= {str(path)}
-    assert {one.code for one in found} <= {
-        *DAMAGE,
-        "index-false-item",
-        "index-gap",
-        "index-beyond-log",
-        "index-expired",
-    }
+    others = {"index-false-item", "index-gap", "index-beyond-log", "index-expired"}
+    assert {one.code for one in found} <= {*DAMAGE, *others}
     return damage
 
 
@@ -213,10 +207,7 @@ def with_older_parts(parts: Parts, kind: str) -> None:
 
 
 OLDER = [
-    "header never written",
-    "header older",
-    "slots never written",
-    "items never written",
+    *("header never written", "header older", "slots never written", "items never written"),
     "one more item",
 ]
 
@@ -231,11 +222,8 @@ def test_what_a_broker_was_writing_is_not_called_damaged(
         whole = path.read_bytes()
         with_older_parts(Parts(path), kind)
         found = [one for one in report_of(store.path).findings if one.code.startswith("index-")]
-        assert {one.code for one in found} <= {
-            "index-half-written",
-            "index-gap",
-            "index-beyond-log",
-        }
+        others = {"index-gap", "index-beyond-log"}
+        assert {one.code for one in found} <= {"index-half-written", *others}
         (reported,) = [one for one in found if one.code == "index-half-written"]
         assert reported.severity is Severity.NOTE
         assert reported.path == str(path)
@@ -284,13 +272,11 @@ def test_a_last_record_of_which_some_keys_are_indexed_is_no_gap(tmp_path: Path) 
     with store.open() as opened:
         file = opened.key_index().files[-1]
     path, count = Path(file.path), file.header.index_count
-    raw = bytearray(path.read_bytes())
+    raw = path.read_bytes()
     items = (40 + 4 * 100 + 20 * number for number in range(count - 2, count))  # of 100 slots
-    assert len({bytes(raw[at + 4 : at + 12]) for at in items}) == 1  # id and key of a record
-    struct.pack_into(">i", raw, 36, count - 1)
-    path.write_bytes(raw)
-    with store.open() as opened:
-        report = verify(opened)
+    assert len({raw[at + 4 : at + 12] for at in items}) == 1  # id and key of a record
+    write_at(path, 36, struct.pack(">i", count - 1))
+    report = store.verified()
     assert report.nothing_wrong, [finding.to_dict() for finding in report.findings]
 
 
@@ -300,7 +286,6 @@ def test_an_index_of_another_store_is_named(other: str, tmp_path: Path) -> None:
     index = Path(golden.path, "index")
     shutil.rmtree(index)
     shutil.copytree(Path(unpack(other, tmp_path / "other").path, "index"), index)
-    with MessageStore.open(golden.path) as store:
-        codes = {finding.code for finding in verify(store).findings}
+    codes = {finding.code for finding in verified(golden.path).findings}
     assert "index-gap" in codes
     assert "index-false-item" in codes

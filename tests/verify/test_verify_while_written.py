@@ -10,7 +10,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.verify import Severity, verify
 from tests.support.damage import write_at
-from tests.support.golden import unpack
+from tests.support.golden import unpack, verified
 
 MESSAGES = 1_000
 
@@ -40,8 +40,7 @@ def test_records_that_arrive_meanwhile_are_no_error(tmp_path: Path, count: int) 
     assert (report.records, report.log_end) == (before.records, before.log_end)
     (grew,) = (f for f in report.findings if f.code == "log-grew")
     assert grew.severity is Severity.NOTE
-    with MessageStore.open(path, broker_conf=golden.conf) as store:
-        whole = verify(store)
+    whole = verified(path, broker_conf=golden.conf)
     assert whole.nothing_wrong
     assert whole.records == before.records + count
 
@@ -56,6 +55,8 @@ def test_records_after_damage_are_still_out_of_reach(tmp_path: Path) -> None:
     write_at(last, cut, b"\xff" * 88)
     for kind in ("consumequeue", "index"):  # nothing else proves where the log ended
         shutil.rmtree(Path(golden.path, kind))
-    with MessageStore.open(golden.path, broker_conf=golden.conf, queues=False) as store:
-        codes = {finding.code for finding in verify(store).findings}
+    codes = {
+        finding.code
+        for finding in verified(golden.path, broker_conf=golden.conf, queues=False).findings
+    }
     assert "log-grew" not in codes

@@ -14,7 +14,7 @@ from rmq_store.errors import CorruptRecordError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.verify import verify
 from tests.support.damage import write_at
-from tests.support.golden import Golden, GoldenStore, unpack
+from tests.support.golden import Golden, GoldenStore, unpack, verified
 from tests.support.growing import Growing
 
 NAME = "clean-5.5.0"
@@ -78,8 +78,7 @@ def test_verify_of_a_rebuilt_store_says_that_messages_moved(tmp_path: Path) -> N
     """A rebuild leaves no gap in a queue, so that later messages get smaller queue offsets."""
     store, _ = zeroed(tmp_path, SECOND + 131_072)
     rebuild(store.path, tmp_path / "rebuilt")
-    with MessageStore.open(tmp_path / "rebuilt") as opened:
-        moved = [f for f in verify(opened).findings if f.code == "queue-misses-record"]
+    moved = [f for f in verified(tmp_path / "rebuilt").findings if f.code == "queue-misses-record"]
     assert moved
     for finding in moved:
         assert "listed at another queue offset" in finding.meaning
