@@ -16,7 +16,7 @@ from rmq_store.admin.rebuild import DATABASE, rebuild
 from rmq_store.consumequeue.entry_of_record import last_life
 from rmq_store.recovery import recover
 from rmq_store.verify import Severity, verify
-from tests.support.golden import unpack, unpack_field
+from tests.support.golden import unpack, unpack_field, verified
 from tests.support.renumbered import renumber, units_of, write_units
 
 AGAIN, ORDERS = QueueId("again", 0), QueueId("orders", 0)
@@ -79,8 +79,7 @@ def test_a_recovery_lists_the_last_life_of_a_lost_queue(again: Path) -> None:
 def test_a_queue_of_both_lives_which_a_broker_dispatched_is_mended(again: Path) -> None:
     live, lost = places_in(again), again.parent / "run-lost" / "store"
     assert places_in(lost)[OLD : OLD + 1] == live[:1]  # only the first of the new ones
-    with MessageStore.open(lost) as store:
-        errors = [one for one in verify(store).findings if one.severity is Severity.ERROR]
+    errors = [one for one in verified(lost).findings if one.severity is Severity.ERROR]
     assert {one.code for one in errors} == {"queue-misses-record"}
     assert sum(one.count for one in errors) == NEW
     assert all("rmqstore rebuild lists the new ones" in (one.advice or "") for one in errors)
@@ -108,11 +107,10 @@ def test_the_beginning_of_the_earlier_life_may_have_expired(tmp_path: Path) -> N
     units = units_of(golden, *ORDERS)
     renumber(golden, *ORDERS, lambda n: 5000 + n if n < 100 else n - 100)
     write_units(golden, *ORDERS, units[100:])
-    with golden.open() as store:
-        assert {one.code for one in verify(store).findings} <= {
-            "queue-earlier-life",
-            "consumer-ahead",
-        }
+    assert {one.code for one in golden.verified().findings} <= {
+        "queue-earlier-life",
+        "consumer-ahead",
+    }
     report = rebuild(golden.path, tmp_path / "new")
     assert (report.recovery.left_out, report.recovery.earlier_lives) == ({}, {ORDERS: 100})
     with MessageStore.open(tmp_path / "new") as store:
@@ -146,8 +144,7 @@ def test_records_without_their_queue_have_two_readings_while_the_topic_is_there(
             del table["topicConfigTable"]["documents"]
             file.write_text(json.dumps(table))
     code = "queue-missing" if is_declared else "queue-deleted"
-    with golden.open() as store:
-        (finding,) = [one for one in verify(store).findings if one.code == code]
+    (finding,) = [one for one in golden.verified().findings if one.code == code]
     assert finding.severity is (Severity.WARNING if is_declared else Severity.NOTE)
     assert finding.count == count
     assert f"brings back the last {NEW}," in (finding.advice or "")

@@ -38,6 +38,7 @@ from tests.support.stores import (
 
 
 def files_but_lock(store: GoldenStore) -> dict[str, tuple[int, int, int]]:
+    """Their fingerprint, without the file that each writer opens."""
     return {file: kept for file, kept in store.fingerprint().items() if Path(file).name != "lock"}
 
 
@@ -243,33 +244,23 @@ def test_intact_records_that_are_cut_with_a_damaged_one_are_counted(
     done = "cut" if method == "strict" else "left out"  # as a broker leaves them in the file
     assert f"{behind} intact records after log offset {hurt} would be {done} too" in str(plan)
     if method == "strict":
-        before = [p.read_bytes() for p in sorted(Path(store.path, "commitlog").iterdir())]
+        before = [path.read_bytes() for path in log_files(store)]
         with pytest.raises(UnrecoverableStoreError, match=f"{behind} intact records are behind"):
             MessageStore.append_to(store.path, release="5.3.3")
-        assert [p.read_bytes() for p in sorted(Path(store.path, "commitlog").iterdir())] == before
+        assert [path.read_bytes() for path in log_files(store)] == before
+        rebuilt = rebuild(store.path, tmp_path / "target", release="5.3.3")  # which keeps them
+        assert rebuilt.recovery.records == len(places) - 1
+        assert [start for start, _ in rebuilt.recovery.damage] == [hurt]
+        assert not rebuilt.all_well
         report = recover(store.path, release="5.3.3")
         assert (report.log_end, report.intact_cut) == (hurt, behind)
         assert "are cut too" in str(report)
-
-
-@pytest.mark.parametrize("number", [1, 40])
-def test_a_rebuild_keeps_intact_records_behind_a_damaged_one(number: int, tmp_path: Path) -> None:
-    store = unpack("crash-5.3.3", tmp_path)
-    places = sorted(record["commitLogOffset"] for record in store.truth)
-    hurt = places[-number - 1]
-    write_in_log(store, hurt + 4, b"\xff")
-    report = rebuild(store.path, tmp_path / "target", release="5.3.3")
-    assert report.recovery.records == len(places) - 1
-    assert [start for start, _ in report.recovery.damage] == [hurt]
-    assert not report.all_well
 
 
 @pytest.mark.parametrize("step", few("crashes", range(12), 0, 3, 7))
 def test_a_crash_in_the_middle_of_a_recovery_is_recovered_from(
     step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import os
-
     store = unpack("crash-5.3.3", tmp_path)
     shutil.rmtree(Path(store.path, "consumequeue/orders"))
     whole = unpack("crash-5.3.3", tmp_path / "other")
@@ -441,12 +432,11 @@ def test_a_writer_that_is_refused_leaves_the_store_as_it_was(tmp_path: Path, mag
     store = unpack("nommap-5.5.0", tmp_path)
     write_in_log(store, 4, magic)
     (Path(store.path) / "checkpoint").unlink()
-    lock = str(Path(store.path, "lock"))  # each writer opens it
-    before = {path: seen for path, seen in store.fingerprint().items() if path != lock}
+    before = files_but_lock(store)
     behind = f"{len(store.truth) - 1} intact records are behind"
     with pytest.raises(UnrecoverableStoreError, match=behind):
         MessageStore.append_to(store.path, release="5.5.0")
-    assert {path: seen for path, seen in store.fingerprint().items() if path != lock} == before
+    assert files_but_lock(store) == before
 
 
 @pytest.mark.parametrize("how", ["missing", "cut"])
@@ -477,11 +467,10 @@ def test_a_writer_does_not_cut_what_a_closed_store_lists_after_its_log(tmp_path:
     """New messages would take the queue offsets of the lost ones, which consumers may have passed."""
     store = unpack("clean-5.5.0", tmp_path)
     log_files(store)[-1].unlink()
-    lock = str(Path(store.path, "lock"))  # each writer opens it
-    before = {path: seen for path, seen in store.fingerprint().items() if path != lock}
+    before = files_but_lock(store)
     with pytest.raises(UnrecoverableStoreError, match="leading after the log's end"):
         MessageStore.append_to(store.path)
-    assert {path: seen for path, seen in store.fingerprint().items() if path != lock} == before
+    assert files_but_lock(store) == before
     recover(store.path)
     with MessageStore.append_to(store.path) as writer:
         writer.append({"topic": "orders", "queueId": 0, "body": b"new"})
@@ -593,8 +582,7 @@ def test_an_entry_that_leads_far_after_the_log_hides_no_record_behind_it(tmp_pat
     units.tofile(file)
     Path(store.path, "abort").touch()
     assert recovered(store).entries_cut == 0
-    with store.open() as opened:
-        missing = [f.meaning for f in verify(opened).findings if f.code == "queue-misses-record"]
+    missing = [f.meaning for f in store.verified().findings if f.code == "queue-misses-record"]
     assert len(missing) == 1
     assert missing[0].startswith("1 record of queue orders/3")
 
@@ -674,13 +662,11 @@ def test_entries_whose_tag_did_not_reach_the_disk_get_it_again(name: str, tmp_pa
             torn += int(units["tags_code"][listed[-1]] & 0xFFFFFFFF != 0)
             units["tags_code"][listed[-1]] &= -1 << 32
             units.tofile(file)
-    with store.open() as opened:
-        assert [f.code for f in verify(opened).findings].count("queue-wrong-tags-code")
+    assert [f.code for f in store.verified().findings].count("queue-wrong-tags-code")
     assert plan_recovery(store.path, store.conf).entries_rebuilt == torn
     report = recover(store.path, store.conf)
     assert (report.entries_rebuilt, report.entries_cut) == (torn, 0)
-    with store.open() as opened:
-        assert not [f for f in verify(opened).findings if f.code.startswith("queue-")]
+    assert not [f for f in store.verified().findings if f.code.startswith("queue-")]
 
 
 def test_a_topic_that_was_made_again_does_not_get_the_records_of_the_one_before(

@@ -16,7 +16,7 @@ from rmq_store.recovery import plan_recovery, recover
 from rmq_store.verify import verify
 from tests.support.damage import write_in_log
 from tests.support.golden import GoldenStore, log_files, unpack
-from tests.support.running.commands import call, complaint
+from tests.support.running.commands import call, complaint, run
 
 NAME = "clean-5.5.0"
 
@@ -63,9 +63,8 @@ def test_a_recovery_counts_what_a_short_file_lost_and_it_stays_known(
     assert f"lost in it: the messages of {places.total()} entries in 6 queues" in str(plan)
     assert sum(row["entries"] for row in plan.to_dict()["entries_in_damage"]) == places.total()
     assert call("cat", store.path, "--topic", "orders").returncode == 2
-    done = call("verify", store.path)
-    assert done.returncode == 1
-    assert f"damaged: {places.total()} messages of 6 queues lost" in done.stdout
+    said = run("verify", store.path, expect=1)
+    assert f"damaged: {places.total()} messages of 6 queues lost" in said
 
 
 @pytest.mark.parametrize(("number", "size"), [(0, 0), (0, 100_000), (1, 100_000), (2, 0)])
@@ -74,8 +73,7 @@ def test_a_short_file_of_a_store_that_was_closed_is_recovered_as_verify_says(
 ) -> None:
     store, path, full = crashed(tmp_path, number, size)
     Path(store.path, "abort").unlink()
-    with store.open() as opened:
-        (finding,) = (one for one in verify(opened).findings if one.code == "log-file-refused")
+    (finding,) = (one for one in store.verified().findings if one.code == "log-file-refused")
     assert "rmqstore recover gives a short file of the log its size again" in finding.advice
     plan = plan_recovery(store.path)
     assert not plan.untouched
@@ -84,8 +82,7 @@ def test_a_short_file_of_a_store_that_was_closed_is_recovered_as_verify_says(
     assert not path.exists() or path.stat().st_size == full
     if path.exists():
         assert (int(path.name) + size, int(path.name) + full) in report.damage
-    with store.open() as opened:
-        assert "log-file-refused" not in {one.code for one in verify(opened).findings}
+    assert "log-file-refused" not in {one.code for one in store.verified().findings}
     plan_recovery(store.path, method="broker", release="5.5.0")  # a broker starts on it
 
 
@@ -102,8 +99,7 @@ def test_empty_files_before_the_log_are_removed(count: int, tmp_path: Path) -> N
     assert plan.damage == report.damage == []
     assert (plan.log_start, report.log_start) == (int(kept[0].name), int(kept[0].name))
     assert log_files(store) == kept
-    with store.open() as opened:
-        assert not [f for f in verify(opened).findings if f.code.startswith("log-")]
+    assert not [f for f in store.verified().findings if f.code.startswith("log-")]
     Path(store.path, "abort").touch()
     plan_recovery(store.path, method="broker", release="5.5.0")
 
@@ -165,13 +161,11 @@ def test_a_half_written_last_record_is_cut_and_not_called_intact(
 
 def test_verify_does_not_say_that_a_broker_starts_with_an_empty_file(tmp_path: Path) -> None:
     store, path, _ = crashed(tmp_path, 1, 0)
-    with store.open() as opened:
-        found = {f.code: f for f in verify(opened).findings}
+    found = {f.code: f for f in store.verified().findings}
     assert "No broker starts" in found["log-file-missing"].meaning
     assert found["log-file-refused"].path == str(path)
     path.unlink()
-    with store.open() as opened:
-        found = {f.code: f for f in verify(opened).findings}
+    found = {f.code: f for f in store.verified().findings}
     assert "A broker starts all the same" in found["log-file-missing"].meaning
     assert "log-file-refused" not in found
 
@@ -217,8 +211,9 @@ def test_the_only_file_of_the_log_gets_its_size_by_the_brokers_configuration(
     cut_short: GoldenStore,
 ) -> None:
     (path,) = log_files(cut_short)
-    with cut_short.open(config=cut_short.conf) as store:
-        assert "log-file-refused" in {one.code for one in verify(store).findings}
+    assert "log-file-refused" in {
+        one.code for one in cut_short.verified(config=cut_short.conf).findings
+    }
     report = recover(cut_short.path, cut_short.conf)
     assert path.stat().st_size == 262_144
     whole = [r for r in cut_short.truth if r["commitLogOffset"] + r["storeSize"] <= 131_072]
@@ -250,8 +245,7 @@ def test_without_a_configuration_the_size_of_the_only_file_is_not_guessed(
     files = {name: found[2] for name, found in cut_short.fingerprint().items() if name != lock}
     assert files == {name: found[2] for name, found in before.items() if name != lock}
     assert not (tmp_path / "new" / "commitlog").exists()
-    with cut_short.open() as store:
-        (finding,) = [one for one in verify(store).findings if one.code == "log-file-refused"]
+    (finding,) = [one for one in cut_short.verified().findings if one.code == "log-file-refused"]
     assert "No broker starts on it" in finding.meaning
     if how in ("rebuild", "salvage"):
         call(*words, "--broker-conf", cut_short.conf)

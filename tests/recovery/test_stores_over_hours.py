@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
 from collections.abc import Callable
 from itertools import cycle, product
@@ -14,18 +13,14 @@ from rmq_store import QueueId
 from rmq_store.recovery import recover
 from tests.support.damage import write_at
 from tests.support.golden import GoldenStore, Truth, log_files, offsets, unpack, wanted
-from tests.support.hurt_stores import no_checkpoint, nothing
+from tests.support.hurt_stores import no_checkpoint, no_queues, nothing
 from tests.support.listed import index_items, queue_entries, wanted_entries, wanted_items
 from tests.support.running.campaigns import few
 
 NAMES = ("hours-crash-5.5.0", "hours-crash-4.9.7", "back-crash-5.5.0", "days-crash-5.5.0")
 QUEUE = QueueId("orders", 1)
-PHYSIC, LOGICS, INDEX, DISPATCHED = (
-    0,
-    8,
-    16,
-    40,
-)  # places of the checkpoint's times and of its log offset
+# Places of the checkpoint's times and of its log offset.
+PHYSIC, LOGICS, INDEX, DISPATCHED = 0, 8, 16, 40
 
 
 def release_of(golden: GoldenStore) -> str:
@@ -33,11 +28,8 @@ def release_of(golden: GoldenStore) -> str:
 
 
 def set_checkpoint(golden: GoldenStore, **values: int) -> None:
-    path = Path(golden.path, "checkpoint")
-    raw = bytearray(path.read_bytes())
     for name, value in values.items():
-        struct.pack_into(">q", raw, globals()[name], value)
-    path.write_bytes(raw)
+        write_at(Path(golden.path, "checkpoint"), globals()[name], struct.pack(">q", value))
 
 
 def listed_of(golden: GoldenStore) -> list[Truth]:
@@ -55,10 +47,6 @@ def put_entry(golden: GoldenStore, number: int, raw: bytes) -> None:
     write_at(files[file], at, raw)
 
 
-def no_queues(golden: GoldenStore) -> None:
-    shutil.rmtree(Path(golden.path, "consumequeue"))
-
-
 def an_entry_lacks(golden: GoldenStore) -> None:
     """Those behind it are one place further in front."""
     entries = queue_entries(golden.path)[QUEUE]
@@ -73,11 +61,9 @@ def lose_tags_between(golden: GoldenStore, early: str, late: str) -> None:
     third, half = len(mine) // 3, len(mine) // 2
     times = {early: mine[third]["storeTimestamp"], late: golden.truth[-1]["storeTimestamp"]}
     set_checkpoint(golden, **times, DISPATCHED=0)
-    for number in range(half, half + 5):
-        record = mine[number]
-        put_entry(
-            golden, number, struct.pack(">qiq", record["commitLogOffset"], record["storeSize"], 0)
-        )
+    for number, record in enumerate(mine[half : half + 5], half):
+        entry = struct.pack(">qiq", record["commitLogOffset"], record["storeSize"], 0)
+        put_entry(golden, number, entry)
 
 
 def logics_behind_physic(golden: GoldenStore) -> None:
@@ -94,9 +80,8 @@ def a_full_index_file_is_torn(golden: GoldenStore) -> None:
     files = [f for f in sorted(Path(golden.path, "index").iterdir()) if f.stat().st_size]
     torn, before = files[-3], files[-4]
     set_checkpoint(golden, INDEX=struct.unpack_from(">q", before.read_bytes(), 8)[0])
-    raw = torn.read_bytes()
-    place = len(raw) - 50 * 20 + 4  # of the log offset in an item
-    torn.write_bytes(raw[:place] + bytes(8) + raw[place + 8 :])
+    place = torn.stat().st_size - 50 * 20 + 4  # of the log offset in an item
+    write_at(torn, place, bytes(8))
 
 
 def no_index_file_is_known_to_be_full(golden: GoldenStore) -> None:
