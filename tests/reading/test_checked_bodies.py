@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore, StoreError
-from tests.support.damage import log_file_at
+from tests.support.damage import flip, log_file_at
 from tests.support.golden import GoldenStore, in_a_queue, unpack
 
 COUNT = 60
@@ -58,10 +58,7 @@ def test_short_bodies(tmp_path: Path) -> None:
         assert bodies_of(list(reader.read_batches())) == bodies
         assert list(reader.read_batches()) == list(reader.read_batches(check_crc=False))
     (file,) = (tmp_path / "store" / "commitlog").iterdir()
-    with file.open("r+b") as raw:
-        at = raw.read().index(damaged)
-        raw.seek(at + 1_023)
-        raw.write(bytes([damaged[1_023] ^ 1]))
+    flip(file, file.read_bytes().index(damaged) + 1_023)
     met: list[StoreError] = []
     with MessageStore.open(tmp_path / "store") as reader:
         found = bodies_of(list(reader.read_batches(on_damage=met.append)))
@@ -88,10 +85,8 @@ def test_a_brokers_bodies_are_copied_as_stored_and_a_flipped_bit_is_found(
 
     victim = next(at for at, body in stored.items() if len(body) > 4)
     segment = log_file_at(golden, victim)
-    with segment.open("r+b") as raw:
-        at = raw.read().index(stored[victim], victim - int(segment.name))
-        raw.seek(at + 3)
-        raw.write(bytes([stored[victim][3] ^ 1]))
+    place = victim - int(segment.name)
+    flip(segment, segment.read_bytes().index(stored[victim], place) + 3)
     assert set(stored) - set(raw_bodies(golden, met)) == {victim}
     assert len(met) == 1
 
@@ -108,10 +103,7 @@ def raw_bodies(golden: GoldenStore, met: list[StoreError]) -> dict[int, bytes]:
 
 def test_a_wrong_crc_leaves_out_its_body_alone(store: Path) -> None:
     (file,) = (store / "commitlog").iterdir()
-    with file.open("r+b") as raw:
-        at = raw.read().index(BODIES[WRONG])
-        raw.seek(at + 50_000)
-        raw.write(bytes([BODIES[WRONG][50_000] ^ 1]))
+    flip(file, file.read_bytes().index(BODIES[WRONG]) + 50_000)
     met: list[StoreError] = []
     with MessageStore.open(store) as reader:
         found = bodies_of(list(reader.read_batches(on_damage=met.append)))

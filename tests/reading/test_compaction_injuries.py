@@ -18,7 +18,7 @@ from rmq_store import MessageStore
 from rmq_store.errors import StoreError
 from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, unpack_kind
-from tests.support.running.campaigns import some
+from tests.support.running.campaigns import few
 
 STORES = ("compacted-5.5.0", "compact-timer-5.5.0")
 TOPIC = "state"
@@ -156,18 +156,11 @@ def check(golden: GoldenStore, root: Path, seed: int) -> None:
                 assert offsets == [row[2] for row in rows if row[1] == queue.queue_id], hurt
 
 
-def check_copy(golden: GoldenStore, tmp_path: Path, seed: int) -> None:
+SEEDS = [*range(FAST_CASES), *range(100, 100 + CASES)]
+
+
+@pytest.mark.parametrize("seed", few("compaction injuries", SEEDS, *range(FAST_CASES)))
+def test_rows_damage_or_an_error(golden: GoldenStore, tmp_path: Path, seed: int) -> None:
     root = tmp_path / "hurt"
     shutil.copytree(golden.path, root)
     check(golden, root, seed)
-
-
-@pytest.mark.parametrize("seed", range(FAST_CASES))
-def test_rows_damage_or_an_error(golden: GoldenStore, tmp_path: Path, seed: int) -> None:
-    check_copy(golden, tmp_path, seed)
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("seed", some("compaction injuries", range(100, 100 + CASES)))
-def test_rows_damage_or_an_error_at_length(golden: GoldenStore, tmp_path: Path, seed: int) -> None:
-    check_copy(golden, tmp_path, seed)

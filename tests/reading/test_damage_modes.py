@@ -13,6 +13,7 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.errors import CorruptRecordError, InvalidArgumentError
 from rmq_store.reading.log_reader import QueueLimits
+from tests.support.damage import flip_in_log
 from tests.support.golden import Truth, unpack
 from tests.support.running.commands import sent_to
 
@@ -23,12 +24,7 @@ def damaged(tmp_path: Path) -> Iterator[tuple[MessageStore, list[Truth], Truth]]
     store = unpack("clean-5.3.3", tmp_path)
     orders = sent_to(store, "orders")
     hurt = orders[10]
-    file = sorted((Path(store.path) / "commitlog").iterdir())[0]
-    with file.open("r+b") as log:
-        log.seek(hurt["commitLogOffset"] + 95)
-        byte = log.read(1)[0]
-        log.seek(hurt["commitLogOffset"] + 95)
-        log.write(bytes([byte ^ 4]))
+    flip_in_log(store, hurt["commitLogOffset"] + 95, 4)
     with store.open() as opened:
         yield opened, orders, hurt
 

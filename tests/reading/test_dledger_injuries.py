@@ -16,7 +16,7 @@ from rmq_store.errors import StoreError
 from rmq_store.verify import verify
 from tests.support.dledger import HEAD, Entry, entries_of, put_records_into_entries
 from tests.support.golden import unpack, unpack_kind
-from tests.support.running.campaigns import some
+from tests.support.running.campaigns import few
 
 FAST_CASES, CASES = 4, 400
 WIDTHS = (1, 2, 4, 8, 48, 60, 500, 4096)
@@ -116,24 +116,14 @@ def check(whole: Path, root: Path, seed: int) -> None:
             assert not lost, said
 
 
-def check_copy(whole: Path, tmp_path: Path, seed: int) -> None:
-    root = tmp_path / "hurt"
-    shutil.copytree(whole, root, ignore=shutil.ignore_patterns("index"))
-    check(whole, root, seed)
+SEEDS = [*range(FAST_CASES), *range(100, 100 + CASES)]
 
 
-@pytest.mark.parametrize("seed", range(FAST_CASES))
+@pytest.mark.parametrize("seed", few("dledger injuries", SEEDS, *range(FAST_CASES)))
 @pytest.mark.parametrize("kind", ["golden", "relaid"])
 def test_rows_damage_or_an_error(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, seed: int
 ) -> None:
-    check_copy(request.getfixturevalue(kind), tmp_path, seed)
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("seed", some("dledger injuries", range(100, 100 + CASES)))
-@pytest.mark.parametrize("kind", ["golden", "relaid"])
-def test_rows_damage_or_an_error_at_length(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str, seed: int
-) -> None:
-    check_copy(request.getfixturevalue(kind), tmp_path, seed)
+    whole, root = request.getfixturevalue(kind), tmp_path / "hurt"
+    shutil.copytree(whole, root, ignore=shutil.ignore_patterns("index"))
+    check(whole, root, seed)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import base64
-import json
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +16,9 @@ from rmq_store.reading.growing_log import LogFollower, LogPlace
 from rmq_store.verify import Severity, verify
 from tests.support.damage import flip, write_at
 from tests.support.dledger import HEAD, Log, entries_of, record_at
-from tests.support.golden import GoldenStore, unpack_field, unpack_kind
+from tests.support.golden import GoldenStore, unpack_field, unpack_kind, verified
 from tests.support.golden_rows import as_served
+from tests.support.running.commands import objects, run
 
 NAME = "dledger-5.5.0"
 THERE, EXPIRED = "mixed-dledger-old-log-there", "mixed-dledger-old-log-expired"
@@ -41,8 +39,7 @@ def opened(golden: GoldenStore) -> MessageStore:
 
 def about_the_log(root: Path) -> set[str]:
     """Codes of the findings of verify about the log."""
-    with MessageStore.open(root) as store:
-        codes = {finding.code for finding in verify(store).findings}
+    codes = {finding.code for finding in verified(root).findings}
     return {code for code in codes if code.startswith(("log-", "dledger-"))}
 
 
@@ -102,25 +99,13 @@ def test_verify_has_nothing_to_say(golden: GoldenStore) -> None:
 
 
 def test_commands_read_it(golden: GoldenStore) -> None:
-    def run(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "rmq_store", *words, "--broker-conf", golden.conf],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
     lines = [line for line in golden.lines("served") if line["topic"] == "payments"]
-    rows = [
-        json.loads(line)
-        for line in run("cat", golden.path, "--topic", "payments", "--json").splitlines()
-    ]
+    conf = ("--broker-conf", golden.conf)
+    rows = objects("cat", golden.path, "--topic", "payments", *conf)
     assert sorted((row["queueId"], row["queueOffset"], row["commitLogOffset"]) for row in rows) == (
         sorted((line["queue"], line["offset"], line["phy"]) for line in lines)
     )
-    assert "dledger-n0" in run("info", golden.path)
+    assert "dledger-n0" in run("info", golden.path, *conf)
 
 
 # --- mixed stores ---------------------------------------------------------------------------------
@@ -208,10 +193,8 @@ def test_half_an_entry_at_the_end_is_no_message(golden: GoldenStore, kept: int) 
     (root / "abort").touch()
     place, _ = places.pop()
     (path,) = (log.folder / "data").iterdir()
-    raw = bytearray(path.read_bytes())
     start = place - HEAD.size + kept
-    raw[start:] = bytes(len(raw) - start)
-    path.write_bytes(raw)
+    write_at(path, start, bytes(path.stat().st_size - start))
     assert rows_of(root) == places
     with MessageStore.open(root) as store:
         assert store.log_range()[1] == place - HEAD.size
@@ -242,26 +225,14 @@ def test_entries_that_a_later_leader_had_cut_off_are_no_messages(golden: GoldenS
 def test_a_damaged_head_hides_no_record(golden: GoldenStore) -> None:
     (path,) = data_of(golden).iterdir()
     place = [entry.place for entry in entries_of(data_of(golden))][300]
-    raw = bytearray(path.read_bytes())
-    for at, code in [
-        (0, "dledger-entry-head"),
-        (5, "dledger-entry-head"),
-        (10, "dledger-entry-order"),
-        (15, "dledger-entry-order"),
-        (17, "dledger-entry-order"),
-        (23, "dledger-entry-order"),
-        (31, "dledger-entry-head"),
-        (36, "dledger-entry-unused"),
-        (40, "dledger-entry-unused"),
-        (47, "dledger-entry-head"),
-    ]:
-        changed = bytearray(raw)
-        changed[place + at] ^= 0x01
-        path.write_bytes(changed)
+    hurt = {"head": (0, 5, 31, 47), "order": (10, 15, 17, 23), "unused": (36, 40)}
+    for what, at in ((what, at) for what, places in hurt.items() for at in places):
+        flip(path, place + at)
         with opened(golden) as store:
             assert store.read_log(columns=["flag"]).read_all().num_rows == 760
             codes = {finding.code for finding in verify(store).findings}
-            assert code in codes
+        assert f"dledger-entry-{what}" in codes
+        flip(path, place + at)
 
 
 def test_verify_compares_the_index_of_the_dledger_log(golden: GoldenStore) -> None:
@@ -370,12 +341,11 @@ def test_a_store_that_grows_is_followed(golden: GoldenStore) -> None:
 @pytest.mark.parametrize("lost", ["end", "start", "middle"])
 def test_messages_that_their_queue_has_lost_are_reported(golden: GoldenStore, lost: str) -> None:
     queue = Path(golden.path, "consumequeue", "payments", "0", "0" * 20)
-    raw = bytearray(queue.read_bytes())
+    raw = queue.read_bytes()
     used = [at for at in range(0, len(raw), 20) if int.from_bytes(raw[at + 8 : at + 12], "big")]
     gone = {"end": used[-3:], "start": used[:3], "middle": used[50:53]}[lost]
     for at in gone:
-        raw[at : at + 20] = bytes(20)
-    queue.write_bytes(raw)
+        write_at(queue, at, bytes(20))
     damage: list[StoreError] = []
     with opened(golden) as store:
         rows = store.read_batches(

@@ -21,7 +21,13 @@ from tests.support.golden import (
     keys_of,
     messages_in,
 )
-from tests.support.golden_rows import expected_message, fields_of, log_end_of, rows_of
+from tests.support.golden_rows import (
+    assert_answered,
+    expected_message,
+    fields_of,
+    log_end_of,
+    rows_of,
+)
 from tests.support.running.campaigns import few, some
 
 
@@ -116,27 +122,7 @@ def test_get_message_as_broker_is_the_brokers_answer(untouched: Golden, name: st
     golden = untouched(name)
     with golden.open() as store:
         for answer in golden.answers("getMessage")[:: 1 if name in WHOLE else 4]:
-            result = store.get_message(
-                answer["topic"],
-                answer["queueId"],
-                answer["offset"],
-                answer["maxMsgNums"],
-                answer["tags"],
-                as_broker=True,
-            )
-            assert (
-                result.status.name,
-                result.next_begin_offset,
-                result.min_offset,
-                result.max_offset,
-                [message.commit_log_offset for message in result.messages],
-            ) == (
-                answer["status"],
-                answer["nextBeginOffset"],
-                answer["minOffset"],
-                answer["maxOffset"],
-                answer["commitLogOffsets"],
-            ), answer
+            assert_answered(store, answer["topic"], answer)
 
 
 @pytest.mark.parametrize("name", few("times", STORES, *MODEST))

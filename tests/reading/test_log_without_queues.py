@@ -10,7 +10,7 @@ import pytest
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.errors import CorruptRecordError, DataLossError, MissingFileError, StoreError
-from tests.support.damage import break_start, write_in_log
+from tests.support.damage import break_start, write_at, write_in_log
 from tests.support.golden import in_a_queue, unpack
 
 
@@ -74,8 +74,7 @@ def test_a_lost_end_of_the_log_is_an_error_where_the_read_reaches_it(
 ) -> None:
     store = unpack("clean-5.5.0", tmp_path)
     last = sorted(Path(store.path, "commitlog").iterdir())[-1]
-    content = last.read_bytes()
-    last.write_bytes(content[:100_000] + bytes(len(content) - 100_000))
+    write_at(last, 100_000, bytes(last.stat().st_size - 100_000))
     met: list[StoreError] = []
     with MessageStore.open(store.path, queues=queues) as opened:
         with pytest.raises(DataLossError, match="the end of the log is lost"):
@@ -92,13 +91,10 @@ def test_entries_after_the_log_of_a_closed_store_prove_that_its_end_is_lost(tmp_
     store = unpack("ext-5.5.0", tmp_path)
     last = max(r["commitLogOffset"] for r in store.truth if in_a_queue(r))
     file = max(Path(store.path, "commitlog").iterdir())
-    content = file.read_bytes()
     at = last - int(file.name)
-    file.write_bytes(content[:at] + bytes(len(content) - at))
-    with (
-        store.open() as opened,
-        pytest.raises(DataLossError, match="queues list messages after it"),
-    ):
+    write_at(file, at, bytes(file.stat().st_size - at))
+    lost = pytest.raises(DataLossError, match="queues list messages after it")
+    with store.open() as opened, lost:
         opened.read_log().read_all()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from rmq_store.format.queues import no_entries
 from rmq_store.reading import slice_entries
 from rmq_store.reading.slice_entries import OTHER_OFFSET
 from rmq_store.snapshot.queue_view import QueueView
-from tests.support.damage import write_in_log
+from tests.support.damage import write_at, write_in_log
 from tests.support.golden import unpack
 
 LOST = (200_000, 4096)  # log offset and length of the zeroed page
@@ -23,10 +24,11 @@ HIT = 90  # an entry behind the loss
 WIDTH = 20
 
 
+Rebuilt = tuple[Path, dict[tuple[str, int], list[int]]]
+
+
 @pytest.fixture
-def rebuilt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Path, dict[tuple[str, int], list[int]]]:
+def rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rebuilt:
     """A store rebuilt from a log with a zeroed page, and the log offsets of what is left, by queue."""
     monkeypatch.setattr(slice_entries, "_SAID", set())
     golden = unpack("clean-4.9.7", tmp_path / "golden")
@@ -43,7 +45,7 @@ def rebuilt(
 
 
 def test_it_gives_all_messages_that_the_log_has(
-    rebuilt: tuple[Path, dict[tuple[str, int], list[int]]], caplog: pytest.LogCaptureFixture
+    rebuilt: Rebuilt, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, left = rebuilt
     met: list[StoreError] = []
@@ -63,41 +65,25 @@ def test_it_gives_all_messages_that_the_log_has(
     assert "rmqstore verify" in said
 
 
-def test_it_gives_the_same_from_a_range_of_queue_offsets(
-    rebuilt: tuple[Path, dict[tuple[str, int], list[int]]],
-) -> None:
+def test_it_gives_the_same_from_a_range_of_queue_offsets(rebuilt: Rebuilt) -> None:
     path, left = rebuilt
     (topic, queue_id), offsets = max(left.items(), key=lambda item: len(item[1]))
     with MessageStore.open(path) as store:
         for start in (0, 70, len(offsets) - 1):
             for stop in (start + 1, len(offsets)):
-                rows = [
-                    at
-                    for batch in store.read_batches(
-                        topic,
-                        [queue_id],
-                        start,
-                        stop,
-                        columns=["commitLogOffset", "body"],
-                        on_damage=lambda _: None,
-                    )
-                    for at in batch["commitLogOffset"].to_pylist()
-                ]
-                assert rows == offsets[start:stop]
+                how: Any = {"columns": ["commitLogOffset", "body"], "on_damage": lambda _: None}
+                rows = store.read_batches(topic, [queue_id], start, stop, **how).read_all()
+                assert rows["commitLogOffset"].to_pylist() == offsets[start:stop]
 
 
 @pytest.mark.parametrize("other", [-1, 1, 5])
-def test_an_entry_that_lists_what_another_lists_stays_damage(
-    rebuilt: tuple[Path, dict[tuple[str, int], list[int]]], other: int
-) -> None:
+def test_an_entry_that_lists_what_another_lists_stays_damage(rebuilt: Rebuilt, other: int) -> None:
     """Also where the queue has moved: no message comes twice, and none is missing without a word."""
     path, left = rebuilt
     (topic, queue_id), offsets = max(left.items(), key=lambda item: len(item[1]))
     file, *_ = sorted(Path(path, "consumequeue", topic, str(queue_id)).iterdir())
-    raw = bytearray(file.read_bytes())
     source = (HIT + other) * WIDTH
-    raw[HIT * WIDTH : (HIT + 1) * WIDTH] = raw[source : source + WIDTH]
-    file.write_bytes(raw)
+    write_at(file, HIT * WIDTH, file.read_bytes()[source : source + WIDTH])
     met: list[StoreError] = []
     names = ["queueOffset", "commitLogOffset", "body"]
     with MessageStore.open(path) as store:
@@ -111,7 +97,7 @@ def test_an_entry_that_lists_what_another_lists_stays_damage(
 
 
 def test_an_entry_whose_file_expires_meanwhile_is_refused(
-    rebuilt: tuple[Path, dict[tuple[str, int], list[int]]], monkeypatch: pytest.MonkeyPatch
+    rebuilt: Rebuilt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look at its neighbours finds nothing then."""
     path, left = rebuilt

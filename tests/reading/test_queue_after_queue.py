@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
+from typing import Any
 
 import pytest
 
@@ -26,20 +27,16 @@ def slices_of(store: MessageStore) -> list[QueueSlice]:
 def rows_of(
     store: MessageStore,
     *,
-    log_order: bool,
     columns: tuple[str, ...] = OF_THE_QUEUE,
     unwrap: bool = False,
-    batch_rows: int = 8192,
-    first_batch_rows: int | None = None,
+    **how: Any,
 ) -> list[Row]:
     batches = store.read_slices(
         slices_of(store),
         columns=columns,
-        log_order=log_order,
         unwrap_batches=unwrap,
-        batch_rows=batch_rows,
-        first_batch_rows=first_batch_rows,
         on_damage=lambda error: None,
+        **how,
     )
     return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 

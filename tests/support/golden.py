@@ -21,7 +21,7 @@ from zlib_ng import zlib_ng
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.format.byte_layout import Property
-from rmq_store.format.sys_flag import SysFlag
+from rmq_store.format.compression import SysFlag
 from rmq_store.verify import VerifyReport, verify
 from tests.support.checkout import CHECKOUT
 

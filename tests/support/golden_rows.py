@@ -94,3 +94,15 @@ def as_served(message: Any) -> dict[str, Any]:
         "prepared": message.prepared_transaction_offset,
         "body": message.body,
     }
+
+
+def assert_answered(store: MessageStore, topic: str, answer: dict[str, Any]) -> list[Message]:
+    """Hold get_message against a broker's answer to it; gives the messages."""
+    asked = (answer["queueId"], answer["offset"], answer["maxMsgNums"], answer["tags"])
+    result = store.get_message(topic, *asked, as_broker=True)
+    assert (result.status.name, result.next_begin_offset, result.min_offset, result.max_offset) == (
+        *(answer["status"], answer["nextBeginOffset"], answer["minOffset"], answer["maxOffset"]),
+    ), answer
+    places = [message.commit_log_offset for message in result.messages]
+    assert places == answer["commitLogOffsets"], answer
+    return result.messages

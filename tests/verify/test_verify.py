@@ -28,7 +28,7 @@ from rmq_store.questions.answer_by_shares import OpenedStore, ask, processes_for
 from rmq_store.recovery import plan_recovery
 from rmq_store.verify import Finding, Severity, VerifyReport, verify
 from rmq_store.verify.findings import Findings
-from rmq_store.verify.verify_store import LogPart, check_log, conclude, log_parts
+from rmq_store.verify.verify_store import LogPart, VerifyQuestion, check_log, conclude, log_parts
 from tests.support.damage import DamagedStore, flip, log_file_at, write_at, write_in_log
 from tests.support.golden import STORES, UNCLEAN, Golden, GoldenStore, log_files, unpack, verified
 from tests.support.listed import queue_entries, wanted_entries

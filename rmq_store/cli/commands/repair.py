@@ -20,9 +20,8 @@ from rmq_store.cli.commands.verify import print_findings
 from rmq_store.cli.engines import ENGINE_ARGS, EngineArgs
 from rmq_store.cli.options import StoreArgs, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, problem
-from rmq_store.consumequeue.entries_after_log import line_of_lost_end
-from rmq_store.errors import StoreError
-from rmq_store.escaping import printable
+from rmq_store.consumequeue.queue_folders import line_of_lost_end
+from rmq_store.errors import StoreError, printable
 from rmq_store.recovery import recover_store
 from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
 from rmq_store.store import MessageStore

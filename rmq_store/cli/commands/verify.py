@@ -20,14 +20,17 @@ from rmq_store.errors import printable, require_extra
 from rmq_store.files.durable_files import write_whole
 from rmq_store.markers.lock_file import lock_state
 from rmq_store.questions.answer_by_shares import OnProgress, ask, processes_for
-from rmq_store.questions.verify import VerifyQuestion
-from rmq_store.report.libraries import require_report
 from rmq_store.store import MessageStore
 from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 from rmq_store.verify.findings import Severity
-from rmq_store.verify.verify_store import VerifyReport, count_of_problems, severities
+from rmq_store.verify.verify_store import (
+    VerifyQuestion,
+    VerifyReport,
+    count_of_problems,
+    severities,
+)
 
 _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
 
