@@ -79,7 +79,7 @@ def staged(batches: list[pa.RecordBatch], target: Path) -> tuple[StoreWrite, lis
     parts = []
     for number in range(PARTS):
         own = batches[number * each : (number + 1) * each]
-        rows = (ready for batch in own for ready in to_append(batch, write.asked))
+        rows = (ready for batch in own for ready in to_append(batch, write.options))
         parts.append(write.staging.write(number, rows))
     return write, parts
 

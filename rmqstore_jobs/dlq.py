@@ -110,7 +110,7 @@ def resend_spec(spec: DlqSpec, plan: ReadPlan) -> ReplaySpec:
         )
     with plan.store.open() as store:
         topics = [topic for topic in store.topics() if topic.startswith(DLQ_PREFIX)]
-    since, until = plan.asked.starting_timestamp, plan.asked.ending_timestamp
+    since, until = plan.options.starting_timestamp, plan.options.ending_timestamp
     return ReplaySpec(
         source=spec.store,
         to_store=spec.resend,

@@ -232,14 +232,14 @@ class _Export:
 
     def _is_whole(self, queue: QueueId) -> bool:
         """Whether no option ends the range of a queue or selects times: so all that expired was asked for."""
-        asked, name = self.plan.asked, self.plan.store.broker_name
+        asked, name = self.plan.options, self.plan.store.broker_name
         times = (asked.starting_timestamps.of(name, queue), asked.ending_timestamps.of(name, queue))
         end = asked.ending_offsets.of(name, queue)
         return {*asked.times, *times} == {None} and end in (None, LATEST)
 
     def _note_left_out(self) -> None:
         """What no later run exports, because of damage. Where no manifest says it, numbers of messages do."""
-        exported, asked = self.manifest.exported, self.plan.asked
+        exported, asked = self.manifest.exported, self.plan.options
         noted = [words for one in exported.left_out for words in one.sentences()]
         if self._counts_all and asked.mode == DROPMALFORMED and asked.fail_on_data_loss:
             known = sum(some.count for one in exported.left_out for some in one.left_out)
@@ -307,11 +307,11 @@ class _Export:
     @property
     def _counts_all(self) -> bool:
         """Whether each queue offset of a range is a row, unless something is missing."""
-        asked = self.plan.asked
+        asked = self.plan.options
         return asked.tags is None and asked.keys is None and asked.unwrap_batches
 
     def _compare(self, pieces: Sequence[QueueSlice], done: Wave, damaged: int) -> None:
-        asked = self.plan.asked
+        asked = self.plan.options
         if asked.mode == PERMISSIVE:
             if damaged:
                 self.problems.append(f"rows about damage (see their corruptRecord): {damaged:,}")

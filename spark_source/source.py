@@ -57,7 +57,7 @@ class RmqStoreSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._asked: SourceOptions | None = None
+        self._parsed: SourceOptions | None = None
         self._plan: QueryPlan | None = None
         self._failure: StoreError | None = None
 
@@ -71,8 +71,8 @@ class RmqStoreSource(DataSource):
         if self._plan is not None or self._failure is not None:
             return
         try:
-            self._asked = parse_options(as_batch(self.options))
-            self._plan = pin_all(self._asked)
+            self._parsed = parse_options(as_batch(self.options))
+            self._plan = pin_all(self._parsed)
         except StoreError as error:
             self._failure = error
 
@@ -92,20 +92,20 @@ class RmqStoreSource(DataSource):
         # the first message of a topic, and its start may have expired since it began there.
         if not isinstance(self._failure, (TopicWithoutQueueError, DataLossError)):
             self._raise_failure()
-        assert self._asked is not None
-        if self._asked.table is not None:
-            return table_schema(self._asked.table)
-        return spark_schema(self._asked.columns, permissive=self._asked.mode == PERMISSIVE)
+        assert self._parsed is not None
+        if self._parsed.table is not None:
+            return table_schema(self._parsed.table)
+        return spark_schema(self._parsed.columns, permissive=self._parsed.mode == PERMISSIVE)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the offsets pinned when the source was created."""
         self._raise_failure()
         with plain_errors():
             parse_options(self.options)  # refuses what only a stream has
-        assert self._asked is not None
+        assert self._parsed is not None
         assert self._plan is not None
-        if self._asked.table is not None:
-            return TableReader(self._plan, self._asked.table, schema)
+        if self._parsed.table is not None:
+            return TableReader(self._plan, self._parsed.table, schema)
         return RmqStoreReader(self._plan, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

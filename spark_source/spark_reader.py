@@ -38,15 +38,15 @@ class DamageHandler(DamageTaker):
     """Handles the errors of one task. `mode` decides about damage, `failOnDataLoss` about expired
     messages."""
 
-    def __init__(self, store: MessageStore, asked: SourceOptions) -> None:
-        super().__init__(asked.mode)
+    def __init__(self, store: MessageStore, options: SourceOptions) -> None:
+        super().__init__(options.mode)
         self._store = store
-        self._asked = asked
+        self._options = options
         self.damaged = 0  # errors that are not about expired messages
 
     def __call__(self, error: StoreError) -> None:
         if self._is_expired(error):
-            if self._asked.fail_on_data_loss:
+            if self._options.fail_on_data_loss:
                 raise _data_loss(error) from error
             self.count(DataLossError.code, error)
         else:
@@ -54,7 +54,7 @@ class DamageHandler(DamageTaker):
 
     def take_damage(self, error: StoreError) -> None:
         """Take an error that is not about expired messages."""
-        if self._asked.mode == FAILFAST:
+        if self._options.mode == FAILFAST:
             raise error
         self.damaged += 1
         super().__call__(error)
@@ -65,7 +65,7 @@ class DamageHandler(DamageTaker):
         entry = error.entry
         if entry is not None and entry.size <= 0:  # no queue file has the entry
             queue = QueueId(entry.topic, entry.queue_id)
-            if self._asked.sees_compacted and self._store.served.compacted(queue) is not None:
+            if self._options.sees_compacted and self._store.served.compacted(queue) is not None:
                 return False  # its own files keep messages that have expired from the queue
             if isinstance(error, MissingFileError):
                 return True  # the topic was deleted
@@ -139,7 +139,7 @@ def read_messages(
     log_order: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of one share; batches may be empty. `damage` takes the errors of the others."""
-    options = plan.asked
+    options = plan.options
     checks_bodies = bool(_BODIES.intersection(columns))
     first_rows = None if plan.is_wave else _FIRST_BATCH_ROWS
     how: ReadHow = {
@@ -189,7 +189,7 @@ def pieces_of_share(
     if share.ranges is None:
         assert share.slice is not None
         edges = (share.slice.start, share.slice.stop)
-        view = store.ranges_for(plan.asked.sees_compacted)
+        view = store.ranges_for(plan.options.sees_compacted)
         yield pieces_of(plan.ranges, share.slice, offset_at_log(store, plan.ranges, edges, view))
     elif share.in_turn:
         for part in share.ranges:
@@ -248,7 +248,7 @@ class RmqStoreReader(DataSourceReader):
     """Plans the shares on the driver and reads some of them in each task."""
 
     def __init__(self, plan: QueryPlan, schema: StructType) -> None:
-        permissive = any(store.asked.mode == PERMISSIVE for store in plan.stores)
+        permissive = any(store.options.mode == PERMISSIVE for store in plan.stores)
         self.plan, self.spark_schema = plan, schema
         self.columns = checked_columns(schema, all_nullable=permissive)
 
@@ -284,7 +284,7 @@ class RmqStoreReader(DataSourceReader):
     def _read(self, share: Share) -> Iterator[pa.RecordBatch]:
         plan, schema = self.plan.stores[share.store], arrow_schema_for(self.spark_schema)
         with plain_errors(), plan.store.open() as store:
-            damage = DamageHandler(store, plan.asked)
+            damage = DamageHandler(store, plan.options)
             batches = read_share(plan, share, store, self.columns, damage, log_order=False)
             yield from all_to_spark(batches, schema, ahead=store.log.chain.cost.looks_at_once > 1)
             damage.log()

@@ -81,7 +81,7 @@ class TableReader(DataSourceReader):
         if self.table == PLAN:
             return [TablePartition(rows=list(plan_rows(self.plan)))]
         if self.table == STREAM:
-            rows = [row for store in self.plan.stores[:1] for row in progress_rows(store.asked)]
+            rows = [row for store in self.plan.stores[:1] for row in progress_rows(store.options)]
             return [TablePartition(rows=rows)]
         if self.table == DIFF:
             if len(self.plan.stores) != 2:
@@ -146,10 +146,10 @@ def _of_share(
 
 
 def _damage_of(plan: ReadPlan, share: Share, store: MessageStore) -> Iterator[Row]:
-    options = replace(plan.asked, tags=None, keys=None, unwrap_batches=False)
+    options = replace(plan.options, tags=None, keys=None, unwrap_batches=False)
     met: list[StoreError] = []
     columns = ("commitLogOffset", "body")
-    unfiltered = replace(plan, asked=options)
+    unfiltered = replace(plan, options=options)
     for _ in read_messages(unfiltered, share, store, columns, met.append):
         yield from map(damage_row, met)
         met.clear()

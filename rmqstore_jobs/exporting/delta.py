@@ -164,7 +164,7 @@ class DeltaTarget:
         return done, damaged
 
     def _damaged(self, read: ExportRead, done: Wave) -> int:
-        mode, paths = read.plan.asked.mode, [str(self.table / file.path) for file in done.files]
+        mode, paths = read.plan.options.mode, [str(self.table / file.path) for file in done.files]
         if mode == FAILFAST or (mode == PERMISSIVE and not paths):
             return 0
         if mode == PERMISSIVE:

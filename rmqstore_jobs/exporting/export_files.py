@@ -58,11 +58,11 @@ class ExportRead:
     def of(cls, plan: ReadPlan, pieces: Sequence[QueueSlice], *, is_first: bool) -> ExportRead:
         """The rows of `pieces`, with the columns that a target needs. verifyQueue verifies the whole log,
         with the first wave."""
-        names = plan.asked.columns or DEFAULT_NAMES
-        needed = (*_NEEDED, CORRUPT) if plan.asked.mode == PERMISSIVE else _NEEDED
+        names = plan.options.columns or DEFAULT_NAMES
+        needed = (*_NEEDED, CORRUPT) if plan.options.mode == PERMISSIVE else _NEEDED
         columns = (*names, *(name for name in needed if name not in names))
-        asked = replace(plan.asked, split_by=BY_LOG)
-        wave = replace(plan, ranges=tuple(pieces), asked=asked, is_wave=True)
+        asked = replace(plan.options, split_by=BY_LOG)
+        wave = replace(plan, ranges=tuple(pieces), options=asked, is_wave=True)
         return cls(wave, columns, is_first and asked.verify_queue)
 
 
@@ -135,7 +135,7 @@ class _NotedDamage(DamageHandler):
     """Notes what is left out of some ranges. A later run exports what a queue lacks at its ends."""
 
     def __init__(self, store: MessageStore, plan: ReadPlan) -> None:
-        super().__init__(store, plan.asked)
+        super().__init__(store, plan.options)
         self._ranges = ranges_of_slices(plan.ranges)
         self.left_out: Counter[QueueId | None] = Counter()
 
@@ -196,7 +196,7 @@ class WaveFiles:
         name = f"{self.number:06d}-{number:05d}.{self.format}"
         files = _Files(Path(self.staging), name, partial(_File, self.format, self.charset))
         fields = list(arrow_schema(columns))
-        if plan.asked.mode == PERMISSIVE:
+        if plan.options.mode == PERMISSIVE:
             fields = [field.with_nullable(True) for field in fields]
         schema = pa.schema([*fields, pa.field(DAY, pa.date32())])
         for batch in read_share(plan, part, store, columns, damage):

@@ -202,8 +202,8 @@ class ReplayRows(Generic[_Part]):
         A broker gets each member of an inner batch; other targets get records as stored.
         """
         keys, unwrap = spec.keys if spec.by_index else None, spec.to_broker is not None
-        asked = replace(plan.asked, keys=keys, unwrap_batches=unwrap)
-        read = replace(plan, ranges=tuple(ranges), asked=asked, is_wave=True)
+        asked = replace(plan.options, keys=keys, unwrap_batches=unwrap)
+        read = replace(plan, ranges=tuple(ranges), options=asked, is_wave=True)
         return cls(spec, read, columns, handle, **how)
 
     def plan(self, store: MessageStore) -> list[tuple[int, Share]]:
@@ -228,7 +228,7 @@ class ReplayRows(Generic[_Part]):
         """Hand the rows of a share to `handle`. Raises StoreError for damage and expired files."""
         number, part = share
         counts: Counter[str] = Counter()
-        damage = DamageHandler(store, self.read.asked)
+        damage = DamageHandler(store, self.read.options)
         read = read_share(self.read, part, store, self.columns, damage)
         taken = (_taken(self.spec, batch, counts) for batch in read)
         changed = (_changed(self.spec, batch) for batch in taken if batch.num_rows)

@@ -79,7 +79,7 @@ def provenance_of(
         start, stop = of_topic.get(part.queue.queue_id, (part.start, part.stop))
         of_topic[part.queue.queue_id] = (min(start, part.start), max(stop, part.stop))
     pinned, snapshot = plan.store, plan.store.snapshot
-    since, until = plan.asked.times
+    since, until = plan.options.times
     times = {"startingTimestamp": since, "since": since, "endingTimestamp": until, "until": until}
     files: list[FileSum] = []
     if checksums:

@@ -77,7 +77,7 @@ class Share:
 def in_tasks(plan: QueryPlan, shares: Sequence[Share]) -> list[tuple[Share, ...]]:
     """The shares in their order, some together in one task: those of small stores, of which each takes less
     time than the start of a task. Two shares of one store are in different tasks."""
-    options = plan.stores[0].asked if plan.stores else None
+    options = plan.stores[0].options if plan.stores else None
     if options is None or options.max_records_per_partition is not None:
         return [(share,) for share in shares]
     weights = [share.weight + OPENING_BYTES for share in shares]
@@ -104,7 +104,7 @@ def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Sha
     `columns`: the columns to read (default: those of the option). If the queues have all of them,
     shares are measured by queue entries, not by records.
     """
-    least = plan.stores[0].asked.min_partitions if plan.stores else 1
+    least = plan.stores[0].options.min_partitions if plan.stores else 1
     least = min(least, sum(map(_most_shares, plan.stores)))
     shares = [
         share
@@ -131,7 +131,7 @@ def reporting_shares(plan: QueryPlan, *, verify: bool | None = None) -> list[Sha
     """
     shares: list[Share] = []
     for number, of_store in enumerate(plan.stores):
-        verifies = of_store.asked.verify_queue if verify is None else verify
+        verifies = of_store.options.verify_queue if verify is None else verify
         if of_store.nothing or not of_store.ranges or not (of_store.may_have_errors or verifies):
             continue
         with of_store.store.open() as store:
@@ -147,7 +147,7 @@ def reported_errors(plan: ReadPlan, share: Share, store: MessageStore) -> Iterab
     """What a share of `reporting_shares` reports."""
     if share.verifies is None:
         return share.lost
-    return errors_of_part(store, *share.verifies, WantedQueues.of(store, plan.asked))
+    return errors_of_part(store, *share.verifies, WantedQueues.of(store, plan.options))
 
 
 def _most_shares(plan: ReadPlan) -> int:
@@ -163,7 +163,7 @@ def _shares(number: int, plan: ReadPlan, columns: Sequence[str] | None, least: i
         return []
     if plan.limits is not None:
         snapshot = plan.store.snapshot
-        target = plan.asked.max_bytes_per_partition
+        target = plan.options.max_bytes_per_partition
         slices = even_slices(snapshot.log_start, snapshot.log_end, target, least)
         return [Share(number, piece) for piece in slices]
     if not plan.ranges:
@@ -198,11 +198,11 @@ class _SharesOfStore:
 
     @property
     def _view(self) -> QueueSource:
-        return self.store.ranges_for(self.plan.asked.sees_compacted)
+        return self.store.ranges_for(self.plan.options.sees_compacted)
 
     def of_ranges(self, ranges: Sequence[QueueSlice], least: int) -> list[Share]:
         """Slices of the log with the parts of `ranges` in them, or ranges of whole queues."""
-        options = self.plan.asked
+        options = self.plan.options
         target, most = options.max_bytes_per_partition, options.max_records_per_partition
         if options.split_by == BY_QUEUE:
             bins = bins_of_queues(self._sized(ranges), target, least, most)
@@ -223,12 +223,12 @@ class _SharesOfStore:
     def of_keys(self, words: frozenset[str]) -> list[Share] | None:
         """Shares of index hits, of log ranges that no index covers, and of queues that are not in
         the index."""
-        compacted = self.plan.asked.sees_compacted
+        compacted = self.plan.options.sees_compacted
         hits = plan_keys(self.store, self.plan.ranges, words, compacted=compacted)
         if hits is None:
             return None
         shares = []
-        most = self.plan.asked.max_records_per_partition or HITS_PER_SHARE
+        most = self.plan.options.max_records_per_partition or HITS_PER_SHARE
         for start in range(0, len(hits.hits), most):
             shares.append(Share(self.number, ranges=hits.hits[start : start + most]))
         rest = hits.beside_hits(self._view.offset_at_log)

@@ -214,7 +214,7 @@ class ReadPlan:
 
     store: PinnedStore
     ranges: tuple[QueueSlice, ...]
-    asked: SourceOptions
+    options: SourceOptions
     limits: Limits | None = None
     words: frozenset[str] | None = None
     nothing: bool = False  # the filters exclude everything
@@ -227,12 +227,14 @@ class ReadPlan:
     def places(self) -> frozenset[str] | None:
         """The words to look up in the index."""
         return (
-            self.words if self.asked.keys is None else frozenset(map(indexed_word, self.asked.keys))
+            self.words
+            if self.options.keys is None
+            else frozenset(map(indexed_word, self.options.keys))
         )
 
     def reads_log(self, columns: Sequence[str] | None = None) -> bool:
         """Whether a read of `columns` (default: those of the option) opens the commitLog."""
-        options = self.asked
+        options = self.options
         if self.limits is not None or options.verify_queue:
             return True
         if options.tags is not None or options.keys is not None:
@@ -358,5 +360,5 @@ def _plan_of(target: Target, store: MessageStore, options: SourceOptions) -> Rea
 
 def replaced(plan: QueryPlan, **changed: Any) -> QueryPlan:
     """The plan with some options changed."""
-    stores = (replace(store, asked=replace(store.asked, **changed)) for store in plan.stores)
+    stores = (replace(store, options=replace(store.options, **changed)) for store in plan.stores)
     return replace(plan, stores=tuple(stores))

@@ -41,7 +41,7 @@ def narrowed(plan: QueryPlan, filters: Sequence[Filter]) -> tuple[QueryPlan, lis
         plan, exact = _narrow(plan, condition)
         # Rows about damage have nulls instead of the message's values, so only Spark can filter
         # them.
-        if not exact or any(store.asked.mode == PERMISSIVE for store in plan.stores):
+        if not exact or any(store.options.mode == PERMISSIVE for store in plan.stores):
             left.append(condition)
     bounds = _Bounds.of(filters)
     return (plan if bounds is None else _stores(plan, bounds.applied)), left
@@ -81,7 +81,7 @@ class _Bounds:
         if not plan.ranges:
             return plan
         with plan.store.open() as store:
-            view = store.ranges_for(plan.asked.sees_compacted)
+            view = store.ranges_for(plan.options.sees_compacted)
             parts = [self._in_time(view, part) for part in plan.ranges]
             if self.places is not None:
                 parts = at_log_offsets(store, parts, self.places, view)
@@ -206,7 +206,7 @@ def _queue_offset(plan: QueryPlan, condition: Any) -> tuple[QueryPlan, bool]:
 
     # The offsets between the values of an IN are read too. A batch that is not unwrapped has one
     # offset, and is read if any of its messages is in the range.
-    exact = not isinstance(condition, In) and all(s.asked.unwrap_batches for s in plan.stores)
+    exact = not isinstance(condition, In) and all(s.options.unwrap_batches for s in plan.stores)
     return _ranges(plan, cut), exact and _reads_queues(plan)
 
 
@@ -236,9 +236,9 @@ def _tags(plan: QueryPlan, condition: Any) -> tuple[QueryPlan, bool]:
         return plan, False
 
     def of_store(store: ReadPlan) -> ReadPlan | None:
-        own = store.asked.tags
+        own = store.options.tags
         both = tuple(dict.fromkeys(t for t in values if own is None or t in own))
-        return replace(store, asked=replace(store.asked, tags=both)) if both else None
+        return replace(store, options=replace(store.options, tags=both)) if both else None
 
     return _stores(plan, of_store), True
 

@@ -302,10 +302,10 @@ class LogLimits:
     """The limits of each queue if the log is the source, where only the records name the queues."""
 
     wanted: WantedQueues
-    asked: SourceOptions
+    options: SourceOptions
 
     def __call__(self, queue: QueueId) -> QueueLimits | None:
-        options, name = self.asked, self.wanted.broker_name
+        options, name = self.options, self.wanted.broker_name
         if not self.wanted(queue):
             return None
         from_time = _first(options.starting_timestamp, options.starting_timestamps.of(name, queue))

@@ -118,8 +118,8 @@ class Follower:
     `ends`: where the logs ended at the last look, without any limit.
     """
 
-    def __init__(self, asked: SourceOptions, stream: StreamOptions) -> None:
-        self.asked, self.stream = asked, stream
+    def __init__(self, options: SourceOptions, stream: StreamOptions) -> None:
+        self.options, self.stream = options, stream
         self.ends: dict[str, StorePlace] = {}
         self._names: dict[str, str] = {}  # path -> broker name, where no option gives it
         self._followers: dict[str, LogFollower] = {}  # by broker name
@@ -131,20 +131,20 @@ class Follower:
 
         Raises InvalidArgumentError if two have the same name.
         """
-        named = [(self._name_of(target), target) for target in targets(self.asked)]
+        named = [(self._name_of(target), target) for target in targets(self.options)]
         require_one_name_each([(name, target.path) for name, target in named])
         return dict(named)
 
     def _name_of(self, target: Target) -> str:
         """A name that stays the same when another store appears under a pattern."""
-        if self.asked.broker_name is not None:
-            return self.asked.broker_name
-        for pattern in self.asked.paths:
+        if self.options.broker_name is not None:
+            return self.options.broker_name
+        for pattern in self.options.paths:
             name = name_in_pattern(pattern, target.path)
             if name is not None:
                 return name
-        plain = list(dict.fromkeys(path for path in self.asked.paths if not has_pattern(path)))
-        if target.path in plain and len(self.asked.paths) > 1:
+        plain = list(dict.fromkeys(path for path in self.options.paths if not has_pattern(path)))
+        if target.path in plain and len(self.options.paths) > 1:
             return names_of(plain)[plain.index(target.path)]
         if target.broker_name is not None:
             return target.broker_name
@@ -165,7 +165,7 @@ class Follower:
             broker_conf=target.broker_conf,
             snapshot=None if end is None else StoreSnapshot(0, end),
             queues=end is None,
-            storage_options=self.asked.storage_options,
+            storage_options=self.options.storage_options,
         )
         # A broker that moves to DLedger stores nothing more in the log that is followed.
         missing = unread_dledger(store.path, store.config, store.log.chain.segments)
@@ -188,7 +188,7 @@ class Follower:
         there = self.targets()
         if name not in there:
             raise MissingFileError(
-                self.asked.path,
+                self.options.path,
                 reason=f"the stream has read from broker {name!r}, and no store has this name now",
                 expected=name,
                 actual=", ".join(sorted(there)),
@@ -207,9 +207,9 @@ class Follower:
 
     def initial(self) -> dict[str, StorePlace]:
         """Where a new query starts: by default at the ends of the logs."""
-        warn_of_tags(self.asked.tags)
+        warn_of_tags(self.options.tags)
         found = self.targets()
-        options = self.asked.with_fixed_times(lambda: self._newest(found))
+        options = self.options.with_fixed_times(lambda: self._newest(found))
         return {name: self._initial(name, target, options) for name, target in found.items()}
 
     def _newest(self, found: Mapping[str, Target]) -> int | None:
@@ -314,7 +314,7 @@ class Follower:
         try:
             return follower.after(store.log, before.place, target.path)
         except DataLossError as error:  # a LogCutError too
-            self.asked.lose(error)
+            self.options.lose(error)
         # Only the end matters, and that is not before the last file.
         return follower.end(store.log, store.log.start)
 
@@ -346,21 +346,21 @@ class Follower:
                 limits=self.limits(store, first),
                 columns=("commitLogOffset", "storeSize"),
                 check_crc=False,
-                tags=self.asked.tags,
-                keys=self.asked.keys,
-                unwrap_batches=self.asked.unwrap_batches,
+                tags=self.options.tags,
+                keys=self.options.keys,
+                unwrap_batches=self.options.unwrap_batches,
                 on_damage=lambda error: None,
             )
 
     def limits(self, store: MessageStore, first: StorePlace) -> StreamLimits:
         """What a micro-batch that starts at a place wants of each queue."""
         without_start = replace(
-            self.asked,
+            self.options,
             starting_timestamp=None,
             starting_offsets=ByQueue(),
             starting_timestamps=ByQueue(),
         )
-        wanted = WantedQueues.of(store, self.asked)
+        wanted = WantedQueues.of(store, self.options)
         return StreamLimits(LogLimits(wanted, without_start), first.first_offsets)
 
 

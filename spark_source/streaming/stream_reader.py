@@ -52,10 +52,10 @@ class StreamPartition(InputPartition):
 class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the logs of stores. Offsets are places in the logs, so they decide the rows alone."""
 
-    def __init__(self, asked: SourceOptions, stream: StreamOptions, schema: StructType) -> None:
-        self.asked, self.stream, self.spark_schema = asked, stream, schema
-        self.columns = checked_columns(schema, all_nullable=asked.mode == PERMISSIVE)
-        self.follower = Follower(asked, stream)
+    def __init__(self, options: SourceOptions, stream: StreamOptions, schema: StructType) -> None:
+        self.options, self.stream, self.spark_schema = options, stream, schema
+        self.columns = checked_columns(schema, all_nullable=options.mode == PERMISSIVE)
+        self.follower = Follower(options, stream)
         self._target: dict[str, StorePlace] | None = None  # of Trigger.AvailableNow
         self._checked: dict[str, Any] | None = None  # the last selection of an offset
         self._waiting_since: float | None = None  # for minOffsetsPerTrigger
@@ -97,13 +97,13 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._to_dict(end)
 
     def _to_dict(self, offset: StreamOffset) -> dict[str, Any]:
-        return {**to_dict(offset), "selection": StreamSelection.of(self.asked).to_dict()}
+        return {**to_dict(offset), "selection": StreamSelection.of(self.options).to_dict()}
 
     def _to_go_on(self, offset: dict[str, Any]) -> dict[str, StorePlace]:
         """The places of an offset, from which the options as they are now may go on."""
         places, selected = from_dict(offset), offset.get("selection")
         if selected != self._checked:
-            check_selection(offset, self.asked, self.follower.with_queues(places))
+            check_selection(offset, self.options, self.follower.with_queues(places))
             self._checked = selected
         return places
 
@@ -145,7 +145,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start, stop, mark = first.place.offset, last.place.offset, last.place.first
         with self.follower.open(name, target) as store:
             if start < store.log.start:
-                self.asked.lose(expired(str(store.path), start, store.log.start))
+                self.options.lose(expired(str(store.path), start, store.log.start))
                 start = store.log.start
             limits = self.follower.limits(store, first)
             pinned = PinnedStore(
@@ -153,12 +153,12 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 target.broker_conf,
                 StoreSnapshot(store.log.start, stop, marks=() if mark is None else (mark,)),
                 name,
-                self.asked.storage_options,
+                self.options.storage_options,
                 store.listing(),
             )
-        plan = ReadPlan(pinned, (), self.asked, limits)
+        plan = ReadPlan(pinned, (), self.options, limits)
         pieces = even_slices(
-            start, stop, self.asked.max_bytes_per_partition, self.asked.min_partitions
+            start, stop, self.options.max_bytes_per_partition, self.options.min_partitions
         )
         for piece in pieces:
             yield StreamPartition(plan, Share(0, piece))
@@ -169,7 +169,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         settle_reading_worker()
         schema, plan = arrow_schema_for(self.spark_schema), partition.plan
         with plain_errors(), plan.store.open() as store:
-            damage = DamageHandler(store, plan.asked)
+            damage = DamageHandler(store, plan.options)
             share, names = partition.share, self.columns
             batches = read_share(plan, share, store, names, damage)
             yield from all_to_spark(batches, schema, ahead=store.log.chain.cost.looks_at_once > 1)

@@ -113,13 +113,13 @@ class StoreWrite:
     """One write into a store. Plain data, so that executors can use it."""
 
     write_id: str
-    asked: WriteOptions
+    options: WriteOptions
     overwrite: bool = False
 
     @property
     def staging(self) -> Staging:
         """The folder of the rows that tasks prepare."""
-        return Staging(self.asked.path, self.write_id)
+        return Staging(self.options.path, self.write_id)
 
 
 def check_target(write: StoreWrite) -> bool:
@@ -128,27 +128,27 @@ def check_target(write: StoreWrite) -> bool:
     Raises the error of a target that cannot be written to: NotAStoreError for a folder with other
     files, TargetExistsError for ifExists=error, StoreLockedError while a broker runs on it.
     """
-    path = write.asked.path
-    if write.overwrite and write.asked.if_exists != APPEND:
+    path = write.options.path
+    if write.overwrite and write.options.if_exists != APPEND:
         raise InvalidArgumentError(
             path,
-            reason=f"the option ifExists is {write.asked.if_exists!r}, and the mode is 'overwrite'",
+            reason=f"the option ifExists is {write.options.if_exists!r}, and the mode is 'overwrite'",
             advice="Nothing was written. ifExists is for mode('append'); leave it out to replace the "
             "store",
         )
     if not has_content(path):
         return True
-    if write.asked.if_exists == IGNORE:
+    if write.options.if_exists == IGNORE:
         return False
-    if write.asked.if_exists == ERROR:
+    if write.options.if_exists == ERROR:
         raise TargetExistsError(
             path,
             reason="the target exists, and the option ifExists is 'error'",
             advice="Nothing was written. Name a new folder, or leave the option out to append",
         )
-    root = require_store(path, write.asked.config_of_target())
+    root = require_store(path, write.options.config_of_target())
     if write.overwrite:
-        _refuse_other_files(root, write.asked.config_of_target())
+        _refuse_other_files(root, write.options.config_of_target())
     refuse_locked(root)
     return True
 
@@ -160,18 +160,18 @@ def commit(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None 
     done already. Raises StoreError; the target is then as it was.
     """
     staging = write.staging
-    with WriteJournal(write.asked.path) as journal:
+    with WriteJournal(write.options.path) as journal:
         staging.begin(commit=True)
-        settle(journal, write.asked)
+        settle(journal, write.options)
         of = None if stream is None else f"{stream.query}-"
-        remove_abandoned(write.asked.path, but=staging.path.name, of=of)
+        remove_abandoned(write.options.path, but=staging.path.name, of=of)
         done = None if stream is None else journal.done_of(stream.query)
         again = stream is not None and done is not None and stream.batch <= done.batch
         if not again and check_target(write) and _has_work(write, parts, stream):
             if done is not None and not write.overwrite:
-                _refuse_shorter(write.asked, done.end)
-            with closing(_with_queues(staging.take(parts), write.asked)) as rows:
-                if write.overwrite or not has_content(write.asked.path):
+                _refuse_shorter(write.options, done.end)
+            with closing(_with_queues(staging.take(parts), write.options)) as rows:
+                if write.overwrite or not has_content(write.options.path):
                     _replace(journal, write, rows, stream)
                 else:
                     _append(journal, write, rows, stream)
@@ -181,7 +181,7 @@ def commit(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None 
 
 def _has_work(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None) -> bool:
     """False for no rows: they change a store only where it is created or replaced by a batch."""
-    creates = write.overwrite or (stream is None and not has_content(write.asked.path))
+    creates = write.overwrite or (stream is None and not has_content(write.options.path))
     return creates or any(part.rows for part in parts)
 
 
@@ -199,7 +199,7 @@ def _append(
     rows: Iterator[pa.RecordBatch],
     stream: StreamBatch | None,
 ) -> None:
-    options = write.asked
+    options = write.options
     config = options.config_of_target()
     refuse_abort(require_store(options.path, config))
     start = end_of_log(options)
@@ -289,7 +289,7 @@ def _replace(
     stream: StreamBatch | None,
 ) -> None:
     """Build a store with the rows, and put it in the place of the target."""
-    options, target = write.asked, Path(write.asked.path)
+    options, target = write.options, Path(write.options.path)
     new, aside = write.staging.new_store, write.staging.old_store
     begun = Begun(write.write_id, REPLACING, stream=stream)
     writer = MessageStore.create(

@@ -198,7 +198,7 @@ class _Rows:
     """The columns of a batch, each made what the store takes."""
 
     columns: dict[str, pa.Array]
-    asked: WriteOptions
+    options: WriteOptions
     count: int
     made: dict[str, pa.Array] = field(default_factory=dict)
     members: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # rows of inner batches
@@ -210,7 +210,7 @@ class _Rows:
         for name in NUMBER_COLUMNS:
             if name in self.columns and name != "storeTimestamp":
                 made[name] = _numbers(self.columns[name], name)
-        if self.asked.keep_timestamps and "storeTimestamp" in self.columns:
+        if self.options.keep_timestamps and "storeTimestamp" in self.columns:
             made["storeTimestamp"] = _numbers(self.columns["storeTimestamp"], "storeTimestamp")
         now = pa.scalar(time.time_ns() // 1_000_000, pa.int64())
         made["bornTimestamp"] = (
@@ -240,15 +240,15 @@ class _Rows:
             if name not in PROPERTY_WORDS and name != "properties"
         }
         columns["rawProperties"] = properties
-        columns["queueId"] = _queues_by_key(columns["queueId"], properties, self.asked.queues)
+        columns["queueId"] = _queues_by_key(columns["queueId"], properties, self.options.queues)
         for name in _HOSTS:
             if name in columns:
                 columns[name] = cast_to(columns[name], pa.string(), name)
         return pa.RecordBatch.from_pydict(columns)
 
     def _topics(self) -> pa.Array:
-        if self.asked.topic is not None:
-            return pa.repeat(pa.scalar(self.asked.topic), self.count)
+        if self.options.topic is not None:
+            return pa.repeat(pa.scalar(self.options.topic), self.count)
         return cast_to(self.columns["topic"], pa.string(), "topic")
 
     def _bodies(self) -> pa.Array:

@@ -38,15 +38,15 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         """Raises StoreError for what can be known before a task runs. `overwrite`: output mode
         complete, where each batch replaces the store."""
-        self.asked = parse_write_options(options, stream=True)
+        self.options = parse_write_options(options, stream=True)
         self.overwrite = overwrite
-        check_columns(schema.fieldNames(), self.asked)
+        check_columns(schema.fieldNames(), self.options)
         check_types(schema)
         self.token = uuid.uuid4().hex
         check_target(self._job(self.token))
 
     def _job(self, write_id: str) -> StoreWrite:
-        return StoreWrite(write_id, self.asked, self.overwrite)
+        return StoreWrite(write_id, self.options, self.overwrite)
 
     @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -59,7 +59,7 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
                 advice="Write with foreachBatch and df.write instead",
             )
         job = self._job(f"{query}-{self.token}")
-        rows = prepared_rows(iterator, self.asked)
+        rows = prepared_rows(iterator, self.options)
         part = job.staging.write(partition_id(), rows, begin=True)
         return PreparedPart(part, job.write_id, query)
 

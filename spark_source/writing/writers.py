@@ -37,10 +37,10 @@ class RmqStoreWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         """Raises StoreError for what can be known before a task runs."""
-        asked = parse_write_options(options, stream=False)
-        check_columns(schema.fieldNames(), asked)
+        parsed = parse_write_options(options, stream=False)
+        check_columns(schema.fieldNames(), parsed)
         check_types(schema)
-        self.job = StoreWrite(uuid.uuid4().hex, asked, overwrite)
+        self.job = StoreWrite(uuid.uuid4().hex, parsed, overwrite)
         self.wanted = check_target(self.job)
         if self.wanted:
             self.job.staging.begin()
@@ -51,7 +51,7 @@ class RmqStoreWriter(DataSourceArrowWriter):
         partition = partition_id()
         if not self.wanted:
             return PreparedPart(Part(partition), self.job.write_id)
-        rows = prepared_rows(iterator, self.job.asked)
+        rows = prepared_rows(iterator, self.job.options)
         return PreparedPart(self.job.staging.write(partition, rows), self.job.write_id)
 
     @plain_errors()

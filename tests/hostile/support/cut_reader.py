@@ -56,7 +56,7 @@ def share(store: str) -> None:
     """What a task of Spark does, without Spark."""
     plan = pin(parse_options({"path": store}))
     with plan.store.open() as opened:
-        damage = DamageHandler(opened, plan.asked)
+        damage = DamageHandler(opened, plan.options)
         for part in shares_of(QueryPlan((plan,)), COLUMNS):
             for batch in read_share(plan, part, opened, COLUMNS, damage):
                 batch.validate(full=True)

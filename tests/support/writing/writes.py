@@ -39,7 +39,7 @@ def staged(write: StoreWrite, tasks: Sequence[pa.RecordBatch]) -> list[Part]:
             (
                 ready
                 for at in range(0, task.num_rows, 7)
-                for ready in to_append(task.slice(at, 7), write.asked)
+                for ready in to_append(task.slice(at, 7), write.options)
             ),
             begin=True,
         )
