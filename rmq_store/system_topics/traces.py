@@ -124,6 +124,6 @@ def _outcome(row: Row) -> str | None:
     if row.get("success") is None:
         return None
     code = row.get("contextCode")
-    if row["traceType"] == "SubAfter" and code is not None and 0 <= code < len(_CONSUMED):
+    if code is not None and 0 <= code < len(_CONSUMED):
         return _CONSUMED[code]
     return "SUCCESS" if row["success"] else "FAILED"

@@ -255,6 +255,14 @@ def test_a_wrong_name_is_refused_with_the_nearest(
     assert reported in run(*(there.get(word, word) for word in shlex.split(words)), expect=2)
 
 
+def test_a_topic_without_a_queue_has_no_message_of_any_offset(tmp_path: Path) -> None:
+    with MessageStore.create(tmp_path / "s", {"mappedFileSizeCommitLog": 1 << 16}) as writer:
+        writer.append({"topic": "orders", "queueId": 0, "body": b""})
+        writer.declare_topic("later")
+    said = call("cat", str(tmp_path / "s"), "--topic", "later", "--offset", "3")
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", "rmqstore: no message found\n")
+
+
 @pytest.mark.parametrize(
     "times",
     [("2026-11-22", "2026-11-22"), ("-1s", "-1s"), ("2030-01-01", "-1s"), ("-1s", "2020-01-01")],

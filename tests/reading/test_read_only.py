@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from rmq_store import MessageStore
 from rmq_store.errors import AccessError, ReadOnlyStoreError
 from tests.support.checkout import CHECKOUT
-from tests.support.golden import Golden, offsets, unpack, wanted
+from tests.support.golden import Golden, offsets, unpack, unpack_kind, wanted
 from tests.support.running.child import become_nobody, in_a_child
 
 WATCH = """
@@ -155,3 +156,27 @@ def test_a_store_outlives_the_one_that_it_was_opened_from(golden: Golden) -> Non
         again = store.reopen()
     with again:
         assert again.read_batches("orders").read_all().num_rows > 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
+@pytest.mark.parametrize("end", ["close", "release_files"])
+def test_no_file_of_a_store_that_is_closed_stays_mapped(tmp_path: Path, end: str) -> None:
+    golden = unpack_kind("compacted-5.5.0", tmp_path)
+
+    def mapped() -> set[str]:
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        paths = (Path(line.split(maxsplit=5)[-1]) for line in maps)
+        inside = (
+            path.relative_to(golden.path) for path in paths if Path(golden.path) in path.parents
+        )
+        return {path.parts[0] for path in inside}
+
+    with MessageStore.open(golden.path) as store:
+        for compacted in (True, False):
+            for _ in store.read_slices(
+                store.ranges_for(compacted).ranges_of(store.topics()), compacted=compacted
+            ):
+                pass
+        assert mapped() == {"commitlog", "compaction"}
+        getattr(store, end)()
+        assert not mapped()
