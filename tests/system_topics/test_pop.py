@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from rmq_store import MessageStore
+from rmq_store.format.topics import REVIVE_PREFIX
 from rmq_store.system_topics import pop
 from rmq_store.system_topics.pop import PopLog
 from tests.support.golden import unpack_field
@@ -231,3 +232,17 @@ def test_trace_says_who_popped_a_message(stage: Stage) -> None:
             assert consumer["state"] == "consumed"
         assert consumer["consumerGroup"] == "gp"
     assert seen.total() > 1
+
+
+@pytest.mark.parametrize(("newest", "state"), [(2009, "invisible"), (2010, "due")])
+def test_a_message_is_due_from_the_moment_on_that_its_time_ends(
+    tmp_path: Path, newest: int, state: str
+) -> None:
+    check_point = {"c": "g", "t": "orders", "q": 0, "so": 0, "n": 1, "bm": 0, "pt": 2000, "it": 10}
+    with MessageStore.create(tmp_path / "s", SMALL) as store:
+        body = json.dumps(check_point).encode()
+        ck = {"topic": f"{REVIVE_PREFIX}c", "queueId": 0, "tags": "ck", "body": body}
+        store.append({**ck, "storeTimestamp": 2000})
+        store.append({"topic": "orders", "queueId": 0, "body": b"", "storeTimestamp": newest})
+    (row,) = objects("table", "pop", str(tmp_path / "s"))
+    assert row["state"] == state
