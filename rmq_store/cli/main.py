@@ -51,7 +51,7 @@ COMMANDS = {
     "pop": ("system_topics", "List messages that consumers popped and did not acknowledge."),
     "traces": ("system_topics", "Print what clients reported of their messages."),
     "retention": (
-        "retention",
+        "groups",
         "Show what the broker would delete now, and which groups lose messages.",
     ),
     "verify": ("verify", "Check that log, queues, index and configuration agree."),
