@@ -29,40 +29,20 @@ _POPPED = ("invisible", "due", "acknowledged", "retried")
 _ENDED = _POPPED[2:]
 
 
-class _Shown(NamedTuple):
-    """What is printed as text; `kept`: also on a narrow terminal. `expired`: codes of findings."""
-
-    columns: str
-    kept: str
-    expired: tuple[str, ...] = ()
-
-
+# What is printed as text. A narrow terminal keeps the columns with a star.
 _SHOWN = {
-    "scheduled": _Shown(
-        "state dueTimestamp topic queueId kind delayLevel overdueMs keys uniqKey commitLogOffset",
-        "state dueTimestamp topic queueId keys uniqKey",
-        ("delay-behind", "timer-behind"),
-    ),
-    "transactions": _Shown(
-        "state sinceTimestamp topic queueId producerGroup checks openMs keys transactionId "
-        "halfQueueOffset",
-        "state sinceTimestamp topic queueId checks transactionId",
-        ("transactions-behind",),
-    ),
-    "retries": _Shown(
-        "consumerGroup originTopic originQueueId originQueueOffset reconsumeTimes firstTimestamp "
-        "lastTimestamp deadLetterTimestamp keys uniqKey",
-        "consumerGroup originTopic originQueueId reconsumeTimes lastTimestamp uniqKey",
-    ),
-    "pop": _Shown(
-        "state consumerGroup topic queueId queueOffset givenTimestamp invisibleUntil timesGiven",
-        "state consumerGroup topic queueId queueOffset invisibleUntil",
-    ),
-    "traces": _Shown(
-        "timestamp traceType groupName topic outcome costMs keys msgId unreadable",
-        "timestamp traceType groupName topic outcome keys",
-    ),
+    "scheduled": "state* dueTimestamp* topic* queueId* kind delayLevel overdueMs keys* uniqKey* "
+    "commitLogOffset",
+    "transactions": "state* sinceTimestamp* topic* queueId* producerGroup checks* openMs keys "
+    "transactionId* halfQueueOffset",
+    "retries": "consumerGroup* originTopic* originQueueId* originQueueOffset reconsumeTimes* "
+    "firstTimestamp lastTimestamp* deadLetterTimestamp keys uniqKey*",
+    "pop": "state* consumerGroup* topic* queueId* queueOffset* givenTimestamp invisibleUntil* "
+    "timesGiven",
+    "traces": "timestamp* traceType* groupName* topic* outcome* costMs keys* msgId unreadable",
 }
+# The codes of what expired before the broker was done with it.
+_EXPIRED = {"scheduled": ("delay-behind", "timer-behind"), "transactions": ("transactions-behind",)}
 
 
 class _Hidden(NamedTuple):
@@ -208,7 +188,7 @@ def _print(
     hidden: _Hidden | None = None,
 ) -> bool:
     """Print the rows that have the wanted values, and what expired. Returns whether some did, or damage."""
-    damage, shown = how.damage, _SHOWN[name]
+    damage, words, codes = how.damage, _SHOWN[name].split(), _EXPIRED.get(name, ())
     given = {column: value for column, value in wanted.items() if value is not None}
     with at.open() as opened:
         with damage, reading(name, opened) as progress:
@@ -220,9 +200,10 @@ def _print(
             if not first and not damage.count:
                 _require_known(opened, given, rows.groups)
             pieces = TABLES[name].pieces_of_rows(opened.broker_name, chain(first, found))
-            columns, kept = shown.columns.split(), shown.kept.split()
+            columns = [word.rstrip("*") for word in words]
+            kept = [word.rstrip("*") for word in words if word.endswith("*")]
             how.out.table(pieces, columns, kept=kept, progress=progress)
-        expired = [loss for loss in expired_before_delivery(opened) if loss.code in shown.expired]
+        expired = [loss for loss in expired_before_delivery(opened) if loss.code in codes]
     states = ", ".join(f"{count} {state}" for state, count in rows.states.items() if state)
     total = counted(rows.states.total(), "row")
     note(f"{total}: {states}" if states else total)
