@@ -45,14 +45,12 @@ def command(function: Callable[..., bool | None]) -> Command:
     options = {name: parameter.default for name, parameter in parameters.items()}
 
     def run(**given: Any) -> int:
-        with spoken_as(partial(in_shell_words, command=made)):
+        with spoken_as(partial(in_shell_words, command=own)):
             values = {name: declared.value(name, given) for name, declared in options.items()}
             return EXIT_FINDINGS if function(**values) else 0
 
-    made = Command(
-        function.__name__, callback=run, params=params_of(options), help=function.__doc__
-    )
-    return made
+    own = Command(function.__name__, callback=run, params=params_of(options), help=function.__doc__)
+    return own
 
 
 class Command(click.Command):

@@ -70,12 +70,12 @@ def store_and_engine(
 
 @contextmanager
 def on_broken_pipe(do: signal.Handlers) -> Iterator[None]:
-    """While the context lasts, do this on a SIGPIPE; nothing where the system has none."""
-    before = signal.signal(signal.SIGPIPE, do) if hasattr(signal, "SIGPIPE") else None
+    """While the context lasts, do this on a SIGPIPE."""
+    before = signal.signal(signal.SIGPIPE, do)
     try:
         yield
     finally:
-        if before is not None:
+        if before is not None:  # a library written in C may have set one
             signal.signal(signal.SIGPIPE, before)
 
 

@@ -134,9 +134,7 @@ class _Commands(click.Group):
         name = args[0] if args else "-"
         if name in COMMANDS:
             # Another process, such as a notebook, may use pandas itself, and so may Spark.
-            if "pyarrow" not in sys.modules and not any(
-                word.startswith(_OF_SPARK) for word in args
-            ):
+            if "pyarrow" not in sys.modules and not any(arg.startswith(_OF_SPARK) for arg in args):
                 sys.meta_path.insert(0, _NoPandas())
         elif not name.startswith("-") and name not in (others := other_commands()):
             ctx.fail(f"there is no command {name!r}. {nearest(name, {**COMMANDS, **others})}")
@@ -177,8 +175,7 @@ def main(**settings: Any) -> None:
     """Run a command; print each error on one line. This is the entry point of `rmqstore`. `settings`: of
     click's context, such as `default_map`."""
     # Like other shell tools: end without an error when the reader of the output closes it.
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     keep_freed_memory()
     # The objects of a store with many queues all stay alive: to look for dead ones costs a tenth.
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)

@@ -122,12 +122,10 @@ def draw_days(
 
     At most about `most` days have a label.
     """
-    bottom = np.zeros(len(days))
+    bottom, width = np.zeros(len(days)), 0.8 if len(days) > 4 else 0.4
     at = np.arange(len(days))
     for name, row, colour in zip(names, values, [*COLOURS[: len(names) - 1], OTHERS], strict=True):
-        axes.bar(
-            at, row, bottom=bottom, color=colour, label=name, width=0.8 if len(days) > 4 else 0.4
-        )
+        axes.bar(at, row, bottom=bottom, color=colour, label=name, width=width)
         bottom += row
     step = max(1, -(-len(days) // most))
     axes.set_xticks(at[::step], [days[place] for place in at[::step]])

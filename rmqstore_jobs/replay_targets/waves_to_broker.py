@@ -126,8 +126,7 @@ class LiveReplay(ReplayCall):
         """One file per wave, replaced if the wave is sent again."""
         if not refused.num_rows:
             return
-        assert self.spec.failed is not None
-        folder = Path(self.spec.failed)
+        folder = Path(self.spec.journal_target)
         folder.mkdir(parents=True, exist_ok=True)
         name = f"{self.current.run_id}-{wave.start or 0:020d}.parquet"
         aside = folder / f"_{name}"
@@ -156,10 +155,9 @@ def _send_rows(
     first = next(rows, None)
     if first is None:
         return Sent(0, 0, None, REFUSED.empty_table())
-    assert spec.to_broker is not None
     fifo = set(spec.fifo_topics)
     try:
-        client = _connected(spec.to_broker, fifo, access, spec.patience)
+        client = _connected(str(spec.to_broker), fifo, access, spec.patience)
     except (Unreachable, Denied) as error:
         return Sent(0, 0, str(error), REFUSED.empty_table())
     sender = sending.Sender(

@@ -12,7 +12,6 @@ from rmq_store.cli.options import StoreArgs, flag, option
 from rmq_store.cli.output import say
 from rmq_store.errors import require_extra
 
-_WITH_WINDOWS = ("darwin", "win32")
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 
 
@@ -62,7 +61,7 @@ def browse(
             here = host if ssh_port in ("", "22") else f"{host} -p {ssh_port}"
             say(f"from your own host: ssh -N -L {port}:{HOST}:{port} {here}")
         # Without a window for a browser, Python starts one that takes the terminal.
-        elif not no_open and (sys.platform in _WITH_WINDOWS or any(map(os.environ.get, _DISPLAYS))):
+        elif not no_open and (sys.platform == "darwin" or any(map(os.environ.get, _DISPLAYS))):
             webbrowser.open(url)
         sys.stdout.flush()
         serve(dashboard, listening)

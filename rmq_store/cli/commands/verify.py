@@ -253,10 +253,8 @@ def report(
     counts = ", ".join(found.counted(one) for one in reversed(Severity))
     for word, line in found.verdict:
         say(f"{word:<8} {line}")
-    checked = (
-        "" if found.verdict else "; not verified: rmqstore report --verify, or rmqstore verify"
-    )
-    say(f"{output}: {counts}{checked}")
+    unchecked = "; not verified: rmqstore report --verify, or rmqstore verify"
+    say(f"{output}: {counts}{'' if found.verdict else unchecked}")
     if found.failed:
         problem(f"sections that could not be made: {', '.join(found.failed)}")
     return found.has_problem
