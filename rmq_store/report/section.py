@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rmq_store.text.sizes import size
+from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import shown_duration, shown_time
 from rmq_store.verify.findings import Severity
 from rmq_store.verify.verdict import Verdict
@@ -114,8 +114,7 @@ class Report:
 
     def counted(self, severity: Severity) -> str:
         """The number of findings of a severity in words, such as `1 error`."""
-        count = self.count(severity)
-        return f"{count:,} {severity.value}{'' if count == 1 else 's'}"
+        return counted(self.count(severity), severity.value)
 
     @property
     def has_problem(self) -> bool:
