@@ -86,8 +86,8 @@ def run(spark: Session, spec: DlqSpec, should_stop: ShouldStop = lambda: False) 
         numbers |= {"would be sent again": sum(resent.would_write.values()), "to": target}
     elif resent is not None:
         numbers |= {"sent again": sum(resent.written.values()), "to": target}
-    asked = {"groups": spec.groups, "originTopics": spec.origin_topics, "keys": spec.keys}
-    options = {**spec.options, **asked, "resend": target}
+    wanted = {"groups": spec.groups, "originTopics": spec.origin_topics, "keys": spec.keys}
+    options = {**spec.options, **wanted, "resend": target}
     return Answer(
         job="dlq",
         ok=resent is None or resent.ok,

@@ -102,16 +102,16 @@ def damage(inquiry: Inquiry) -> Section:
             verdict=report.verdict,
         )
     store, look = inquiry.store, inquiry.command("verify")
-    found = [*config_findings(store), *progress_findings(store), *_index_beyond(store)]
+    findings = [*config_findings(store), *progress_findings(store), *_index_beyond(store)]
     losses = [Remark(Severity.ERROR, spoken(what), look) for what in store.opening.losses()]
     warnings = [*losses, *_notes(inquiry)]
-    nothing = "Nothing was found in what was looked at." if not found and not warnings else ""
+    nothing = "Nothing was found in what was looked at." if not findings and not warnings else ""
     return replace(
         section,
         about="Looked at: the files of the log and of the queues, the end of the log, the headers of the "
         f"index, the files of config/ and the offsets of the groups. {nothing}",
-        grids=_findings_grids(found),
-        remarks=[*warnings, *(_remark(inquiry, finding) for finding in found)],
+        grids=_findings_grids(findings),
+        remarks=[*warnings, *(_remark(inquiry, finding) for finding in findings)],
         unseen=[
             "The records and their checksums, the queue entries compared with the records, and the "
             "index: rmqstore report --verify, or rmqstore verify, reads all of them."

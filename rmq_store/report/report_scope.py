@@ -58,8 +58,8 @@ class Named:
     def command(self, name: str, *words: object) -> Command:
         """A command on this store for a shell: `rmqstore NAME STORE WORDS...`."""
         options = zip(_WHICH_BROKER, (self.broker_conf, self.broker_name), strict=True)
-        given = [word for pair in options if pair[1] is not None for word in pair]
-        every = ("rmqstore", *name.split(), self.path, *words, *given)
+        words_of_options = [word for pair in options if pair[1] is not None for word in pair]
+        every = ("rmqstore", *name.split(), self.path, *words, *words_of_options)
         return Command(" ".join(map(shell_word, map(str, every))))
 
 

@@ -193,11 +193,11 @@ def largest(inquiry: Inquiry) -> Section:
     """The largest messages, each with the command that prints it."""
     most = inquiry.most_of_a_queue
     rows = []
-    for one in inquiry.usage.largest:
-        place = ("--topic", one["topic"], "--queue", one["queueId"], "--offset", one["queueOffset"])
-        numbers = map(number, (one["queueId"], one["queueOffset"], one["commitLogOffset"]))
+    for row in inquiry.usage.largest:
+        place = ("--topic", row["topic"], "--queue", row["queueId"], "--offset", row["queueOffset"])
+        numbers = map(number, (row["queueId"], row["queueOffset"], row["commitLogOffset"]))
         cat = inquiry.command("cat", *place, "--limit", 1, "--json")
-        rows.append([in_units(one["storeSize"]), text(one["topic"]), *numbers, cat])
+        rows.append([in_units(row["storeSize"]), text(row["topic"]), *numbers, cat])
     columns = ("storeSize", "topic", "queueId", "queueOffset", "commitLogOffset", "to print it")
     unseen = f"Only the newest {most or 0:,} messages of each queue were looked at."
     return Section(

@@ -390,10 +390,10 @@ class GrpcClient:
         if status.code not in (Code.UNAUTHORIZED, Code.FORBIDDEN):
             return None
         said = self._access.hidden(status.message)
-        given = any(self._access.credentials)
-        if status.code == Code.FORBIDDEN and given:
+        signs = any(self._access.credentials)
+        if status.code == Code.FORBIDDEN and signs:
             return Denied(f"the user of {ACCESS_KEY} may not send to topic {topic!r}: {said}")
-        what = "does not accept the credentials" if given else "wants credentials"
+        what = "does not accept the credentials" if signs else "wants credentials"
         return Denied(f"the proxy {what}: {said} (set {ACCESS_KEY} and {SECRET_KEY})")
 
     def _channel(self, grpc: Any, address: str) -> Any:

@@ -194,6 +194,6 @@ def with_fixed_times(spec: ReplaySpec) -> ReplaySpec:
 
 def times_of(spec: ReplaySpec) -> tuple[int | None, int | None]:
     """`since` and `until` in ms. Raises InvalidArgumentError for a time that is not fixed yet."""
-    given = (_checked_time(spec.since), _checked_time(spec.until))
-    since, until = (times.fixed_time(time, lambda: None) for time in given)
+    moments = (_checked_time(spec.since), _checked_time(spec.until))
+    since, until = (times.fixed_time(time, lambda: None) for time in moments)
     return since, until

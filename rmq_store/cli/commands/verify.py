@@ -149,9 +149,9 @@ def diff(
     places = StoreArgs(store, broker_conf), StoreArgs(other, other_conf)
     if messages:
         return _print_messages(places, on, topics, damage, out)
-    given_options = {"--topic": topics, "--skip-damaged": damage.skips, "--engine": on.engine}
-    for name, given in (given_options | {"--master": on.master}).items():
-        if given:
+    of_messages = {"--topic": topics, "--skip-damaged": damage.skips, "--engine": on.engine}
+    for name, value in (of_messages | {"--master": on.master}).items():
+        if value:
             raise click.UsageError(f"{name} is for --messages")
     with places[0].open() as first, places[1].open() as second:
         with Progress("diff", compared_bytes(first, second)) as progress:
