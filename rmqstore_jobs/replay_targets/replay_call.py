@@ -188,7 +188,7 @@ def most_common(reasons: Counter[Any]) -> Iterator[str]:
     return (f"{count:,}: {why}" for why, count in reasons.most_common(_REASONS_SHOWN))
 
 
-_AS_THEY_ARE = ("flag", "sysFlag", "bornTimestamp", "bornHost", "reconsumeTimes")
+_KEPT = ("topic", "queueId", "flag", "sysFlag", "bornTimestamp", "bornHost", "reconsumeTimes")
 
 
 def to_append(
@@ -196,12 +196,7 @@ def to_append(
 ) -> pa.RecordBatch:
     """Rows of the source as a batch for `append_batch` of a store of `release`, with stored bodies
     and the matching sysFlag. `with_halves`: with the places of half messages, in the source."""
-    columns = {
-        "topic": batch["topic"],
-        "queueId": batch["queueId"],
-        "body": batch["rawBody"],
-        **{name: batch[name] for name in _AS_THEY_ARE},
-    }
+    columns = {"body": batch["rawBody"], **{name: batch[name] for name in _KEPT}}
     if "properties" in batch.schema.names:
         columns["properties"] = batch["properties"]
     else:
