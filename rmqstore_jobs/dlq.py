@@ -67,8 +67,7 @@ class DlqSpec(HidesSecrets):
 
 
 def run(spark: Session, spec: DlqSpec, should_stop: ShouldStop = lambda: False) -> Answer:
-    """Report dead letters, and send them again if requested, on Spark if it is given. Raises StoreError,
-    also for a group without dead letters."""
+    """Report dead letters, and send them again if requested. Raises StoreError, also for a group without."""
     began = time.monotonic()
     plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
     with plan.store.open() as store, Progress("dlq", unit="messages") as progress:

@@ -144,8 +144,7 @@ OPTIONS: Mapping[str, Declared] = {
 
 
 def spec_of(given: Mapping[str, Any]) -> ReplaySpec:
-    """The spec from a command line. Raises InvalidArgumentError for an option that cannot be
-    parsed."""
+    """The spec from a command line. Raises InvalidArgumentError for what cannot be parsed."""
     queues, topics = queues_of(given["queues"], given["topics"])
     read = {
         "queues": queues,

@@ -147,8 +147,7 @@ class StoreArgs:
     broker_name: str | None = None
 
     def open(self) -> MessageStore:
-        """Open the store to read it, and warn of what cannot be read. Raises what MessageStore.open
-        raises."""
+        """Open the store, and warn of what cannot be read. Raises what MessageStore.open raises."""
         from rmq_store.store import MessageStore
 
         opened = MessageStore.open(
@@ -186,8 +185,7 @@ def opened_stores(at: StoreArgs, others: Sequence[str] = ()) -> Iterator[list[Me
 def time_range(
     stores: Sequence[MessageStore], begin: Time | None, end: Time | None
 ) -> tuple[int | None, int | None]:
-    """The times of --since and --until in ms; the newest message of all stores fixes a relative one. Raises
-    InvalidArgumentError as `fixed_range`."""
+    """The times of --since and --until in ms; the newest message of all stores fixes a relative one."""
     from rmq_store.search.log_by_time import newest_time
 
     return fixed_range(begin, end, partial(newest_time, stores))

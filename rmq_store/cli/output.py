@@ -109,8 +109,7 @@ def say(text: str, **style: Any) -> None:
 
 
 def echo(text: str, *, err: bool = False, **style: Any) -> None:
-    """Print printable text, maybe on stderr: on a terminal in a style of click's, unless NO_COLOR is set
-    (no-color.org)."""
+    """Print printable text in a style of click's, without one if NO_COLOR is set (no-color.org)."""
     click.echo(text if os.environ.get("NO_COLOR") else click.style(text, **style), err=err)
 
 

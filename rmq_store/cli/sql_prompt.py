@@ -1,5 +1,4 @@
-"""The prompt of `rmqstore sql`: statements of several lines, commands that begin with a dot, a history and
-completion."""
+"""The prompt of `rmqstore sql`: statements of several lines, commands with a dot, history and completion."""
 
 from __future__ import annotations
 

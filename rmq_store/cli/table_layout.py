@@ -1,5 +1,4 @@
-"""Columns of a table that fit a terminal: headings and sentences of several lines, cut texts, or one value
-a line."""
+"""Columns of a table that fit a terminal: names and sentences in lines, cut texts, or one value a line."""
 
 from __future__ import annotations
 
@@ -206,8 +205,7 @@ class Layout:
         return [self._joined(line).rstrip() for line in zip(*filled_up, strict=True)]
 
     def lines(self, cells: Sequence[str]) -> list[str]:
-        """A row: a line, further ones for its sentences, or one for each value that is not empty and a blank
-        one."""
+        """A row in one or more lines; or one for each value that is not empty, and a blank one."""
         if self.is_listed:
             names = max(len(one.name) for one in self._columns)
             pairs = zip(self._columns, cells, strict=True)

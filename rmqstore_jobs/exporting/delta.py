@@ -131,8 +131,7 @@ class DeltaTarget:
             self.manifest.begin(self._seen)
 
     def write(self, read: ExportRead, wave: Wave) -> tuple[Wave, int]:
-        """Add a wave to the table and to the manifest. Returns the wave with its files, and the number of
-        damaged messages."""
+        """Add a wave to the table. Returns it with its files, and the number of damaged messages."""
         self.manifest.begin(self._seen)
         rows = _rows_of(self.spark, read, self.options)
         order = [name for name in ("queueId", "queueOffset") if name in rows.columns]
@@ -187,8 +186,7 @@ class DeltaTarget:
         return None
 
     def _name_empty(self, rows: DataFrame, wave: Wave) -> Wave:
-        """Add a wave without files to the manifest. Delta has no commit for an empty wave, nor for
-        a transaction it already had."""
+        """Add a wave without files. Delta has no commit for it, nor for a transaction it already had."""
         if not rows.isEmpty():
             raise JournalError(
                 self.table,
@@ -233,8 +231,7 @@ def _rows_of(
 
 
 def once(pieces: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
-    """The ranges split into lists that have each queue once, because the source's options allow
-    only one range per queue."""
+    """The ranges in lists that have each queue once: the options of the source allow one range per queue."""
     lists: list[list[QueueSlice]] = []
     turn: Counter[QueueId] = Counter()
     for piece in pieces:
@@ -255,8 +252,7 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a version did: the files it added, its application transaction, the writer's
-    metadata."""
+    """What a version did: the files it added, its application transaction, the writer's metadata."""
 
     version: int
     added: tuple[str, ...]  # relative to the table's folder
@@ -273,8 +269,7 @@ def latest_version(table: Path) -> int:
 
 
 def commits(table: Path, start: int, stop: int, *, whole: bool) -> Iterator[Commit]:
-    """The versions [start, stop), oldest first, without those that Delta deleted. `whole`: raise
-    JournalError if Delta deleted one."""
+    """The versions [start, stop), oldest first. `whole`: raise JournalError if Delta deleted one."""
     for number in range(start, stop):
         path = table / "_delta_log" / f"{number:020d}.json"
         try:

@@ -56,10 +56,9 @@ class ExportRead:
 
     @classmethod
     def of(cls, plan: ReadPlan, pieces: Sequence[QueueSlice], *, is_first: bool) -> ExportRead:
-        """The rows of `pieces`, with the columns that a target needs. verifyQueue verifies the whole log,
-        with the first wave."""
-        names = plan.options.columns or DEFAULT_NAMES
-        needed = (*_NEEDED, CORRUPT) if plan.options.mode == PERMISSIVE else _NEEDED
+        """The rows of `pieces`, with the columns of a target. verifyQueue verifies with the first wave."""
+        names = plan.asked.columns or DEFAULT_NAMES
+        needed = (*_NEEDED, CORRUPT) if plan.asked.mode == PERMISSIVE else _NEEDED
         columns = (*names, *(name for name in needed if name not in names))
         asked = replace(plan.options, split_by=BY_LOG)
         wave = replace(plan, ranges=tuple(pieces), options=asked, is_wave=True)
@@ -159,8 +158,7 @@ class FolderTarget:
         self.spark, self.manifest, self.charset = spark, manifest, charset
 
     def write(self, read: ExportRead, wave: Wave) -> tuple[Wave, int]:
-        """Write a wave and add it to the manifest. Returns the wave with its files, and the number of
-        damaged messages."""
+        """Write a wave. Returns it with its files, and the number of damaged messages."""
         files = WaveFiles(read, str(self.manifest.staging), wave.number, wave.table, self.charset)
         written = ask(files, read.plan.store, engine_of(self.spark))
         rows = sum(file.rows for file in written.files)

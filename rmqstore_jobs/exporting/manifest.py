@@ -245,8 +245,7 @@ class Manifest(Journal[WaveBegun, Exported]):
         return found
 
     def commit(self, wave: Wave) -> None:
-        """Add a wave to the manifest. Its files, except those of Delta, must be in `staging`;
-        they are moved to where readers see them."""
+        """Add a wave. Its files, except those of Delta, are moved from `staging` to where readers are."""
         journal.write_entry(_wave_file(self.folder, wave.number), _WAVE, asdict(wave))
         if wave.table != DELTA:
             self._move(wave)

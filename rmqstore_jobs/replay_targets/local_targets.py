@@ -210,8 +210,7 @@ class LocalReplay(ReplayCall):
             return replace(run, target_queues=ends, target_end=target.log_range()[1])
 
     def run(self, should_stop: ShouldStop) -> ReplayReport:
-        """Replay the remaining messages. Returns the report. `should_stop` is called between
-        waves."""
+        """Replay the remaining messages. `should_stop` is called between waves. Returns the report."""
         self._begin()
         if self.spec.to_store is not None:
             self._write_store(self.spec.to_store, should_stop)

@@ -1,2 +1,1 @@
-"""A replay: its spec, command line, plan, rows, journal and report. `replay_targets` has the
-targets."""
+"""A replay: its spec, plan, rows and journal. `replay_targets` has the targets."""

@@ -64,8 +64,7 @@ def state_of_source(plan: ReadPlan) -> OpenState | None:
 
 
 def left_of(plan: ReadPlan, start: int | None) -> list[QueueSlice]:
-    """The parts of the ranges at or after a commitLog offset of the source. None means nothing
-    remains."""
+    """The parts of the ranges at or after a commitLog offset of the source; none for None."""
     return [] if start is None else pieces_in(plan, LogSlice(start, None, 0))
 
 

@@ -172,8 +172,7 @@ class Job(Command):
 
 
 def verdict_first(spark: Session, given: Mapping[str, Any]) -> Verdict:
-    """The verdict on the store of a job, by its options. Raises DataLossError for a damaged one, unless the
-    job leaves damage out."""
+    """The verdict on the store of a job. Raises DataLossError for damage, unless the job leaves that out."""
     names = {"brokerName": "broker_name", "brokerConf": "broker_conf"}
     options = {name: given.get(name) or given.get(other) for name, other in names.items()}
     options["storageOptions"] = given.get("storageOptions")
@@ -192,8 +191,7 @@ def verdict_first(spark: Session, given: Mapping[str, Any]) -> Verdict:
 
 
 def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) -> _Spec:
-    """The spec of a job: one field for each of its own options, and `options` for those of the
-    source that were given."""
+    """The spec of a job: its own options as fields, and as `options` those of the source that are given."""
     rest = {name: value for name, value in given.items() if name not in (*OF_THE_RUN, *names)}
     options = {name: given[name] for name in names if given.get(name) is not None}
     return kind(**rest, options=hide_secrets(options))

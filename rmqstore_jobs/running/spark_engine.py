@@ -104,8 +104,7 @@ def builder_for(name: str, master: str | None) -> SparkSession.Builder:
 
 
 def ship_jobs() -> None:
-    """Make Spark send the functions of this package by value: executors may have another version
-    of it, or none."""
+    """Make Spark send our functions by value: executors may have another version of them, or none."""
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(rmqstore_jobs)  # type: ignore[no-untyped-call]
