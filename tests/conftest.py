@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -68,6 +69,18 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Golden:
         return known[name]
 
     return get
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> GoldenStore:
+    """A store of a release of today, and the test's own: it may be changed."""
+    return unpack("clean-5.5.0", tmp_path)
+
+
+@pytest.fixture
+def clean(golden: Golden) -> GoldenStore:
+    """The same store, which must not be changed."""
+    return golden("clean-5.5.0")
 
 
 BEFORE: dict[GoldenStore, dict[str, tuple[int, int, int]]] = {}  # as first seen in this run

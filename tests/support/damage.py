@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from rmq_store.format.queues import QUEUE_ENTRY
-from tests.support.golden import GoldenStore, Truth, log_files
+from rmq_store.format.queue_entries import QUEUE_ENTRY
+from tests.support.golden import GoldenStore, Truth, log_files, unpack
 
 # What may be hit, and how often compared with the others.
 PARTS = {
@@ -194,23 +198,6 @@ def damage_entry(folder: Path, number: int) -> None:
     file.write_bytes(raw)
 
 
-INDEX_HARMS = ("no index", "last file gone", "first file gone", "rubbish")
-
-
-def harm_index(store: Path, harm: str) -> None:
-    """Do one of INDEX_HARMS to the index files of a store that has two or more."""
-    files = sorted((store / "index").iterdir())
-    match harm:
-        case "no index":
-            shutil.rmtree(files[0].parent)
-        case "last file gone":
-            files[-1].unlink()
-        case "first file gone":
-            files[0].unlink()
-        case _:
-            files[1].write_bytes(b"\x7f" * files[1].stat().st_size)
-
-
 def log_bytes(store: Path, folders: tuple[str, ...] = ("commitlog",)) -> dict[int, bytes]:
     """The files of a log by the offset of their first byte."""
     return {
@@ -242,3 +229,18 @@ def break_start(store: GoldenStore, width: int) -> int:
     raw[4 : 4 + width] = bytes(byte ^ 0x5A for byte in raw[4 : 4 + width])
     file.write_bytes(raw)
     return int(file.name)
+
+
+# What nothing may print as it is.
+RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def hostile_store(folder: Path, topics: Iterable[str], offsets: Iterable[str]) -> str:
+    """A real store with more topics, one of bytes that are no UTF-8, and offsets of `topic@group`."""
+    store = unpack("clean-5.2.0", folder)
+    queues = Path(store.path, "consumequeue")
+    for name in (*topics, os.fsdecode(b"raw\xff")):
+        shutil.copytree(queues / "payments", queues / name)
+    table = {"offsetTable": {key: {"0": 1} for key in offsets}}
+    Path(store.path, "config", "consumerOffset.json").write_text(json.dumps(table))
+    return store.path

@@ -87,11 +87,16 @@ class GoldenStore:
         """What the broker answered to one kind of question."""
         return [answer for answer in self.lines("answers") if answer["call"] == call]
 
+    @property
+    def log_folders(self) -> dict[str, str]:
+        """The setting with the folders of the log, where they are not in the root."""
+        folders = json.loads((self.folder / "golden.json").read_text("utf-8")).get("commitLogPaths")
+        return {"storePathCommitLog": ",".join(folders)} if folders else {}
+
     def open(self, **how: Any) -> MessageStore:
         """The store, opened to read; where its log has folders of its own, with their names."""
-        facts = json.loads((self.folder / "golden.json").read_text("utf-8"))
-        if "commitLogPaths" in facts:
-            how.setdefault("config", {"storePathCommitLog": ",".join(facts["commitLogPaths"])})
+        if self.log_folders:
+            how.setdefault("config", self.log_folders)
         return MessageStore.open(self.path, **how)
 
     def verified(self, **how: Any) -> VerifyReport:
@@ -109,6 +114,12 @@ class GoldenStore:
                     stat, crc = os.fstat(file.fileno()), zlib_ng.crc32(file.read())
                 found[path] = (stat.st_size, stat.st_mtime_ns, crc)
         return found
+
+
+def files_below(root: Path, *folders: str) -> dict[str, bytes]:
+    """The bytes of all files in folders of a root, or in all of it, by their paths there."""
+    paths = (path for folder in folders or (".",) for path in sorted((root / folder).rglob("*")))
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths if path.is_file()}
 
 
 def verified(root: str | Path, **how: Any) -> VerifyReport:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rocksdict import AccessType, Options, Rdict
 
-from rmq_store import QueueId
+from rmq_store import MessageStore, QueueId
 
 Place = tuple[int, int, int]  # log offset, size, tagsCode
 
@@ -25,6 +25,14 @@ def max_key_of(queue: QueueId) -> bytes:
     """The key of a queue's last offset."""
     name = queue.topic.encode()
     return struct.pack(f">iB{len(name)}s5si", len(name), 1, name, b"\1max\1", queue.queue_id)
+
+
+def places_in(store: MessageStore, queue: QueueId) -> dict[int, Place]:
+    """What a store lists of a queue, by queue offset."""
+    found = store.entries(queue, 0, store.max_offset(*queue))
+    columns = (found.offset, found.log_offset, found.size, found.tags_code)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return {offset: (place, size, tags) for offset, place, size, tags in rows}
 
 
 def write_queue_database(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from rmq_store import MessageStore, QueueId
 from rmq_store.writing.store_writer import StoreWriter
 
@@ -65,3 +67,24 @@ def index_answers(store: MessageStore) -> set[tuple[str, int]]:
         for _, piece in IndexFile(segment).pieces()
         for item in piece
     }
+
+
+_KINDS = {
+    "queueId": pa.int32(),
+    "sysFlag": pa.int32(),
+    "body": pa.binary(),
+    "rawProperties": pa.binary(),
+    "properties": pa.map_(pa.string(), pa.string()),
+}
+
+
+def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Messages as columns, each with the type that it has in a store."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {}
+    for name in names:
+        values = [row.get(name, 0 if name == "sysFlag" else None) for row in rows]
+        if name == "properties":
+            values = [None if value is None else list(value.items()) for value in values]
+        columns[name] = pa.array(values, _KINDS.get(name, pa.string()))
+    return pa.RecordBatch.from_pydict(columns)

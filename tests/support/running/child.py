@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
+from typing import Any
+
+from tests.support.checkout import CHECKOUT
 
 NOBODY = 65534
+
+
+def python(code: str, *words: str, **how: Any) -> str:
+    """Run code in a Python of its own; its output. What it says of errors comes with the failure."""
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False, **how)
+    assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr}"
+    return str(done.stdout)
 
 
 def in_a_child(work: Callable[[], None]) -> int:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import Filter
 
 from spark_source.source import RmqStoreSource
+from tests.support.golden import GoldenStore
 
 
 def partitions_of(options: dict[str, str], filters: Sequence[Filter] = ()) -> list[pa.Table]:
@@ -40,3 +41,20 @@ def left_over(options: dict[str, str], filters: Sequence[Filter]) -> list[Filter
     """The filters that Spark has to apply still."""
     source = RmqStoreSource(options)
     return list(source.reader(source.schema()).pushFilters(list(filters)))
+
+
+# What a client was served of a message: columns of the source, and the names in `served`.
+SERVED = "topic,queueId,queueOffset,commitLogOffset,storeSize,bodyCrc"
+_FIELDS = ("topic", "queue", "offset", "phy", "size", "bodyCrc")
+
+
+def served(golden: GoldenStore, *topics: str) -> list[tuple[Any, ...]]:
+    """The rows of those columns that a client was served, of some topics or all."""
+    lines = (line for line in golden.lines("served") if not topics or line["topic"] in topics)
+    return sorted(tuple(line[name] for name in _FIELDS) for line in lines)
+
+
+def options_of_served(golden: GoldenStore, **more: str) -> dict[str, str]:
+    """Options that read the same."""
+    topics = ",".join(sorted({row[0] for row in served(golden)}))
+    return {"path": golden.path, "topic": topics, "columns": SERVED, **more}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from spark_source.writing.commit import StoreWrite, commit
 from spark_source.writing.rows_to_append import to_append
-from spark_source.writing.staging import Part, folder_beside
-from spark_source.writing.write_journal import StreamBatch
-from spark_source.writing.write_options import WriteOptions
+from spark_source.writing.target.staging import Part, folder_beside
+from spark_source.writing.target.write_journal import StreamBatch
+from spark_source.writing.target.write_options import WriteOptions
+from tests.support.running.child import in_a_child
 from tests.support.stores import SMALL, contents, one_message
 
 
@@ -96,3 +98,13 @@ def left_beside(target: Path) -> list[str]:
     """What writes have left beside a store."""
     folder = folder_beside(str(target))
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def die(*args: Any, **named: Any) -> None:
+    """In the place of a function at which a driver is killed."""
+    os._exit(9)
+
+
+def kill_in(work: Callable[[], None]) -> None:
+    """Let a process of its own die in some work."""
+    assert os.waitstatus_to_exitcode(in_a_child(work)) == 9
