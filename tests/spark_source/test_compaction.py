@@ -17,28 +17,16 @@ from spark_source.options.parse import SourceOptions, parse_options
 from spark_source.planning.partitions import reporting_shares
 from spark_source.planning.pinned_plan import pin_all
 from spark_source.source import RmqStoreSource
-from spark_source.spark_reader import DamageHandler
-from tests.support.golden import GoldenStore, unpack_kind
-from tests.support.spark.reads import partitions_of, rows_of
+from spark_source.task_damage import DamageHandler
+from tests.support.golden import unpack_kind
+from tests.support.spark.loads import streamed
+from tests.support.spark.reads import SERVED, options_of_served, partitions_of, rows_of, served
 
 NAME, OTHER = "compacted-5.5.0", "compact-timer-5.5.0"
 TOPIC = "state"
-COLUMNS = "topic,queueId,queueOffset,commitLogOffset,storeSize,bodyCrc"
-FIELDS = ("topic", "queue", "offset", "phy", "size", "bodyCrc")
-Rows = list[tuple[Any, ...]]
 
 
-def served(golden: GoldenStore, *topics: str) -> Rows:
-    lines = (x for x in golden.lines("served") if not topics or x["topic"] in topics)
-    return sorted(tuple(line[name] for name in FIELDS) for line in lines)
-
-
-def options_of(golden: GoldenStore, **more: str) -> dict[str, str]:
-    topics = ",".join(sorted({row[0] for row in served(golden)}))
-    return {"path": golden.path, "topic": topics, "columns": COLUMNS, **more}
-
-
-def read(options: dict[str, str], *filters: Filter) -> Rows:
+def read(options: dict[str, str], *filters: Filter) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in rows_of(options, filters))
 
 
@@ -58,11 +46,11 @@ def read(options: dict[str, str], *filters: Filter) -> Rows:
 def test_partitions_give_what_a_client_got(tmp_path: Path, name: str, how: dict[str, str]) -> None:
     golden = unpack_kind(name, tmp_path)
     before = golden.fingerprint()
-    tables = partitions_of(options_of(golden, **how))
+    tables = partitions_of(options_of_served(golden, **how))
     assert len(tables) > 1
     rows = [tuple(row.values()) for table in tables for row in table.to_pylist()]
     assert sorted(rows) == served(golden)
-    assert read(options_of(golden, topic=TOPIC, **how)) == served(golden, TOPIC)
+    assert read(options_of_served(golden, topic=TOPIC, **how)) == served(golden, TOPIC)
     assert golden.fingerprint() == before
 
 
@@ -70,13 +58,13 @@ def test_partitions_give_what_a_client_got(tmp_path: Path, name: str, how: dict[
 def test_all_messages_are_there_if_asked(tmp_path: Path, more: dict[str, str]) -> None:
     golden = unpack_kind(NAME, tmp_path)
     whole = sum(one["max"] for one in golden.answers("minMax") if one["queueId"] in (0, 1, 3))
-    rows = read(options_of(golden, topic=TOPIC, minPartitions="3", **more))
+    rows = read(options_of_served(golden, topic=TOPIC, minPartitions="3", **more))
     assert len(rows) == whole
     assert {row[:3] for row in rows} >= {row[:3] for row in served(golden, TOPIC)}
 
 
 @pytest.mark.parametrize("name", [NAME, OTHER])
-@pytest.mark.parametrize("columns", [COLUMNS, "topic,queueOffset"])
+@pytest.mark.parametrize("columns", [SERVED, "topic,queueOffset"])
 def test_what_was_compacted_away_is_not_missing(tmp_path: Path, name: str, columns: str) -> None:
     golden = unpack_kind(name, tmp_path)
     for topic in ({}, {"topic": TOPIC}):
@@ -88,7 +76,7 @@ def test_what_was_compacted_away_is_not_missing(tmp_path: Path, name: str, colum
 
 def test_a_task_notices_that_the_broker_has_compacted_since_the_plan(tmp_path: Path) -> None:
     golden = unpack_kind(NAME, tmp_path)
-    source = RmqStoreSource(options_of(golden, topic=TOPIC, minPartitions="3"))
+    source = RmqStoreSource(options_of_served(golden, topic=TOPIC, minPartitions="3"))
     reader = source.reader(source.schema())
     partitions = list(reader.partitions())
     sent = pickle.loads(pickle.dumps((reader, partitions)))
@@ -104,7 +92,7 @@ def test_a_query_and_a_stream_in_spark(spark: SparkSession, tmp_path: Path) -> N
     """A stream has every message: the newer one of a key does not take back the one before."""
     golden = unpack_kind(NAME, tmp_path)
     before = golden.fingerprint()
-    options = options_of(golden, minPartitions="3")
+    options = options_of_served(golden, minPartitions="3")
     frame = spark.read.format("rmqstore").options(**options).load()
     assert sorted(tuple(row) for row in frame.collect()) == served(golden)
     states = spark.read.format("rmqstore").options(path=golden.path, topic=TOPIC).load()
@@ -113,21 +101,10 @@ def test_a_query_and_a_stream_in_spark(spark: SparkSession, tmp_path: Path) -> N
     times = sorted(line["storeTs"] for line in lines)
     late = states.where(unix_millis("storeTimestamp") >= times[20])
     assert late.count() == sum(time >= times[20] for time in times)
-    stream = (
-        spark.readStream.format("rmqstore")
-        .options(**options_of(golden, topic=TOPIC, startingOffsets="earliest"))
-        .load()
-    )
-    query = (
-        stream.writeStream.format("memory")
-        .queryName("compaction_rows")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    options = options_of_served(golden, topic=TOPIC)
+    rows = streamed(spark, options, tmp_path / "checkpoint", "compaction_rows")
     whole = sum(one["max"] for one in golden.answers("minMax") if one["queueId"] in (0, 1, 3))
-    assert spark.table("compaction_rows").count() == whole
+    assert len(rows) == whole
     assert golden.fingerprint() == before
 
 

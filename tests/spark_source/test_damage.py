@@ -160,9 +160,8 @@ def test_a_queue_entry_that_leads_nowhere_is_accounted_for(store: GoldenStore) -
     assert len(reported) == len(orders(store))
 
 
-def test_bodies_over_the_limit_follow_the_mode_and_raw_ones_come(golden: Golden) -> None:
-    store = golden(NAME)
-    packed = [r for r in store.truth if r["sysFlag"] & SysFlag.COMPRESSED and in_a_queue(r)]
+def test_bodies_over_the_limit_follow_the_mode_and_raw_ones_come(clean: GoldenStore) -> None:
+    packed = [r for r in clean.truth if r["sysFlag"] & SysFlag.COMPRESSED and in_a_queue(r)]
     topic = packed[0]["topic"]
     large = {
         r["commitLogOffset"]
@@ -170,7 +169,7 @@ def test_bodies_over_the_limit_follow_the_mode_and_raw_ones_come(golden: Golden)
         if r["topic"] == topic and len(r["bodyDecompressed"]) * 3 // 4 > 300
     }
     assert large
-    options = options_of(store, topic=topic, maxBodyBytes="256")
+    options = options_of(clean, topic=topic, maxBodyBytes="256")
     with pytest.raises(BodyError, match="RMQSTORE_BODY"):
         rows_of(options)
     reported = rows_of({**options, "mode": "PERMISSIVE"})
@@ -234,19 +233,18 @@ def test_every_entry_of_a_queue_file_that_is_gone_is_accounted_for(tmp_path: Pat
 
 
 def test_what_a_task_has_opened_and_read_is_in_the_debug_log(
-    golden: Golden, caplog: pytest.LogCaptureFixture
+    clean: GoldenStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = golden(NAME)
-    size = sum(r["storeSize"] for r in orders(store))
+    size = sum(r["storeSize"] for r in orders(clean))
     with caplog.at_level(logging.DEBUG, "rmqstore"):
-        rows_of(options_of(store))
+        rows_of(options_of(clean))
     (line,) = [r.getMessage() for r in caplog.records if " bytes of " in r.getMessage()]
     assert f"read {size} bytes of" in line
     assert "/commitlog/" in line
     assert "/consumequeue/orders/" in line
     caplog.clear()
     with caplog.at_level(logging.DEBUG, "rmqstore"):
-        rows_of(options_of(store, columns="topic,queueOffset"))
+        rows_of(options_of(clean, columns="topic,queueOffset"))
     (line,) = [r.getMessage() for r in caplog.records if " bytes of " in r.getMessage()]
     assert "read 0 bytes of 0 files of the log" in line
     assert "/commitlog/" not in line
@@ -273,9 +271,8 @@ def test_a_read_of_the_log_before_a_dledger_log_says_what_it_left_out(tmp_path: 
     assert len(rows_of(options)) == len(rows_of(plain)) == 3000
 
 
-def test_another_topic_than_that_of_a_lost_end_is_read(tmp_path: Path) -> None:
+def test_another_topic_than_that_of_a_lost_end_is_read(copy: GoldenStore) -> None:
     """Its queue is not in the part of the snapshot that the plan has."""
-    store = unpack("clean-5.5.0", tmp_path)
-    max(Path(store.path, "consumequeue/orders/0").iterdir()).unlink()
-    found = rows_of({"path": store.path, "topic": "payments"})
-    assert len(found) == sum(r["topic"] == "payments" and in_a_queue(r) for r in store.truth)
+    max(Path(copy.path, "consumequeue/orders/0").iterdir()).unlink()
+    found = rows_of({"path": copy.path, "topic": "payments"})
+    assert len(found) == sum(r["topic"] == "payments" and in_a_queue(r) for r in copy.truth)

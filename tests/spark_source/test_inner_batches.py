@@ -11,7 +11,7 @@ import pytest
 
 from rmq_store.format.compression import SysFlag
 from tests.support.expected import members
-from tests.support.golden import Golden, in_a_queue, messages_in
+from tests.support.golden import Golden, GoldenStore, in_a_queue, messages_in
 from tests.support.spark.reads import rows_of
 from tests.support.spark.selections import NAME, options_of
 
@@ -42,8 +42,8 @@ def test_inner_batches_come_message_by_message(
         columns="topic,queueId,queueOffset,commitLogOffset,flag,body,uniqKey,tags",
     )
     if name.startswith("multipath"):
-        paths = json.loads((store.folder / "golden.json").read_text("utf-8"))["commitLogPaths"]
-        (tmp_path / "b.conf").write_text("storePathCommitLog=" + ",".join(paths))
+        folders = store.log_folders["storePathCommitLog"]
+        (tmp_path / "b.conf").write_text(f"storePathCommitLog={folders}")
         options["brokerconf"] = str(tmp_path / "b.conf")
     rows = rows_of(options)
     offsets = {r["commitLogOffset"] for r in batches}
@@ -65,17 +65,16 @@ def test_messages_of_batches_stay_in_the_order_of_the_log(golden: Golden) -> Non
     assert [(r["topic"], r["queueOffset"]) for r in body] == rows
 
 
-def test_a_range_may_begin_and_end_inside_a_batch(golden: Golden) -> None:
-    store = golden(NAME)
+def test_a_range_may_begin_and_end_inside_a_batch(clean: GoldenStore) -> None:
     record = next(
-        r for r in store.truth if r["sysFlag"] & SysFlag.INNER_BATCH and messages_in(r) >= 4
+        r for r in clean.truth if r["sysFlag"] & SysFlag.INNER_BATCH and messages_in(r) >= 4
     )
     base = int(record["properties"]["INNER_BASE"])
     topic, queue = record["topic"], str(record["queueId"])
     for source in ("consumequeue", "commitlog"):
         rows = rows_of(
             options_of(
-                store,
+                clean,
                 unwrapBatches="true",
                 source=source,
                 assign=json.dumps({topic: [int(queue)]}),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmq_store.errors import CorruptRecordError, DataLossError
-from tests.support.golden import STORES, Golden, in_a_queue, unpack
+from tests.support.golden import STORES, Golden, GoldenStore, in_a_queue, unpack
 from tests.support.running.campaigns import some
 from tests.support.spark.reads import rows_of
 from tests.support.spark.selections import PLACE, options_of, places, truth_where
@@ -24,11 +23,9 @@ def test_the_log_gives_the_rows_of_the_queues(
     golden: Golden, tmp_path: Path, name: str, queues: str
 ) -> None:
     store = golden(name)
-    paths = json.loads((store.folder / "golden.json").read_text("utf-8")).get("commitLogPaths")
+    folders = store.log_folders.get("storePathCommitLog", "commitlog")
     conf = tmp_path / "broker.conf"
-    conf.write_text(
-        Path(store.conf).read_text() + "\nstorePathCommitLog=" + ",".join(paths or ["commitlog"])
-    )
+    conf.write_text(Path(store.conf).read_text() + f"\nstorePathCommitLog={folders}")
     columns = "topic,queueId,queueOffset,commitLogOffset,storeSize,tags,msgId,bodyCrc,tagsCode,body"
     options = options_of(store, brokerConf=str(conf), includeSystemTopics="true", columns=columns)
     wanted = rows_of(options)
@@ -71,11 +68,10 @@ def test_a_lost_end_of_the_log_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [(1, 2), (0, 1), (2, 0)])
 def test_records_in_a_log_file_under_a_wrong_name_are_left_out_with_a_word(
-    tmp_path: Path, names: tuple[int, int], caplog: pytest.LogCaptureFixture
+    copy: GoldenStore, names: tuple[int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two exchanged files, the first of the log among them, and a copy that took the place of another."""
-    store = unpack("clean-5.5.0", tmp_path)
-    files = sorted(Path(store.path, "commitlog").iterdir())
+    files = sorted(Path(copy.path, "commitlog").iterdir())
     first, second = (files[number] for number in names)
     content = first.read_bytes()
     first.write_bytes(second.read_bytes())
@@ -83,19 +79,18 @@ def test_records_in_a_log_file_under_a_wrong_name_are_left_out_with_a_word(
         second.write_bytes(content)
     wrong = [first, second] if names[1] else [first]
     lost = [range(int(file.name), int(file.name) + len(content)) for file in wrong]
-    options = {"path": store.path, "source": "commitlog", "includeSystemTopics": "true"}
+    options = {"path": copy.path, "source": "commitlog", "includeSystemTopics": "true"}
     rows = rows_of({**options, "maxbytesperpartition": "60k", **PLACE})
     wanted = truth_where(
-        store, lambda record: not any(record["commitLogOffset"] in gone for gone in lost)
+        copy, lambda record: not any(record["commitLogOffset"] in gone for gone in lost)
     )
     assert places(rows).keys() == wanted.keys()
     assert "where records name another place" in caplog.text
 
 
-def test_damage_before_the_first_record_is_an_error(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    first = min(Path(store.path, "commitlog").iterdir())
+def test_damage_before_the_first_record_is_an_error(copy: GoldenStore) -> None:
+    first = min(Path(copy.path, "commitlog").iterdir())
     first.write_bytes(b"x" * 40 + first.read_bytes()[40:])
-    options = {"path": store.path, "source": "commitlog", "maxbytesperpartition": "60k", **PLACE}
+    options = {"path": copy.path, "source": "commitlog", "maxbytesperpartition": "60k", **PLACE}
     with pytest.raises(CorruptRecordError, match="at log offset 0"):
         rows_of(options)

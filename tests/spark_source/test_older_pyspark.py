@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from textwrap import dedent
 
-from tests.support.golden import Golden
+from tests.support.golden import GoldenStore
+from tests.support.running.child import python
 
 _AS_IN_4_0 = """
 import sys
@@ -35,17 +34,10 @@ for begin in streams.values():
 """
 
 
-def test_pyspark_4_0_reads_and_says_what_streams_need(golden: Golden) -> None:
-    store = golden("clean-5.5.0")
-    expected = sum(record["topic"] == "orders" for record in store.truth)
-    done = subprocess.run(
-        [sys.executable, "-c", dedent(_AS_IN_4_0), store.path],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.stdout.splitlines() == [
+def test_pyspark_4_0_reads_and_says_what_streams_need(clean: GoldenStore) -> None:
+    expected = sum(record["topic"] == "orders" for record in clean.truth)
+    assert python(dedent(_AS_IN_4_0), clean.path, timeout=120).splitlines() == [
         str(expected),
         "RMQSTORE_UNSUPPORTED_OPERATION Install PySpark 4.2 or later",
         "RMQSTORE_UNSUPPORTED_OPERATION Install PySpark 4.1 or later",
-    ], done.stderr
+    ]

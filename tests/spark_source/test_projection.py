@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.golden import Golden, bodies_of, unpack, user_topic
+from tests.support.damage import write_at
+from tests.support.golden import Golden, GoldenStore, bodies_of, user_topic
 from tests.support.spark.reads import rows_of
 from tests.support.spark.selections import (
     NAME,
@@ -45,29 +46,25 @@ def test_columns_of_the_queue_open_no_log(golden: Golden, monkeypatch: pytest.Mo
     assert any("/commitlog/" in path for path in whole["files"])
 
 
-def test_a_body_not_asked_for_is_not_read(golden: Golden) -> None:
+def test_a_body_not_asked_for_is_not_read(clean: GoldenStore) -> None:
     """Counted as the bytes of records less those of bodies, and seen on a body that is broken."""
-    store = golden(NAME)
-    with store.open() as opened:
+    with clean.open() as opened:
         list(opened.read_batches("orders", columns=["tags"], check_crc=False))
         without = opened.reads().log.bytes
         list(opened.read_batches("orders", columns=["tags", "body"]))
         both = opened.reads().log.bytes
-    orders = [r for r in store.truth if r["topic"] == "orders"]
+    orders = [r for r in clean.truth if r["topic"] == "orders"]
     bodies = sum(len(bodies_of(r)[1]) for r in orders)
     size = sum(r["storeSize"] for r in orders)
     assert (without, both) == (size - bodies, 2 * size - bodies)
 
 
-def test_a_ghost_entry_is_left_out_where_the_queue_is_verified(tmp_path: Path) -> None:
+def test_a_ghost_entry_is_left_out_where_the_queue_is_verified(copy: GoldenStore) -> None:
     """An entry that points to the inside of a record: in bounds and in order, and wrong."""
-    store = unpack(NAME, tmp_path)
-    queue_file = sorted((Path(store.path) / "consumequeue/orders/1").iterdir())[0]
-    raw = bytearray(queue_file.read_bytes())
-    (where,) = struct.unpack_from(">q", raw, 5 * 20)
-    struct.pack_into(">q", raw, 5 * 20, where + 7)
-    queue_file.write_bytes(raw)
-    options = options_of(store, assign='{"orders": [1]}', columns="queueOffset,commitLogOffset")
+    queue_file = sorted((Path(copy.path) / "consumequeue/orders/1").iterdir())[0]
+    (where,) = struct.unpack_from(">q", queue_file.read_bytes(), 5 * 20)
+    write_at(queue_file, 5 * 20, struct.pack(">q", where + 7))
+    options = options_of(copy, assign='{"orders": [1]}', columns="queueOffset,commitLogOffset")
     trusted = rows_of(options)
     assert trusted[5]["commitLogOffset"] == where + 7
     with pytest.raises(Exception, match="RMQSTORE_CORRUPT_RECORD"):
@@ -78,12 +75,9 @@ def test_a_ghost_entry_is_left_out_where_the_queue_is_verified(tmp_path: Path) -
     ]
 
 
-def test_an_entry_that_points_back_is_not_trusted(tmp_path: Path) -> None:
-    store = unpack(NAME, tmp_path)
-    queue_file = sorted((Path(store.path) / "consumequeue/orders/1").iterdir())[0]
-    raw = bytearray(queue_file.read_bytes())
-    raw[6 * 20 : 7 * 20] = raw[3 * 20 : 4 * 20]
-    queue_file.write_bytes(raw)
-    options = options_of(store, assign='{"orders": [1]}', columns="queueOffset")
+def test_an_entry_that_points_back_is_not_trusted(copy: GoldenStore) -> None:
+    queue_file = sorted((Path(copy.path) / "consumequeue/orders/1").iterdir())[0]
+    write_at(queue_file, 6 * 20, queue_file.read_bytes()[3 * 20 : 4 * 20])
+    options = options_of(copy, assign='{"orders": [1]}', columns="queueOffset")
     with pytest.raises(Exception, match="points back in the log"):
         rows_of(options)

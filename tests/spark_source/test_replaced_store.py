@@ -23,6 +23,12 @@ from tests.support.golden import Golden, GoldenStore
 BEFORE = "clean-5.1.1"
 
 
+@pytest.fixture
+def path(golden: Golden, tmp_path: Path) -> Path:
+    """A copy of the store that was there before."""
+    return Path(shutil.copytree(golden(BEFORE).path, tmp_path / "store"))
+
+
 def reader_of(path: Path, **options: str) -> RmqStoreReader:
     given = {"path": str(path), "maxbytesperpartition": "20k", "brokername": "b", **options}
     source = pickle.loads(pickle.dumps(RmqStoreSource(given)))
@@ -49,10 +55,8 @@ def replace_store(path: Path, other: GoldenStore) -> None:
     ],
 )
 def test_a_query_never_mixes_two_stores(
-    golden: Golden, tmp_path: Path, after: str, options: dict[str, str]
+    golden: Golden, path: Path, after: str, options: dict[str, str]
 ) -> None:
-    path = tmp_path / "store"
-    shutil.copytree(golden(BEFORE).path, path)
     reader = reader_of(path, **options)
     partitions = list(reader.partitions())
     assert any(batch.num_rows for batch in reader.read(partitions[0]))
@@ -67,10 +71,8 @@ def test_a_query_never_mixes_two_stores(
 
 
 def test_a_store_that_is_replaced_while_a_task_reads_is_noticed_at_its_end(
-    golden: Golden, tmp_path: Path
+    golden: Golden, path: Path
 ) -> None:
-    path = tmp_path / "store"
-    shutil.copytree(golden(BEFORE).path, path)
     reader = reader_of(path, maxbytesperpartition="1g", mode="DROPMALFORMED")
     (partition,) = reader.partitions()
     batches = reader.read(partition)
@@ -99,10 +101,8 @@ def expire(path: Path) -> None:
 
 
 def test_log_files_that_expire_before_a_task_reads_them_are_data_loss(
-    golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "store"
-    shutil.copytree(golden(BEFORE).path, path)
     readers = [
         reader_of(path, source="commitlog", failondataloss=loss) for loss in ("true", "false")
     ]
@@ -132,10 +132,8 @@ def delete_orders(path: Path, *, declared: bool = False) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"columns": "topic,queueId,queueOffset"}])
 def test_a_topic_that_is_deleted_after_load_is_not_read_as_empty(
-    golden: Golden, tmp_path: Path, options: dict[str, str], caplog: pytest.LogCaptureFixture
+    golden: Golden, path: Path, options: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "store"
-    shutil.copytree(golden(BEFORE).path, path)
     reader = reader_of(path, topic="orders", **options)
     goes_on = reader_of(path, topic="orders", failondataloss="false", **options)
     delete_orders(path)
@@ -147,18 +145,14 @@ def test_a_topic_that_is_deleted_after_load_is_not_read_as_empty(
     assert f"(at least {len(truth)} messages)" in caplog.text
 
 
-def test_queues_that_a_disk_lost_are_damage(golden: Golden, tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    shutil.copytree(golden(BEFORE).path, path)
+def test_queues_that_a_disk_lost_are_damage(path: Path) -> None:
     reader = reader_of(path, topic="orders", failondataloss="false")
     delete_orders(path, declared=True)
     with pytest.raises(CorruptQueueError, match="queue orders/0"):
         [list(reader.read(partition)) for partition in reader.partitions()]
 
 
-def test_a_dataset_says_that_a_topic_was_deleted(golden: Golden, tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    shutil.copytree(golden(BEFORE).path, path)
+def test_a_dataset_says_that_a_topic_was_deleted(path: Path) -> None:
     with MessageStore.open(path) as store:
         messages = store.messages("orders")
         delete_orders(path)

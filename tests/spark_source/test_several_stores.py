@@ -34,6 +34,14 @@ def two(tmp_path: Path) -> dict[str, str]:
     return found
 
 
+@pytest.fixture
+def many(golden: Golden, tmp_path: Path) -> Path:
+    """A folder with twenty brokers' stores."""
+    for number in range(20):
+        (tmp_path / f"broker-{number:02}").symlink_to(golden(NAME).path)
+    return tmp_path
+
+
 def by_broker(rows: list[dict[str, Any]]) -> Counter[str]:
     return Counter(row["brokerName"] for row in rows)
 
@@ -156,13 +164,9 @@ def test_a_topic_of_one_broker_is_enough_and_one_of_none_is_refused(
         rows_of({**options, "subscribe": "order"})
 
 
-def test_a_query_has_the_files_refusing_replacement_open_at_a_time(
-    golden: Golden, tmp_path: Path
-) -> None:
+def test_a_query_has_the_files_of_one_store_open_at_a_time(many: Path) -> None:
     """Also to find the newest message of all, from which a relative time counts."""
-    for number in range(20):
-        (tmp_path / f"broker-{number:02}").symlink_to(golden(NAME).path)
-    options = {"path": str(tmp_path / "broker-*"), "startingTimestamp": "-1d"}
+    options = {"path": str(many / "broker-*"), "startingTimestamp": "-1d"}
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = {int(number) for number in os.listdir("/proc/self/fd")}
     free = (number for number in count() if number not in used)
@@ -182,17 +186,15 @@ def tasks_of(many: Path, **options: str) -> list[list[int]]:
     return [[share.store for share in task] for task in in_tasks(plan, shares_of(plan))]
 
 
-def test_small_stores_share_a_task(golden: Golden, tmp_path: Path) -> None:
-    for number in range(20):
-        (tmp_path / f"broker-{number:02}").symlink_to(golden(NAME).path)
+def test_small_stores_share_a_task(many: Path) -> None:
     every = list(range(20))
-    tasks = tasks_of(tmp_path)
+    tasks = tasks_of(many)
     assert len(tasks) < 10
     assert [store for task in tasks for store in task] == every
-    assert len(tasks_of(tmp_path, minpartitions="15")) >= 15
-    alone = tasks_of(tmp_path, maxrecordsperpartition="100000")
+    assert len(tasks_of(many, minpartitions="15")) >= 15
+    alone = tasks_of(many, maxrecordsperpartition="100000")
     assert alone == [[store] for store in every]
-    cut = tasks_of(tmp_path, maxbytesperpartition="100k")
+    cut = tasks_of(many, maxbytesperpartition="100k")
     assert all(len(set(task)) == len(task) for task in cut)
     assert sorted({store for task in cut for store in task}) == every
 

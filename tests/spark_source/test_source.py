@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import json
 import pickle
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -25,7 +23,7 @@ from spark_source.source import RmqStoreSource
 from spark_source.spark_reader import LogPartition, RmqStoreReader
 from spark_source.spark_types import spark_schema
 from tests.support.damage import write_at
-from tests.support.golden import Golden, GoldenStore, in_a_queue, messages_in, unpack, user_topic
+from tests.support.golden import Golden, GoldenStore, in_a_queue, messages_in, user_topic
 from tests.support.running.campaigns import few
 from tests.support.spark.loads import load
 
@@ -44,11 +42,11 @@ def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
 
 def conf_with_log_paths(store: GoldenStore, folder: Path) -> str:
     """The store's broker.conf, and where its CommitLog is if that is not in one folder."""
-    paths = json.loads((store.folder / "golden.json").read_text("utf-8")).get("commitLogPaths")
-    if not paths:
+    if not store.log_folders:
         return store.conf
     conf = folder / "broker.conf"
-    conf.write_text(Path(store.conf).read_text() + f"\nstorePathCommitLog={','.join(paths)}\n")
+    (line,) = ("=".join(setting) for setting in store.log_folders.items())
+    conf.write_text(Path(store.conf).read_text() + f"\n{line}\n")
     return str(conf)
 
 
@@ -118,29 +116,10 @@ def test_a_record_of_several_queues_comes_with_each(spark: SparkSession, golden:
     assert load(spark, store).count() == len([r for r in store.truth if user_topic(r)])
 
 
-def test_user_topics_are_the_default_and_topics_can_be_named(
-    spark: SparkSession, golden: Golden
-) -> None:
-    store = golden("clean-4.9.7")
-    expected: Counter[str] = Counter()
-    for record in filter(user_topic, store.truth):
-        expected[record["topic"]] += messages_in(record)
-    assert topics_of(load(spark, store)) == expected
-    two = {topic: expected[topic] for topic in ("orders", "payments")}
-    assert topics_of(load(spark, store, topic="payments, orders")) == two
-    half = "RMQ_SYS_TRANS_HALF_TOPIC"
-    assert set(topics_of(load(spark, store, topic=half))) == {half}
-
-
-def topics_of(frame: DataFrame) -> dict[str, int]:
-    return {row["topic"]: row["count"] for row in frame.groupBy("topic").count().collect()}
-
-
 def test_partitions_are_neighbouring_slices_in_the_order_of_the_log(
-    spark: SparkSession, golden: Golden
+    spark: SparkSession, clean: GoldenStore
 ) -> None:
-    store = golden("clean-5.5.0")
-    frame = load(spark, store, maxBytesPerPartition="64k").select(
+    frame = load(spark, clean, maxBytesPerPartition="64k").select(
         "commitLogOffset", F.spark_partition_id().alias("part")
     )
     rows = frame.collect()
@@ -149,33 +128,31 @@ def test_partitions_are_neighbouring_slices_in_the_order_of_the_log(
 
 
 def test_columns_of_the_queue_are_split_by_entries_and_others_by_records(
-    spark: SparkSession, golden: Golden
+    spark: SparkSession, clean: GoldenStore
 ) -> None:
-    store = golden("clean-5.5.0")
     per_partition = 256 * 160  # bytes: as many as 256 entries count
-    count = sum(messages_in(r) for r in store.truth if in_a_queue(r) and user_topic(r))
+    count = sum(messages_in(r) for r in clean.truth if in_a_queue(r) and user_topic(r))
     shares = -(-count // 256)
     assert shares > 1
     fields = [StructField("topic", StringType(), False), StructField("queueOffset", LongType())]
     reader = spark.read.format("rmqstore").option("maxBytesPerPartition", per_partition)
-    few = reader.schema(StructType(fields)).load(store.path)
+    few = reader.schema(StructType(fields)).load(clean.path)
     assert few.rdd.getNumPartitions() == shares
     assert few.count() == count
     # A check of the records, and a column of theirs, read the log.
-    largest = max(record["storeSize"] for record in store.truth)
+    largest = max(record["storeSize"] for record in clean.truth)
     assert largest > 160
     for options in ({"columns": "topic", "verifyQueue": "true"}, {"columns": "topic,tags"}):
-        frame = load(spark, store, maxBytesPerPartition=str(per_partition), **options)
+        frame = load(spark, clean, maxBytesPerPartition=str(per_partition), **options)
         assert frame.rdd.getNumPartitions() > shares
         assert frame.count() == count
 
 
-def test_a_users_schema_chooses_the_columns(spark: SparkSession, golden: Golden) -> None:
-    store = golden("clean-5.5.0")
+def test_a_users_schema_chooses_the_columns(spark: SparkSession, clean: GoldenStore) -> None:
     schema = StructType([StructField("tags", StringType()), StructField("queueOffset", LongType())])
-    frame = spark.read.format("rmqstore").schema(schema).option("topic", "orders").load(store.path)
+    frame = spark.read.format("rmqstore").schema(schema).option("topic", "orders").load(clean.path)
     found = Counter((row.tags, row.queueOffset) for row in frame.collect())
-    orders = [record for record in store.truth if record["topic"] == "orders"]
+    orders = [record for record in clean.truth if record["topic"] == "orders"]
     assert found == Counter((record["tags"], record["queueOffset"]) for record in orders)
 
 
@@ -203,9 +180,8 @@ def test_a_view_and_sql_see_it_too(spark: SparkSession, golden: Golden) -> None:
 # --- what crosses a process -----------------------------------------------------------------------
 
 
-def test_source_reader_and_partitions_pickle_small(golden: Golden) -> None:
-    store = golden("clean-5.5.0")
-    source = RmqStoreSource({"path": store.path, "maxbytesperpartition": "64k"})
+def test_source_reader_and_partitions_pickle_small(clean: GoldenStore) -> None:
+    source = RmqStoreSource({"path": clean.path, "maxbytesperpartition": "64k"})
     reader = source.reader(source.schema())
     partitions = reader.partitions()
     assert len(partitions) > 8
@@ -216,7 +192,7 @@ def test_source_reader_and_partitions_pickle_small(golden: Golden) -> None:
     whole = [
         batch for part in partitions for batch in pickle.loads(pickle.dumps(reader)).read(part)
     ]
-    truth = filter(user_topic, store.truth)
+    truth = filter(user_topic, clean.truth)
     assert sum(batch.num_rows for batch in whole) == sum(map(messages_in, truth))
 
 
@@ -228,18 +204,15 @@ def test_the_first_batch_of_a_partition_is_small(golden: Golden) -> None:
     assert 0 < first.num_rows <= 256
 
 
-def test_a_pinned_source_does_not_see_what_comes_later(tmp_path: Path) -> None:
+def test_a_pinned_source_does_not_see_what_comes_later(copy: GoldenStore) -> None:
     """One snapshot serves every reader that Spark makes of the source."""
-    store = unpack("clean-5.5.0", tmp_path)
-    source = RmqStoreSource({"path": store.path, "topic": "payments"})
+    source = RmqStoreSource({"path": copy.path, "topic": "payments"})
     before = count(source)
-    queue = Path(store.path) / "consumequeue" / "payments" / "1"
+    queue = Path(copy.path) / "consumequeue" / "payments" / "1"
     last = sorted(queue.iterdir())[-1]
-    with last.open("r+b") as file:
-        content = file.read()
-        used = len(content.rstrip(b"\0")) // 20 + 1
-        file.seek(used * 20)
-        file.write(content[:20])  # an entry more, that leads to a record of this queue
+    content = last.read_bytes()
+    used = len(content.rstrip(b"\0")) // 20 + 1
+    write_at(last, used * 20, content[:20])  # an entry more, that leads to a record of this queue
     assert count(source) == before
 
 
@@ -253,15 +226,3 @@ def test_every_column_can_be_asked_for(spark: SparkSession, golden: Golden) -> N
     frame = load(spark, golden("direct-5.5.0"), columns=",".join(names))
     assert frame.columns == names
     assert frame.count() > 0
-
-
-def test_an_error_of_a_task_advises_options_of_the_source(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    first = min(Path(store.path, "consumequeue/orders/1").iterdir())
-    write_at(first, 40 * 20, b"\xff" * 20)
-    with pytest.raises(PySparkException) as failed:
-        load(spark, store, topic="orders").collect()
-    assert "mode=DROPMALFORMED leaves it out" in str(failed.value)
-    assert "Read with on_damage" not in str(failed.value)

@@ -11,10 +11,9 @@ import pytest
 
 from rmq_store.tables import TABLES
 from spark_source.table_reader import table_schema
-from tests.support.golden import Golden, GoldenStore, in_a_queue, messages_in, unpack
+from tests.support.damage import write_at
+from tests.support.golden import GoldenStore, in_a_queue, messages_in
 from tests.support.spark.reads import rows_of
-
-NAME = "clean-5.5.0"
 
 
 def table(store: GoldenStore | str, name: str, **options: str) -> list[dict[str, Any]]:
@@ -25,12 +24,11 @@ def table(store: GoldenStore | str, name: str, **options: str) -> list[dict[str,
 @pytest.mark.parametrize(
     "name", [table.name for table in TABLES.values() if table.rows_of is not None]
 )
-def test_spark_and_the_core_give_the_same_table(golden: Golden, name: str) -> None:
-    store = golden(NAME)
-    with store.open() as opened:
+def test_spark_and_the_core_give_the_same_table(clean: GoldenStore, name: str) -> None:
+    with clean.open() as opened:
         core = TABLES[name].of(opened)
     assert core.schema.equals(TABLES[name].schema)
-    ours = table(store, name, includesystemtopics="true")
+    ours = table(clean, name, includesystemtopics="true")
 
     def plain(rows: list[dict[str, Any]]) -> Counter[str]:
         moving = ("configAgeMs",)
@@ -50,34 +48,30 @@ def test_the_schema_for_spark_is_that_of_the_core(name: str) -> None:
     assert all(field.metadata["comment"] for field in schema)
 
 
-def test_undispatched_messages_are_the_dispatch_lag(tmp_path: Path) -> None:
-    store = unpack(NAME, tmp_path)
-    assert {r["dispatchLag"] for r in table(store, "queues")} == {0}
-    last = [r for r in store.truth if in_a_queue(r)][-1]
+def test_undispatched_messages_are_the_dispatch_lag(copy: GoldenStore) -> None:
+    assert {r["dispatchLag"] for r in table(copy, "queues")} == {0}
+    last = [r for r in copy.truth if in_a_queue(r)][-1]
     assert messages_in(last) == 1
-    folder = Path(store.path) / "consumequeue" / last["topic"] / str(last["queueId"])
+    folder = Path(copy.path) / "consumequeue" / last["topic"] / str(last["queueId"])
     file = sorted(folder.iterdir())[-1]
-    raw = bytearray(file.read_bytes())
     at = last["queueOffset"] * 20 - int(file.name)
-    raw[at:] = bytes(len(raw) - at)
-    file.write_bytes(raw)
-    rows = {(r["topic"], r["queueId"]): r for r in table(store, "queues")}
+    write_at(file, at, bytes(file.stat().st_size - at))
+    rows = {(r["topic"], r["queueId"]): r for r in table(copy, "queues")}
     row = rows[last["topic"], last["queueId"]]
     assert (row["dispatchLag"], row["dispatchLagBytes"]) == (1, last["storeSize"])
 
 
-def test_groups_say_how_far_they_are_and_what_is_wrong(tmp_path: Path) -> None:
-    store = unpack(NAME, tmp_path)
-    config = Path(store.path) / "config"
-    with store.open() as opened:
+def test_groups_say_how_far_they_are_and_what_is_wrong(copy: GoldenStore) -> None:
+    config = Path(copy.path) / "config"
+    with copy.open() as opened:
         high = opened.max_offset("orders", 0)
     (config / "consumerOffset.json").write_text(
         f'{{"offsetTable":{{"orders@g":{{0:{high - 3},1:1000000000}},'
         '"gone@g":{0:5},"orders@h":{0:-1}}}'
     )
-    rows = {(r["consumerGroup"], r["topic"], r["queueId"]): r for r in table(store, "groups")}
+    rows = {(r["consumerGroup"], r["topic"], r["queueId"]): r for r in table(copy, "groups")}
     last = sorted(
-        (r for r in store.truth if (r["topic"], r["queueId"]) == ("orders", 0)),
+        (r for r in copy.truth if (r["topic"], r["queueId"]) == ("orders", 0)),
         key=lambda r: r["queueOffset"],
     )[-3:]
     row = rows["g", "orders", 0]
@@ -91,22 +85,20 @@ def test_groups_say_how_far_they_are_and_what_is_wrong(tmp_path: Path) -> None:
         ("g", "gone", 0): "NO_SUCH_QUEUE",
         ("h", "orders", 0): "BELOW_MIN",
     }
-    offsets = table(store, "offsets")
+    offsets = table(copy, "offsets")
     assert Counter(r["kind"] for r in offsets)["consumer"] == 4
 
 
-def test_secrets_in_the_configuration_are_hidden(tmp_path: Path) -> None:
-    store = unpack(NAME, tmp_path)
-    path = Path(store.path) / "config" / "plain_acl.json"
+def test_secrets_in_the_configuration_are_hidden(copy: GoldenStore) -> None:
+    path = Path(copy.path) / "config" / "plain_acl.json"
     path.write_text('{"accounts":{"a":{"secretKey":"swordfish","admin":true}}}')
-    rows = {r["name"]: r["value"] for r in table(store, "config") if r["file"] == str(path)}
+    rows = {r["name"]: r["value"] for r in table(copy, "config") if r["file"] == str(path)}
     assert rows == {"accounts.a.secretKey": "(hidden)", "accounts.a.admin": "true"}
 
 
-def test_a_damaged_config_file_is_a_row_and_no_failure(tmp_path: Path) -> None:
-    store = unpack(NAME, tmp_path)
-    for path in (Path(store.path) / "config").glob("topics.json*"):
+def test_a_damaged_config_file_is_a_row_and_no_failure(copy: GoldenStore) -> None:
+    for path in (Path(copy.path) / "config").glob("topics.json*"):
         path.write_bytes(b"{")
-    (row,) = [r for r in table(store, "config") if r["problem"]]
+    (row,) = [r for r in table(copy, "config") if r["problem"]]
     assert "RMQSTORE_CORRUPT_CONFIG" in row["problem"]
-    assert table(store, "topics")
+    assert table(copy, "topics")

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from rmq_store import StoreError
-from tests.support.golden import Golden, unpack
-from tests.support.spark.loads import load
+from tests.support.damage import flip, write_at
+from tests.support.golden import Golden, GoldenStore, unpack
+from tests.support.spark.loads import load, refusal
 from tests.support.spark.reads import rows_of
-
-
-def refusal(action: Callable[[], Any]) -> str:
-    with pytest.raises(PySparkException) as refused:
-        action()
-    return str(refused.value)
 
 
 @pytest.mark.parametrize("more", ["OPTIONS (path '{}')", "LOCATION '{}'"])
@@ -86,21 +78,25 @@ def test_a_wrong_option_is_refused_with_the_nearest_one(
 
 
 def test_a_damaged_record_fails_the_query_with_file_and_offset(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, copy: GoldenStore
 ) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    record = next(r for r in store.truth if r["topic"] == "orders" and r["commitLogOffset"] > 9_000)
-    log = sorted((Path(store.path) / "commitlog").iterdir())[0]
-    with log.open("r+b") as file:
-        file.seek(record["commitLogOffset"] + 95)  # inside the body
-        byte = file.read(1)[0]
-        file.seek(record["commitLogOffset"] + 95)
-        file.write(bytes([byte ^ 1]))
-    frame = load(spark, store)
+    record = next(r for r in copy.truth if r["topic"] == "orders" and r["commitLogOffset"] > 9_000)
+    log = sorted((Path(copy.path) / "commitlog").iterdir())[0]
+    flip(log, record["commitLogOffset"] + 95)  # inside the body
+    frame = load(spark, copy)
     message = refusal(lambda: frame.collect())
     assert "RMQSTORE_CORRUPT_RECORD" in message
     assert str(log) in message
     assert str(record["commitLogOffset"]) in message
+
+
+def test_an_error_of_a_task_advises_options_of_the_source(
+    spark: SparkSession, copy: GoldenStore
+) -> None:
+    write_at(min(Path(copy.path, "consumequeue/orders/1").iterdir()), 40 * 20, b"\xff" * 20)
+    message = refusal(lambda: load(spark, copy, topic="orders").collect())
+    assert "mode=DROPMALFORMED leaves it out" in message
+    assert "Read with on_damage" not in message
 
 
 def test_a_file_that_is_gone_fails_the_query_by_name(spark: SparkSession, tmp_path: Path) -> None:

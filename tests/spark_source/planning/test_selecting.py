@@ -5,39 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rmq_store.errors import DataLossError, InvalidArgumentError
-from rmq_store.format.compression import SysFlag
-from tests.support.golden import Golden, Truth, in_a_queue, unpack, user_topic
+from rmq_store.format.sys_flag import SysFlag
+from tests.support.golden import Golden, GoldenStore, in_a_queue, unpack
 from tests.support.spark.reads import rows_of
-from tests.support.spark.selections import NAME, PLACE, options_of, places, truth_where
-
-
-def test_topics_by_name_by_pattern_and_by_queue(golden: Golden) -> None:
-    store = golden(NAME)
-    cases: list[tuple[dict[str, str], Callable[[Truth], bool]]] = [
-        ({}, user_topic),
-        ({"subscribe": "orders, payments"}, lambda r: r["topic"] in ("orders", "payments")),
-        ({"subscribePattern": "ord.*|pay.*"}, lambda r: r["topic"][:3] in ("ord", "pay")),
-        ({"subscribePattern": "orders"}, lambda r: r["topic"] == "orders"),
-        ({"includeSystemTopics": "true"}, lambda r: True),
-        (
-            {"includeSystemTopics": "true", "subscribePattern": "SCHEDULE.*"},
-            lambda r: r["topic"].startswith("SCHEDULE"),
-        ),
-        ({"subscribe": "SCHEDULE_TOPIC_XXXX"}, lambda r: r["topic"] == "SCHEDULE_TOPIC_XXXX"),
-        (
-            {"assign": '{"orders": [1, 3]}'},
-            lambda r: r["topic"] == "orders" and r["queueId"] in (1, 3),
-        ),
-    ]
-    for options, wanted in cases:
-        found = places(rows_of(options_of(store, **options, **PLACE)))
-        assert found == truth_where(store, wanted), options
+from tests.support.spark.selections import NAME, PLACE, options_of, places
 
 
 def test_a_pattern_that_no_topic_has_selects_nothing(golden: Golden) -> None:
@@ -45,16 +21,15 @@ def test_a_pattern_that_no_topic_has_selects_nothing(golden: Golden) -> None:
 
 
 def test_a_tag_that_looks_like_several_is_said(
-    golden: Golden, caplog: pytest.LogCaptureFixture
+    clean: GoldenStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = golden(NAME)
     for tags in ("TagA, TagB", "TagA|TagB"):
         caplog.clear()
-        assert rows_of(options_of(store, tags=tags, **PLACE)) == []
+        assert rows_of(options_of(clean, tags=tags, **PLACE)) == []
         said = [line for line in caplog.messages if "is one tag" in line]
         assert said == [f"{tags!r} is one tag; several are given as 'TagA || TagB'"]
     caplog.clear()
-    rows_of(options_of(store, tags="TagA || TagB || a-b", **PLACE))
+    rows_of(options_of(clean, tags="TagA || TagB || a-b", **PLACE))
     assert "is one tag" not in caplog.text
 
 
@@ -64,65 +39,6 @@ def test_what_is_passed_over_is_said_once(tmp_path: Path, caplog: pytest.LogCapt
     for _ in range(2):  # each with many opens of the store
         assert rows_of(options_of(store, maxBytesPerPartition="50k", **PLACE))
     assert len([line for line in caplog.messages if "not a regular file" in line]) == 1
-
-
-def test_offsets_and_times_have_kafkas_precedence(golden: Golden) -> None:
-    store = golden(NAME)
-    orders = [r for r in store.truth if r["topic"] == "orders"]
-    early, late = orders[100]["storeTimestamp"], orders[-100]["storeTimestamp"]
-    by_time = json.dumps({"orders": {"0": late}})
-    by_offset = json.dumps({"orders": {"0": 3, "1": 4}})
-    cases: list[tuple[dict[str, str], Callable[[Truth], bool]]] = [
-        (
-            {"startingOffsets": by_offset},
-            lambda r: r["queueOffset"] >= {0: 3, 1: 4}.get(r["queueId"], 0),
-        ),
-        (
-            {"startingOffsets": by_offset, "startingOffsetsByTimestamp": by_time},
-            lambda r: (
-                r["storeTimestamp"] >= late
-                if r["queueId"] == 0
-                else r["queueOffset"] >= {1: 4}.get(r["queueId"], 0)
-            ),
-        ),
-        (
-            {
-                "startingOffsets": by_offset,
-                "startingOffsetsByTimestamp": by_time,
-                "startingTimestamp": str(early),
-            },
-            lambda r: r["storeTimestamp"] >= early,
-        ),
-        (
-            {"endingOffsets": by_offset, "endingOffsetsByTimestamp": by_time},
-            lambda r: (
-                r["storeTimestamp"] < late
-                if r["queueId"] == 0
-                else r["queueOffset"] < {1: 4}.get(r["queueId"], 10**9)
-            ),
-        ),
-        (
-            {"endingOffsets": by_offset, "endingTimestamp": str(late)},
-            lambda r: r["storeTimestamp"] < late,
-        ),
-        ({"startingOffsets": '{"orders": {"0": -1, "1": -2}}'}, lambda r: r["queueId"] != 0),
-    ]
-    for options, wanted in cases:
-        found = places(rows_of(options_of(store, topic="orders", **options, **PLACE)))
-        expected = truth_where(store, lambda r, w=wanted: r["topic"] == "orders" and w(r))  # type: ignore[misc]
-        assert found == expected, options
-
-
-def test_a_relative_time_counts_from_the_newest_message_of_the_store(golden: Golden) -> None:
-    store = golden(NAME)
-    newest = store.truth[-1]["storeTimestamp"]
-    middle = sorted(r["storeTimestamp"] for r in store.truth if r["topic"] == "orders")[100]
-    seconds = (newest - middle) // 1000
-    wanted = truth_where(
-        store, lambda r: r["topic"] == "orders" and r["storeTimestamp"] >= newest - seconds * 1000
-    )
-    options = options_of(store, topic="orders", startingTimestamp=f"-{seconds}s", **PLACE)
-    assert places(rows_of(options)) == wanted
 
 
 def test_a_range_is_refused_if_it_is_reversed_and_has_no_row_if_it_is_empty(golden: Golden) -> None:
@@ -172,27 +88,25 @@ def test_offsets_that_expired_are_data_loss_unless_it_is_accepted(golden: Golden
     assert [row["queueOffset"] for row in found] == list(range(low, high))
 
 
-def test_times_are_exact_in_queues_of_batches(golden: Golden) -> None:
-    store = golden(NAME)
-    batches = [r for r in store.truth if r["sysFlag"] & SysFlag.INNER_BATCH and in_a_queue(r)]
+def test_times_are_exact_in_queues_of_batches(clean: GoldenStore) -> None:
+    batches = [r for r in clean.truth if r["sysFlag"] & SysFlag.INNER_BATCH and in_a_queue(r)]
     topic, last = batches[0]["topic"], batches[-1]["storeTimestamp"]
-    mine = [r for r in store.truth if r["topic"] == topic]
+    mine = [r for r in clean.truth if r["topic"] == topic]
     for moment in (mine[0]["storeTimestamp"], mine[len(mine) // 2]["storeTimestamp"], last + 1):
         for option, wanted in (
             ("startingTimestamp", [r for r in mine if r["storeTimestamp"] >= moment]),
             ("endingTimestamp", [r for r in mine if r["storeTimestamp"] < moment]),
         ):
-            rows = rows_of(options_of(store, topic=topic, **{option: str(moment)}, **PLACE))
+            rows = rows_of(options_of(clean, topic=topic, **{option: str(moment)}, **PLACE))
             assert places(rows) == Counter(r["commitLogOffset"] for r in wanted), (option, moment)
 
 
-def test_stores_are_opened_to_look_and_left_as_they_were(tmp_path: Path) -> None:
-    store = unpack(NAME, tmp_path)
-    before = store.fingerprint()
+def test_stores_are_opened_to_look_and_left_as_they_were(copy: GoldenStore) -> None:
+    before = copy.fingerprint()
     for table in ("topics", "queues", "files", "index", "groups", "usage", "damage", "plan"):
-        rows_of(options_of(store, table=table))
-    rows_of(options_of(store, source="commitlog"))
-    assert store.fingerprint() == before
+        rows_of(options_of(copy, table=table))
+    rows_of(options_of(copy, source="commitlog"))
+    assert copy.fingerprint() == before
 
 
 @pytest.mark.parametrize(

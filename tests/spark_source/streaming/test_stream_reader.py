@@ -11,7 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -25,11 +24,10 @@ from rmq_store.errors import (
     OtherStoreError,
     UnsupportedStoreError,
 )
-from rmq_store.format.queues import QUEUE_ENTRY
 from spark_source.planning.selection import TopicWithoutQueueError
 from spark_source.source import RmqStoreSource
 from spark_source.streaming.stream_reader import RmqStoreStreamReader
-from tests.support.damage import break_start, flip_in_log
+from tests.support.damage import break_start, flip_in_log, write_at
 from tests.support.golden import Golden, in_a_queue, unpack, unpack_field, user_topic
 from tests.support.growing import Growing
 from tests.support.log_records import parts, records
@@ -44,6 +42,11 @@ def reader_of(where: Path | str, **options: str) -> RmqStoreStreamReader:
     reader = source.streamReader(source.schema())
     assert isinstance(reader, RmqStoreStreamReader)
     return reader
+
+
+@pytest.fixture
+def copy(golden: Golden, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(golden(NAME).path, tmp_path / "store"))
 
 
 def through_json(offset: dict[str, Any]) -> dict[str, Any]:
@@ -61,17 +64,20 @@ def rows_between(
 
 
 def batch_rows(path: Path | str, **options: str) -> list[dict[str, Any]]:
+    columns = [name.strip() for name in COLUMNS.split(",")]
     with MessageStore.open(path) as store:
-        columns = [name.strip() for name in COLUMNS.split(",")]
-        return [
-            row
-            for batch in store.read_batches(columns=columns, unwrap_batches=True)
-            for row in batch.to_pylist()
-        ]
+        rows = store.read_batches(columns=columns, unwrap_batches=True).read_all()
+        return list(rows.to_pylist())
 
 
 def latest(reader: RmqStoreStreamReader, start: dict[str, Any]) -> dict[str, Any]:
     return through_json(reader.latestOffset(start, reader.getDefaultReadLimit()))
+
+
+def rows_now(reader: RmqStoreStreamReader) -> list[dict[str, Any]]:
+    """What a new query gives at once."""
+    start = through_json(reader.initialOffset())
+    return rows_between(reader, start, latest(reader, start))
 
 
 def place_of(offset: Mapping[str, Any]) -> int:
@@ -179,18 +185,16 @@ def test_a_stream_waits_for_the_first_message_of_a_broker(
     assert sorted(found, key=str) == sorted(batch_rows(golden(NAME).path), key=str)
 
 
-def test_a_batch_refuses_a_topic_without_queues(golden: Golden, tmp_path: Path) -> None:
+def test_a_batch_refuses_a_topic_without_queues(copy: Path) -> None:
     """Its queues may be lost, and the log full of its messages."""
-    store = tmp_path / "store"
-    shutil.copytree(golden(NAME).path, store)
-    shutil.rmtree(store / "consumequeue" / "documents")
-    options = {"path": str(store), "topic": "orders, documents"}
+    shutil.rmtree(copy / "consumequeue" / "documents")
+    options = {"path": str(copy), "topic": "orders, documents"}
     source = RmqStoreSource(options)
     with pytest.raises(TopicWithoutQueueError, match=r"'documents' has no queue.*source=commitlog"):
         source.reader(source.schema())
     with pytest.raises(InvalidArgumentError, match="names queue 1 of topic 'documents'"):
-        reader_of(store, topic="documents", startingOffsets='{"documents": {"1": 0}}')
-    reader = reader_of(store, topic="documents", startingOffsets='{"documents": {"0": 3}}')
+        reader_of(copy, topic="documents", startingOffsets='{"documents": {"1": 0}}')
+    reader = reader_of(copy, topic="documents", startingOffsets='{"documents": {"0": 3}}')
     with pytest.raises(InvalidArgumentError, match="offset 3 of queue 0 of topic 'documents'"):
         reader.initialOffset()
 
@@ -269,8 +273,7 @@ def test_a_stream_of_the_last_hour(golden: Golden, name: str) -> None:
     """Also where no queue lists the messages of that hour."""
     store = golden(name)
     reader = reader_of(store.path, startingTimestamp="-1h", startingOffsets="")
-    start = through_json(reader.initialOffset())
-    found = [row["commitLogOffset"] for row in rows_between(reader, start, latest(reader, start))]
+    found = [row["commitLogOffset"] for row in rows_now(reader)]
     since = store.truth[-1]["storeTimestamp"] - 3_600_000
     assert found == [
         r["commitLogOffset"] for r in store.truth if r["storeTimestamp"] >= since and user_topic(r)
@@ -303,13 +306,10 @@ def test_a_new_query_does_not_start_where_a_damaged_entry_leads(
 ) -> None:
     store = unpack(NAME, tmp_path)
     file = min(Path(store.path, "consumequeue/orders/0").iterdir())
-    raw = bytearray(file.read_bytes())
-    np.frombuffer(raw, QUEUE_ENTRY)["log_offset"][5] = leads_to
-    file.write_bytes(raw)
+    write_at(file, 5 * 20, leads_to.to_bytes(8, "big"))
     chosen = {"assign": '{"orders": [0]}', "startingOffsets": '{"orders": {"0": 5}}'}
     reader = reader_of(store.path, **chosen)
-    start = through_json(reader.initialOffset())
-    found = rows_between(reader, start, latest(reader, start))
+    found = rows_now(reader)
     orders = store.by_queue[QueueId("orders", 0)]
     assert [row["queueOffset"] for row in found] == [r["queueOffset"] for r in orders][5:]
 
@@ -329,22 +329,20 @@ def test_a_new_query_does_not_start_after_a_record_that_is_half_there(
 
 
 def test_the_same_offsets_have_the_same_rows_whatever_becomes_of_the_queues(
-    golden: Golden, tmp_path: Path
+    copy: Path, tmp_path: Path
 ) -> None:
     """Entries come and go between two runs of a micro-batch; nothing in a queue says that it is short."""
-    path = tmp_path / "store"
-    shutil.copytree(golden(NAME).path, path)
-    reader = reader_of(path, topic="orders", maxBytesPerTrigger="400k")
+    reader = reader_of(copy, topic="orders", maxBytesPerTrigger="400k")
     start = through_json(reader.initialOffset())
     end = latest(reader, start)
     rows = rows_between(reader, start, end)
     assert rows
-    queues = path / "consumequeue" / "orders"
+    queues = copy / "consumequeue" / "orders"
     (queues / "0").rename(tmp_path / "deleted")  # a topic is deleted, or a copy came too early
     file = min((queues / "1").iterdir())
     raw = file.read_bytes()
     file.write_bytes(raw[:200] + bytes(len(raw) - 200))  # the last pages never reached the disk
-    again = reader_of(path, topic="orders", maxBytesPerTrigger="400k")
+    again = reader_of(copy, topic="orders", maxBytesPerTrigger="400k")
     assert rows_between(again, start, end) == rows
     assert latest(again, start) == end
 
@@ -366,16 +364,14 @@ def test_a_log_that_was_cut_is_noticed(golden: Golden, tmp_path: Path) -> None:
     assert 290_000 < place_of(latest(lenient, offset)) <= 300_000
 
 
-def test_another_store_at_the_same_path_is_refused(golden: Golden, tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    shutil.copytree(golden(NAME).path, path)
-    reader = reader_of(path)
+def test_another_store_at_the_same_path_is_refused(golden: Golden, copy: Path) -> None:
+    reader = reader_of(copy)
     offset = latest(reader, through_json(reader.initialOffset()))
-    shutil.rmtree(path)
-    shutil.copytree(golden("clean-5.3.3").path, path)
+    shutil.rmtree(copy)
+    shutil.copytree(golden("clean-5.3.3").path, copy)
     for lenient in ("true", "false"):
         with pytest.raises(OtherStoreError):
-            latest(reader_of(path, failOnDataLoss=lenient), offset)
+            latest(reader_of(copy, failOnDataLoss=lenient), offset)
 
 
 def test_a_broker_that_goes_on_in_a_dledger_log_elsewhere_ends_a_stream(tmp_path: Path) -> None:
@@ -390,22 +386,18 @@ def test_a_broker_that_goes_on_in_a_dledger_log_elsewhere_ends_a_stream(tmp_path
         latest(reader, start)
 
 
-def test_files_that_expire_before_a_task_reads_them_are_data_loss(
-    golden: Golden, tmp_path: Path
-) -> None:
-    path = tmp_path / "store"
-    shutil.copytree(golden(NAME).path, path)
+def test_files_that_expire_before_a_task_reads_them_are_data_loss(copy: Path) -> None:
     found = []
     for options in ({}, {"failOnDataLoss": "false"}):
-        reader = reader_of(path, **options)
+        reader = reader_of(copy, **options)
         start = through_json(reader.initialOffset())
         found.append((reader, reader.partitions(start, latest(reader, start))))
-    min((path / "commitlog").iterdir()).unlink()
+    min((copy / "commitlog").iterdir()).unlink()
     reader, parts = found[0]
     with pytest.raises(DataLossError, match="files of the log that the plan"):
         [list(reader.read(part)) for part in parts]
     reader, parts = found[1]
-    rest = {row["commitLogOffset"] for row in batch_rows(path)}
+    rest = {row["commitLogOffset"] for row in batch_rows(copy)}
     rows = [b for part in parts for b in reader.read(part)]
     assert set(pa.Table.from_batches(rows)["commitLogOffset"].to_pylist()) == rest
 
@@ -511,15 +503,11 @@ def test_a_query_that_goes_on_may_select_the_same_in_other_words(
     assert end["selection"] != start["selection"]
 
 
-def test_the_broker_s_own_topic_is_a_system_topic_of_a_stream(
-    golden: Golden, tmp_path: Path
-) -> None:
-    path = tmp_path / "store"
-    shutil.copytree(golden(NAME).path, path)
-    (path / "consumequeue" / "payments").rename(path / "consumequeue" / "golden")
-    start = through_json(reader_of(path, brokerName="golden").initialOffset())
+def test_the_broker_s_own_topic_is_a_system_topic_of_a_stream(copy: Path) -> None:
+    (copy / "consumequeue" / "payments").rename(copy / "consumequeue" / "golden")
+    start = through_json(reader_of(copy, brokerName="golden").initialOffset())
     with pytest.raises(InvalidArgumentError, match="topic 'golden'"):
-        latest(reader_of(path, brokerName="golden", topic="golden"), start)
+        latest(reader_of(copy, brokerName="golden", topic="golden"), start)
 
 
 def test_files_that_expired_before_they_were_read_are_data_loss(tmp_path: Path) -> None:
@@ -542,8 +530,7 @@ def test_damage_in_a_closed_file_is_damage_and_does_not_stop_the_stream(tmp_path
     record = [r for r in orders if r["commitLogOffset"] < file.stat().st_size // 2][-1]
     flip_in_log(store, record["commitLogOffset"] + 4, 0xFF)
     reader = reader_of(store.path, mode="PERMISSIVE", columns=COLUMNS + ", corruptRecord")
-    start = through_json(reader.initialOffset())
-    rows = rows_between(reader, start, latest(reader, start))
+    rows = rows_now(reader)
     (damage,) = [row for row in rows if row["corruptRecord"] is not None]
     assert damage["commitLogOffset"] == record["commitLogOffset"]
     assert rows[-1]["commitLogOffset"] > record["commitLogOffset"]
@@ -557,8 +544,7 @@ def test_damage_at_the_start_of_the_last_file_is_damage_and_does_not_stop_the_st
     reader = reader_of(
         store.path, topic="orders", mode="PERMISSIVE", columns=COLUMNS + ", corruptRecord"
     )
-    first = through_json(reader.initialOffset())
-    rows = rows_between(reader, first, latest(reader, first))
+    rows = rows_now(reader)
     (damage,) = [row for row in rows if row["corruptRecord"] is not None]
     assert damage["commitLogOffset"] == start
     mine = (r for r in store.truth if r["topic"] == "orders" and in_a_queue(r))
@@ -585,22 +571,20 @@ def test_a_missing_file_after_the_end_of_a_micro_batch_is_damage(tmp_path: Path)
 
 
 def test_a_query_continues_though_the_offsets_where_it_began_have_expired(
-    golden: Golden, tmp_path: Path
+    golden: Golden, copy: Path
 ) -> None:
-    store = tmp_path / "store"
-    shutil.copytree(golden(NAME).path, store)
     options = {"topic": "orders", "startingOffsets": '{"orders": {"0": 5}}'}
-    reader = reader_of(store, maxBytesPerTrigger="600k", **options)
+    reader = reader_of(copy, maxBytesPerTrigger="600k", **options)
     start = latest(reader, through_json(reader.initialOffset()))
-    (store / "commitlog" / f"{0:020}").unlink()  # as retention does
-    again = reader_of(store, **options)
+    (copy / "commitlog" / f"{0:020}").unlink()  # as retention does
+    again = reader_of(copy, **options)
     end = latest(again, start)
     found = [r["commitLogOffset"] for r in rows_between(again, start, end)]
     truth = [r["commitLogOffset"] for r in golden(NAME).truth if r["topic"] == "orders"]
     assert sorted(found) == sorted(offset for offset in truth if offset >= place_of(start))
     with pytest.raises(DataLossError, match="offset 5 of queue 0"):
         again.initialOffset()
-    batch = RmqStoreSource({"path": str(store), **options})
+    batch = RmqStoreSource({"path": str(copy), **options})
     with pytest.raises(DataLossError, match="offset 5 of queue 0"):
         batch.reader(batch.schema())
 

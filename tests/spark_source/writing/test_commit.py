@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -31,9 +30,10 @@ from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.staging import Part, Staging, StagingError, folder_beside
 from spark_source.writing.write_journal import StreamBatch
 from tests.support.golden import CLEAN, Golden
-from tests.support.running.child import in_a_child
 from tests.support.stores import SMALL
 from tests.support.writing.writes import (
+    die,
+    kill_in,
     left_beside,
     numbers_in,
     options,
@@ -45,6 +45,11 @@ from tests.support.writing.writes import (
 
 # The broker left bytes of no record at the end of its log. `append_to` refuses such a store.
 BYTES_AFTER_THE_LOG = ("nommap-5.5.0",)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "store"
 
 
 def test_rows_come_in_order_of_partition_and_row_and_nothing_is_left(tmp_path: Path) -> None:
@@ -119,11 +124,10 @@ def test_both_folders_of_a_move_are_flushed_after_it(
 
 @pytest.mark.parametrize("exchanges", [True, False])
 def test_overwrite_replaces_the_store(
-    exchanges: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exchanges: bool, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not exchanges:  # as on NFS
         monkeypatch.setattr(exchanging, "_exchanged", lambda new, target: False)
-    target = tmp_path / "store"
     write_rows(target, 0, 40)
     write_rows(target, 100, 20, overwrite=True)
     assert numbers_in(target) == list(range(100, 120))
@@ -131,8 +135,7 @@ def test_overwrite_replaces_the_store(
 
 
 @pytest.mark.parametrize("how", ["a broker's file", "a file of others", "no store"])
-def test_overwrite_deletes_nothing_that_is_not_of_a_store(how: str, tmp_path: Path) -> None:
-    target = tmp_path / "store"
+def test_overwrite_deletes_nothing_that_is_not_of_a_store(how: str, target: Path) -> None:
     if how == "no store":
         target.mkdir()
     else:
@@ -152,9 +155,8 @@ def test_overwrite_deletes_nothing_that_is_not_of_a_store(how: str, tmp_path: Pa
 
 
 def test_overwrite_leaves_the_old_store_until_the_new_one_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = tmp_path / "store"
     write_rows(target, 0, 40)
     seen: list[list[int]] = []
 
@@ -172,8 +174,7 @@ def test_overwrite_leaves_the_old_store_until_the_new_one_is_whole(
 
 
 @pytest.mark.parametrize("kind", ["ignore", "error"])
-def test_a_store_that_the_option_guards_is_not_replaced(kind: str, tmp_path: Path) -> None:
-    target = tmp_path / "store"
+def test_a_store_that_the_option_guards_is_not_replaced(kind: str, target: Path) -> None:
     write_rows(target, 0, 10)
     write = StoreWrite("w", options(target, if_exists=kind), overwrite=True)
     with pytest.raises(InvalidArgumentError, match="ifExists is for mode"):
@@ -182,8 +183,7 @@ def test_a_store_that_the_option_guards_is_not_replaced(kind: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["ignore", "error", "append"])
-def test_a_store_that_exists_follows_the_option(kind: str, tmp_path: Path) -> None:
-    target = tmp_path / "store"
+def test_a_store_that_exists_follows_the_option(kind: str, target: Path) -> None:
     assert check_target(StoreWrite("w", options(target, if_exists=kind)))
     write_rows(target, 0, 10)
     write = StoreWrite("w", options(target, if_exists=kind))
@@ -196,8 +196,7 @@ def test_a_store_that_exists_follows_the_option(kind: str, tmp_path: Path) -> No
         assert len(numbers_in(target)) == (15 if kind == "append" else 10)
 
 
-def test_a_row_that_the_store_refuses_leaves_it_as_it_was(tmp_path: Path) -> None:
-    target = tmp_path / "store"
+def test_a_row_that_the_store_refuses_leaves_it_as_it_was(target: Path) -> None:
     write_rows(target, 0, 40)
     write = StoreWrite("w" * 8, options(target, config=StoreConfig()))
     # The tasks do not see the size of a log file where the target alone shows it.
@@ -216,13 +215,10 @@ def test_a_row_that_the_store_refuses_leaves_it_as_it_was(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", CLEAN)
 def test_every_clean_store_of_a_broker_is_appended_to(
-    golden: Golden, name: str, tmp_path: Path
+    golden: Golden, name: str, target: Path
 ) -> None:
-    target = tmp_path / "store"
     shutil.copytree(golden(name).path, target)
-    facts = json.loads((golden(name).folder / "golden.json").read_text("utf-8"))
-    paths = ",".join(facts.get("commitLogPaths", [])) or None
-    config = StoreConfig(storePathCommitLog=paths)
+    config = StoreConfig(storePathCommitLog=golden(name).log_folders.get("storePathCommitLog"))
     with MessageStore.open(target, config=config) as store:
         before = sum(store.max_offset(*queue) for queue in store.queues())
     write = StoreWrite("abcd1234", options(target, config=config, topic="sink-test"))
@@ -251,10 +247,8 @@ def while_it_builds(monkeypatch: pytest.MonkeyPatch, other: Callable[[], None]) 
 
 @pytest.mark.parametrize("what", ["a store", "a folder", "a file"])
 def test_what_appears_at_the_target_while_a_write_builds_is_not_deleted(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = tmp_path / "store"
-
     def appear() -> None:
         if what == "a store":
             with MessageStore.create(target, SMALL) as store:
@@ -284,9 +278,8 @@ def test_what_appears_at_the_target_while_a_write_builds_is_not_deleted(
 
 
 def test_overwrite_leaves_files_that_appear_in_the_target_while_it_builds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = tmp_path / "store"
     write_rows(target, 0, 20)
     while_it_builds(monkeypatch, lambda: (target / "notes.txt").touch())
     with pytest.raises(NotAStoreError, match=r"notes\.txt"):
@@ -299,8 +292,7 @@ def test_overwrite_leaves_files_that_appear_in_the_target_while_it_builds(
 # --- streams --------------------------------------------------------------------------------------
 
 
-def test_a_batch_that_was_done_is_not_done_again(tmp_path: Path) -> None:
-    target = tmp_path / "store"
+def test_a_batch_that_was_done_is_not_done_again(target: Path) -> None:
     for batch in (0, 1, 1, 0, 2):
         write_rows(target, 10 * batch, 10, stream=StreamBatch("query-a", batch))
     assert not write_rows(target, 20, 10, stream=StreamBatch("query-a", 2))
@@ -324,8 +316,7 @@ def test_a_store_that_lost_what_a_query_wrote_is_refused(tmp_path: Path) -> None
     assert numbers_in(target) == list(range(10))
 
 
-def test_a_batch_write_between_two_batches_of_a_stream_stays(tmp_path: Path) -> None:
-    target = tmp_path / "store"
+def test_a_batch_write_between_two_batches_of_a_stream_stays(target: Path) -> None:
     write_rows(target, 0, 10, stream=StreamBatch("q", 0))
     write_rows(target, 10, 10)
     write_rows(target, 20, 10, stream=StreamBatch("q", 1))
@@ -339,14 +330,10 @@ def test_a_batch_write_between_two_batches_of_a_stream_stays(tmp_path: Path) -> 
 # --- staging --------------------------------------------------------------------------------------
 
 
-def test_prepared_rows_that_are_missing_or_cut_are_noticed(tmp_path: Path) -> None:
-    target = tmp_path / "store"
+def test_prepared_rows_that_are_missing_or_cut_are_noticed(target: Path) -> None:
     write_rows(target, 0, 40)
-    for harm, error in (
-        ("remove", MissingFileError),
-        ("cut", StagingError),
-        ("swap", StagingError),
-    ):
+    harms = {"remove": MissingFileError, "cut": StagingError, "swap": StagingError}
+    for harm, error in harms.items():
         write, parts = prepared(target, 40, 40)
         file = write.staging.path / str(parts[1].name)
         if harm == "remove":
@@ -354,9 +341,8 @@ def test_prepared_rows_that_are_missing_or_cut_are_noticed(tmp_path: Path) -> No
         elif harm == "cut":
             os.truncate(file, file.stat().st_size // 2)
         else:
-            shutil.copy(
-                write.staging.path / str(write.staging.write(9, iter([rows(0, 1)])).name), file
-            )
+            other = write.staging.write(9, iter([rows(0, 1)]))
+            shutil.copy(write.staging.path / str(other.name), file)
         with pytest.raises(error):
             commit(write, parts)
         assert numbers_in(target) == list(range(40)), harm
@@ -385,17 +371,15 @@ def test_links_in_the_place_of_staged_files_are_not_followed(tmp_path: Path) -> 
 
 
 def test_the_next_write_removes_what_killed_writes_left_and_no_more(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    target: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    target = tmp_path / "store"
-
     write, staged_parts = prepared(target, 0, 10)
 
     def killed() -> None:
-        pytest.MonkeyPatch().setattr(committing, "_replace", lambda *_: os._exit(9))
+        pytest.MonkeyPatch().setattr(committing, "_replace", die)
         commit(write, staged_parts)
 
-    assert os.waitstatus_to_exitcode(in_a_child(killed)) == 9
+    kill_in(killed)
     running, parts = prepared(target, 20, 10)
     of_a_stream = Staging(str(target), "query-1")
     of_a_stream.write(0, iter([rows(0, 1)]), begin=True)
@@ -414,9 +398,8 @@ def test_the_next_write_removes_what_killed_writes_left_and_no_more(
 
 @pytest.mark.parametrize("what", ["refused", "gone", "half removed"])
 def test_leftovers_that_cannot_be_removed_fail_no_write(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = tmp_path / "store"
     prepared(target, 0, 10, query="q")
     (left,) = folder_beside(str(target)).iterdir()
     remove = shutil.rmtree
@@ -446,8 +429,7 @@ def test_a_task_that_ends_after_the_abort_leaves_nothing(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_stream_removes_what_its_killed_drivers_left(tmp_path: Path) -> None:
-    target = tmp_path / "store"
+def test_a_stream_removes_what_its_killed_drivers_left(target: Path) -> None:
     prepared(target, 0, 10, query="q")
     prepared(target, 0, 10, query="other")
     write_rows(target, 0, 10, stream=StreamBatch("q", 0))
@@ -468,10 +450,7 @@ def test_a_stream_removes_what_its_killed_drivers_left(tmp_path: Path) -> None:
         '{"format": 1, "journal": "a write", "begun": null, "done": [{"query": "q", "batch": "0"}]}',
     ],
 )
-def test_a_journal_that_no_write_wrote_is_an_error_with_what_to_do(
-    text: str, tmp_path: Path
-) -> None:
-    target = tmp_path / "store"
+def test_a_journal_that_no_write_wrote_is_an_error_with_what_to_do(text: str, target: Path) -> None:
     write_rows(target, 0, 10, stream=StreamBatch("q", 0))
     journal = folder_beside(str(target)) / "journal.json"
     journal.write_text(text)

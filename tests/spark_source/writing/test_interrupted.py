@@ -25,6 +25,8 @@ from spark_source.writing.write_journal import Begun, StreamBatch, WriteJournal
 from tests.support.running.child import in_a_child
 from tests.support.stores import SMALL
 from tests.support.writing.writes import (
+    die,
+    kill_in,
     left_beside,
     numbers_in,
     options,
@@ -35,25 +37,24 @@ from tests.support.writing.writes import (
 )
 
 
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
 def killed_while_appending(target: Path) -> None:
     """A write whose driver dies after it has appended, with its rows in no journal."""
     write, parts = prepared(target, 40, 20)
 
     def work() -> None:
-        def die(*args: Any, **named: Any) -> None:
-            os._exit(9)
-
         WriteJournal.finish = die  # type: ignore[method-assign]
         commit(write, parts)
 
-    assert os.waitstatus_to_exitcode(in_a_child(work)) == 9
+    kill_in(work)
     assert len(numbers_in(target)) == 60  # a crashed store, for a reader
 
 
-def test_messages_that_a_broker_appended_after_a_killed_write_are_not_cut_off(
-    tmp_path: Path,
-) -> None:
-    target = tmp_path / "store"
+def test_messages_that_a_broker_appended_after_a_killed_write_are_not_cut_off(target: Path) -> None:
     write_rows(target, 0, 40)
     killed_while_appending(target)
 
@@ -73,8 +74,7 @@ def test_messages_that_a_broker_appended_after_a_killed_write_are_not_cut_off(
         write_rows(target, 100, 10)
 
 
-def test_a_killed_write_is_undone_by_the_next_one(tmp_path: Path) -> None:
-    target = tmp_path / "store"
+def test_a_killed_write_is_undone_by_the_next_one(target: Path) -> None:
     write_rows(target, 0, 40)
     killed_while_appending(target)
     # What only looks at the store does not count as a process that opened it.
@@ -83,8 +83,7 @@ def test_a_killed_write_is_undone_by_the_next_one(tmp_path: Path) -> None:
     assert numbers_in(target) == [*range(40), *range(200, 210)]
 
 
-def test_a_store_that_was_deleted_after_a_killed_write_is_created_again(tmp_path: Path) -> None:
-    target = tmp_path / "store"
+def test_a_store_that_was_deleted_after_a_killed_write_is_created_again(target: Path) -> None:
     write_rows(target, 0, 40)
     killed_while_appending(target)
     shutil.rmtree(target)
@@ -92,8 +91,7 @@ def test_a_store_that_was_deleted_after_a_killed_write_is_created_again(tmp_path
     assert numbers_in(target) == list(range(10))
 
 
-def test_a_store_that_crashed_before_is_refused_and_not_recovered(tmp_path: Path) -> None:
-    target = tmp_path / "store"
+def test_a_store_that_crashed_before_is_refused_and_not_recovered(target: Path) -> None:
     write_rows(target, 0, 40)
     (target / "abort").touch()
     with pytest.raises(UncleanStoreError):
@@ -103,8 +101,7 @@ def test_a_store_that_crashed_before_is_refused_and_not_recovered(tmp_path: Path
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_store_that_a_broker_runs_on_is_refused(overwrite: bool, tmp_path: Path) -> None:
-    target = tmp_path / "store"
+def test_a_store_that_a_broker_runs_on_is_refused(overwrite: bool, target: Path) -> None:
     write_rows(target, 0, 40)
     write, parts = prepared(target, 40, 10, overwrite=overwrite)
     lock = StoreLock(target)
@@ -129,16 +126,13 @@ def test_a_killed_replacement_is_recognised_on_another_disk(
     write, parts = prepared(first / "store", 0, 20, query="q")
 
     def killed() -> None:
-        def die(*args: Any, **named: Any) -> None:
-            os._exit(9)
-
         if placed:
             WriteJournal.finish = die  # type: ignore[method-assign]
         else:
             pytest.MonkeyPatch().setattr(committing, "place", die)
         commit(write, parts, StreamBatch("q", 0))
 
-    assert os.waitstatus_to_exitcode(in_a_child(killed)) == 9
+    kill_in(killed)
     target = tmp_path / "moved" / "store"
     shutil.copytree(first, target.parent)  # other inodes
     if placed and opened:
@@ -148,10 +142,7 @@ def test_a_killed_replacement_is_recognised_on_another_disk(
     assert left_beside(target) == ["journal.json"]
 
 
-def test_the_old_store_is_not_lost_between_the_two_steps_without_an_exchange(
-    tmp_path: Path,
-) -> None:
-    target = tmp_path / "store"
+def test_the_old_store_is_not_lost_between_the_two_steps_without_an_exchange(target: Path) -> None:
     write_rows(target, 0, 20)
     write, parts = prepared(target, 100, 20, overwrite=True)
 
@@ -163,7 +154,7 @@ def test_the_old_store_is_not_lost_between_the_two_steps_without_an_exchange(
         pytest.MonkeyPatch().setattr(committing, "exchange", between)
         commit(write, parts)
 
-    assert os.waitstatus_to_exitcode(in_a_child(killed)) == 9
+    kill_in(killed)
     with MessageStore.create(target, SMALL) as store:
         store.append({"topic": "orders", "queueId": 0, "body": b"of another"})
     with pytest.raises(JournalError, match="another folder has appeared"):
@@ -174,9 +165,8 @@ def test_the_old_store_is_not_lost_between_the_two_steps_without_an_exchange(
 
 
 def test_a_store_that_another_process_wrote_into_meanwhile_stays_clean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = tmp_path / "store"
     write_rows(target, 0, 20)
     begin = WriteJournal.begin
 
@@ -196,9 +186,8 @@ def test_a_store_that_another_process_wrote_into_meanwhile_stays_clean(
 
 @pytest.mark.parametrize("settles", [True, False])
 def test_a_write_that_is_done_does_not_fail_when_the_store_cannot_be_closed(
-    settles: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settles: bool, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = tmp_path / "store"
     write_rows(target, 0, 20)
 
     def failing(*args: Any, **named: Any) -> None:
@@ -217,31 +206,25 @@ def test_a_write_that_is_done_does_not_fail_when_the_store_cannot_be_closed(
     assert numbers_in(target) == list(range(40))
 
 
-def test_a_write_that_is_finished_later_declares_its_topics(tmp_path: Path) -> None:
-    target = tmp_path / "store"
+def test_a_write_that_is_finished_later_declares_its_topics(target: Path) -> None:
     write_rows(target, 0, 20)
     write = StoreWrite("w" * 8, options(target, topic="late"))
     batch = pa.RecordBatch.from_pydict({"body": [b"a"], "queueId": pa.array([2], pa.int32())})
     parts = staged(write, [batch])
 
     def killed() -> None:
-        def die(*args: Any, **named: Any) -> None:
-            os._exit(9)
-
         pytest.MonkeyPatch().setattr(StoreWriter, "_finish", die)
         commit(write, parts, StreamBatch("q", 0))
 
-    assert os.waitstatus_to_exitcode(in_a_child(killed)) == 9
+    kill_in(killed)
     assert "late" not in read_topic_configs(target)
     assert not write_rows(target, 0, 1, stream=StreamBatch("q", 0))
     assert read_topic_configs(target)["late"]["readQueueNums"] == 3
 
 
 def test_a_replacement_that_is_done_does_not_fail_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = tmp_path / "store"
-
     def failing(folder: Path) -> None:
         raise AccessError(folder, reason="flushing: Input/output error")
 

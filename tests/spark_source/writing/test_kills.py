@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from rmq_store import MessageStore
-from rmq_store.verify import verify
 from spark_source.writing.commit import commit
-from spark_source.writing.staging import folder_beside
-from spark_source.writing.write_journal import StreamBatch
+from spark_source.writing.target.staging import folder_beside
+from spark_source.writing.target.write_journal import StreamBatch
+from tests.support.golden import verified
 from tests.support.running.campaigns import count, seed_of
 from tests.support.running.killing import calls_of
 from tests.support.writing.writes import left_beside, numbers_in, prepared, write_rows
@@ -93,8 +92,7 @@ class Round:
             left = [beside / name for name in left_beside(self.target)]
             assert not any((folder / "committing").exists() for folder in left)
             assert all(list(folder.glob("part-*.arrow")) for folder in left)
-        with MessageStore.open(self.target) as store:
-            assert not verify(store).findings
+        assert not verified(self.target).findings
 
 
 def kill_rounds(folder: Path, way: str, kills: int, chance: random.Random) -> None:

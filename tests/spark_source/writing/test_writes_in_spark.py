@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from rmq_store import MessageStore
 from rmq_store.format.compression import SysFlag
 from tests.support.expected import members
 from tests.support.golden import Golden, bodies_of, user_topic
+from tests.support.spark.loads import refusal
 from tests.support.writing.writes import left_beside
 
 NAME = "clean-5.4.0"
@@ -48,12 +47,6 @@ def small_files(tmp_path_factory: pytest.TempPathFactory) -> str:
     conf = tmp_path_factory.mktemp("conf") / "broker.conf"
     conf.write_text("mappedFileSizeCommitLog=1048576\n")
     return str(conf)
-
-
-def refusal(action: Callable[[], Any]) -> str:
-    with pytest.raises(PySparkException) as refused:
-        action()
-    return str(refused.value)
 
 
 def test_a_store_of_a_broker_is_read_written_and_read_again(
@@ -118,21 +111,13 @@ def test_a_table_without_queues_becomes_a_topic(spark: SparkSession, tmp_path: P
     with MessageStore.open(target) as store:
         assert (store.log_range()[1] // 65536) >= 1
         assert store.geometry().mappedFileSizeCommitLog == 65536
-        bodies = [message.body for message in _in_log_order(store)]
-    assert bodies == [b"order %d" % number for number in range(600)]
+        assert store.read_batches().read_all()["body"].to_pylist() == [
+            b"order %d" % number for number in range(600)
+        ]
     assert not (target / "abort.bak").exists()  # 4.9.7 does not leave it
     save(frame.limit(1), target, **options, ifExists="ignore")
     save(frame.limit(1), target, **options, flush="false")
     assert messages(spark, target).count() == 601
-
-
-def _in_log_order(store: MessageStore) -> list[Any]:
-    found = [
-        message
-        for queue in store.queues()
-        for message in store.get_message(*queue, 0, max_messages=10**6).messages
-    ]
-    return sorted(found, key=lambda message: message.commit_log_offset)
 
 
 def count_of(target: Path) -> int:
