@@ -1,4 +1,4 @@
-"""`info` says what opening the store sees of its queues, and compares none with the log."""
+"""`info` says what opening the store sees of its log and its queues, and compares none of them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from rmq_store.admin.info import store_info
-from tests.support.golden import KINDS, STORES, in_a_queue, unpack, unpack_kind
+from tests.support.golden import KINDS, STORES, GoldenStore, in_a_queue, unpack, unpack_kind
 from tests.support.running.campaigns import few
 from tests.support.running.commands import call, objects, run
 
-NAME = "clean-5.5.0"
 NAMES = [name for name in (*STORES, *KINDS) if name != "multipath-5.5.0"]
 
 
@@ -39,9 +38,9 @@ def cut_middle_file(root: Path) -> None:
     ("lose", "first"), [(no_middle_file, 100), (empty_middle_file, 100), (cut_middle_file, 150)]
 )
 def test_missing_files_of_queues_are_damage(
-    lose: Callable[[Path], None], first: int, tmp_path: Path
+    lose: Callable[[Path], None], first: int, copy: GoldenStore
 ) -> None:
-    path = unpack(NAME, tmp_path).path
+    path = copy.path
     lose(Path(path))
     (info,) = objects("info", path, expect=1)
     (said,) = info["damage"]
@@ -53,19 +52,18 @@ def test_missing_files_of_queues_are_damage(
     assert "; not verified: rmqstore verify STORE" in run("info", path, expect=1)
 
 
-def test_messages_in_no_queue_are_counted(tmp_path: Path) -> None:
-    golden = unpack(NAME, tmp_path)
-    no_queues(Path(golden.path))
-    (info,) = objects("info", golden.path)
-    listed = [r for r in golden.truth if in_a_queue(r)]
+def test_messages_in_no_queue_are_counted(copy: GoldenStore) -> None:
+    no_queues(Path(copy.path))
+    (info,) = objects("info", copy.path)
+    listed = [r for r in copy.truth if in_a_queue(r)]
     assert info["undispatched"].startswith(f"{len(listed):,} messages at the end of the log")
     assert info["damage"] == []
 
 
 def test_verify_agrees_that_a_closed_store_without_queue_files_has_lost_them(
-    tmp_path: Path,
+    copy: GoldenStore,
 ) -> None:
-    path = unpack(NAME, tmp_path).path
+    path = copy.path
     no_queues(Path(path))
     said = run("verify", path, "-v", expect=1)
     assert "(0 errors, 17 warnings, 0 notes)" in said
@@ -80,3 +78,29 @@ def test_no_store_of_a_real_broker_lacks_files_of_queues(name: str, tmp_path: Pa
     golden = (unpack_kind if name in KINDS else unpack)(name, tmp_path)
     damage = store_info(golden.path, broker_conf=golden.conf).damage
     assert not [what for what in damage if "queue" in what]
+
+
+def remove(file: Path) -> None:
+    file.unlink()
+
+
+def clear(file: Path) -> None:
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+@pytest.mark.parametrize("lose", [remove, clear])
+def test_a_log_without_a_record_is_lost_if_the_checkpoint_knows_of_one(
+    copy: GoldenStore, lose: Callable[[Path], None]
+) -> None:
+    for file in (Path(copy.path) / "commitlog").iterdir():
+        lose(file)
+    assert "the log is lost" in run("info", copy.path, expect=1)
+
+
+def test_usage_of_a_log_that_is_gone_has_no_shares(copy: GoldenStore) -> None:
+    for file in (Path(copy.path) / "commitlog").iterdir():
+        file.unlink()
+    lines = run("usage", copy.path, expect=1).splitlines()[1:]  # no message can be read
+    assert lines
+    assert all(line.endswith("\t") for line in lines)
+    assert {row["share"] for row in objects("usage", copy.path, expect=1)} == {None}

@@ -19,6 +19,7 @@ from rmq_store.admin.rebuild import STATE_FILE, rebuild
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.verify import verify
+from tests.support.damage import flip, write_at
 from tests.support.dledger import (
     HEAD,
     Entry,
@@ -27,7 +28,7 @@ from tests.support.dledger import (
     record_at,
     with_crc,
 )
-from tests.support.golden import GoldenStore, unpack, unpack_field, unpack_kind
+from tests.support.golden import GoldenStore, files_below, unpack, unpack_field, unpack_kind
 
 NAME = "dledger-5.5.0"
 HALVES = b"RMQ_SYS_TRANS_HALF_TOPIC"
@@ -99,11 +100,9 @@ def test_records_differ_only_in_what_names_a_place(golden: GoldenStore, tmp_path
     without = replace(config, enableDLegerCommitLog=None)
     with MessageStore.open(target, config=without) as store:
         assert list(verify(store).findings) == []
-        orders = [
-            one for one in golden.lines("served") if "ORDER_0" in one["props"].get("KEYS", "")
-        ]
+        orders = [r for r in golden.lines("served") if "ORDER_0" in r["props"].get("KEYS", "")]
         found = store.query_message("orders", "ORDER_0")
-        assert [one.commit_log_offset for one in found] == [moved[one["phy"]] for one in orders]
+        assert [one.commit_log_offset for one in found] == [moved[r["phy"]] for r in orders]
     for path in Path(golden.path, "config").iterdir():
         assert (target / "config" / path.name).read_bytes() == path.read_bytes()
 
@@ -157,12 +156,6 @@ module.rebuild(sys.argv[1], sys.argv[2], progress=progress)
 """
 
 
-def files_of(root: Path) -> dict[str, bytes]:
-    parts = ("commitlog", "consumequeue")
-    paths = [path for part in parts for path in (root / part).rglob("*") if path.is_file()]
-    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
-
-
 @pytest.mark.campaign
 @pytest.mark.parametrize("at", [1, 700_000, 2_300_000, 4_000_000, 7_000_000])
 def test_killed_anywhere_it_goes_on_to_the_same_bytes(tmp_path: Path, at: int) -> None:
@@ -177,7 +170,10 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(tmp_path: Path, at: int) -
     assert done.returncode == -signal.SIGKILL
     assert json.loads((tmp_path / "target" / STATE_FILE).read_text())["log"] == "copy"
     assert rebuild(root, tmp_path / "target").resumed
-    assert files_of(tmp_path / "target") == files_of(tmp_path / "whole")
+    made, whole = (
+        files_below(tmp_path / name, "commitlog", "consumequeue") for name in ("target", "whole")
+    )
+    assert made == whole
 
 
 @pytest.mark.parametrize("zeros", [False, True])
@@ -186,13 +182,11 @@ def test_damage_is_damage_in_the_new_log_too(
 ) -> None:
     (path,) = Path(golden.path, "dledger-n0", "data").iterdir()
     entries = list(entries_of(path.parent))
-    raw = bytearray(path.read_bytes())
     lost = entries[400]
     if zeros:
-        raw[lost.place : lost.place + lost.size] = bytes(lost.size)
+        write_at(path, lost.place, bytes(lost.size))
     else:
-        raw[lost.place + HEAD.size + 95] ^= 1
-    path.write_bytes(raw)
+        flip(path, lost.place + HEAD.size + 95)
     report = rebuild(golden.path, tmp_path / "target", config=golden.conf)
     assert not report.all_well
     ((start, stop),) = report.recovery.damage

@@ -19,8 +19,16 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import AccessError, InvalidArgumentError, TargetExistsError, UndispatchedError
 from rmq_store.format.compression import SysFlag
 from rmq_store.verify import verify
-from tests.support.damage import flip_in_log, write_at, write_in_log
-from tests.support.golden import CLEAN, Golden, GoldenStore, in_a_queue, log_files, unpack
+from tests.support.damage import flip, flip_in_log, write_at, write_in_log
+from tests.support.golden import (
+    CLEAN,
+    Golden,
+    GoldenStore,
+    files_below,
+    in_a_queue,
+    log_files,
+    unpack,
+)
 from tests.support.golden import queues_of as queues_of_record
 from tests.support.running.campaigns import few
 
@@ -35,24 +43,12 @@ def settings_of(store: GoldenStore) -> dict[str, Any]:
     config = StoreConfig.read(store.conf)
     said = {field.name: getattr(config, field.name) for field in fields(config)}
     found = {k: v for k, v in said.items() if v is not None and not k.startswith("storePath")}
-    facts = json.loads((store.folder / "golden.json").read_text("utf-8"))
-    if "commitLogPaths" in facts:
-        found["storePathCommitLog"] = ",".join(facts["commitLogPaths"])
-    return found
+    return {**found, **store.log_folders}
 
 
 def rebuilt(store: GoldenStore, target: Path, **how: Any) -> RebuildReport:
     release = store.name.rpartition("-")[2]
     return rebuild(store.path, target, release=release, config=settings_of(store), **how)
-
-
-def files_below(root: Path, *kinds: str) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for kind in kinds
-        for path in sorted((root / kind).rglob("*"))
-        if path.is_file()
-    }
 
 
 def queues_of(root: str | Path) -> dict[str, bytes]:
@@ -145,7 +141,7 @@ def test_damage_is_reported_and_the_records_after_it_are_dispatched(tmp_path: Pa
 @pytest.mark.parametrize("file", [0, -1])
 def test_no_whole_record_behind_damage_is_dropped(tmp_path: Path, file: int) -> None:
     store = unpack("clean-5.5.0", tmp_path)
-    path = sorted((Path(store.path) / "commitlog").iterdir())[file]
+    path = log_files(store)[file]
     inside = [r for r in store.truth if r["commitLogOffset"] >= int(path.name)]
     lost = inside[len(inside) // 3 if file else 100]
     write_in_log(store, lost["commitLogOffset"], bytes(lost["storeSize"]))
@@ -185,15 +181,14 @@ def test_a_file_that_begins_with_damage_is_not_left_out(
     """The last file, and the only one: no record stands at its start. `set_back`: milliseconds by which
     the broker's clock was set back before it wrote the file."""
     store = unpack(name, tmp_path)
-    path = sorted((Path(store.path) / "commitlog").iterdir())[file]
+    path = log_files(store)[file]
     records = {r["commitLogOffset"]: r for r in store.truth}
     lost = records[int(path.name)]
-    raw = bytearray(path.read_bytes())
-    for record in [r for place, r in records.items() if place >= int(path.name) and set_back]:
-        at = record["commitLogOffset"] - int(path.name) + 56  # the hosts are IPv4
-        raw[at : at + 8] = (record["storeTimestamp"] - set_back).to_bytes(8, "big")
-    raw[4] ^= 1  # the magic code
-    path.write_bytes(raw)
+    for place, record in records.items():
+        if place >= int(path.name) and set_back:
+            earlier = (record["storeTimestamp"] - set_back).to_bytes(8, "big")
+            write_in_log(store, place + 56, earlier)  # the hosts are IPv4
+    flip(path, 4)  # the magic code
     report = rebuilt(store, tmp_path / "target")
     assert report.recovery.records == len(records) - 1
     assert [tuple(one) for one in report.recovery.damage] == [
@@ -202,22 +197,17 @@ def test_a_file_that_begins_with_damage_is_not_left_out(
     assert not report.all_well
 
 
-def test_a_linked_file_is_never_written_through(tmp_path: Path) -> None:
+def test_a_linked_file_is_never_written_through(copy: GoldenStore, tmp_path: Path) -> None:
     """Where the whole last file is damaged, the log ends in one that the source has too."""
-    store = unpack("clean-5.5.0", tmp_path)
-    files = sorted((Path(store.path) / "commitlog").iterdir())
-    raw = bytearray(files[-1].read_bytes())
-    for record in store.truth:
-        at = record["commitLogOffset"] - int(files[-1].name)
-        if at >= 0:
-            raw[at + 90] ^= 1
-    files[-1].write_bytes(raw)
-    before = store.fingerprint()
-    rebuilt(store, tmp_path / "target", log="link")
+    for record in copy.truth:
+        if record["commitLogOffset"] >= int(log_files(copy)[-1].name):
+            flip_in_log(copy, record["commitLogOffset"] + 90)
+    before = copy.fingerprint()
+    rebuilt(copy, tmp_path / "target", log="link")
     with MessageStore.append_to(tmp_path / "target") as writer:
         for _ in range(50):
             writer.append({"topic": "orders", "queueId": 0, "body": b"new" * 1000})
-    assert store.fingerprint() == before
+    assert copy.fingerprint() == before
 
 
 KILLED = """
@@ -237,19 +227,18 @@ module.rebuild(sys.argv[1], sys.argv[2], release="5.3.3", config=config, progres
 """
 
 
+def kill_in_rebuild(script: str, store: GoldenStore, target: Path, at: int) -> None:
+    words = (store.path, str(target), str(at), json.dumps(settings_of(store)))
+    done = subprocess.run([sys.executable, "-c", script, *words], timeout=120)
+    assert done.returncode == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("at", [1, 900_000, 2_100_000])
 def test_killed_anywhere_it_goes_on_to_the_same_bytes(
     golden: Golden, tmp_path: Path, at: int
 ) -> None:
     store = golden("clean-5.3.3")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-c", KILLED, store.path, str(tmp_path / "target"), str(at)),
-            json.dumps(settings_of(store)),
-        ],
-        timeout=120,
-    )
-    assert done.returncode == -signal.SIGKILL
+    kill_in_rebuild(KILLED, store, tmp_path / "target", at)
     assert (tmp_path / "target" / STATE_FILE).exists()
     report = rebuilt(store, tmp_path / "target")
     assert report.resumed

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import signal
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,7 @@ from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import AccessError, InvalidArgumentError, UnsupportedStoreError
 from rmq_store.verify import verify
-from tests.admin.test_rebuild import KILLED, index_of, settings_of
+from tests.admin.test_rebuild import KILLED, index_of, kill_in_rebuild, settings_of
 from tests.support.damage import write_in_log
 from tests.support.golden import Golden, GoldenStore, unpack, unpack_kind
 from tests.support.renumbered import renumber, units_of
@@ -68,10 +65,10 @@ def test_a_killed_brokers_empty_database_becomes_whole(tmp_path: Path) -> None:
         found = store.read_batches(columns=COLUMNS[:-1]).read_all().to_pylist()
         assert verify(store).nothing_wrong
         assert all(state.tail is None for state in store.snapshot().queues.values())
-    served = [
-        (row["topic"], row["queue"], row["offset"], row["phy"]) for row in golden.lines("served")
-    ]
-    assert sorted(tuple(row.values()) for row in found) == sorted(served)
+    served = golden.lines("served")
+    assert sorted(tuple(row.values()) for row in found) == sorted(
+        (row["topic"], row["queue"], row["offset"], row["phy"]) for row in served
+    )
 
 
 def test_the_records_of_a_dledger_log_become_rows_of_the_database(tmp_path: Path) -> None:
@@ -143,14 +140,7 @@ def test_killed_anywhere_it_goes_on_to_the_same_database(
 ) -> None:
     store, target = golden("clean-5.5.0"), tmp_path / "target"
     script = KILLED.replace('release="5.3.3"', 'store_type="defaultRocksDB"')
-    done = subprocess.run(
-        [
-            *(sys.executable, "-c", script, store.path, str(target), str(at)),
-            json.dumps(settings_of(store)),
-        ],
-        timeout=120,
-    )
-    assert done.returncode == -signal.SIGKILL
+    kill_in_rebuild(script, store, target, at)
     assert json.loads((target / STATE_FILE).read_text())["storeType"] == DATABASE
     with pytest.raises(InvalidArgumentError, match="other options"):
         rebuild(store.path, target, config=settings_of(store))
@@ -221,9 +211,8 @@ def test_of_two_records_with_one_queue_offset_the_later_one_is_listed(
     (line,) = [line for line in report.recovery.lines_of_left_out() if "orders/0" in line]
     assert "with queue offsets that later records have" in line
     with MessageStore.open(tmp_path / "target") as new:
-        rows = new.read_batches(
-            "orders", [0], columns=["queueOffset", "commitLogOffset"]
-        ).read_all()
+        columns = ["queueOffset", "commitLogOffset"]
+        rows = new.read_batches("orders", [0], columns=columns).read_all()
     listed = {offset: place for offset, place in wanted.items() if offset <= last}
     assert dict(zip(*(column.to_pylist() for column in rows.columns), strict=True)) == listed
 

@@ -9,26 +9,18 @@ import pytest
 
 from rmq_store.admin.rebuild import DATABASE, rebuild
 from tests.admin.test_salvage_of_state import HALF, lose, of
-from tests.support.golden import unpack_field, unpack_kind, unpack_state
+from tests.support.golden import files_below, unpack_field, unpack_kind, unpack_state
 from tests.support.log_records import fields
 from tests.support.running.commands import objects, run
-
-
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 @pytest.mark.parametrize("store_type", ["default", DATABASE])
 def test_files_of_compaction_topics_come_along(tmp_path: Path, store_type: str) -> None:
     store = unpack_kind("compacted-5.5.0", tmp_path)
     report = rebuild(store.path, tmp_path / "new", config=store.conf, store_type=store_type)
-    before = files_in(Path(store.path, "compaction"))
+    before = files_below(Path(store.path, "compaction"))
     assert len(before) > 10
-    assert files_in(tmp_path / "new/compaction") == before
+    assert files_below(tmp_path / "new/compaction") == before
     assert report.left_behind == ()
     topic = next(Path(store.path, "compaction/compactionCq").iterdir()).name
     served, again = (
@@ -44,11 +36,11 @@ def test_a_link_among_the_files_of_compaction_is_passed_over(
 ) -> None:
     """A link may lead out of the store, to a file that is none of the broker's."""
     store = unpack_kind("compacted-5.5.0", tmp_path)
-    before = files_in(Path(store.path, "compaction"))
+    before = files_below(Path(store.path, "compaction"))
     (tmp_path / "elsewhere").write_text("secret", "utf-8")
     Path(store.path, "compaction/link").symlink_to(tmp_path / "elsewhere")
     rebuild(store.path, tmp_path / "new", config=store.conf)
-    assert files_in(tmp_path / "new/compaction") == before
+    assert files_below(tmp_path / "new/compaction") == before
     assert "compaction/link: not a file" in caplog.text
 
 
@@ -59,8 +51,10 @@ def test_files_of_the_timer_come_along(tmp_path: Path) -> None:
     Path(store.path, "kvStore/000007.log").write_bytes(b"of pop")
     rebuild(store.path, tmp_path / "new", config=store.conf)
     for name in ("timerlog", "config"):
-        before = files_in(Path(store.path, name))
-        assert before == {k: v for k, v in files_in(tmp_path / "new" / name).items() if k in before}
+        before = files_below(Path(store.path, name))
+        assert before == {
+            k: v for k, v in files_below(tmp_path / "new" / name).items() if k in before
+        }
     assert (tmp_path / "new/timerwheel").read_bytes() == b"\1" * 100_000
     assert (tmp_path / "new/kvStore/000007.log").read_bytes() == b"of pop"
     waiting = objects("scheduled", store.path, "--broker-name", "b")
@@ -92,9 +86,8 @@ def test_half_messages_with_other_offsets_than_op_messages_name_are_counted(tmp_
 def test_the_log_of_the_timer_does_not_fit_a_log_without_entries(tmp_path: Path) -> None:
     root = unpack_field("mixed-dledger-old-log-there", tmp_path)
     store = next(path.parent for path in root.rglob("consumequeue"))
-    shutil.copytree(
-        Path(unpack_state("timers-waiting-5.5.0", tmp_path).path, "timerlog"), store / "timerlog"
-    )
+    timers = unpack_state("timers-waiting-5.5.0", tmp_path)
+    shutil.copytree(Path(timers.path, "timerlog"), store / "timerlog")
     (store / "config").mkdir(exist_ok=True)
     (store / "config/timercheck").write_bytes(bytes(4096))
     report = rebuild(store, tmp_path / "new", config=next(root.glob("*.conf"), None))

@@ -16,6 +16,7 @@ from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.salvage import salvage
 from rmq_store.errors import CorruptConfigError
 from rmq_store.format.topics import SCHEDULE_TOPIC
+from tests.support.damage import write_at
 from tests.support.golden import GoldenStore, unpack, verified
 from tests.support.running.commands import run
 
@@ -37,11 +38,10 @@ def bytes_of(root: Path, kind: str, topic: str) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def golden(tmp_path: Path) -> GoldenStore:
+def golden(copy: GoldenStore) -> GoldenStore:
     """A broker's store whose topic `inner` has a batch queue, without its configuration."""
-    store = unpack("clean-5.5.0", tmp_path)
-    shutil.rmtree(Path(store.path, "config"))
-    return store
+    shutil.rmtree(Path(copy.path, "config"))
+    return copy
 
 
 @pytest.mark.parametrize("folder", [True, False])
@@ -70,27 +70,15 @@ def made(root: Path, *, inner: bool) -> list[tuple[int, int]]:
         writer.declare_topic("several", attributes={"queue.type": "BatchCQ"})
         for number in range(5):
             writer.append({"topic": "several", "queueId": 0, "body": b"%d" % number})
-    if inner:
-        add_inner_batch(root)
-    raw, found, at = (root / "commitlog" / ("0" * 20)).read_bytes(), [], 0
+    path = root / "commitlog" / ("0" * 20)
+    raw, found, at = path.read_bytes(), [], 0
     while struct.unpack_from(">I", raw, at + 4)[0] in (0xDAA320A7, 0xDAA320AB):
         found.append((at, struct.unpack_from(">i", raw, at)[0]))
         at += found[-1][1]
+    if inner:
+        flags = found[-1][0] + 36
+        write_at(path, flags, struct.pack(">i", struct.unpack_from(">i", raw, flags)[0] | 1 << 7))
     return found
-
-
-def add_inner_batch(root: Path) -> None:
-    """Mark the last record as one with an inner batch (sysFlag bit 7), in its bytes."""
-    path = root / "commitlog" / ("0" * 20)
-    raw = bytearray(path.read_bytes())
-    last = 0
-    while struct.unpack_from(">I", raw, (at := last + struct.unpack_from(">i", raw, last)[0]) + 4)[
-        0
-    ]:
-        last = at
-    (flags,) = struct.unpack_from(">i", raw, last + 36)
-    struct.pack_into(">i", raw, last + 36, flags | 1 << 7)
-    path.write_bytes(raw)
 
 
 def units(root: Path) -> list[tuple[int, int]]:
@@ -159,9 +147,8 @@ def test_a_kind_that_nothing_says_is_said_to_be_unknown(tmp_path: Path) -> None:
     assert "several" in again["topicConfigTable"]
 
 
-def test_salvage_declares_what_an_inner_batch_proves(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    root, new = Path(golden.path), tmp_path / "new"
+def test_salvage_declares_what_an_inner_batch_proves(copy: GoldenStore, tmp_path: Path) -> None:
+    root, new = Path(copy.path), tmp_path / "new"
     for folder in ("config", "batchconsumequeue"):
         shutil.rmtree(root / folder)
     salvage(root, new)
@@ -170,17 +157,16 @@ def test_salvage_declares_what_an_inner_batch_proves(tmp_path: Path) -> None:
 
 
 def test_a_topics_json_that_nobody_can_read_is_refused_before_anything_is_made(
-    tmp_path: Path,
+    copy: GoldenStore, tmp_path: Path
 ) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    path = Path(store.path, "config", "topics.json")
+    path = Path(copy.path, "config", "topics.json")
     path.write_text("{")
     Path(f"{path}.bak").unlink()
     with pytest.raises(CorruptConfigError, match=re.escape(str(path))):
-        rebuild(store.path, tmp_path / "new")
+        rebuild(copy.path, tmp_path / "new")
     assert not (tmp_path / "new").exists()
     path.unlink()
-    assert rebuild(store.path, tmp_path / "new").all_well
+    assert rebuild(copy.path, tmp_path / "new").all_well
 
 
 def test_due_times_by_default_delay_levels_are_counted_and_named(tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import pytest
 
 from rmq_store import QueueId
 from rmq_store.admin.retention import (
     LAST_FILE,
+    RetentionPlan,
     RetentionPolicy,
     apply_retention,
     plan_retention,
@@ -24,7 +25,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, StoreError, StoreLockedError
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.verify import verify
-from tests.support.golden import Golden, GoldenStore, offsets, unpack
+from tests.support.golden import Golden, GoldenStore, log_files, offsets, unpack
 from tests.support.listed import index_items, wanted_items
 from tests.support.running.commands import call, complaint, objects, run
 
@@ -34,32 +35,30 @@ NOW = 1_790_000_000_000
 ALWAYS = RetentionPolicy(deleteWhen=";".join(map(str, range(24))))
 
 
-class Usage(NamedTuple):
-    total: int
-    used: int
-    free: int
-
-
 @pytest.fixture
 def aged(tmp_path: Path) -> GoldenStore:
     """A store of several log files, of which the first two were last written 100 hours ago."""
     store = unpack("crash-5.5.0", tmp_path)
-    for number, path in enumerate(log_files(store.path)):
+    for number, path in enumerate(log_files(store)):
         hours = 100 if number < 2 else 1
         os.utime(path, ns=((NOW - hours * HOUR) * 1_000_000,) * 2)
     return store
 
 
-def log_files(store: str) -> list[Path]:
-    return sorted((Path(store) / "commitlog").iterdir())
+def hour_of(ms: int) -> int:
+    return time.localtime(ms / 1000).tm_hour
 
 
-def test_unread_messages_are_deleted_from_when_a_plan_takes_their_file(tmp_path: Path) -> None:
-    clean = unpack("clean-5.5.0", tmp_path)
+def planned(aged: GoldenStore) -> RetentionPlan:
+    with aged.open() as store:
+        return plan_retention(store, ALWAYS, now_ms=NOW, disk_used_percent=10)
+
+
+def test_unread_messages_are_deleted_from_when_a_plan_takes_their_file(copy: GoldenStore) -> None:
     now = time.time_ns()
-    for number, path in enumerate(log_files(clean.path)):
+    for number, path in enumerate(log_files(copy)):
         os.utime(path, ns=(now + 30 * number * HOUR * 1_000_000,) * 2)
-    with clean.open() as store:
+    with copy.open() as store:
         rows = store.table("groups").to_pylist()
         unread = [row for row in rows if row["lag"] and row["deletedFrom"] is not None]
         for row in unread:
@@ -72,33 +71,29 @@ def test_unread_messages_are_deleted_from_when_a_plan_takes_their_file(tmp_path:
         assert all(row["deletedFrom"] is None for row in rows if not row["lag"])
 
 
-def test_files_that_are_never_deleted_have_no_time_of_it(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
+def test_files_that_are_never_deleted_have_no_time_of_it(copy: GoldenStore, tmp_path: Path) -> None:
     conf = tmp_path / "never.conf"
     conf.write_text("fileReservedTime=99999999\n")
-    rows = objects("lag", store.path, "--broker-conf", str(conf))
+    rows = objects("lag", copy.path, "--broker-conf", str(conf))
     assert {row["deletedFrom"] for row in rows} == {None}
-    assert call("lag", store.path, "--broker-conf", str(conf)).returncode == 0
+    assert call("lag", copy.path, "--broker-conf", str(conf)).returncode == 0
 
 
 def test_files_older_than_the_reserved_time_go_from_the_front(aged: GoldenStore) -> None:
-    with aged.open() as store:
-        plan = plan_retention(store, ALWAYS, now_ms=NOW, disk_used_percent=10)
-    assert [one.path for one in plan.log] == [str(path) for path in log_files(aged.path)[:2]]
+    plan = planned(aged)
+    assert [one.path for one in plan.log] == [str(path) for path in log_files(aged)[:2]]
     assert plan.trigger == "time"
-    assert plan.log_start_after == int(log_files(aged.path)[2].name)
+    assert plan.log_start_after == int(log_files(aged)[2].name)
     json.dumps(plan.to_dict())
 
 
 def test_a_younger_file_stops_the_deletion_before_older_ones(aged: GoldenStore) -> None:
-    os.utime(log_files(aged.path)[0], ns=((NOW - HOUR) * 1_000_000,) * 2)
-    with aged.open() as store:
-        assert plan_retention(store, ALWAYS, now_ms=NOW, disk_used_percent=10).log == ()
+    os.utime(log_files(aged)[0], ns=((NOW - HOUR) * 1_000_000,) * 2)
+    assert planned(aged).log == ()
 
 
 def test_neither_hour_nor_disk_asks_for_it(aged: GoldenStore) -> None:
-    hour = time.localtime(NOW / 1000).tm_hour
-    policy = RetentionPolicy(deleteWhen=str((hour + 2) % 24))
+    policy = RetentionPolicy(deleteWhen=str((hour_of(NOW) + 2) % 24))
     with aged.open() as store:
         assert plan_retention(store, policy, now_ms=NOW, disk_used_percent=75).trigger is None
         by_disk = plan_retention(store, policy, now_ms=NOW, disk_used_percent=76)
@@ -128,8 +123,7 @@ def test_what_is_left_is_a_sound_store(aged: GoldenStore) -> None:
             queue: (store.view.offset_at_log(queue, plan.log_start_after), store.max_offset(*queue))
             for queue in store.queues()
         }
-    freed = apply_retention(plan)
-    assert freed == plan.bytes
+    assert apply_retention(plan) == plan.bytes
     with aged.open() as store:
         assert store.log.start == plan.log_start_after
         for queue, (low, high) in wanted.items():
@@ -179,8 +173,7 @@ def test_the_last_file_never_goes(golden: Golden) -> None:
 
 
 def test_nothing_is_deleted_while_the_store_is_locked_or_changed(aged: GoldenStore) -> None:
-    with aged.open() as store:
-        plan = plan_retention(store, ALWAYS, now_ms=NOW, disk_used_percent=10)
+    plan = planned(aged)
     lock = StoreLock(Path(aged.path))
     try:
         with pytest.raises(StoreLockedError):
@@ -203,9 +196,7 @@ def test_files_of_any_age_go_only_where_the_broker_may_force_it(aged: GoldenStor
         for may in (True, False):
             policy = replace(ALWAYS, cleanFileForciblyEnable=may, diskSpaceCleanForciblyRatio=99)
             plan = plan_retention(store, policy, now_ms=NOW, disk_used_percent=86)
-            assert (plan.trigger, len(plan.log) > 2) == (
-                ("forced", True) if may else ("time", False)
-            )
+            assert (plan.trigger, len(plan.log) > 2) == ("forced" if may else "time", may)
 
 
 @pytest.mark.parametrize(
@@ -226,15 +217,15 @@ def test_the_disks_decide_as_they_do_for_the_broker(
 ) -> None:
     """Of 1,000 GB, 50 are reserved for root."""
     golden = unpack("multipath-5.5.0", tmp_path)
-    hour = (time.localtime(NOW / 1000).tm_hour + 2) % 24
+    hour = (hour_of(NOW) + 2) % 24
     with golden.open() as store:
         folders = store.log.chain.folders
         assert len(folders) == 2
         percent = {**dict(zip(folders, log, strict=True)), f"{store.path}/consumequeue": queues}
 
-        def usage(folder: str | Path) -> Usage:
+        def usage(folder: str | Path) -> SimpleNamespace:
             used = percent[str(folder)] * 95 // 10
-            return Usage(1000, used, 950 - used)
+            return SimpleNamespace(total=1000, used=used, free=950 - used)
 
         monkeypatch.setattr(shutil, "disk_usage", usage)
         plan = plan_retention(store, RetentionPolicy(deleteWhen=str(hour)), now_ms=NOW)
@@ -248,16 +239,12 @@ def test_hours_that_are_none_are_refused() -> None:
     assert (policy.hours(), policy.fileReservedTime) == ({2, 14}, 48)
 
 
-def hour_of(ms: int) -> int:
-    return time.localtime(ms / 1000).tm_hour
-
-
 def test_why_the_oldest_file_is_still_there(aged: GoldenStore) -> None:
     """Each setting keeps it alone; and then the plan of that moment deletes it."""
     later = RetentionPolicy(deleteWhen=str((hour_of(NOW) + 2) % 24))
     young = RetentionPolicy(fileReservedTime=101, deleteWhen=ALWAYS.deleteWhen)
     unforced = replace(young, cleanFileForciblyEnable=False)
-    first = str(log_files(aged.path)[0])
+    first = str(log_files(aged)[0])
     with aged.open() as store:
         for policy, used, kept_by in (
             (ALWAYS, 10, None),
@@ -291,7 +278,7 @@ def test_why_the_oldest_file_is_still_there(aged: GoldenStore) -> None:
 
 def test_the_last_file_stays(tmp_path: Path) -> None:
     store = unpack("crash-5.5.0", tmp_path)
-    for path in log_files(store.path)[:-1]:
+    for path in log_files(store)[:-1]:
         path.unlink()
     with store.open() as opened:
         found = why_kept(opened, ALWAYS, now_ms=NOW, disk_used_percent=99)
@@ -305,7 +292,7 @@ def test_why_is_a_table_of_settings(aged: GoldenStore) -> None:
         *("oldest file", "fileReservedTime", "deleteWhen", "disk", "kept by", "it goes")
     ]
     (line,) = call("retention", aged.path, "--why", "--json").stdout.splitlines()
-    assert json.loads(line)["path"] == str(log_files(aged.path)[0])
+    assert json.loads(line)["path"] == str(log_files(aged)[0])
     assert "--why only shows" in complaint("retention", aged.path, "--why", "--apply", expect=2)
 
 
@@ -317,7 +304,7 @@ def test_files_of_hours_ago_go_and_the_messages_of_the_others_stay(
 ) -> None:
     """Log files have the time of their last message; queues and index follow the log."""
     golden = unpack(name, tmp_path)
-    files = log_files(golden.path)
+    files = log_files(golden)
     first, size = int(files[0].name), files[0].stat().st_size
     now: int = golden.truth[-1]["storeTimestamp"]
     written: dict[int, int] = {}

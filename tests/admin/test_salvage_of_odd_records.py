@@ -10,7 +10,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.salvage import salvage
 from tests.support.damage import write_at
-from tests.support.golden import unpack
+from tests.support.golden import GoldenStore, unpack
 from tests.support.log_records import contents, records, rename
 from tests.support.running.commands import run
 
@@ -63,14 +63,13 @@ def test_the_limits_of_the_target_for_new_messages_leave_nothing_out(tmp_path: P
     ],
 )
 def test_fields_that_no_client_sets_are_copied(
-    tmp_path: Path, field: tuple[int, str], value: int
+    copy: GoldenStore, tmp_path: Path, field: tuple[int, str], value: int
 ) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    plain = [(file, at) for file, at, raw in records(store.path) if raw[36:40] == bytes(4)]
+    plain = [(file, at) for file, at, raw in records(copy.path) if raw[36:40] == bytes(4)]
     for file, at in plain[::7]:
         write_at(file, at + field[0], struct.pack(field[1], value))
-    source = contents(store.path)
-    report = salvage(store.path, tmp_path / "copy", raw=True)
+    source = contents(copy.path)
+    report = salvage(copy.path, tmp_path / "copy", raw=True)
     assert (report.refused, report.skipped) == ({}, [])
     assert contents(tmp_path / "copy") == source
 

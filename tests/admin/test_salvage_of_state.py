@@ -144,9 +144,7 @@ def test_a_half_message_that_the_broker_stored_again_comes_once(tmp_path: Path) 
 
 def test_what_was_popped_and_not_acknowledged_comes_again(tmp_path: Path) -> None:
     store = unpack_state("pop-5.5.0", tmp_path)
-    events = [
-        json.loads(line) for line in Path(store.folder, "events.jsonl").read_text().splitlines()
-    ]
+    events = store.lines("events")
     acknowledged = {event["acked"] for event in events if "acked" in event}
     pending = {event["given"] for event in events if "given" in event} - acknowledged
     report = salvage(store.path, tmp_path / "new", config=store.conf)
