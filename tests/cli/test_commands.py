@@ -16,6 +16,7 @@ import pytest
 
 from rmq_store import MessageStore
 from tests.support.golden import Golden, GoldenStore, in_a_queue, log_files, unpack
+from tests.support.running.child import python
 from tests.support.running.commands import COMMAND, call, complaint, in_ms, objects, run, sent_to
 
 
@@ -45,13 +46,12 @@ def test_info_finds_the_end_of_any_log(golden: Golden, name: str) -> None:
     assert info["closed"] == (not name.startswith("crash"))
 
 
-def test_info_counts_index_files_and_nothing_else_in_their_folder(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    folder = Path(golden.path, "index")
+def test_info_counts_index_files_and_nothing_else_in_their_folder(copy: GoldenStore) -> None:
+    folder = Path(copy.path, "index")
     names = [path.name for path in folder.iterdir()]
     (folder / "lost+found").mkdir()
     (folder / f".{names[0]}.ZZ8r1q").touch()  # as rsync names what it has not finished
-    (row,) = objects("info", golden.path)
+    (row,) = objects("info", copy.path)
     assert row["indexFiles"] == len(names)
 
 
@@ -315,8 +315,7 @@ def test_the_installed_command_completes_words_of_a_shell() -> None:
 
 def test_what_info_needs_does_not_bring_arrow_or_spark() -> None:
     code = "import sys, rmq_store.cli.main, rmq_store.cli.commands.tables; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
+    loaded = set(python(code).split())
     assert not {"pyarrow", "pyspark", "rich"} & loaded
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError
-from tests.support.damage import flip, flip_in_log
+from tests.support.damage import flip, flip_in_log, write_at
 from tests.support.golden import Golden, GoldenStore, messages_in, unpack
 from tests.support.running.commands import call
 from tests.support.spark.reads import rows_of
@@ -21,8 +21,13 @@ NAME = "clean-5.5.0"
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> tuple[GoldenStore, GoldenStore]:
-    return unpack(NAME, tmp_path / "one"), unpack(NAME, tmp_path / "other")
+def one(tmp_path: Path) -> GoldenStore:
+    return unpack(NAME, tmp_path / "one")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> GoldenStore:
+    return unpack(NAME, tmp_path / "other")
 
 
 def rows(one: GoldenStore, other: GoldenStore) -> list[dict[str, object]]:
@@ -32,8 +37,7 @@ def rows(one: GoldenStore, other: GoldenStore) -> list[dict[str, object]]:
     return found
 
 
-def test_the_first_record_that_differs(pair: tuple[GoldenStore, GoldenStore]) -> None:
-    one, other = pair
+def test_the_first_record_that_differs(one: GoldenStore, other: GoldenStore) -> None:
     record = [r for r in one.truth if r["topic"] == "orders"][300]
     flip_in_log(other, record["commitLogOffset"] + record["storeSize"] // 2)
     flip_in_log(other, one.truth[-1]["commitLogOffset"] + 60)  # later ones are not looked for
@@ -49,16 +53,14 @@ def test_the_first_record_that_differs(pair: tuple[GoldenStore, GoldenStore]) ->
 
 
 def test_what_brokers_leave_in_fillers_is_no_difference(
-    pair: tuple[GoldenStore, GoldenStore],
+    one: GoldenStore, other: GoldenStore
 ) -> None:
-    one, other = pair
     first = sorted(Path(one.path, "commitlog").iterdir())[0]
     flip_in_log(other, first.stat().st_size - 1)
     assert rows(one, other) == []
 
 
-def test_a_log_and_queues_that_go_on(pair: tuple[GoldenStore, GoldenStore]) -> None:
-    one, other = pair
+def test_a_log_and_queues_that_go_on(one: GoldenStore, other: GoldenStore) -> None:
     with MessageStore.open(one.path) as store:
         end = store.log_range()[1]
         offset = store.max_offset("orders", 1)
@@ -72,8 +74,7 @@ def test_a_log_and_queues_that_go_on(pair: tuple[GoldenStore, GoldenStore]) -> N
     assert queue["meaning"] == "only the second store has these messages"
 
 
-def test_files_that_expired_in_one(pair: tuple[GoldenStore, GoldenStore]) -> None:
-    one, other = pair
+def test_files_that_expired_in_one(one: GoldenStore, other: GoldenStore) -> None:
     files = sorted(Path(other.path, "commitlog").iterdir())
     files[0].unlink()
     start = int(files[1].name)
@@ -94,8 +95,7 @@ def test_files_that_expired_in_one(pair: tuple[GoldenStore, GoldenStore]) -> Non
         assert row["first"] == min(r["queueOffset"] for r in lost)
 
 
-def test_queues_offsets_and_configuration(pair: tuple[GoldenStore, GoldenStore]) -> None:
-    one, other = pair
+def test_queues_offsets_and_configuration(one: GoldenStore, other: GoldenStore) -> None:
     shutil.rmtree(Path(other.path, "consumequeue", "documents"))
     unit = Path(other.path, "consumequeue", "payments", "0", "0" * 20)
     flip(unit, 20 * 3 + 19)  # the tagsCode of its fourth entry
@@ -125,8 +125,7 @@ def test_queues_offsets_and_configuration(pair: tuple[GoldenStore, GoldenStore])
     assert turned[0]["meaning"] == "only the second store has this queue"
 
 
-def test_the_source_of_spark_has_the_same_rows(pair: tuple[GoldenStore, GoldenStore]) -> None:
-    one, other = pair
+def test_the_source_of_spark_has_the_same_rows(one: GoldenStore, other: GoldenStore) -> None:
     flip_in_log(other, one.truth[40]["commitLogOffset"] + 100)
     stores = json.dumps({"master": one.path, "slave": other.path})
     (row,) = rows_of({"table": "diff", "stores": stores})
@@ -136,11 +135,8 @@ def test_the_source_of_spark_has_the_same_rows(pair: tuple[GoldenStore, GoldenSt
         rows_of({"table": "diff", "path": one.path})
 
 
-def test_what_follows_a_hole_in_both_logs_is_compared(
-    pair: tuple[GoldenStore, GoldenStore],
-) -> None:
-    one, other = pair
-    for store in pair:
+def test_what_follows_a_hole_in_both_logs_is_compared(one: GoldenStore, other: GoldenStore) -> None:
+    for store in (one, other):
         sorted(Path(store.path, "commitlog").iterdir())[1].unlink()
     assert rows(one, other) == []
     record = one.truth[-3]
@@ -149,9 +145,7 @@ def test_what_follows_a_hole_in_both_logs_is_compared(
     assert (found["what"], found["first"]) == ("log", record["commitLogOffset"])
 
 
-def test_a_file_that_cannot_be_read_is_named(pair: tuple[GoldenStore, GoldenStore]) -> None:
-    one, other = pair
-
+def test_a_file_that_cannot_be_read_is_named(one: GoldenStore, other: GoldenStore) -> None:
     def damage(store: GoldenStore, text: str) -> None:
         for name in ("topics.json", "topics.json.bak"):
             Path(store.path, "config", name).write_text(text)
@@ -167,19 +161,15 @@ def test_a_file_that_cannot_be_read_is_named(pair: tuple[GoldenStore, GoldenStor
 
 
 def test_a_backup_that_stands_for_its_file_has_the_same_values(
-    pair: tuple[GoldenStore, GoldenStore],
+    one: GoldenStore, other: GoldenStore
 ) -> None:
-    one, other = pair
     config = Path(other.path, "config")
     shutil.copy(config / "topics.json", config / "topics.json.bak")
     (config / "topics.json").unlink()
     assert rows(one, other) == []
 
 
-def test_a_secret_that_differs_is_named_and_not_shown(
-    pair: tuple[GoldenStore, GoldenStore],
-) -> None:
-    one, other = pair
+def test_a_secret_that_differs_is_named_and_not_shown(one: GoldenStore, other: GoldenStore) -> None:
     for store, secret in ((one, "abc"), (other, "xyz")):
         Path(store.path, "config", "plain.json").write_text(json.dumps({"secretKey": secret}))
     (found,) = rows(one, other)
@@ -198,24 +188,19 @@ def test_tags_in_the_extension_of_a_queue_are_compared(golden: Golden, tmp_path:
     assert {json.loads(line)["what"] for line in done.stdout.splitlines()} == {"config"}
 
 
-def test_entries_that_lead_nowhere_are_none(pair: tuple[GoldenStore, GoldenStore]) -> None:
-    one, other = pair
-    unit = Path(other.path, "consumequeue", "payments", "0", "0" * 20)
-    raw = bytearray(unit.read_bytes())
-    raw[20 * 5 : 20 * 8] = bytes(60)
-    unit.write_bytes(raw)
+def test_entries_that_lead_nowhere_are_none(one: GoldenStore, other: GoldenStore) -> None:
+    inside = f"consumequeue/payments/0/{0:020d}"
+    write_at(Path(other.path, inside), 20 * 5, bytes(60))
     (found,) = rows(one, other)
     assert (found["name"], found["first"], found["count"]) == ("payments/0", 5, 3)
     assert found["meaning"] == "only one of the stores has an entry"
-    raw[20 * 5 : 20 * 6] = struct.pack(">qiq", -1, 0, 0)  # no place, in another form
-    for store in pair:
-        Path(store.path, "consumequeue", "payments", "0", "0" * 20).write_bytes(raw)
-        raw[20 * 5 : 20 * 6] = bytes(20)
+    write_at(Path(one.path, inside), 20 * 5, bytes(60))
+    no_place = struct.pack(">qiq", -1, 0, 0)  # in another form
+    write_at(Path(one.path, inside), 20 * 5, no_place)
     assert rows(one, other) == []
 
 
-def test_an_entry_of_a_batch_counts_its_messages(pair: tuple[GoldenStore, GoldenStore]) -> None:
-    one, other = pair
+def test_an_entry_of_a_batch_counts_its_messages(one: GoldenStore, other: GoldenStore) -> None:
     batches = sorted(
         (record["queueOffset"], messages_in(record))
         for record in one.truth
@@ -231,13 +216,13 @@ def test_an_entry_of_a_batch_counts_its_messages(pair: tuple[GoldenStore, Golden
 
 
 def test_a_queue_file_with_the_name_of_a_distant_offset(
-    pair: tuple[GoldenStore, GoldenStore], monkeypatch: pytest.MonkeyPatch
+    one: GoldenStore, other: GoldenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Entries are compared where there are some, and not offset by offset up to 2^57."""
-    for store in pair:
+    for store in (one, other):
         last = sorted(Path(store.path, "consumequeue/orders/0").iterdir())[-1]
         last.rename(last.with_name(f"{(1 << 62) // 2000 * 2000:020d}"))
-    with MessageStore.open(pair[0].path) as opened:
+    with MessageStore.open(one.path) as opened:
         view = type(opened.view)
     looks, entries_of = 0, view.slice_entries
 
@@ -248,5 +233,5 @@ def test_a_queue_file_with_the_name_of_a_distant_offset(
         return entries_of(*arguments)
 
     monkeypatch.setattr(view, "slice_entries", counted)
-    assert rows(*pair) == []
+    assert rows(one, other) == []
     assert looks

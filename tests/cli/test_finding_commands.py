@@ -91,20 +91,19 @@ def items_in_slot(file: Path, slots: int, key_hash: int) -> int:
     return sum(one % slots == key_hash % slots for one in hashes)
 
 
-def test_explain_says_what_a_look_up_reads(golden: Golden) -> None:
-    store = golden("clean-5.5.0")
+def test_explain_says_what_a_look_up_reads(clean: GoldenStore) -> None:
     (record,) = (
         one
-        for one in store.truth
+        for one in clean.truth
         if one["topic"] == "payments"
         and "ORDER_1650" in one["properties"].get("KEYS", "").split(" ")
     )
-    files = sorted(Path(store.path, "index").iterdir())
-    slots = int(read_properties(store.conf)["maxHashSlotNum"])
+    files = sorted(Path(clean.path, "index").iterdir())
+    slots = int(read_properties(clean.conf)["maxHashSlotNum"])
     key_hash = abs(java_hash("payments#ORDER_1650"))
-    words = ("find", store.path, "--topic", "payments", "--key", "ORDER_1650", "--explain")
+    words = ("find", clean.path, "--topic", "payments", "--key", "ORDER_1650", "--explain")
     (row,) = objects(*words)
-    assert row.pop("logFiles") <= len(log_files(store))
+    assert row.pop("logFiles") <= len(log_files(clean))
     assert row == {
         "brokerName": row["brokerName"],
         "indexFiles": len(files),
@@ -119,10 +118,9 @@ def test_explain_says_what_a_look_up_reads(golden: Golden) -> None:
     )
 
 
-def test_a_table_notes_why_chains_are_long(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    places = sorted(one["commitLogOffset"] for one in store.truth if one["commitLogOffset"])
-    folder = Path(store.path, "index")
+def test_a_table_notes_why_chains_are_long(copy: GoldenStore) -> None:
+    places = sorted(one["commitLogOffset"] for one in copy.truth if one["commitLogOffset"])
+    folder = Path(copy.path, "index")
     for file in folder.iterdir():
         file.unlink()
     files = {
@@ -135,7 +133,7 @@ def test_a_table_notes_why_chains_are_long(tmp_path: Path) -> None:
     }
     for name, raw in files.items():
         (folder / name).write_bytes(raw)
-    rows = objects("table", "index", store.path)
+    rows = objects("table", "index", copy.path)
     notes = {
         Path(row["path"]).name: (row["longestChain"], row["note"]) for row in rows if row["path"]
     }
@@ -218,18 +216,17 @@ def test_a_message_of_an_inner_batch_is_found_by_every_command(golden: Golden, n
             assert [step["queueOffset"] for step in steps] == [one.offset]
 
 
-def test_raw_prints_the_record_of_an_inner_batch(golden: Golden) -> None:
-    store = golden("clean-5.5.0")
-    records = [one for one in store.truth if one["topic"] == "inner" and in_a_queue(one)]
+def test_raw_prints_the_record_of_an_inner_batch(clean: GoldenStore) -> None:
+    records = [one for one in clean.truth if one["topic"] == "inner" and in_a_queue(one)]
     words = ("--topic", "inner", "--raw", "--columns", "commitLogOffset,uniqKey")
     for command in (("cat",), ("find",), ("tail", "--lines", "100000")):
-        rows = objects(command[0], store.path, *words, *command[1:])
+        rows = objects(command[0], clean.path, *words, *command[1:])
         assert [row["commitLogOffset"] for row in rows] == [r["commitLogOffset"] for r in records]
         assert [row["uniqKey"] for row in rows] == [r["uniqKey"] for r in records]
     batch = next(one for one in records if one["sysFlag"] & SysFlag.INNER_BATCH)
-    rows = objects("find", store.path, "--id", batch["offsetMsgId"])
+    rows = objects("find", clean.path, "--id", batch["offsetMsgId"])
     assert len(rows) == messages_in(batch) > 1
-    (row,) = objects("find", store.path, "--id", batch["offsetMsgId"], "--raw")
+    (row,) = objects("find", clean.path, "--id", batch["offsetMsgId"], "--raw")
     assert row["uniqKey"] == batch["uniqKey"]
 
 
@@ -290,15 +287,14 @@ def test_a_key_with_blanks_is_the_whole_of_keys(
             assert sum(map(len, new.view.ranges_of(new.topics()))) == len(wanted)
 
 
-def test_trace_shows_what_became_of_a_transaction(golden: Golden) -> None:
-    store = golden("clean-5.5.0")
-    halves = [one for one in store.truth if one["topic"] == "RMQ_SYS_TRANS_HALF_TOPIC"]
+def test_trace_shows_what_became_of_a_transaction(clean: GoldenStore) -> None:
+    halves = [one for one in clean.truth if one["topic"] == "RMQ_SYS_TRANS_HALF_TOPIC"]
     committed = {
-        one["uniqKey"] for one in store.truth if one["sysFlag"] & 0xC == 0x8 and one["uniqKey"]
+        one["uniqKey"] for one in clean.truth if one["sysFlag"] & 0xC == 0x8 and one["uniqKey"]
     }
     outcomes: Counter[str] = Counter()
     for half in halves[:12]:
-        steps = objects("trace", store.path, half["uniqKey"])
+        steps = objects("trace", clean.path, half["uniqKey"])
         outcome = {step["transaction"] for step in steps}
         assert len(outcome) == 1
         assert (outcome == {"committed"}) == (half["uniqKey"] in committed)
@@ -308,36 +304,32 @@ def test_trace_shows_what_became_of_a_transaction(golden: Golden) -> None:
     assert len(outcomes) > 1
 
 
-def test_trace_does_not_call_rolled_back_what_it_cannot_read(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    commit = next(r for r in store.truth if r["sysFlag"] & 0xC == 0x8 and r["storeSize"] > 200)
-    write_in_log(store, commit["commitLogOffset"], bytes(commit["storeSize"]))
-    assert "cannot be read" in run("trace", store.path, commit["uniqKey"], expect=1)
+def test_trace_does_not_call_rolled_back_what_it_cannot_read(copy: GoldenStore) -> None:
+    commit = next(r for r in copy.truth if r["sysFlag"] & 0xC == 0x8 and r["storeSize"] > 200)
+    write_in_log(copy, commit["commitLogOffset"], bytes(commit["storeSize"]))
+    assert "cannot be read" in run("trace", copy.path, commit["uniqKey"], expect=1)
     damage = {
-        one
-        for s in objects("trace", store.path, commit["uniqKey"], expect=1)
-        for one in s["damage"]
+        one for s in objects("trace", copy.path, commit["uniqKey"], expect=1) for one in s["damage"]
     }
     assert any(f"at log offset {commit['commitLogOffset']}" in one for one in damage)
 
 
-def test_trace_reports_damage_among_the_records_of_a_message(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    retry = next(one for one in store.truth if one["topic"].startswith("%RETRY%"))
+def test_trace_reports_damage_among_the_records_of_a_message(copy: GoldenStore) -> None:
+    retry = next(one for one in copy.truth if one["topic"].startswith("%RETRY%"))
     key, at = retry["uniqKey"], retry["commitLogOffset"]
-    whole = objects("trace", store.path, key)
+    whole = objects("trace", copy.path, key)
     assert at in {step["commitLogOffset"] for step in whole}
     assert not any(step["damage"] for step in whole)
-    flip_in_log(store, at + 90)
+    flip_in_log(copy, at + 90)
     for asked in (key, retry["keys"].split(" ")[0]):
-        done = call("trace", store.path, asked)
+        done = call("trace", copy.path, asked)
         assert done.returncode == 1
         assert "stored" in done.stdout
         assert "as far as its records can be read" in done.stdout
         assert done.stderr.count(f"at log offset {at}") == 1
         assert "RMQSTORE_CORRUPT_RECORD" in done.stderr
         assert "rmqstore verify" in done.stderr
-    steps = objects("trace", store.path, key, expect=1)
+    steps = objects("trace", copy.path, key, expect=1)
     assert {step["commitLogOffset"] for step in steps} == {
         step["commitLogOffset"] for step in whole
     } - {at}
@@ -346,19 +338,17 @@ def test_trace_reports_damage_among_the_records_of_a_message(tmp_path: Path) -> 
         assert f"at log offset {at}" in step["damage"][0]
 
 
-def test_trace_shows_the_retries_of_a_message(golden: Golden) -> None:
-    store = golden("clean-5.5.0")
-    retry = next(one for one in store.truth if one["topic"].startswith("%RETRY%"))
-    steps = objects("trace", store.path, retry["uniqKey"])
+def test_trace_shows_the_retries_of_a_message(clean: GoldenStore) -> None:
+    retry = next(one for one in clean.truth if one["topic"].startswith("%RETRY%"))
+    steps = objects("trace", clean.path, retry["uniqKey"])
     kinds = [step["step"] for step in steps]
     assert kinds[0] == "stored"
     assert "retry" in kinds
-    assert "retry" in run("trace", store.path, retry["uniqKey"])
+    assert "retry" in run("trace", clean.path, retry["uniqKey"])
 
 
-def test_trace_says_which_groups_have_consumed_a_message(golden: Golden) -> None:
-    store = golden("clean-5.5.0")
-    with store.open() as opened:
+def test_trace_says_which_groups_have_consumed_a_message(clean: GoldenStore) -> None:
+    with clean.open() as opened:
         offsets = {
             (topic, group, queue): offset
             for group, topics in opened.consumer_offsets().items()
@@ -366,11 +356,11 @@ def test_trace_says_which_groups_have_consumed_a_message(golden: Golden) -> None
             for queue, offset in queues.items()
         }
     topics = {topic for topic, _, _ in offsets if not topic.startswith(("%", "RMQ_SYS", "rmq_sys"))}
-    sent = [r for r in store.truth if r["topic"] in topics and r["uniqKey"] and in_a_queue(r)]
-    once = Counter(record["uniqKey"] for record in store.truth)
+    sent = [r for r in clean.truth if r["topic"] in topics and r["uniqKey"] and in_a_queue(r)]
+    once = Counter(record["uniqKey"] for record in clean.truth)
     states = Counter[str]()
     for record in [record for record in sent if once[record["uniqKey"]] == 1][::40]:
-        (step,) = objects("trace", store.path, record["uniqKey"])
+        (step,) = objects("trace", clean.path, record["uniqKey"])
         for consumer in step["consumers"]:
             at = offsets.get((record["topic"], consumer["consumerGroup"], record["queueId"]), 0)
             expected = "consumed" if at > record["queueOffset"] else "waiting"
@@ -379,14 +369,13 @@ def test_trace_says_which_groups_have_consumed_a_message(golden: Golden) -> None
     assert states.keys() == {"consumed", "waiting"}
 
 
-def test_trace_says_that_consumption_is_not_known_without_offsets(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    retry = next(one for one in store.truth if one["topic"].startswith("%RETRY%"))
-    for path in (Path(store.path) / "config").glob("consumerOffset.json*"):
+def test_trace_says_that_consumption_is_not_known_without_offsets(copy: GoldenStore) -> None:
+    retry = next(one for one in copy.truth if one["topic"].startswith("%RETRY%"))
+    for path in (Path(copy.path) / "config").glob("consumerOffset.json*"):
         path.unlink()
-    steps = objects("trace", store.path, retry["uniqKey"])
+    steps = objects("trace", copy.path, retry["uniqKey"])
     assert {consumer["state"] for consumer in steps[0]["consumers"]} == {"unknown"}
-    shown = run("trace", store.path, retry["uniqKey"])
+    shown = run("trace", copy.path, retry["uniqKey"])
     assert "unknown     group g-retry\n" in shown
 
 
@@ -407,16 +396,15 @@ def test_trace_has_what_clients_reported_of_a_message(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["a bit of the body", "the whole record", "the file"])
 def test_a_message_that_is_there_and_damaged_is_not_said_to_be_none(
-    tmp_path: Path, how: str
+    copy: GoldenStore, how: str
 ) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    files = sorted((Path(store.path) / "commitlog").iterdir())
+    files = sorted((Path(copy.path) / "commitlog").iterdir())
     path = next(p for p in files if int(p.name) > 0 and p is not files[-1])
     size = int(files[1].name)
-    uniq_keys = Counter(one["uniqKey"] for one in store.truth)
+    uniq_keys = Counter(one["uniqKey"] for one in copy.truth)
     record = next(
         one
-        for one in store.truth
+        for one in copy.truth
         if int(path.name) <= one["commitLogOffset"] < int(path.name) + size
         and one["uniqKey"]
         and uniq_keys[one["uniqKey"]] == 1
@@ -434,18 +422,18 @@ def test_a_message_that_is_there_and_damaged_is_not_said_to_be_none(
     else:
         path.unlink()
     for words in (
-        ("find", store.path, "--id", record["uniqKey"]),
-        ("trace", store.path, record["uniqKey"]),
+        ("find", copy.path, "--id", record["uniqKey"]),
+        ("trace", copy.path, record["uniqKey"]),
     ):
         said = run(*words, expect=2)
         assert "points to damage" in said
         assert str(record["commitLogOffset"]) in said
-    said = run("find", store.path, "--id", record["offsetMsgId"], expect=2)
+    said = run("find", copy.path, "--id", record["offsetMsgId"], expect=2)
     assert f"at log offset {record['commitLogOffset']}" in said
     assert "rmqstore verify" in said or "rmqstore salvage" in said
     for name in ("uniqKey", "offsetMsgId"):
-        assert run("find", store.path, "--id", record[name], "--skip-damaged", expect=1) == ""
-    run("find", store.path, "--id", "F" * 32, expect=1)
+        assert run("find", copy.path, "--id", record[name], "--skip-damaged", expect=1) == ""
+    run("find", copy.path, "--id", "F" * 32, expect=1)
 
 
 def test_trace_names_the_topic_to_which_nothing_was_sent(store: GoldenStore) -> None:
@@ -453,13 +441,12 @@ def test_trace_names_the_topic_to_which_nothing_was_sent(store: GoldenStore) -> 
     assert "no message with the key 'no-such-key' was sent to topic 'orders'" in said
 
 
-def test_trace_takes_a_topic_that_has_lost_its_queues(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    shutil.rmtree(Path(store.path, "consumequeue", "orders"))
-    record = next(one for one in sent_to(store, "orders") if one["uniqKey"])
-    steps = objects("trace", store.path, record["uniqKey"], "--topic", "orders")
+def test_trace_takes_a_topic_that_has_lost_its_queues(copy: GoldenStore) -> None:
+    shutil.rmtree(Path(copy.path, "consumequeue", "orders"))
+    record = next(one for one in sent_to(copy, "orders") if one["uniqKey"])
+    steps = objects("trace", copy.path, record["uniqKey"], "--topic", "orders")
     assert record["commitLogOffset"] in {step["commitLogOffset"] for step in steps}
-    assert "Did you mean 'orders'?" in run("trace", store.path, "k", "--topic", "ordres", expect=2)
+    assert "Did you mean 'orders'?" in run("trace", copy.path, "k", "--topic", "ordres", expect=2)
 
 
 def test_an_id_that_leads_into_a_record_or_behind_the_log_names_no_message(tmp_path: Path) -> None:
@@ -474,16 +461,15 @@ def test_an_id_that_leads_into_a_record_or_behind_the_log_names_no_message(tmp_p
 
 @pytest.mark.parametrize("gone", ["the first file", "the last file"])
 def test_a_key_that_only_the_index_knows_is_reported_with_its_place(
-    tmp_path: Path, gone: str
+    copy: GoldenStore, gone: str
 ) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    files = log_files(store)
+    files = log_files(copy)
     size = int(files[1].name)
     last = int(files[-1].name)
-    uniq_keys = Counter(one["uniqKey"] for one in store.truth)
+    uniq_keys = Counter(one["uniqKey"] for one in copy.truth)
     one = next(
         one
-        for one in reversed(store.truth)
+        for one in reversed(copy.truth)
         if uniq_keys[one["uniqKey"]] == 1
         and user_topic(one)
         and one["topic"] != "inner"
@@ -495,48 +481,43 @@ def test_a_key_that_only_the_index_knows_is_reported_with_its_place(
     else:
         assert one["commitLogOffset"] > last
         os.truncate(files[-1], 0)
-        Path(store.path, "abort").touch()  # it crashed; else its queues prove a loss
+        Path(copy.path, "abort").touch()  # it crashed; else its queues prove a loss
         expected = "after the log's end ("
-    for words in (
-        ("find", store.path, "--key"),
-        ("find", store.path, "--id"),
-        ("trace", store.path),
-    ):
+    for words in (("find", copy.path, "--key"), ("find", copy.path, "--id"), ("trace", copy.path)):
         said = complaint(*words, one["uniqKey"], expect=1)
         assert f"the index lists it at log offset {one['commitLogOffset']}, {expected}" in said
-    assert "lists it" not in complaint("find", store.path, "--key", "NOWHERE", expect=1)
+    assert "lists it" not in complaint("find", copy.path, "--key", "NOWHERE", expect=1)
     elsewhere = "documents" if one["topic"] != "documents" else "orders"
-    asked = ("find", store.path, "--key", one["uniqKey"], "--topic", elsewhere)
+    asked = ("find", copy.path, "--key", one["uniqKey"], "--topic", elsewhere)
     assert "lists it" not in complaint(*asked, expect=1)
 
 
-def test_the_lost_end_of_another_queue_does_not_hide_what_is_found(tmp_path: Path) -> None:
+def test_the_lost_end_of_another_queue_does_not_hide_what_is_found(copy: GoldenStore) -> None:
     """The messages of the inner batches lie there, and no index has their keys."""
-    store = unpack("clean-5.5.0", tmp_path)
-    last = log_files(store)[-1]
+    last = log_files(copy)[-1]
     last.unlink()
-    keyed = [one for one in sent_to(store, "orders") if one["uniqKey"]]
+    keyed = [one for one in sent_to(copy, "orders") if one["uniqKey"]]
     there, lost = keyed[0]["uniqKey"], keyed[-1]["uniqKey"]
     assert keyed[-1]["commitLogOffset"] >= int(last.name)
     for option in ("--key", "--id"):
-        done = call("find", store.path, option, there, "--columns", "uniqKey")
+        done = call("find", copy.path, option, there, "--columns", "uniqKey")
         assert (done.returncode, done.stdout.splitlines()) == (1, [there])
         assert "at least 202 messages could not be read" in done.stderr
-        none = call("find", store.path, option, lost)
+        none = call("find", copy.path, option, lost)
         assert (none.returncode, none.stdout) == (2, "")
         assert "after the log's end" in none.stderr
-    said = complaint("trace", store.path, lost, expect=2)
+    said = complaint("trace", copy.path, lost, expect=2)
     assert (
         f"no message with the key '{lost}' is in what can be read, and the index lists it" in said
     )
     places = defaultdict(list)
-    for one in store.truth:
+    for one in copy.truth:
         for key in keys_of(one):
             places[key].append(one["commitLogOffset"])
     key = next(key for key, at in places.items() if at[0] >= int(last.name) and len(at) > 1)
-    said = complaint("trace", store.path, key, expect=2)
+    said = complaint("trace", copy.path, key, expect=2)
     assert f"the index lists it at {places[key][0]}, after the log's end" in said
-    assert run("find", store.path, "--key", there, "--topic", "orders", "--columns", "keys")
+    assert run("find", copy.path, "--key", there, "--topic", "orders", "--columns", "keys")
 
 
 def test_trace_says_where_it_looked_for_a_key_that_a_topic_has_not(store: GoldenStore) -> None:
@@ -549,21 +530,19 @@ def test_trace_says_where_it_looked_for_a_key_that_a_topic_has_not(store: Golden
     assert "was searched only where the index leads or has gaps" in said
 
 
-def test_an_id_is_the_only_condition(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    one = sent_to(store, "orders")[0]
+def test_an_id_is_the_only_condition(copy: GoldenStore) -> None:
+    one = sent_to(copy, "orders")[0]
     for more in (("--topic", "payments"), ("--queue", "3"), ("--tag", "none"), ("--text", "x")):
-        said = complaint("find", store.path, "--id", one["offsetMsgId"], *more, expect=2)
+        said = complaint("find", copy.path, "--id", one["offsetMsgId"], *more, expect=2)
         assert "--id names one message" in said
 
 
 @pytest.mark.parametrize("command", [("find",), ("tail", "-n", "1000")])
-def test_one_queue_of_a_topic(tmp_path: Path, command: tuple[str, ...]) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    rows = objects(*command, store.path, "--topic", "orders", "--queue", "2")
-    offsets = [record["queueOffset"] for record in store.by_queue[QueueId("orders", 2)]]
+def test_one_queue_of_a_topic(copy: GoldenStore, command: tuple[str, ...]) -> None:
+    rows = objects(*command, copy.path, "--topic", "orders", "--queue", "2")
+    offsets = [record["queueOffset"] for record in copy.by_queue[QueueId("orders", 2)]]
     assert [(row["queueId"], row["queueOffset"]) for row in rows] == [(2, at) for at in offsets]
-    complaint(*command, store.path, "--topic", "orders", "--queue", "9", expect=2)
+    complaint(*command, copy.path, "--topic", "orders", "--queue", "9", expect=2)
 
 
 def test_cat_says_that_no_message_is_found(golden: Golden) -> None:

@@ -11,7 +11,7 @@ from click.shell_completion import ShellComplete
 
 from rmq_store.cli.main import COMMANDS, other_commands, rmqstore
 from rmq_store.errors import nearest
-from tests.support.golden import Golden, unpack
+from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.running.commands import call, complaint, objects, run
 
 
@@ -117,9 +117,9 @@ def test_the_help_of_an_export_is_in_the_words_of_the_shell() -> None:
         ["tail", "--topic", "%RETRY%g-slow"],
     ],
 )
-def test_the_header_comes_without_a_message_too(golden: Golden, words: list[str]) -> None:
+def test_the_header_comes_without_a_message_too(clean: GoldenStore, words: list[str]) -> None:
     command, *options = words
-    store = golden("clean-5.5.0").path
+    store = clean.path
     done = call(command, store, *options, "--header", "--columns", "queueId,topic,body")
     assert done.stdout == "queueId\ttopic\tbody\n"
     assert call(command, store, *options).stdout == ""

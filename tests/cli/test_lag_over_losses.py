@@ -1,4 +1,4 @@
-"""`lag` names the queues of which waiting messages have no entry or no file of the log."""
+"""What counts messages, on damaged stores: `lag` names the queues of which waiting messages are lost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.golden import unpack
+from rmq_store import QueueId
+from tests.support.damage import write_in_log
+from tests.support.golden import GoldenStore, unpack
 from tests.support.running.commands import call, complaint, objects, run
 
 NAME = "clean-5.5.0"
@@ -21,32 +23,27 @@ def test_a_queue_without_a_middle_file_has_lost_entries(is_cut: bool, tmp_path: 
     else:
         file.unlink()
     rows = objects("lag", path, "--group", "g-slow", expect=1)
-    assert {row["queueId"]: (row["status"], row["lagBytes"]) for row in rows}[0] == (
-        "LOST_ENTRIES",
-        None,
-    )
+    (lost,) = [row for row in rows if row["queueId"] == 0]
+    assert (lost["status"], lost["lagBytes"]) == ("LOST_ENTRIES", None)
     assert [row["status"] for row in rows].count("OK") == 3
     assert "rmqstore rebuild lists them" in call("lag", path).stderr
 
 
 @pytest.mark.parametrize(("name", "behind"), [("786432", 5), ("524288", 4)])
 def test_messages_that_wait_in_a_lost_file_of_the_log_are_lost(
-    name: str, behind: int, tmp_path: Path
+    name: str, behind: int, copy: GoldenStore
 ) -> None:
-    golden = unpack(NAME, tmp_path)
-    next(Path(golden.path, "commitlog").glob(f"*{name}")).unlink()
-    rows = objects("lag", golden.path, expect=1)
+    next(Path(copy.path, "commitlog").glob(f"*{name}")).unlink()
+    rows = objects("lag", copy.path, expect=1)
     lost = [row for row in rows if row["status"] == "LOST_RECORDS"]
     assert len(lost) == behind
     assert all(row["lag"] for row in lost)
     assert {row["status"] for row in rows if row not in lost} == {"OK"}
-    totals = objects("lag", golden.path, "--by", "group", expect=1)
-    assert [(row["queuesWithLoss"], row["lagMs"] is None) for row in totals] == [
-        (4, behind == 5),
-        (int(behind == 5), behind == 5),
-        (0, False),
-    ]
-    with golden.open() as store:
+    totals = objects("lag", copy.path, "--by", "group", expect=1)
+    end_lost = behind == 5
+    expected = [(4, end_lost), (int(end_lost), end_lost), (0, False)]
+    assert [(row["queuesWithLoss"], row["lagMs"] is None) for row in totals] == expected
+    with copy.open() as store:
         assert store.table("groups")["status"].to_pylist().count("LOST_RECORDS") == behind
 
 
@@ -73,23 +70,43 @@ def test_a_store_that_never_had_a_consumer_has_no_unknown_lag(tmp_path: Path) ->
 
 def test_no_offset_is_no_lag_of_nothing(tmp_path: Path) -> None:
     path = unpack(NAME, tmp_path).path
-    assert "group g-retry has no offset of topic orders" in complaint(
-        *(
-            "lag",
-            path,
-            "--group",
-            "g-retry",
-            "--group",
-            "g-slow",
-            "--topic",
-            "orders",
-            "--max-lag",
-            "1000",
-        ),
-        expect=1,
-    )
+    words = ("--group", "g-retry", "--group", "g-slow", "--topic", "orders", "--max-lag", "1000")
+    said = complaint("lag", path, *words, expect=1)
+    assert "group g-retry has no offset of topic orders" in said
     for file in Path(path, "config").glob("consumerOffset.json*"):
         file.write_text('{"offsetTable": {}}')
     assert run("lag", path).startswith("consumerGroup")
     said = complaint("lag", path, "--max-lag", "1000", expect=1)
     assert "no group has an offset, so that how far it is behind is not known" in said
+
+
+def test_the_day_of_messages_without_a_record_is_not_known(copy: GoldenStore) -> None:
+    last = sorted(Path(copy.path, "commitlog").iterdir())[-1]
+    last.unlink()
+    done = call("usage", copy.path, "--by", "day")
+    days = dict(line.split("\t")[:2] for line in done.stdout.splitlines()[1:])
+    gone = [one for one in copy.truth if one["commitLogOffset"] >= int(last.name)]
+    assert gone
+    assert set(days) == {"2026-11-21", "(not known)"}
+    assert done.returncode == 1
+
+
+def test_a_message_that_neither_queue_nor_log_has_is_in_the_table_of_damage(tmp_path: Path) -> None:
+    """The queue ends early, as after a crash, and the log has lost one of the records after it."""
+    store = unpack("clean-5.5.0", tmp_path)
+    Path(store.path, "abort").touch()
+    lost = store.by_queue[QueueId("orders", 0)][220]
+    files = sorted(Path(store.path, "consumequeue", "orders", "0").iterdir())
+    raw = b"".join(file.read_bytes() for file in files)
+    kept = raw[: 200 * 20].ljust(len(raw), b"\0")
+    for file in files:
+        size = file.stat().st_size
+        file.write_bytes(kept[:size])
+        kept = kept[size:]
+    at = lost["commitLogOffset"]
+    write_in_log(store, at, bytes(lost["storeSize"]))
+    (row,) = [row for row in objects("table", "damage", store.path) if row["queueOffset"] == 220]
+    assert row["commitLogOffset"] is None
+    assert row["storeSize"] is None
+    everything = call("verify", store.path).stdout + call("table", "damage", store.path).stdout
+    assert "offset -1" not in everything

@@ -41,23 +41,22 @@ def test_salvage_creates_a_store_and_reports_what_it_left_out(tmp_path: Path) ->
 
 @pytest.mark.parametrize("left", [3, 0])
 def test_messages_after_the_end_of_a_log_without_its_last_file_are_named(
-    left: int, tmp_path: Path
+    left: int, copy: GoldenStore, tmp_path: Path
 ) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    for file in log_files(store)[left:]:
+    for file in log_files(copy)[left:]:
         file.unlink()
-    found = [call(command, store.path, "--to", str(tmp_path / command)) for command in COPIES]
+    found = [call(command, copy.path, "--to", str(tmp_path / command)) for command in COPIES]
     if left:
-        found.append(call("recover", store.path))
+        found.append(call("recover", copy.path))
     for done in found:
         assert done.returncode == 1
         assert f"{'333' if left else '1,588'} entries in 17 queues" in done.stdout
         assert "a copy or a replica may have it" in done.stdout
-    (report,) = objects("salvage", store.path, "--to", str(tmp_path / "json"), expect=1)
+    (report,) = objects("salvage", copy.path, "--to", str(tmp_path / "json"), expect=1)
     assert sum(row["entries"] for row in report["entriesAfterLog"]) == (333 if left else 1588)
     assert all({"topic", "queueId", "entries"} == row.keys() for row in report["entriesAfterLog"])
     if left:
-        assert "333 entries in 17 queues" in call("recover", store.path, "--apply").stdout
+        assert "333 entries in 17 queues" in call("recover", copy.path, "--apply").stdout
 
 
 @pytest.mark.parametrize("command", COPIES)
@@ -79,10 +78,9 @@ def test_a_new_store_is_not_written_into_its_source(
     assert not (log / "new").exists()
 
 
-def test_retention_is_shown_first_and_applied_when_said(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    files = sorted((Path(store.path) / "commitlog").iterdir())
-    words = ("retention", store.path, "--keep-from", "2100-01-01T00:00:00Z")
+def test_retention_is_shown_first_and_applied_when_said(copy: GoldenStore) -> None:
+    files = sorted((Path(copy.path) / "commitlog").iterdir())
+    words = ("retention", copy.path, "--keep-from", "2100-01-01T00:00:00Z")
     *lines, plan = objects(*words)
     gone = [one["path"] for one in lines if "path" in one]
     assert gone[: len(files) - 1] == [str(path) for path in files[:-1]]
@@ -94,21 +92,20 @@ def test_retention_is_shown_first_and_applied_when_said(tmp_path: Path) -> None:
     *_, done = objects(*words, "--apply", "--lose-unread")
     assert done["freed"] == plan["bytes"]
     assert [path.exists() for path in files] == [False] * (len(files) - 1) + [True]
-    *findings, _ = objects("verify", store.path, expect=1)
+    *findings, _ = objects("verify", copy.path, expect=1)
     assert {finding["code"] for finding in findings} == {"consumer-behind"}
 
 
 @pytest.mark.parametrize("apply", [[], ["--apply"]])
-def test_nothing_that_is_due_is_no_problem(tmp_path: Path, apply: list[str]) -> None:
+def test_nothing_that_is_due_is_no_problem(copy: GoldenStore, apply: list[str]) -> None:
     """All messages are of 2026-11-21."""
-    store = unpack("clean-5.5.0", tmp_path)
-    files = sorted(path for path in Path(store.path).rglob("*") if path.is_file())
-    words = ("retention", store.path, "--keep-from", "2020-01-01T00:00:00Z", *apply)
+    files = sorted(path for path in Path(copy.path).rglob("*") if path.is_file())
+    words = ("retention", copy.path, "--keep-from", "2020-01-01T00:00:00Z", *apply)
     said = run(*words)  # exit code 0
     assert "nothing is due: no file has only messages that are old enough" in said
     (plan,) = objects(*words)
     assert (plan["files"], plan["bytes"], plan["freed"]) == (0, 0, 0)
-    assert sorted(path for path in Path(store.path).rglob("*") if path.is_file()) == files
+    assert sorted(path for path in Path(copy.path).rglob("*") if path.is_file()) == files
 
 
 def test_offsets_are_shown_first_and_written_with_apply(tmp_path: Path) -> None:
@@ -133,11 +130,10 @@ def test_offsets_are_shown_first_and_written_with_apply(tmp_path: Path) -> None:
     assert others
 
 
-def test_a_reset_to_a_time_after_the_newest_message_skips_them_all(tmp_path: Path) -> None:
+def test_a_reset_to_a_time_after_the_newest_message_skips_them_all(copy: GoldenStore) -> None:
     """A broker answers a time search in a batch queue with an older message."""
-    store = unpack("clean-5.5.0", tmp_path)
-    newest = max(row["storeTimestamp"] for row in sent_to(store, "inner"))
-    words = ("offsets", store.path, "--group", "g", "--new-group", "--topic", "inner")
+    newest = max(row["storeTimestamp"] for row in sent_to(copy, "inner"))
+    words = ("offsets", copy.path, "--group", "g", "--new-group", "--topic", "inner")
     after = [objects(*words, "--reset-to-time", str(newest + more))[0]["after"] for more in (0, 1)]
     assert after == [201, 202]
 

@@ -17,7 +17,7 @@ from rmq_store.errors import StoreError, spoken, spoken_as
 from rmqstore_jobs.running.source_options import advice_in_shell_words
 from spark_source.options.definitions import OPTIONS, WRITE_OPTIONS
 from tests.support.checkout import CHECKOUT
-from tests.support.golden import Golden, log_files, unpack
+from tests.support.golden import Golden, GoldenStore, log_files, unpack
 from tests.support.running.commands import call
 
 # What advises those who call the library from Python, or streams, which the shell does not start.
@@ -113,12 +113,11 @@ def test_a_command_advises_its_own_option(
     assert advice in call(words[0], store.path, *words[1:]).both
 
 
-def test_a_job_advises_no_option_that_it_lacks(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
+def test_a_job_advises_no_option_that_it_lacks(copy: GoldenStore, tmp_path: Path) -> None:
     for command, there in (("replay", False), ("export", True)):
         start = ["--offsets", "orders:1=500..600"] if command == "replay" else []
         start = start or ["--subscribe", "orders", "--starting-offsets", '{"orders":{"1":500}}']
-        said = call(command, store.path, "--to", str(tmp_path / command), *start).both
+        said = call(command, copy.path, "--to", str(tmp_path / command), *start).both
         assert "500 of queue 1 of topic 'orders' is not in the queue" in said
         assert ("--no-fail-on-data-loss" in said) is there
 

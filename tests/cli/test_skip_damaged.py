@@ -29,16 +29,15 @@ def hurt(store: GoldenStore, queue: QueueId, row: int) -> int:
     ],
 )
 def test_a_damaged_message_is_left_out_and_said(
-    command: str, queue: QueueId, row: int, tmp_path: Path
+    command: str, queue: QueueId, row: int, copy: GoldenStore
 ) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    before = objects(command, store.path)
-    at = hurt(store, queue, row)
-    assert "--skip-damaged leaves it out" in complaint(command, store.path, expect=2)
-    said = complaint(command, store.path, "--skip-damaged", "--json", expect=1)
+    before = objects(command, copy.path)
+    at = hurt(copy, queue, row)
+    assert "--skip-damaged leaves it out" in complaint(command, copy.path, expect=2)
+    said = complaint(command, copy.path, "--skip-damaged", "--json", expect=1)
     assert "left out: " in said
     assert str(at) in said
-    after = objects(command, store.path, "--skip-damaged", expect=1)
+    after = objects(command, copy.path, "--skip-damaged", expect=1)
     assert 0 < len(after) <= len(before)
     assert all(at not in one.values() for one in after)
 
@@ -59,23 +58,21 @@ def test_a_table_of_messages_leaves_them_out_too(name: str, queue: QueueId, tmp_
     assert 0 < len(lenient.stdout.splitlines()) <= len(before)
 
 
-def test_a_table_of_files_has_no_damaged_messages_to_leave_out(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    said = call("table", "files", store.path, "--skip-damaged")
+def test_a_table_of_files_has_no_damaged_messages_to_leave_out(copy: GoldenStore) -> None:
+    said = call("table", "files", copy.path, "--skip-damaged")
     assert said.returncode == 2
     assert "tables of messages: scheduled, transactions, " in said.stderr
 
 
-def test_messages_that_entries_of_other_queues_hide_are_counted(tmp_path: Path) -> None:
+def test_messages_that_entries_of_other_queues_hide_are_counted(copy: GoldenStore) -> None:
     """The first files of two queues are exchanged."""
-    store = unpack("clean-5.5.0", tmp_path)
     one, other = (
-        Path(store.path, f"consumequeue/orders/{queue}/00000000000000000000") for queue in (0, 1)
+        Path(copy.path, f"consumequeue/orders/{queue}/00000000000000000000") for queue in (0, 1)
     )
     contents = one.read_bytes(), other.read_bytes()
     other.write_bytes(contents[0])
     one.write_bytes(contents[1])
-    words = ("cat", store.path, "--topic", "orders", "--skip-damaged", "--columns")
+    words = ("cat", copy.path, "--topic", "orders", "--skip-damaged", "--columns")
     by_records = call(*words, "queueOffset,keys").stderr.splitlines()[-1]
     assert by_records.startswith("rmqstore: 200 messages ")
 
@@ -91,14 +88,13 @@ def test_messages_that_entries_of_other_queues_hide_are_counted(tmp_path: Path) 
 )
 @pytest.mark.parametrize("command", ["cat", "find"])
 def test_messages_are_counted_not_places(
-    command: str, gone: str, printed: int, said: str, tmp_path: Path
+    command: str, gone: str, printed: int, said: str, copy: GoldenStore
 ) -> None:
     """971 messages of orders are in four queues."""
-    store = unpack("clean-5.5.0", tmp_path)
     for pattern in {gone.format(queue) for queue in range(4)}:
-        for path in Path(store.path).glob(pattern):
+        for path in Path(copy.path).glob(pattern):
             path.unlink()
-    done = call(command, store.path, "--topic", "orders", "--skip-damaged")
+    done = call(command, copy.path, "--topic", "orders", "--skip-damaged")
     assert (done.returncode, len(done.stdout.splitlines())) == (1, printed)
     assert done.stderr.splitlines()[-1] == f"rmqstore: {said} could not be read; see `verify`"
 
@@ -106,14 +102,13 @@ def test_messages_are_counted_not_places(
 @pytest.mark.parametrize("columns", ["queueId,queueOffset", "queueId,queueOffset,body"])
 @pytest.mark.parametrize("words", [(), ("--queue", "0"), ("--since", "2020-01-01")])
 def test_the_messages_before_damage_are_printed(
-    words: tuple[str, ...], columns: str, tmp_path: Path
+    words: tuple[str, ...], columns: str, copy: GoldenStore
 ) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    asked = ("cat", golden.path, "--topic", "orders", "--columns", columns, *words)
+    asked = ("cat", copy.path, "--topic", "orders", "--columns", columns, *words)
     every = call(*asked).stdout.splitlines()
     rows = {tuple(line.split("\t")[:2]): row for row, line in enumerate(every)}
     # An entry without a record has no place in the log: it is before the next one of its queue.
-    file = Path(golden.path, "consumequeue/orders/0", "0" * 20)
+    file = Path(copy.path, "consumequeue/orders/0", "0" * 20)
     file.chmod(0o644)
     write_at(file, 1000, bytes(20))
     assert call(*asked)[:2] == (
@@ -121,25 +116,15 @@ def test_the_messages_before_damage_are_printed(
         "\n".join(_without(every, "0\t50")[: rows["0", "51"] - 1]) + "\n",
     )
     if "body" in columns:
-        hurt(golden, QueueId("orders", 0), 20)
+        hurt(copy, QueueId("orders", 0), 20)
         assert call(*asked)[:2] == (2, "\n".join(every[: rows["0", "20"]]) + "\n")
 
 
-def test_tail_goes_on_past_damage(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    words = (
-        "tail",
-        golden.path,
-        "--topic",
-        "orders",
-        "-n",
-        "3",
-        "--columns",
-        "queueId,queueOffset",
-    )
+def test_tail_goes_on_past_damage(copy: GoldenStore) -> None:
+    words = ("tail", copy.path, "--topic", "orders", "-n", "3", "--columns", "queueId,queueOffset")
     every = call(*words).stdout.splitlines()
-    row = len(golden.by_queue[QueueId("orders", 0)]) - 2
-    hurt(golden, QueueId("orders", 0), row)
+    row = len(copy.by_queue[QueueId("orders", 0)]) - 2
+    hurt(copy, QueueId("orders", 0), row)
     words = (*words[:-1], "queueId,queueOffset,body")
     assert "stopped at a damaged message" in complaint(*words, expect=2)
     done = call(*words, "--skip-damaged")

@@ -9,18 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.golden import Golden, unpack, user_topic
-from tests.support.running.commands import call, complaint, run
+from tests.support.golden import Golden, GoldenStore, unpack, user_topic
+from tests.support.running.commands import call, complaint, objects, run
 
 
-def test_rows_are_chosen_by_topic_state_and_group(golden: Golden) -> None:
-    store = golden("clean-5.5.0")
-    asked = call("transactions", store.path, "--state", "open", "--json")
+def test_rows_are_chosen_by_topic_state_and_group(clean: GoldenStore) -> None:
+    asked = call("transactions", clean.path, "--state", "open", "--json")
     assert {json.loads(line)["state"] for line in asked.stdout.splitlines()} == {"open"}
     assert asked.stderr == "10 rows: 10 open\n"
-    none = call("scheduled", store.path, "--topic", "orders", "--json")
+    none = call("scheduled", clean.path, "--topic", "orders", "--json")
     assert (none.stdout, none.stderr, none.returncode) == ("", "0 rows\n", 0)
-    said = complaint("transactions", store.path, "--topic", "paymets", expect=2)
+    said = complaint("transactions", clean.path, "--topic", "paymets", expect=2)
     assert "Did you mean 'payments'?" in said
 
 
@@ -70,19 +69,17 @@ def test_the_messages_of_the_broker_are_counted_where_they_are_left_out(golden: 
     assert len(call("scheduled", store.path, "--json", "--system").stdout.splitlines()) == 451
 
 
-def test_a_group_with_offsets_is_known_without_its_settings(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
+def test_a_group_with_offsets_is_known_without_its_settings(copy: GoldenStore) -> None:
     for name in ("subscriptionGroup.json", "subscriptionGroup.json.bak"):
-        Path(store.path, "config", name).write_text("{")
-    assert call("retries", store.path, "--group", "g-slow").stderr == "0 rows\n"
-    assert call("retries", store.path, "--group", "g-none").returncode == 2
+        Path(copy.path, "config", name).write_text("{")
+    assert call("retries", copy.path, "--group", "g-slow").stderr == "0 rows\n"
+    assert call("retries", copy.path, "--group", "g-none").returncode == 2
 
 
 def test_a_transaction_of_a_topic_that_lost_a_queue_is_not_rolled_back(tmp_path: Path) -> None:
     path = unpack("clean-5.5.0", tmp_path).path
     shutil.rmtree(Path(path, "consumequeue/payments/0"))
-    done = call("transactions", path, "--json")
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = [json.loads(line) for line in call("transactions", path, "--json").stdout.splitlines()]
     states = Counter(row["state"] for row in rows if row["queueId"] == 0)
     assert len(rows) == 30
     assert states["rolledBack"] == 0 < states["ended"]
@@ -92,8 +89,9 @@ def test_topics_of_the_broker_show_themselves_by_topics_that_no_user_can_create(
     golden: Golden, tmp_path: Path
 ) -> None:
     store = golden("clean-5.3.3")
-    rows = [json.loads(line) for line in run("topics", store.path, "--json").splitlines()]
-    assert {row["topic"] for row in rows} == {r["topic"] for r in store.truth if user_topic(r)}
+    assert {row["topic"] for row in objects("topics", store.path)} == {
+        r["topic"] for r in store.truth if user_topic(r)
+    }
     path = unpack("clean-5.3.3", tmp_path).path
     file = Path(path, "config/topics.json")
     file.write_text(file.read_text().replace("rmq_sys_", "users_"))

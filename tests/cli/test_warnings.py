@@ -36,44 +36,41 @@ def hurt_middle(golden: GoldenStore, how: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("how", ["missing", "empty", "cut"])
-def test_a_log_file_that_is_gone_from_the_middle_is_named(how: str, tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    start, stop = hurt_middle(golden, how)
+def test_a_log_file_that_is_gone_from_the_middle_is_named(how: str, copy: GoldenStore) -> None:
+    start, stop = hurt_middle(copy, how)
     place = f"log offset {start} to {stop} is in no file"
-    assert any(place in what for what in store_info(golden.path).damage)
-    done = call("info", golden.path)
+    assert any(place in what for what in store_info(copy.path).damage)
+    done = call("info", copy.path)
     assert place in done.stdout
     assert done.returncode == 1
-    assert place in call("usage", golden.path).stderr
-    done = call("cat", golden.path, "--topic", "orders", "--columns", "queueOffset")
+    assert place in call("usage", copy.path).stderr
+    done = call("cat", copy.path, "--topic", "orders", "--columns", "queueOffset")
     assert place in done.stderr
     assert done.returncode == 2, "an entry leads into the file"
 
 
-def test_a_lost_end_of_the_log_is_named_by_commands_that_count_entries(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    whole = [call(command, golden.path).stderr for command in ("topics", "queues", "lag", "usage")]
+def test_a_lost_end_of_the_log_is_named_by_commands_that_count_entries(copy: GoldenStore) -> None:
+    whole = [call(command, copy.path).stderr for command in ("topics", "queues", "lag", "usage")]
     assert not any("lost" in text for text in whole)
-    *_, before, last = log_files(golden)
+    *_, before, last = log_files(copy)
     last.unlink()
     os.truncate(before, 50_000)
-    with golden.open() as store:
+    with copy.open() as store:
         end = store.log_range()[1]
-    assert any("end of the log is lost" in what for what in store_info(golden.path).damage)
+    assert any("end of the log is lost" in what for what in store_info(copy.path).damage)
     for command in ("topics", "queues", "lag", "usage"):
-        said = call(command, golden.path).stderr
+        said = call(command, copy.path).stderr
         assert said.count("the end of the log is lost") == 1
         assert f"It ends at log offset {end}" in said
         assert "and queues list messages after it" in said
         assert "clock" not in said
 
 
-def test_a_lost_end_of_the_log_is_named_without_a_checkpoint(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    log_files(golden)[-1].unlink()
-    Path(golden.path, "checkpoint").unlink()
+def test_a_lost_end_of_the_log_is_named_without_a_checkpoint(copy: GoldenStore) -> None:
+    log_files(copy)[-1].unlink()
+    Path(copy.path, "checkpoint").unlink()
     for command in ("topics", "queues", "lag", "usage"):
-        done = call(command, golden.path)
+        done = call(command, copy.path)
         assert done.stderr.count("the end of the log is lost") == 1
         assert done.returncode == 1
 
@@ -118,10 +115,9 @@ def test_a_declared_queue_that_never_had_a_message_is_not_named(tmp_path: Path) 
 
 
 def test_tail_warns_once_however_long_it_follows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    copy: GoldenStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    hurt_middle(golden, "missing")
+    hurt_middle(copy, "missing")
     looks: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -132,9 +128,7 @@ def test_tail_warns_once_however_long_it_follows(
     monkeypatch.setattr(tail, "time", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(tail, "_interrupt_event", threading.Event)
     with pytest.raises(click.Abort):
-        tail.tail.main(
-            [golden.path, "--topic", "documents", "-f", "-n", "1"], standalone_mode=False
-        )
+        tail.tail.main([copy.path, "--topic", "documents", "-f", "-n", "1"], standalone_mode=False)
     assert capsys.readouterr().err.count("is in no file") == 1
 
 
@@ -169,16 +163,15 @@ def test_a_queue_is_not_said_to_be_missing_where_topics_json_is_unreadable(tmp_p
 
 
 @pytest.mark.parametrize("gone", ["commitlog/00000000000000786432", "index/*"])
-def test_times_are_shown_as_people_read_them(tmp_path: Path, gone: str) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    for path in Path(store.path).glob(gone):
+def test_times_are_shown_as_people_read_them(copy: GoldenStore, gone: str) -> None:
+    for path in Path(copy.path).glob(gone):
         path.unlink()
     for words in (["verify"], ["cat", "--topic", "orders", "--columns", "queueId"]):
-        said = call(words[0], store.path, *words[1:]).both
-        assert not re.search(r"\b\d{13}\b", said.replace(store.path, "")), said
-    with store.open() as opened:
+        said = call(words[0], copy.path, *words[1:]).both
+        assert not re.search(r"\b\d{13}\b", said.replace(copy.path, "")), said
+    with copy.open() as opened:
         lost = opened.opening.lost_end
-    said = call("verify", store.path).stdout if lost is None else str(lost)
+    said = call("verify", copy.path).stdout if lost is None else str(lost)
     assert len(re.findall(r"2026-11-21T09:23:\d\d\.\d{3}Z", said)) >= 1
 
 
