@@ -19,23 +19,26 @@ from rmq_store.errors import (
     UnknownQueueError,
     UnsupportedStoreError,
 )
-from tests.support.golden import Golden, unpack
+from tests.support.golden import Golden, GoldenStore, unpack
+
+
+def advice_for(path: str | Path) -> str | None:
+    """What is said of a path that is no store."""
+    with pytest.raises(NotAStoreError) as caught:
+        MessageStore.open(path)
+    return caught.value.advice
 
 
 @pytest.mark.parametrize("inside", ["commitlog", "consumequeue", "index", "config", "checkpoint"])
 def test_one_level_too_deep_names_the_store(golden: Golden, inside: str) -> None:
     store = golden("clean-5.3.3").path
-    with pytest.raises(NotAStoreError) as caught:
-        MessageStore.open(os.path.join(store, inside))
-    assert caught.value.advice == f"Did you mean {store}?"
+    assert advice_for(os.path.join(store, inside)) == f"Did you mean {store}?"
 
 
 @pytest.mark.parametrize("levels", [1, 2])
 def test_levels_too_high_name_the_store(tmp_path: Path, levels: int) -> None:
     golden = unpack("crc-5.5.0", tmp_path / "a")
-    with pytest.raises(NotAStoreError) as caught:
-        MessageStore.open(Path(golden.path).parents[levels - 1])
-    assert caught.value.advice == f"Did you mean {golden.path}?"
+    assert advice_for(Path(golden.path).parents[levels - 1]) == f"Did you mean {golden.path}?"
 
 
 def test_a_path_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
@@ -51,21 +54,15 @@ def test_of_several_stores_beside_it_the_one_with_a_like_name_is_named(tmp_path:
     for name in ("broken", "other", "store"):
         (tmp_path / name / "commitlog").mkdir(parents=True)
     for asked in (tmp_path / "stroe", tmp_path / "broken" / ".." / "stroe"):
-        with pytest.raises(NotAStoreError) as caught:
-            MessageStore.open(asked)
-        assert caught.value.advice == f"Did you mean {tmp_path / 'store'}?"
-    with pytest.raises(NotAStoreError) as caught:
-        MessageStore.open(tmp_path / "quite-different")
-    assert "Did you mean" not in (caught.value.advice or "")
+        assert advice_for(asked) == f"Did you mean {tmp_path / 'store'}?"
+    assert "Did you mean" not in (advice_for(tmp_path / "quite-different") or "")
 
 
 def test_a_folder_with_other_files_is_not_named_as_a_store(tmp_path: Path) -> None:
     """As the folder of this package's modules, which also has a `commitlog`."""
     (tmp_path / "package" / "commitlog").mkdir(parents=True)
     (tmp_path / "package" / "commitlog" / "log.py").touch()
-    with pytest.raises(NotAStoreError) as caught:
-        MessageStore.open(tmp_path / "packag")
-    assert "Did you mean" not in (caught.value.advice or "")
+    assert "Did you mean" not in (advice_for(tmp_path / "packag") or "")
 
 
 def test_a_store_whose_log_may_not_be_listed_is_named(
@@ -80,9 +77,7 @@ def test_a_store_whose_log_may_not_be_listed_is_named(
         return listed(path)
 
     monkeypatch.setattr(os, "listdir", refused)  # the superuser may list everything
-    with pytest.raises(NotAStoreError) as caught:
-        MessageStore.open(f"{golden.path}s")
-    assert caught.value.advice == f"Did you mean {golden.path}?"
+    assert advice_for(f"{golden.path}s") == f"Did you mean {golden.path}?"
 
 
 def test_no_store_is_named_for_a_path_below_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,12 +198,11 @@ def test_what_only_looks_like_a_log_is_not_named(tmp_path: Path) -> None:
     assert all(name not in said for name in ("timerlog", "linked", "pipe", "storePathCommitLog="))
 
 
-def test_a_place_in_a_hole_of_the_log_is_not_said_to_have_expired(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    files = sorted((Path(store.path) / "commitlog").iterdir())
+def test_a_place_in_a_hole_of_the_log_is_not_said_to_have_expired(copy: GoldenStore) -> None:
+    files = sorted((Path(copy.path) / "commitlog").iterdir())
     files[1].unlink()
     start, stop = int(files[1].name), int(files[2].name)
     missing = pytest.raises(MissingFileError, match=f"{start} to {stop} are missing")
-    with MessageStore.open(store.path) as opened, missing as caught:
+    with MessageStore.open(copy.path) as opened, missing as caught:
         opened.message_at(start + 5)
     assert "expired and was" not in str(caught.value)

@@ -89,13 +89,12 @@ def test_what_no_broker_writes_leaves_the_bak_and_a_warning(
 
 @pytest.mark.parametrize("case", NULL)
 def test_null_is_no_table_and_the_bak_is_not_used(
-    case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    case: str, copy: GoldenStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    golden = unpack(NAME, tmp_path)
-    path = put(Path(golden.path), NULL[case])
-    assert read_consumer_offsets(golden.path) == {}
+    path = put(Path(copy.path), NULL[case])
+    assert read_consumer_offsets(copy.path) == {}
     assert f"{path}: it is null, or its table is" in caplog.text
-    assert [(one.code, one.path) for one in golden.verified().findings] == [
+    assert [(one.code, one.path) for one in copy.verified().findings] == [
         ("config-null", str(path))
     ]
 
@@ -172,14 +171,13 @@ def test_commands_tables_verify_and_report_name_the_bak(
 
 
 @pytest.mark.parametrize("name", ["subscriptionGroup.json", "consumerFilter.json", "other.json"])
-def test_verify_looks_at_every_file_of_config(name: str, tmp_path: Path) -> None:
-    golden = unpack(NAME, tmp_path)
-    path = Path(golden.path, "config", name)
+def test_verify_looks_at_every_file_of_config(name: str, copy: GoldenStore) -> None:
+    path = Path(copy.path, "config", name)
     Path(f"{path}.bak").write_bytes(b"{}")
     path.write_bytes(b"{")
-    assert "config-backup-used" in {one.code for one in golden.verified().findings}
+    assert "config-backup-used" in {one.code for one in copy.verified().findings}
     Path(f"{path}.bak").write_bytes(b"")
-    assert "config-unreadable" in {one.code for one in golden.verified().findings}
+    assert "config-unreadable" in {one.code for one in copy.verified().findings}
 
 
 def test_topics_that_cannot_be_read_are_not_said_to_be_undeclared(tmp_path: Path) -> None:
@@ -203,17 +201,16 @@ def test_offsets_that_cannot_be_read_are_no_empty_answer(command: str, tmp_path:
 
 
 @pytest.mark.parametrize("case", ["zeros", "cut brace", "UTF-16", "no table"])
-def test_only_a_readable_file_replaces_the_bak(case: str, tmp_path: Path) -> None:
-    golden = unpack(NAME, tmp_path)
-    path = Path(golden.path, "config", "consumerOffset.json")
+def test_only_a_readable_file_replaces_the_bak(case: str, copy: GoldenStore) -> None:
+    path = Path(copy.path, "config", "consumerOffset.json")
     good = path.read_bytes()
-    put(Path(golden.path), LEFT[case], good)
-    with golden.open() as store:
+    put(Path(copy.path), LEFT[case], good)
+    with copy.open() as store:
         apply_reset(store, plan_reset(store, "g-slow", to="latest", topic="orders"))
     assert Path(f"{path}.bak").read_bytes() == good
     assert Path(f"{path}.damaged").read_bytes() == LEFT[case]
     first = path.read_bytes()
-    with golden.open() as store:
+    with copy.open() as store:
         apply_reset(store, plan_reset(store, "g-slow", to="earliest", topic="orders"))
     assert Path(f"{path}.bak").read_bytes() == first
 

@@ -16,7 +16,7 @@ from rmq_store import MessageStore
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.reset_offsets import apply_reset
 from rmq_store.config.consumer_offsets import committed_offsets, read_consumer_offsets, sent_offsets
-from rmq_store.config.json_files import as_it_is, config_names, read_config
+from rmq_store.config.json_files import ConfigFile, as_it_is, config_names, read_config
 from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import CorruptConfigError, UnsupportedStoreError
 from rmq_store.verify import verify
@@ -28,9 +28,16 @@ VERSION_2 = "rocksdb-config-v2-5.5.0"
 TOPIC = {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "topicName": "t"}
 
 
-def raw(folder: Path, copy: Path) -> dict[bytes, bytes]:
+def held(folder: Path, copy: Path) -> dict[str, Any]:
     """What a database holds, read by the library alone."""
-    return read_database(folder, copy)["default"]
+    rows = read_database(folder, copy)["default"]
+    return {key.decode(): json.loads(value) for key, value in rows.items()}
+
+
+def groups_of(root: str) -> ConfigFile[Any]:
+    groups = read_config(root, "subscriptionGroup.json", as_it_is)
+    assert groups is not None
+    return groups
 
 
 def version(counter: int) -> bytes:
@@ -43,27 +50,17 @@ def test_topics_groups_and_offsets_are_those_of_the_databases(tmp_path: Path, na
     golden = unpack_kind(name, tmp_path)
     config, before = Path(golden.path, "config"), golden.fingerprint()
     topics = read_topic_configs(golden.path)
-    assert topics == {
-        key.decode(): json.loads(value)
-        for key, value in raw(config / "topics", tmp_path / "t").items()
-    }
+    assert topics == held(config / "topics", tmp_path / "t")
     assert topics["orders"]["readQueueNums"] == 4
     offsets = {
         f"{topic}@{group}": {"offsetTable": {str(q): at for q, at in queues.items()}}
         for group, of_group in read_consumer_offsets(golden.path).items()
         for topic, queues in of_group.items()
     }
-    assert offsets == {
-        key.decode(): json.loads(value)
-        for key, value in raw(config / "consumerOffsets", tmp_path / "c").items()
-    }
+    assert offsets == held(config / "consumerOffsets", tmp_path / "c")
     assert bool(offsets) is (name == CLEAN)
-    groups = read_config(golden.path, "subscriptionGroup.json", as_it_is)
-    assert groups is not None
-    assert groups.content["subscriptionGroupTable"] == {
-        key.decode(): json.loads(value)
-        for key, value in raw(config / "subscriptionGroups", tmp_path / "g").items()
-    }
+    groups = groups_of(golden.path).content["subscriptionGroupTable"]
+    assert groups == held(config / "subscriptionGroups", tmp_path / "g")
     assert golden.fingerprint() == before
 
 
@@ -73,13 +70,10 @@ def test_a_newer_file_is_taken_in(tmp_path: Path, counter: int, newer: bool) -> 
     golden = unpack_kind(CLEAN, tmp_path)
     before = read_topic_configs(golden.path)
     more = before["orders"] | {"readQueueNums": 9}
-    text = {
-        "dataVersion": json.loads(version(counter)),
-        "topicConfigTable": {"orders": more, "t": TOPIC},
-    }
+    table = {"orders": more, "t": TOPIC}
+    text = {"dataVersion": json.loads(version(counter)), "topicConfigTable": table}
     Path(golden.path, "config", "topics.json").write_text(json.dumps(text))
-    changed = {"orders": more, "t": TOPIC} if newer else {}
-    assert read_topic_configs(golden.path) == before | changed
+    assert read_topic_configs(golden.path) == before | (table if newer else {})
 
 
 def test_a_newer_file_beside_version_2_is_not_taken_in(tmp_path: Path) -> None:
@@ -118,9 +112,7 @@ def test_version_2_is_read_as_brokers_answer(tmp_path: Path, again: bool) -> Non
     made = ("orders", "payments", "state")
     assert read_topic_configs(golden.path) == {name: topics["answer"][name] for name in made}
     (groups,) = answered(golden, "groups", again=again)
-    found = read_config(golden.path, "subscriptionGroup.json", as_it_is)
-    assert found is not None
-    assert found.content["subscriptionGroupTable"] == {
+    assert groups_of(golden.path).content["subscriptionGroupTable"] == {
         name: groups["answer"][name] for name in ("g-fast", "g-slow")
     }
     offsets = {
@@ -164,9 +156,8 @@ def test_a_rebuild_of_version_2_has_the_same_in_json(tmp_path: Path) -> None:
     assert {name: declared[name] for name in topics} == topics
 
 
-def test_one_database_of_version_2(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    config = Path(store.path, "config")
+def test_one_database_of_version_2(copy: GoldenStore) -> None:
+    config = Path(copy.path, "config")
     for path in config.glob("*.json*"):
         path.unlink()
     rows = {
@@ -179,18 +170,15 @@ def test_one_database_of_version_2(tmp_path: Path) -> None:
         offset_key(2, "g", "orders", 1): struct.pack(">q", 8),
     }
     write_database(config / "rdb", {"default": rows})
-    found = read_config(store.path, "topics.json", as_it_is)
+    found = read_config(copy.path, "topics.json", as_it_is)
     assert found is not None
     assert found.content["dataVersion"] == {"stateVersion": 2, "timestamp": 1234, "counter": 17}
-    assert set(read_topic_configs(store.path)) == {"orders", "größe"}
-    assert read_consumer_offsets(store.path) == {"g": {"orders": {0: 5, 3: 2**40}}}
-    assert [one.offset for one in sent_offsets(store.path)] == [8]
-    groups = read_config(store.path, "subscriptionGroup.json", as_it_is)
-    assert groups is not None
-    assert groups.content["subscriptionGroupTable"] == {"g": {"groupName": "g"}}
-    assert {"topics.json", "consumerOffset.json", "subscriptionGroup.json"} <= set(
-        config_names(store.path)
-    )
+    assert set(read_topic_configs(copy.path)) == {"orders", "größe"}
+    assert read_consumer_offsets(copy.path) == {"g": {"orders": {0: 5, 3: 2**40}}}
+    assert [one.offset for one in sent_offsets(copy.path)] == [8]
+    assert groups_of(copy.path).content["subscriptionGroupTable"] == {"g": {"groupName": "g"}}
+    names = {"topics.json", "consumerOffset.json", "subscriptionGroup.json"}
+    assert names <= set(config_names(copy.path))
 
 
 def test_one_database_for_all_of_version_1(tmp_path: Path) -> None:
@@ -210,9 +198,7 @@ def test_one_database_for_all_of_version_1(tmp_path: Path) -> None:
     write_database(Path(golden.path, "config", "metadata"), families)
     assert read_topic_configs(golden.path) == {"t": TOPIC}
     assert [(one.group, one.offset) for one in committed_offsets(golden.path)] == [("g", 3)]
-    groups = read_config(golden.path, "subscriptionGroup.json", as_it_is)
-    assert groups is not None
-    assert groups.path.name == "subscriptionGroups"  # its counter is 3
+    assert groups_of(golden.path).path.name == "subscriptionGroups"  # its counter is 3
     shutil.rmtree(Path(golden.path, "config", "metadata"))
     families["topicVersion"] = {b"kvDataVersionKey": version(6)}
     write_database(Path(golden.path, "config", "metadata"), families)

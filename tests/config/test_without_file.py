@@ -15,7 +15,7 @@ from rmq_store.errors import CorruptConfigError
 from rmq_store.markers.timer_files import read_timer_check
 from rmq_store.verify import Finding
 from tests.support.checkout import CHECKOUT
-from tests.support.golden import unpack, verified
+from tests.support.golden import GoldenStore, unpack, verified
 
 JSON = [name for name in EFFECTS if name.endswith(".json")]
 READERS = {
@@ -82,31 +82,29 @@ def test_the_name_of_a_backup_is_that_of_its_file() -> None:
 
 @pytest.mark.parametrize("is_gone", [True, False])
 def test_verify_says_how_many_delayed_messages_may_come_again(
-    is_gone: bool, tmp_path: Path
+    is_gone: bool, copy: GoldenStore
 ) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    for path in Path(golden.path, "config").glob("delayOffset.json*"):
+    for path in Path(copy.path, "config").glob("delayOffset.json*"):
         if is_gone:
             path.unlink()
         else:
             path.write_text("{")
     code = "config-missing" if is_gone else "config-unreadable"
-    finding = found(Path(golden.path), code, "delayOffset.json")
+    finding = found(Path(copy.path), code, "delayOffset.json")
     said = f"{finding.meaning}. {finding.advice}"
-    count = sum(row["topic"] == "SCHEDULE_TOPIC_XXXX" for row in golden.truth)
+    count = sum(row["topic"] == "SCHEDULE_TOPIC_XXXX" for row in copy.truth)
     assert EFFECTS["delayOffset.json"] in said
     assert f"It has {count} delayed messages" in said
 
 
 def test_a_queue_that_the_log_has_no_record_of_is_not_said_to_be_one_that_a_rebuild_lists(
-    tmp_path: Path,
+    copy: GoldenStore,
 ) -> None:
     """As on a slave behind its master: the offsets of groups come first."""
-    golden = unpack("clean-5.5.0", tmp_path)
-    offsets = Path(golden.path, "config/consumerOffset.json")
+    offsets = Path(copy.path, "config/consumerOffset.json")
     assert '"retrying@' in offsets.read_text()
     offsets.write_text(offsets.read_text().replace('"retrying@', '"TBW102@'))  # declared, and empty
-    findings = [one for one in golden.verified().findings if one.code == "consumer-ahead"]
+    findings = [one for one in copy.verified().findings if one.code == "consumer-ahead"]
     assert findings
     assert all("On a slave, wait" in (one.advice or "") for one in findings)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,8 +13,9 @@ from rmq_store.admin.info import store_info
 from rmq_store.errors import InvalidArgumentError, MissingFileError
 from rmq_store.files.segments import SegmentFile, infer_file_size
 from rmq_store.format.byte_layout import segment_name
-from tests.support.checkout import CHECKOUT
+from tests.support.damage import write_at
 from tests.support.golden import Golden, GoldenStore, in_a_queue, log_files, offsets, unpack, wanted
+from tests.support.running.child import python
 
 # --- a file changes while it is read ---------------------------------------------------------------
 
@@ -46,15 +45,7 @@ with MessageStore.open(store_path) as store:
 def read_while(golden: GoldenStore, victims: list[Path], verb: str) -> tuple[str, str]:
     """Read one batch in a process of its own, do `verb` to files, read on; what came of it."""
     names = ",".join(map(str, victims))
-    done = subprocess.run(
-        [sys.executable, "-c", READ_WHILE, golden.path, names, verb],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"died of {done.returncode}: {done.stderr}"
-    first, second = done.stdout.splitlines()
+    first, second = python(READ_WHILE, golden.path, names, verb).splitlines()
     assert first == "20"
     kind, _, rest = second.partition(" ")
     return kind, rest
@@ -113,11 +104,7 @@ try:
 except DataLossError as error:
     print(error)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, f"died of {done.returncode}: {done.stderr}"
-    assert "RMQSTORE_DATA_LOSS" in done.stdout
+    assert "RMQSTORE_DATA_LOSS" in python(code)
 
 
 # --- copies that are not whole ---------------------------------------------------------------------
@@ -144,20 +131,17 @@ def test_a_last_log_file_cut_short_reads_as_if_zeros_followed(tmp_path: Path) ->
         assert store.log_range()[1] == extents[-1].start
 
 
-def test_info_of_a_last_file_cut_inside_a_record_ends_before_it(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    whole = [r for r in golden.truth if r["commitLogOffset"] >= 3 * 262144]
+def test_info_of_a_last_file_cut_inside_a_record_ends_before_it(copy: GoldenStore) -> None:
+    whole = [r for r in copy.truth if r["commitLogOffset"] >= 3 * 262144]
     cut = whole[len(whole) // 2]
-    last = next(p for p in log_files(golden) if int(p.name) == 3 * 262144)
+    last = next(p for p in log_files(copy) if int(p.name) == 3 * 262144)
     os.truncate(last, cut["commitLogOffset"] + 24 - int(last.name))
-    for path in log_files(golden):
+    for path in log_files(copy):
         if int(path.name) > int(last.name):
             path.unlink()
-    reported = store_info(golden.path)
+    reported = store_info(copy.path)
     assert reported.logEnd == cut["commitLogOffset"]
-    before = max(
-        r["storeTimestamp"] for r in golden.truth if r["commitLogOffset"] < reported.logEnd
-    )
+    before = max(r["storeTimestamp"] for r in copy.truth if r["commitLogOffset"] < reported.logEnd)
     assert reported.lastStoreTimestamp == before
 
 
@@ -202,10 +186,8 @@ def test_a_queue_that_a_torn_log_ends_before_does_not_count(tmp_path: Path) -> N
     last = golden.truth[-1]
     for path in log_files(golden):
         if int(path.name) <= last["commitLogOffset"] < int(path.name) + path.stat().st_size:
-            raw = bytearray(path.read_bytes())
-            at = last["commitLogOffset"] - int(path.name)
-            raw[at + 50 :] = bytes(len(raw) - at - 50)  # the record was half written
-            path.write_bytes(raw)
+            at = last["commitLogOffset"] - int(path.name) + 50  # the record was half written
+            write_at(path, at, bytes(path.stat().st_size - at))
     with golden.open() as store, pytest.raises(StoreError):
         offsets(store)  # it was closed, so the last message is lost
     Path(golden.path, "abort").touch()

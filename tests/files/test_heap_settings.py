@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from rmq_store.heap_settings import keep_freed_memory
+from tests.support.running.child import python
 
 BATCHES = """
 import resource, sys
@@ -25,10 +23,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def faults(how: str) -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", BATCHES, how], capture_output=True, text=True, check=True
-    )
-    return int(done.stdout)
+    return int(python(BATCHES, how))
 
 
 @pytest.mark.skipif(not keep_freed_memory(), reason="not the C library of GNU")
@@ -50,7 +45,4 @@ print(before, frozen > 1000, gc.get_freeze_count() == frozen)
 
 
 def test_a_worker_leaves_its_modules_out_of_collections_once() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SETTLED], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["0", "True", "True"]
+    assert python(SETTLED).split() == ["0", "True", "True"]

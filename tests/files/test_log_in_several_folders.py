@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import UnrecoverableStoreError
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import GoldenStore, files_below, unpack
 from tests.support.running.commands import call, objects, run
 
 FILE = "00000000000000098304"
@@ -49,12 +46,8 @@ def check_all_is_read(store: GoldenStore, with_conf: str, tmp_path: Path) -> Non
     assert [record.physical_offset for record in found] == [
         one["commitLogOffset"] for one in store.truth
     ]
-    said = json.loads(
-        run(
-            *("salvage", store.path, "--to", str(tmp_path / "copy"), "--broker-conf", with_conf),
-            *("--raw", "--json"),
-        )
-    )
+    words = (store.path, "--to", str(tmp_path / "copy"), "--broker-conf", with_conf, "--raw")
+    (said,) = objects("salvage", *words)
     assert said["messages"] == len(store.truth)
 
 
@@ -64,7 +57,7 @@ def test_two_files_of_one_name_are_refused(store: GoldenStore, tmp_path: Path, k
     there, beside = in_both(store)
     beside.write_bytes(there.read_bytes()[:kept])
     with_conf = conf(store)
-    before = {path: path.read_bytes() for path in Path(store.path).rglob("*") if path.is_file()}
+    before = files_below(Path(store.path))
     for words in (
         *(("cat", store.path, "--topic", "orders"), ("verify", store.path), ("info", store.path)),
         *(("recover", store.path, "--apply"), ("recover", store.path)),
@@ -77,8 +70,7 @@ def test_two_files_of_one_name_are_refused(store: GoldenStore, tmp_path: Path, k
         assert "move the other one away" in done.stderr
     with pytest.raises(UnrecoverableStoreError, match="has a file of this name"):
         MessageStore.append_to(store.path, with_conf)
-    after = {path: path.read_bytes() for path in Path(store.path).rglob("*") if path.is_file()}
-    assert after == before
+    assert files_below(Path(store.path)) == before
     assert not (tmp_path / "copy").exists()
 
 
@@ -117,7 +109,3 @@ def test_a_folder_of_several_names_is_one_folder(
             assert parts == ["commitlog"] * 6
         run("verify", store.path, "--broker-conf", with_conf)
         check_all_is_read(store, with_conf, tmp_path / f"{number}")
-
-
-def bytes_of(record: dict[str, Any]) -> bytes:
-    return base64.b64decode(record["body"])

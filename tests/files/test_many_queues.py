@@ -24,15 +24,12 @@ def written(root: Path) -> None:
     count = _TOPICS * _QUEUES
     with MessageStore.create(root) as writer:
         for number in range(_ROUNDS):
-            writer.append_batch(
-                pa.RecordBatch.from_pydict(
-                    {
-                        "topic": [f"t{row // _QUEUES}" for row in range(count)],
-                        "queueId": pa.array([row % _QUEUES for row in range(count)], pa.int32()),
-                        "body": [f"{number} {row}".encode() for row in range(count)],
-                    }
-                )
-            )
+            columns = {
+                "topic": [f"t{row // _QUEUES}" for row in range(count)],
+                "queueId": pa.array([row % _QUEUES for row in range(count)], pa.int32()),
+                "body": [f"{number} {row}".encode() for row in range(count)],
+            }
+            writer.append_batch(pa.RecordBatch.from_pydict(columns))
 
 
 def reports_holes(folder: Path) -> bool:

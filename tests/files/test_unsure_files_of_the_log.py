@@ -9,6 +9,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import UnrecoverableStoreError
+from tests.support.damage import flip, write_at
 from tests.support.golden import GoldenStore, log_files, unpack
 from tests.support.running.child import become_nobody, in_a_child
 from tests.support.running.commands import call, complaint, objects
@@ -50,11 +51,8 @@ def test_a_file_with_a_wrong_name_is_named_with_the_right_one(how: str, tmp_path
     before = golden.fingerprint()
     *found, summary = objects("verify", golden.path, expect=1)
     assert Path(summary["verdict"]["do"]).name == min(names)
-    misnamed = {
-        Path(one["path"]).name: one["meaning"]
-        for one in found
-        if one["code"] == "log-file-misnamed"
-    }
+    named = [one for one in found if one["code"] == "log-file-misnamed"]
+    misnamed = {Path(one["path"]).name: one["meaning"] for one in named}
     salvaged = call("salvage", golden.path, "--to", str(tmp_path / "salvaged"))
     assert misnamed.keys() == names.keys()
     assert "log-ghost" not in {one["code"] for one in found}
@@ -85,15 +83,12 @@ def test_nobody_is_advised_to_overwrite_a_file_that_belongs_there(tmp_path: Path
         assert "Give it that name" not in said
 
 
-def test_many_findings_of_a_code_are_counted_in_one_sentence(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    for file in log_files(golden):
-        raw = bytearray(file.read_bytes())
-        raw[28:36] = (12345).to_bytes(8, "big")
-        for at in range(40, len(raw), 4000):
-            raw[at] ^= 1
-        file.write_bytes(raw)
-    (last,) = (one for one in golden.verified().findings if "are not listed" in one.meaning)
+def test_many_findings_of_a_code_are_counted_in_one_sentence(copy: GoldenStore) -> None:
+    for file in log_files(copy):
+        write_at(file, 28, (12345).to_bytes(8, "big"))
+        for at in range(40, file.stat().st_size, 4000):
+            flip(file, at)
+    (last,) = (one for one in copy.verified().findings if "are not listed" in one.meaning)
     assert last.meaning.startswith(f"{last.count} more of this code are not listed; the last one: ")
 
 

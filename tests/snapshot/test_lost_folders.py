@@ -8,16 +8,10 @@ import shutil
 from pathlib import Path
 
 from rmq_store import QueueId
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import unpack
 from tests.support.running.commands import complaint, run
 
 NAME, TOPIC = "clean-5.5.0", "orders"
-
-
-def without(tmp_path: Path, *lost: str) -> GoldenStore:
-    golden = unpack(NAME, tmp_path)
-    shutil.rmtree(Path(golden.path, "consumequeue", *lost))
-    return golden
 
 
 def test_queues_of_a_deleted_topic_that_a_recovery_listed_again(tmp_path: Path) -> None:

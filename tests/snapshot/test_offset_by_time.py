@@ -18,7 +18,6 @@ from tests.support.golden import GoldenStore, Truth, unpack
 from tests.support.spark.reads import rows_of
 
 SEED = 20_261_121
-NAME = "clean-5.5.0"
 QUEUE = QueueId("orders", 1)
 
 Times = list[int | None]
@@ -83,9 +82,8 @@ def spark_rows(store: GoldenStore, **options: str) -> list[int]:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("spoiled", ["one in the middle", "the last", "a run", "scattered"])
-def test_times_select_the_same_messages_around_damage(tmp_path: Path, spoiled: str) -> None:
-    store = unpack(NAME, tmp_path)
-    truth = truth_of(store)
+def test_times_select_the_same_messages_around_damage(copy: GoldenStore, spoiled: str) -> None:
+    truth = truth_of(copy)
     count = len(truth)
     random_ = random.Random(SEED)
     numbers = {
@@ -95,18 +93,18 @@ def test_times_select_the_same_messages_around_damage(tmp_path: Path, spoiled: s
         "scattered": random_.sample(range(count), 40),
     }[spoiled]
     for number in numbers:
-        spoil(store, truth[number])
+        spoil(copy, truth[number])
     gone = {truth[number]["commitLogOffset"] for number in numbers}
     times = sorted({record["storeTimestamp"] for record in truth})
     for _ in range(12):
         since, until = sorted(random_.sample(times, 2))
         within = [r["commitLogOffset"] for r in truth if since <= r["storeTimestamp"] < until]
         wanted = [at for at in within if at not in gone]
-        found = spark_rows(store, startingTimestamp=str(since), endingTimestamp=str(until))
+        found = spark_rows(copy, startingTimestamp=str(since), endingTimestamp=str(until))
         assert found == wanted, (spoiled, since, until, SEED)
         reported: list[StoreError] = []
         search = Search(topics=["orders"], queue_ids=[1], begin=since, end=until)
-        with MessageStore.open(store.path) as opened:
+        with MessageStore.open(copy.path) as opened:
             batches = list(find(opened, search, ["commitLogOffset", "body"], reported.append))
         assert [at for b in batches for at in b.column(0).to_pylist()] == wanted
         assert {error.offset for error in reported} >= gone & set(within), (
@@ -114,13 +112,12 @@ def test_times_select_the_same_messages_around_damage(tmp_path: Path, spoiled: s
         )
 
 
-def test_the_time_of_a_reset_is_not_misled(tmp_path: Path) -> None:
-    store = unpack(NAME, tmp_path)
-    truth = truth_of(store)
-    spoil(store, truth[len(truth) // 2])
+def test_the_time_of_a_reset_is_not_misled(copy: GoldenStore) -> None:
+    truth = truth_of(copy)
+    spoil(copy, truth[len(truth) // 2])
     early = truth[len(truth) // 5]
     wanted = next(r["queueOffset"] for r in truth if r["storeTimestamp"] >= early["storeTimestamp"])
-    with store.open() as opened:
+    with copy.open() as opened:
         assert opened.offset_by_time(*QUEUE, early["storeTimestamp"]) == wanted
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from rmq_store import QueueId
 from rmq_store.consumequeue.queue_files import QueueFiles
-from rmq_store.format.queues import QUEUE_ENTRY
-from tests.support.golden import CLEAN, Golden, GoldenStore, in_a_queue, unpack
+from rmq_store.format.queue_entries import QUEUE_ENTRY
+from tests.support.golden import CLEAN, Golden, GoldenStore, in_a_queue
 
 
 def places_by_queue(store: GoldenStore) -> dict[QueueId, dict[int, int]]:
@@ -75,14 +75,13 @@ HARMS = {"low": (5, 100), "high": (2**40, 100), "empty": (0, 0)}  # log offset, 
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_no_damaged_entry_leads_the_search_astray(tmp_path: Path, harm: str) -> None:
+def test_no_damaged_entry_leads_the_search_astray(copy: GoldenStore, harm: str) -> None:
     """Every third entry in turn is damaged: what is found is at most that one entry off.
 
     Not the two at each end, where nothing shows which of the two is wrong.
     """
-    store = unpack("clean-5.5.0", tmp_path)
-    folder = Path(store.path) / "consumequeue" / "orders" / "1"
-    places = sorted(places_by_queue(store)[QueueId("orders", 1)].values())
+    folder = Path(copy.path) / "consumequeue" / "orders" / "1"
+    places = sorted(places_by_queue(copy)[QueueId("orders", 1)].values())
     count = len(places)
     asked = [*places[::9], places[-1], places[-1] + 1]
     for number in range(2, count - 2, 3):

@@ -19,11 +19,16 @@ from rmq_store.errors import UnsupportedStoreError
 from rmq_store.recovery import plan_recovery, recover
 from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, offsets, unpack, unpack_field, wanted
-from tests.support.rocksdb import write_queue_database
+from tests.support.rocksdb import places_in, write_queue_database
 
 DOUBLE = "rocksdb-double-write"
 ENTRY = struct.Struct(">qiq")
 FILLER = ENTRY.pack(0, 0x7FFFFFFF, 0)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return unpack_field(DOUBLE, tmp_path)
 
 
 def entries_in(queue_file: Path) -> list[tuple[int, int, int]]:
@@ -56,8 +61,7 @@ def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmq_store.files.rocksdb.find_spec", lambda name: None)
 
 
-def test_complete_files_are_read(tmp_path: Path) -> None:
-    root = unpack_field(DOUBLE, tmp_path)
+def test_complete_files_are_read(root: Path) -> None:
     listed = [where for where, _, _ in entries_in(the_queue(root))]
     with MessageStore.open(root) as store:
         (queue,) = store.queues()
@@ -68,8 +72,7 @@ def test_complete_files_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_library")
-def test_complete_files_are_read_and_the_database_is_named(tmp_path: Path) -> None:
-    root = unpack_field(DOUBLE, tmp_path)
+def test_complete_files_are_read_and_the_database_is_named(root: Path) -> None:
     listed = [where for where, _, _ in entries_in(the_queue(root))]
     assert len(listed) == 100
     with MessageStore.open(root) as store:
@@ -83,14 +86,12 @@ def test_complete_files_are_read_and_the_database_is_named(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("folder", ["consumequeue", "consumequeue_rocksdb"])
-def test_a_database_in_either_place_hides_no_message(tmp_path: Path, folder: str) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    database = add_database(golden, folder)
-    with golden.open() as store:
-        assert sorted(offsets(store)) == sorted(wanted(golden))
-        assert {one.code: one.path for one in verify(store).findings}["queues-in-rocksdb"] == str(
-            database
-        )
+def test_a_database_in_either_place_hides_no_message(copy: GoldenStore, folder: str) -> None:
+    database = add_database(copy, folder)
+    with copy.open() as store:
+        assert sorted(offsets(store)) == sorted(wanted(copy))
+        paths = {one.code: one.path for one in verify(store).findings}
+        assert paths["queues-in-rocksdb"] == str(database)
 
 
 def cut_after_60(root: Path) -> list[int]:
@@ -122,9 +123,8 @@ def give_database(root: Path, start: int, stop: int) -> None:
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 100), (40, 100), (60, 100)])
 def test_files_that_end_early_are_continued_from_the_database(
-    tmp_path: Path, start: int, stop: int
+    root: Path, start: int, stop: int
 ) -> None:
-    root = unpack_field(DOUBLE, tmp_path)
     give_database(root, start, stop)
     listed = cut_after_60(root)
     with MessageStore.open(root) as store:
@@ -138,9 +138,8 @@ def test_files_that_end_early_are_continued_from_the_database(
 @pytest.mark.parametrize("head", [FILLER, bytes(ENTRY.size)])
 @pytest.mark.parametrize(("start", "stop"), [(0, 100), (0, 50), (0, 30)])
 def test_what_files_that_begin_late_lack_is_read_from_the_database(
-    tmp_path: Path, head: bytes, start: int, stop: int
+    root: Path, head: bytes, start: int, stop: int
 ) -> None:
-    root = unpack_field(DOUBLE, tmp_path)
     give_database(root, start, stop)
     listed = begin_after_30(root, head)
     with MessageStore.open(root) as store:
@@ -149,8 +148,7 @@ def test_what_files_that_begin_late_lack_is_read_from_the_database(
 
 
 @pytest.mark.usefixtures("without_library")
-def test_files_that_end_early_are_continued_from_the_log_and_that_is_said(tmp_path: Path) -> None:
-    root = unpack_field(DOUBLE, tmp_path)
+def test_files_that_end_early_are_continued_from_the_log_and_that_is_said(root: Path) -> None:
     listed = cut_after_60(root)
     with MessageStore.open(root) as store:
         assert read(store) == listed
@@ -160,9 +158,8 @@ def test_files_that_end_early_are_continued_from_the_log_and_that_is_said(tmp_pa
     assert str(root / "consumequeue") in note
 
 
-def test_what_is_in_neither_is_continued_from_the_log(tmp_path: Path) -> None:
+def test_what_is_in_neither_is_continued_from_the_log(root: Path) -> None:
     """The store's own database has the last two entries alone."""
-    root = unpack_field(DOUBLE, tmp_path)
     listed = cut_after_60(root)
     with MessageStore.open(root) as store:
         assert read(store) == listed
@@ -179,14 +176,8 @@ def test_verify_names_the_records_that_files_which_begin_late_do_not_list(
     begin_after_30(root, head)
     with MessageStore.open(root) as store:
         assert any("RocksDB database" in note for note in store.opening.notes()) is not library
-        assert (
-            sum(
-                finding.count
-                for finding in verify(store).findings
-                if finding.code == "queue-misses-record"
-            )
-            == 30
-        )
+        missed = (one.count for one in verify(store).findings if one.code == "queue-misses-record")
+        assert sum(missed) == 30
         assert sum(map(len, store.read_log(columns=["topic"]))) == 100
 
 
@@ -198,24 +189,21 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("use", WRITERS)
-def test_nothing_is_repaired_or_written_beside_a_database(tmp_path: Path, use: str) -> None:
-    root = unpack_field(DOUBLE, tmp_path)
+def test_nothing_is_repaired_or_written_beside_a_database(root: Path, use: str) -> None:
     with pytest.raises(UnsupportedStoreError, match="RocksDB database too") as caught:
         WRITERS[use](root)
     assert "rmqstore rebuild" in str(caught.value)
 
 
-def test_retention_deletes_nothing_beside_a_database(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    add_database(golden, "consumequeue_rocksdb")
-    with golden.open() as store:
+def test_retention_deletes_nothing_beside_a_database(copy: GoldenStore) -> None:
+    add_database(copy, "consumequeue_rocksdb")
+    with copy.open() as store:
         plan = plan_retention(store)
     with pytest.raises(UnsupportedStoreError, match="RocksDB database too"):
         apply_retention(plan)
 
 
-def test_rebuild_leaves_the_database_behind(tmp_path: Path) -> None:
-    root = unpack_field(DOUBLE, tmp_path)
+def test_rebuild_leaves_the_database_behind(root: Path, tmp_path: Path) -> None:
     before = entries_in(the_queue(root))
     rebuild(root, tmp_path / "new")
     assert not (tmp_path / "new" / "consumequeue" / "CURRENT").exists()
@@ -229,12 +217,7 @@ def test_light_queues_are_in_the_database_alone(tmp_path: Path) -> None:
     with golden.open() as store:
         before = sorted(offsets(store))
         light = [queue for queue in store.queues() if queue.topic.startswith("%LMQ%")]
-        rows = {}
-        for queue in light:
-            found = store.entries(queue, 0, store.max_offset(*queue))
-            columns = (found.log_offset, found.size, found.tags_code)
-            places = zip(*(column.tolist() for column in columns), strict=True)
-            rows[queue] = dict(zip(found.offset.tolist(), places, strict=True))
+        rows = {queue: places_in(store, queue) for queue in light}
     assert light
     for queue in light:
         shutil.rmtree(root / "consumequeue" / queue.topic, ignore_errors=True)

@@ -16,7 +16,7 @@ from rmq_store.errors import CorruptQueueError, UnsupportedStoreError
 from rmq_store.verify import verify
 from tests.support.damage import write_in_log
 from tests.support.golden import GoldenStore, unpack_kind, verified
-from tests.support.rocksdb import write_queue_database
+from tests.support.rocksdb import places_in, write_queue_database
 
 CLEAN, CRASHED = "rocksdb-5.5.0", "rocksdb-crash-5.5.0"
 COLUMNS = {
@@ -29,6 +29,11 @@ COLUMNS = {
     "bodyCrc": "bodyCrc",
     "storeTimestamp": "storeTs",
 }
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> GoldenStore:
+    return unpack_kind(CLEAN, tmp_path)
 
 
 def served(golden: GoldenStore) -> list[tuple[Any, ...]]:
@@ -60,9 +65,8 @@ def test_rows_are_those_that_a_client_got(tmp_path: Path, name: str) -> None:
     assert golden.fingerprint() == before
 
 
-def test_a_database_in_its_own_folder_is_found(tmp_path: Path) -> None:
+def test_a_database_in_its_own_folder_is_found(golden: GoldenStore) -> None:
     """useSeparateStorePathForRocksdbCQ."""
-    golden = unpack_kind(CLEAN, tmp_path)
     root = Path(golden.path)
     (root / "consumequeue").rename(root / "consumequeue_rocksdb")
     wanted = served(golden)
@@ -70,8 +74,7 @@ def test_a_database_in_its_own_folder_is_found(tmp_path: Path) -> None:
         assert read(store, {row[0] for row in wanted}) == wanted
 
 
-def test_an_offset_and_a_time_are_found_as_in_files(tmp_path: Path) -> None:
-    golden = unpack_kind(CLEAN, tmp_path)
+def test_an_offset_and_a_time_are_found_as_in_files(golden: GoldenStore) -> None:
     wanted = [row for row in served(golden) if row[:2] == ("orders", 2)]
     with MessageStore.open(golden.path) as store:
         queue = QueueId("orders", 2)
@@ -85,17 +88,15 @@ def test_an_offset_and_a_time_are_found_as_in_files(tmp_path: Path) -> None:
         assert [one.commit_log_offset for one in found.messages] == [r[3] for r in wanted[40:50]]
 
 
-def test_a_store_that_is_open_keeps_what_a_broker_deletes(tmp_path: Path) -> None:
+def test_a_store_that_is_open_keeps_what_a_broker_deletes(golden: GoldenStore) -> None:
     """As a compaction does with the files that it has merged."""
-    golden = unpack_kind(CLEAN, tmp_path)
     wanted = served(golden)
     with MessageStore.open(golden.path) as store:
         shutil.rmtree(Path(golden.path, "consumequeue"))
         assert read(store, {row[0] for row in wanted}) == wanted
 
 
-def test_a_snapshot_shows_the_same_rows_to_another_process(tmp_path: Path) -> None:
-    golden = unpack_kind(CLEAN, tmp_path)
+def test_a_snapshot_shows_the_same_rows_to_another_process(golden: GoldenStore) -> None:
     wanted = served(golden)
     with MessageStore.open(golden.path) as store, store.reopen() as other:
         assert other.snapshot().queues == store.snapshot().queues
@@ -123,8 +124,7 @@ def test_without_the_library_the_log_is_read_and_the_error_says_what_to_install(
         assert wanted <= set(log.column(0).to_pylist())
 
 
-def test_info_counts_the_queues_of_the_database(tmp_path: Path) -> None:
-    golden = unpack_kind(CLEAN, tmp_path)
+def test_info_counts_the_queues_of_the_database(golden: GoldenStore, tmp_path: Path) -> None:
     info, folder = store_info(golden.path), str(Path(golden.path, "consumequeue"))
     users = {row[:2] for row in served(golden)}
     assert info.topics == len({topic for topic, _ in users})
@@ -134,21 +134,16 @@ def test_info_counts_the_queues_of_the_database(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_library")
-def test_info_says_what_to_install(tmp_path: Path) -> None:
-    golden = unpack_kind(CLEAN, tmp_path)
+def test_info_says_what_to_install(golden: GoldenStore) -> None:
     info = store_info(golden.path)
-    assert (info.topics, info.queues, info.logEnd) == (
-        None,
-        None,
-        MessageStore.open(golden.path, queues=False).log_range()[1],
-    )
+    end = MessageStore.open(golden.path, queues=False).log_range()[1]
+    assert (info.topics, info.queues, info.logEnd) == (None, None, end)
     facts = dict(facts_of(info))
     assert "pip install 'rmqstore[rocksdb]'" in facts["queues"]
     assert (facts["queues"].startswith("not known: "), "topics" in facts) == (True, False)
 
 
-def test_verify_compares_the_database_with_the_log(tmp_path: Path) -> None:
-    golden = unpack_kind(CLEAN, tmp_path)
+def test_verify_compares_the_database_with_the_log(golden: GoldenStore) -> None:
     report = verified(golden.path)
     assert list(report.findings) == []
     wanted = [row for row in served(golden) if row[:2] == ("orders", 0)]
@@ -179,9 +174,8 @@ def test_entries_that_are_gone_are_reported_and_no_row(tmp_path: Path) -> None:
         assert (store.min_offset(*queue), store.max_offset(*queue)) == (2, 112)
         with pytest.raises(CorruptQueueError, match="orders/1, which has later messages"):
             store.read_batches("orders", [1], columns=["body"]).read_all()
-        rows = store.read_batches(
-            "orders", [1], columns=["queueOffset", "body"], on_damage=damage.append
-        ).read_all()
+        how: dict[str, Any] = {"columns": ["queueOffset", "body"], "on_damage": damage.append}
+        rows = store.read_batches("orders", [1], **how).read_all()
         assert rows.column(0).to_pylist() == list(kept)
     lists_none = [error for error in damage if "lists none" in str(error)]
     assert len(lists_none) == 2
@@ -208,9 +202,8 @@ def test_expired_entries_are_no_damage(tmp_path: Path, kept: int) -> None:
         assert store.read_batches("orders").read_all().num_rows == 0
 
 
-def test_a_long_queue_is_read_over_its_parts(tmp_path: Path) -> None:
+def test_a_long_queue_is_read_over_its_parts(golden: GoldenStore) -> None:
     """A part has 300,000 queue offsets. The entries lead to records of another queue, and are not read."""
-    golden = unpack_kind(CLEAN, tmp_path)
     root = Path(golden.path)
     shutil.rmtree(root / "consumequeue")
     queue, count = QueueId("orders", 0), 700_000
@@ -239,16 +232,14 @@ def test_an_inner_batch_has_one_entry_and_all_its_messages(tmp_path: Path) -> No
         assert found.column("keys").to_pylist() == KEYS
         assert found.column("queueOffset").to_pylist() == list(range(16))
         records = store.read_batches("batches", **how).read_all()
-        assert records.column("queueOffset").to_pylist() == [
-            n for n in range(16) if n % 4 in (0, 3)
-        ]
+        heads = [n for n in range(16) if n % 4 in (0, 3)]
+        assert records.column("queueOffset").to_pylist() == heads
         for start in range(16):
             part = [QueueSlice(BATCHES, start, start + 1)]
             one = store.read_slices(part, unwrap_batches=True, **how).read_all()
             assert one.column("keys").to_pylist() == [KEYS[start]]
-            assert store.read_slices(
-                part, unwrap_batches=True, columns=["queueOffset"]
-            ).read_all() == (one.select(["queueOffset"]))
+            offset = store.read_slices(part, unwrap_batches=True, columns=["queueOffset"])
+            assert offset.read_all() == one.select(["queueOffset"])
         log = store.read_log(unwrap_batches=True, **how).read_all()
         assert log.column("keys").to_pylist() == KEYS
         assert store.read_batches("batches", columns=["queueOffset"]).read_all().num_rows == 8
@@ -260,16 +251,8 @@ def test_the_last_messages_of_an_inner_batch_are_there(tmp_path: Path) -> None:
     """The last offset in the database is that of the batch: the broker forgets those behind it."""
     golden = unpack_kind("rocksdb-batch-5.5.0", tmp_path)
     with MessageStore.open(golden.path) as store:
-        entries = store.entries(BATCHES, 0, 16)
+        places = places_in(store, BATCHES)
         end = store.log_range()[1]
-    rows = zip(
-        *(
-            getattr(entries, name).tolist()
-            for name in ("offset", "log_offset", "size", "tags_code")
-        ),
-        strict=True,
-    )
-    places = {offset: tuple(place) for offset, *place in rows}
     last = places.pop(15)
     write_in_log(golden, last[0], bytes(end - last[0]))
     Path(golden.path, "checkpoint").unlink()
@@ -285,15 +268,7 @@ def test_an_entry_of_a_batch_topic_that_is_gone_is_counted(tmp_path: Path) -> No
     """No batch stands before it."""
     golden = unpack_kind("rocksdb-batch-5.5.0", tmp_path)
     with MessageStore.open(golden.path) as store:
-        entries = store.entries(BATCHES, 0, 16)
-    rows = zip(
-        *(
-            getattr(entries, name).tolist()
-            for name in ("offset", "log_offset", "size", "tags_code")
-        ),
-        strict=True,
-    )
-    places = {offset: tuple(place) for offset, *place in rows}
+        places = places_in(store, BATCHES)
     del places[7]
     shutil.rmtree(Path(golden.path, "consumequeue"))
     write_queue_database(Path(golden.path, "consumequeue"), {BATCHES: places})

@@ -10,15 +10,14 @@ from rmq_store import MessageStore
 from rmq_store.admin.info import store_info
 from spark_source.options.parse import parse_options
 from spark_source.planning.pinned_plan import pin_all
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import GoldenStore
 
 
 @pytest.fixture
-def golden(tmp_path: Path) -> GoldenStore:
+def golden(copy: GoldenStore, tmp_path: Path) -> GoldenStore:
     """A real broker's store, in a folder with the name of one of its topics."""
-    store = unpack("clean-5.5.0", tmp_path)
-    Path(store.path).rename(tmp_path / "orders")
-    return store
+    Path(copy.path).rename(tmp_path / "orders")
+    return copy
 
 
 def test_a_topic_with_the_name_of_the_folder_is_a_users(

@@ -10,9 +10,9 @@ import pytest
 
 from rmq_store import QueueId, StoreError
 from rmq_store.errors import CorruptQueueError
-from rmq_store.format.queues import QUEUE_ENTRY
-from tests.support.damage import write_in_log
-from tests.support.golden import GoldenStore, Truth, unpack
+from rmq_store.format.queue_entries import QUEUE_ENTRY
+from tests.support.damage import write_at, write_in_log
+from tests.support.golden import GoldenStore, unpack
 
 QUEUE = QueueId("orders", 0)
 WIDTH = QUEUE_ENTRY.itemsize
@@ -22,15 +22,8 @@ def without_tail(golden: GoldenStore, stop: int) -> None:
     """Let the queue end at unit `stop`: a crash lost the rest of its entries."""
     folder = Path(golden.path, "consumequeue", QUEUE.topic, str(QUEUE.queue_id))
     for path in folder.iterdir():
-        raw = bytearray(path.read_bytes())
         first = max(0, stop * WIDTH - int(path.name))
-        raw[first:] = bytes(len(raw[first:]))
-        path.write_bytes(raw)
-
-
-def write_over(golden: GoldenStore, record: Truth, at: int, raw: bytes) -> None:
-    """Write bytes into a record of the log."""
-    write_in_log(golden, record["commitLogOffset"] + at, raw)
+        write_at(path, first, bytes(max(0, path.stat().st_size - first)))
 
 
 def numbers(golden: GoldenStore) -> tuple[dict[int, int], list[StoreError]]:
@@ -55,7 +48,7 @@ def test_a_lost_message_among_undispatched_ones_does_not_renumber_those_after_it
     assert numbers(golden) == (truth, [])
     for lost in ([stop], [stop + 3], [stop + 2, stop + 3]):
         for offset in lost:
-            write_over(golden, records[offset], 0, bytes(200))
+            write_in_log(golden, records[offset]["commitLogOffset"], bytes(200))
         rows, met = numbers(golden)
         assert rows == {offset: at for offset, at in truth.items() if offset not in lost}
         assert [e.entry.queue_offset for e in met if e.entry is not None] == lost
@@ -73,7 +66,7 @@ def test_an_undispatched_record_with_a_damaged_number_is_reported(
     records = golden.by_queue[QUEUE]
     stop, hit = len(records) - 8, len(records) - 5
     without_tail(golden, stop)
-    write_over(golden, records[hit], 20, damaged.to_bytes(8, "big"))
+    write_in_log(golden, records[hit]["commitLogOffset"] + 20, damaged.to_bytes(8, "big"))
     rows, met = numbers(golden)
     truth = {record["queueOffset"]: record["commitLogOffset"] for record in records}
     assert rows == {offset: at for offset, at in truth.items() if offset != hit}
@@ -84,9 +77,7 @@ def test_an_entry_that_lists_another_message_of_its_queue_is_reported(tmp_path: 
     golden = unpack("clean-5.2.0", tmp_path)
     records = golden.by_queue[QUEUE]
     path = Path(golden.path, "consumequeue", QUEUE.topic, "0", "0" * 20)
-    raw = bytearray(path.read_bytes())
-    raw[10 * WIDTH : 11 * WIDTH] = raw[11 * WIDTH : 12 * WIDTH]
-    path.write_bytes(raw)
+    write_at(path, 10 * WIDTH, path.read_bytes()[11 * WIDTH : 12 * WIDTH])
     rows, met = numbers(golden)
     truth = {record["queueOffset"]: record["commitLogOffset"] for record in records}
     assert rows == {offset: at for offset, at in truth.items() if offset != 10}

@@ -20,11 +20,18 @@ from rmq_store.writing.dispatcher import Reput
 from tests.support.stores import (
     SMALL,
     append_many,
+    batch_of,
     contents,
     index_answers,
     make_store,
     one_message,
 )
+
+
+def check_alike(one: Path, other: Path) -> None:
+    with MessageStore.open(one) as first, MessageStore.open(other) as second:
+        assert contents(first) == contents(second)
+        assert index_answers(first) == index_answers(second)
 
 
 def test_a_thread_that_follows_leaves_what_writing_inline_leaves(tmp_path: Path) -> None:
@@ -36,12 +43,7 @@ def test_a_thread_that_follows_leaves_what_writing_inline_leaves(tmp_path: Path)
         threads = set(threading.enumerate()) - before
     assert {thread.name for thread in threads} == {"rmqstore-flush", "rmqstore-reput"}
     assert (len(threads), [thread for thread in threads if thread.is_alive()]) == (2, [])
-    with (
-        MessageStore.open(tmp_path / "inline") as one,
-        MessageStore.open(tmp_path / "thread") as two,
-    ):
-        assert contents(one) == contents(two)
-        assert index_answers(one) == index_answers(two)
+    check_alike(tmp_path / "inline", tmp_path / "thread")
     assert not (tmp_path / "thread/abort").exists()
 
 
@@ -75,9 +77,7 @@ def test_entries_that_fail_are_tried_again_and_never_doubled(
         append_many(store, 200)
     monkeypatch.undo()
     make_store(tmp_path / "whole", 200)
-    with MessageStore.open(tmp_path / "s") as one, MessageStore.open(tmp_path / "whole") as two:
-        assert contents(one) == contents(two)
-        assert index_answers(one) == index_answers(two)
+    check_alike(tmp_path / "s", tmp_path / "whole")
 
 
 def test_after_all_retries_the_store_takes_no_more_and_is_recovered(
@@ -173,34 +173,22 @@ def light(number: int, queues: str) -> dict[str, Any]:
 def test_light_queues_get_their_offsets_as_the_message_is_appended(
     together: bool, tmp_path: Path
 ) -> None:
-    import pyarrow as pa
-
     rows = [light(0, "%LMQ%a,%LMQ%b"), one_message(1), light(2, "%LMQ%a"), light(3, "%LMQ%b,plain")]
     with MessageStore.create(tmp_path / "s", LIGHT) as store:
         if together:
-            for row in rows:
-                row["properties"] = list(row.get("properties", {}).items())
-            schema = pa.schema(
-                [
-                    ("topic", pa.string()),
-                    ("queueId", pa.int32()),
-                    ("body", pa.binary()),
-                    ("properties", pa.map_(pa.string(), pa.string())),
-                ]
+            columns = ("topic", "queueId", "body", "properties")
+            store.append_batch(
+                batch_of([{name: row.get(name) for name in columns} for row in rows])
             )
-            store.append_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
         else:
             for row in rows:
                 store.append(row)
         assert store.max_offset("%LMQ%a", 0) == 2
         assert store.max_offset("%LMQ%b", 0) == 2
     with MessageStore.open(tmp_path / "s") as reader:
-        said = [
-            decode_properties(e.record.properties).get("INNER_MULTI_QUEUE_OFFSET")
-            for e in reader.scan()
-            if e.record
-        ]
-        assert said == ["0,0", None, "1", "1,"]
+        said = [decode_properties(e.record.properties) for e in reader.scan() if e.record]
+        offsets = [found.get("INNER_MULTI_QUEUE_OFFSET") for found in said]
+        assert offsets == ["0,0", None, "1", "1,"]
         listed = reader.get_message("%LMQ%a", 0, 0).messages
         assert [m.body for m in listed] == [rows[0]["body"], rows[2]["body"]]
 
@@ -209,15 +197,8 @@ def test_an_inner_batch_learns_its_first_queue_offset(tmp_path: Path) -> None:
     with MessageStore.create(tmp_path / "s", SMALL) as store:
         store.declare_topic("inner", attributes={"queue.type": "BatchCQ"})
         for count in (3, 2):
-            store.append(
-                {
-                    "topic": "inner",
-                    "queueId": 0,
-                    "body": b"members",
-                    "sysFlag": 0xC0,
-                    "properties": {"INNER_NUM": str(count)},
-                }
-            )
+            row = {"topic": "inner", "queueId": 0, "body": b"members", "sysFlag": 0xC0}
+            store.append({**row, "properties": {"INNER_NUM": str(count)}})
         assert store.max_offset("inner", 0) == 5
     with MessageStore.open(tmp_path / "s") as reader:
         said = [decode_properties(e.record.properties) for e in reader.scan() if e.record]

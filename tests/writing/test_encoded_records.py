@@ -18,6 +18,8 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.compression import SysFlag
 from rmq_store.format.releases import dialect
+from rmq_store.format.sys_flag import SysFlag
+from rmq_store.writing.append_messages import AppendResult
 from rmq_store.writing.encoded_records import EncodedRecords, can_encode, encode
 from tests.support.golden import verified
 from tests.support.stores import SMALL
@@ -74,11 +76,18 @@ def written(root: Path) -> dict[str, list[bytes]]:
     return found
 
 
+def append_columns(
+    folder: Path, batches: list[pa.RecordBatch], release: str | None = None
+) -> list[AppendResult]:
+    """Write what is compared with: a store in `columns`."""
+    with MessageStore.create(folder / "columns", SMALL, release=release) as store:
+        return [store.append_batch(batch) for batch in batches]
+
+
 @pytest.mark.parametrize("release", ["5.5.0", "5.3.3"])
 def test_encoded_records_leave_the_bytes_of_append_batch(release: str, tmp_path: Path) -> None:
     batches = [mixed(count, SEED + count) for count in (1, 150, 40, 7)]
-    with MessageStore.create(tmp_path / "columns", SMALL, release=release) as store:
-        by_columns = [store.append_batch(batch) for batch in batches]
+    by_columns = append_columns(tmp_path, batches, release)
     with MessageStore.create(tmp_path / "encoded", SMALL, release=release) as store:
         found = [store.append_records(encoded(batch, release)) for batch in batches]
     for one, other in zip(by_columns, found, strict=True):
@@ -92,9 +101,7 @@ def test_encoded_records_leave_the_bytes_of_append_batch(release: str, tmp_path:
 
 def test_both_ways_can_take_turns_in_one_writer(tmp_path: Path) -> None:
     batches = [mixed(30, SEED + number) for number in range(6)]
-    with MessageStore.create(tmp_path / "columns", SMALL) as store:
-        for batch in batches:
-            store.append_batch(batch)
+    append_columns(tmp_path, batches)
     with MessageStore.create(tmp_path / "both", SMALL) as store:
         for number, batch in enumerate(batches):
             if number % 3:
@@ -119,8 +126,7 @@ def test_a_topic_of_batches_gets_the_entries_of_its_kind(tmp_path: Path) -> None
 
 def test_a_thread_that_follows_reads_encoded_records(tmp_path: Path) -> None:
     batch = mixed(60, SEED)
-    with MessageStore.create(tmp_path / "columns", SMALL) as store:
-        store.append_batch(batch)
+    append_columns(tmp_path, [batch])
     with MessageStore.create(tmp_path / "followed", SMALL) as store:
         store.follow_in_background()
         store.append_records(encoded(batch))

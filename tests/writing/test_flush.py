@@ -193,10 +193,8 @@ def test_the_running_writer_keeps_its_checkpoint(tmp_path: Path) -> None:
         deadline = threading.Event()
         for _ in range(1000):
             found = Checkpoint.read_or_zero(tmp_path / "s/checkpoint")
-            if (
-                found.logics_physical_offset == last.commit_log_offset
-                and found.physic_msg_timestamp
-            ):
+            listed = found.logics_physical_offset == last.commit_log_offset
+            if listed and found.physic_msg_timestamp:
                 break
             deadline.wait(0.01)
         assert found.logics_physical_offset == last.commit_log_offset

@@ -11,19 +11,12 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidMessageError
-from rmq_store.format.compression import SysFlag
-from tests.support.stores import SMALL
+from rmq_store.format.sys_flag import SysFlag
+from tests.support.stores import SMALL, batch_of
 
 INNER = int(SysFlag.INNER_BATCH)
 LMQ = {"INNER_MULTI_DISPATCH": "%LMQ%a", "TAGS": "x"}
 LMQ_STORED = b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02TAGS\x01x\x02"
-KINDS = {
-    "queueId": pa.int32(),
-    "sysFlag": pa.int32(),
-    "body": pa.binary(),
-    "rawProperties": pa.binary(),
-    "properties": pa.map_(pa.string(), pa.string()),
-}
 AGREEING: dict[str, dict[str, Any]] = {
     "string alone": {"rawProperties": b"A\x01b\x02"},
     "string null": {"rawProperties": None, "properties": {"A": "b"}},
@@ -59,17 +52,6 @@ STORE = {**SMALL, "enableLmq": True, "enableMultiDispatch": True}
 
 def rows_of(*given: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"topic": "orders", "queueId": 0, "body": b"x", **one} for one in given]
-
-
-def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = {}
-    for name in names:
-        values = [row.get(name, 0 if name == "sysFlag" else None) for row in rows]
-        if name == "properties":
-            values = [None if value is None else list(value.items()) for value in values]
-        columns[name] = pa.array(values, KINDS.get(name, pa.string()))
-    return pa.RecordBatch.from_pydict(columns)
 
 
 def stored(path: Path) -> list[bytes]:

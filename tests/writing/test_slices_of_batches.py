@@ -72,9 +72,8 @@ def test_the_light_queues_that_a_slice_names_list_its_rows(form: str, tmp_path: 
             "properties" if form == "map" else "rawProperties": given,
         }
     )
-    with MessageStore.create(
-        tmp_path / "s", {"enableLmq": "true", "enableMultiDispatch": "true"}
-    ) as w:
+    config = {"enableLmq": "true", "enableMultiDispatch": "true"}
+    with MessageStore.create(tmp_path / "s", config) as w:
         for start, length in ((0, 2), (2, 1), (3, 3), (6, 0), (6, 3)):
             w.append_batch(batch.slice(start, length))
     with MessageStore.open(tmp_path / "s") as store:

@@ -20,13 +20,8 @@ COLUMNS = ("topic", "queueId", "rawBody", "properties", "sysFlag", "storeTimesta
 
 def copy_into(target: Path, source: GoldenStore, topic: str, sizes: dict[str, int] = SIZES) -> int:
     """Append the messages of a topic with the time at which their broker stored them."""
-    exists = target.exists()
-    with (
-        source.open() as store,
-        MessageStore.append_to(target, sizes)
-        if exists
-        else MessageStore.create(target, sizes) as writer,
-    ):
+    opened = MessageStore.append_to if target.exists() else MessageStore.create
+    with source.open() as store, opened(target, sizes) as writer:
         count = 0
         for batch in store.read_batches(topic, columns=COLUMNS):
             names = ["body" if name == "rawBody" else name for name in batch.schema.names]
@@ -63,9 +58,8 @@ def test_a_checkpoint_of_before_the_clock_was_set_back_is_no_lost_end(
     target = tmp_path / "store"
     count = copy_into(target, golden("clean-5.3.3"), "documents")
     count += copy_into(target, golden("clean-5.5.0"), "payments")
-    newest = max(
-        r["storeTimestamp"] for r in golden("clean-5.3.3").truth if r["topic"] == "documents"
-    )
+    documents = [r for r in golden("clean-5.3.3").truth if r["topic"] == "documents"]
+    newest = max(r["storeTimestamp"] for r in documents)
     before = Checkpoint.read_or_zero(target / CHECKPOINT_FILE)
     Checkpoint(newest, newest, before.index_msg_timestamp).write(target / CHECKPOINT_FILE)
     assert read_all(target) == count

@@ -28,7 +28,7 @@ from rmq_store.errors import (
 )
 from rmq_store.markers.checkpoint import Checkpoint
 from tests.support.damage import write_in_log
-from tests.support.golden import Golden, unpack
+from tests.support.golden import Golden, GoldenStore, files_below, unpack
 from tests.support.running.examples import campaign, fast
 
 SMALL = {
@@ -40,16 +40,15 @@ SMALL = {
 }
 
 
+MAP = pa.map_(pa.string(), pa.string())
+
+
 def message(**more: Any) -> dict[str, Any]:
     return {"topic": "orders", "queueId": 0, "body": b"x", **more}
 
 
 def batch(*messages: dict[str, Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([dict(one) for one in messages])
-
-
-def files_under(root: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
 def test_messages_come_back_as_they_were_given(tmp_path: Path) -> None:
@@ -97,20 +96,16 @@ def test_what_the_broker_refuses_is_refused_before_a_byte_is_written(
     with MessageStore.create(tmp_path / "s", SMALL) as store:
         store.append(message())
         store.dispatch()
-        before = files_under(tmp_path / "s")
+        before = files_below(tmp_path / "s")
         with pytest.raises(InvalidMessageError, match=says) as refused:
             store.append(wrong)
         assert "the batch" not in str(refused.value)
-        columns = (
-            {**wrong, "properties": list(wrong["properties"].items())}
-            if "properties" in wrong
-            else wrong
-        )
-        types = {"properties": pa.map_(pa.string(), pa.string())}
-        arrays = {name: pa.array([value], types.get(name)) for name, value in columns.items()}
+        arrays = {name: pa.array([value]) for name, value in wrong.items() if name != "properties"}
+        if "properties" in wrong:
+            arrays["properties"] = pa.array([list(wrong["properties"].items())], MAP)
         with pytest.raises(InvalidMessageError, match=says):
             store.append_batch(pa.RecordBatch.from_pydict(arrays))
-        assert files_under(tmp_path / "s") == before
+        assert files_below(tmp_path / "s") == before
         store.append(message())
     with MessageStore.open(tmp_path / "s") as reader:
         assert reader.max_offset("orders", 0) == 2
@@ -185,7 +180,7 @@ def test_create_leaves_alone_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(TargetExistsError, match="append_to"):
         MessageStore.create(tmp_path)
-    assert files_under(tmp_path) == {"notes.txt": b"mine"}
+    assert files_below(tmp_path) == {"notes.txt": b"mine"}
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
@@ -270,19 +265,17 @@ def test_a_store_that_was_not_closed_is_refused_untouched(name: str, tmp_path: P
     assert changed <= {f"{store.path}/lock"}
 
 
-def test_an_unreadable_tail_is_refused(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    with store.open() as reader:
+def test_an_unreadable_tail_is_refused(copy: GoldenStore) -> None:
+    with copy.open() as reader:
         end = reader.log_range()[1]
-    write_in_log(store, end + 40, b"torn")
+    write_in_log(copy, end + 40, b"torn")
     with pytest.raises(UncleanStoreError, match="not a record"):
-        MessageStore.append_to(store.path, recovery="refuse")
+        MessageStore.append_to(copy.path, recovery="refuse")
 
 
-def test_a_geometry_that_contradicts_the_files_is_refused(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
+def test_a_geometry_that_contradicts_the_files_is_refused(copy: GoldenStore) -> None:
     with pytest.raises(StoreError, match="mappedFileSizeConsumeQueue"):
-        MessageStore.append_to(store.path, {"mappedFileSizeConsumeQueue": 4000})
+        MessageStore.append_to(copy.path, {"mappedFileSizeConsumeQueue": 4000})
 
 
 @pytest.mark.parametrize("name", ["clean-5.5.0", "clean-4.9.7", "direct-5.5.0", "expired-5.5.0"])
@@ -337,31 +330,16 @@ def check_both_ways(messages: list[dict[str, Any]], release: str, crc: bool, fol
     """One batch and single messages leave the same files but for names that are times."""
     config = StoreConfig.of({**SMALL, "enabledAppendPropCRC": crc})
     rows = [{**one, "properties": list(one["properties"].items())} for one in messages]
-    schema = pa.schema(
-        [
-            pa.field(name, kind)
-            for name, kind in {
-                "topic": pa.string(),
-                "queueId": pa.int32(),
-                "body": pa.binary(),
-                "properties": pa.map_(pa.string(), pa.string()),
-                "bornHost": pa.string(),
-                "storeHost": pa.string(),
-            }.items()
-        ]
-        + [
-            pa.field(name, pa.int64())
-            for name in rows[0]
-            if name not in ("topic", "queueId", "body", "properties", "bornHost", "storeHost")
-        ]
-    )
+    kinds = {"queueId": pa.int32(), "body": pa.binary(), "properties": MAP}
+    kinds |= dict.fromkeys(("topic", "bornHost", "storeHost"), pa.string())
+    schema = pa.schema([(name, kinds.get(name, pa.int64())) for name in rows[0]])
     with MessageStore.create(folder / "one", config, release=release) as store:
         singly = [store.append(one) for one in messages]
     with MessageStore.create(folder / "many", config, release=release) as store:
         together = store.append_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
     assert [one.commit_log_offset for one in singly] == together.commit_log_offset.tolist()
     assert [one.queue_offset for one in singly] == together.queue_offset.tolist()
-    left, right = files_under(folder / "one"), files_under(folder / "many")
+    left, right = files_below(folder / "one"), files_below(folder / "many")
     for part in ("commitlog", "consumequeue"):
         mine = {n: raw for n, raw in left.items() if n.startswith(part)}
         assert mine == {n: raw for n, raw in right.items() if n.startswith(part)}
@@ -405,11 +383,8 @@ def test_delay_topics_get_their_deliver_time(tmp_path: Path) -> None:
     config = {**SMALL, "messageDelayLevel": "1s 5m 2h"}
     with MessageStore.create(tmp_path / "s", config) as store:
         for level in ("1", "2", "3", "9", "0"):
-            store.append(
-                message(
-                    topic="SCHEDULE_TOPIC_XXXX", storeTimestamp=1000, properties={"DELAY": level}
-                )
-            )
+            delayed = {"topic": "SCHEDULE_TOPIC_XXXX", "properties": {"DELAY": level}}
+            store.append(message(storeTimestamp=1000, **delayed))
     with MessageStore.open(tmp_path / "s") as store:
         batches = store.read_batches("SCHEDULE_TOPIC_XXXX", columns=["tagsCode"])
         codes = np.concatenate([batch.column(0).to_numpy() for batch in batches])
@@ -420,10 +395,10 @@ def test_a_new_store_never_writes_into_the_log_whose_settings_it_was_given(tmp_p
     other = tmp_path / "other/commitlog"
     with MessageStore.create(other.parent, SMALL) as store:
         store.append(message(body=b"first"))
-    before = files_under(other)
+    before = files_below(other)
     conf = {**SMALL, "storePathCommitLog": str(other), "readOnlyCommitLogStorePaths": str(other)}
     with MessageStore.create(tmp_path / "new", conf) as store:
         store.append(message(body=b"second"))
-    assert files_under(other) == before
+    assert files_below(other) == before
     with MessageStore.open(tmp_path / "new") as store:
         assert store.message_at(0).body == b"second"
