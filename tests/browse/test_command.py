@@ -9,16 +9,16 @@ import subprocess
 import sys
 import urllib.request
 import webbrowser
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 
 import pytest
 
-from tests.support.golden import GoldenStore
+from tests.support.golden import Golden
+from tests.support.running.child import python
 from tests.support.running.commands import COMMAND, call, complaint
 
 NAME = "clean-5.2.0"
-Golden = Callable[[str], GoldenStore]
 ADDRESS = re.compile(r"(http://127\.0\.0\.1:(\d+)/[\w-]{32}/)  \(ctrl-C ends it\)\n")
 
 
@@ -97,9 +97,8 @@ def test_a_port_that_is_taken_is_refused(golden: Golden, opened: list[str]) -> N
         done = call("browse", golden(NAME).path, "--port", str(port))
     assert done.returncode == 2
     assert f"port {port} cannot be had: " in done.stderr
-    assert call("browse", golden(NAME).path, "--port", str(port)).stdout.startswith(
-        f"http://127.0.0.1:{port}/"
-    )
+    said = call("browse", golden(NAME).path, "--port", str(port)).stdout
+    assert said.startswith(f"http://127.0.0.1:{port}/")
 
 
 @pytest.mark.parametrize("name", ["starlette", "uvicorn", "jinja2", "matplotlib", "duckdb"])
@@ -122,16 +121,13 @@ def test_no_other_command_loads_them() -> None:
         "try: main()\n"
         "except SystemExit: print(sorted({'starlette', 'uvicorn', 'jinja2'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.endswith("[]\n")
-    assert "browse" in done.stdout
+    said = python(script)
+    assert said.endswith("[]\n")
+    assert "browse" in said
 
 
 def test_a_broker_that_runs_may_have_its_name(golden: Golden, opened: list[str]) -> None:
     store = golden("multipath-5.5.0")
-    done = call(
-        "browse", store.path, "--broker-conf", store.conf, "--broker-name", "b", "--no-open"
-    )
+    words = ("--broker-conf", store.conf, "--broker-name", "b", "--no-open")
+    done = call("browse", store.path, *words)
     assert done.returncode in (0, 2), os.linesep

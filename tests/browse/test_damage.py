@@ -9,32 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.store import MessageStore
 from tests.browse.conftest import Site, served
-from tests.support.golden import GoldenStore, unpack
+from tests.support.damage import flip_in_log
+from tests.support.golden import Golden, GoldenStore, bodies_of
 from tests.support.running.commands import call, complaint
 from tests.support.slow_s3 import s3_server, upload
 
 
-def break_body(store: str, place: int) -> None:
-    """Change the last byte of the body of a record. Its CRC shows that."""
-    with MessageStore.open(store) as opened:
-        message, segment = opened.message_at(place), opened.log.chain.segment_at(place)
-    assert segment is not None
-    with open(segment.path, "r+b") as file:
-        raw = file.read()
-        at = raw.index(message.raw_body, place - segment.base) + len(message.raw_body) - 1
-        file.seek(at)
-        file.write(bytes([raw[at] ^ 0xFF]))
-
-
-def test_a_damaged_body_is_said_and_the_rest_is_shown(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    truth = next(
-        t for t in store.truth if t["topic"] == "orders" and t["body"] and not t["sysFlag"]
-    )
-    break_body(store.path, truth["commitLogOffset"])
-    with served(store.path) as site:
+def test_a_damaged_body_is_said_and_the_rest_is_shown(copy: GoldenStore) -> None:
+    truth = next(t for t in copy.truth if t["topic"] == "orders" and t["body"] and not t["sysFlag"])
+    flip_in_log(copy, truth["commitLogOffset"] + 88 + len(bodies_of(truth)[1]) - 1, 0xFF)
+    with served(copy.path) as site:
         where = {"topic": "orders", "queue": truth["queueId"], "offset": truth["queueOffset"]}
         page = site.get("message", **where)
         fields = {row["field"]: row["value"] for row in page.rows("fields")}
@@ -51,13 +36,12 @@ def test_a_damaged_body_is_said_and_the_rest_is_shown(tmp_path: Path) -> None:
         assert "bodyCRC" in site.get("find", topic="orders", text="zzz").text
 
 
-def test_a_lost_file_of_the_log_is_on_every_page_that_meets_it(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    lost = sorted(Path(store.path, "commitlog").iterdir())[1]
+def test_a_lost_file_of_the_log_is_on_every_page_that_meets_it(copy: GoldenStore) -> None:
+    lost = sorted(Path(copy.path, "commitlog").iterdir())[1]
     lost.unlink()
-    with served(store.path) as site:
+    with served(copy.path) as site:
         facts = site.get("")
-        said = call("info", store.path).stdout
+        said = call("info", copy.path).stdout
         for row in facts.rows("facts-of-store"):
             assert f"{row['fact']:<12} {row['value']}" in said
         assert any(row["fact"] == "damage" for row in facts.rows("facts-of-store"))
@@ -67,7 +51,7 @@ def test_a_lost_file_of_the_log_is_on_every_page_that_meets_it(tmp_path: Path) -
         assert all(page.status == 200 for page in pages)
         assert any("RMQSTORE_MISSING_FILE" in page.text for page in pages)
         rows = [row for page in pages for row in page.rows("messages")]
-        done = call("cat", store.path, "--topic", "orders", "--skip-damaged", "--json")
+        done = call("cat", copy.path, "--topic", "orders", "--skip-damaged", "--json")
         assert len(rows) == len(done.stdout.splitlines()) > 0
 
 
@@ -77,12 +61,8 @@ def test_a_lost_file_of_the_log_is_on_every_page_that_meets_it(tmp_path: Path) -
 def test_no_page_of_another_store_is_a_fault(site_of: Callable[[str], Site], name: str) -> None:
     site = site_of(name)
     topics = site.get("topics?system=yes").rows("topics")
-    pages = [
-        "",
-        "groups",
-        *(f"table?name={one}" for one in ("files", "scheduled", "transactions", "pop")),
-    ]
-    for page in pages:
+    tables = (f"table?name={one}" for one in ("files", "scheduled", "transactions", "pop"))
+    for page in ("", "groups", *tables):
         assert site.get(page).status == 200, page
     for row in topics[:6]:
         got = site.get("topic", name=row["topic"])
@@ -95,21 +75,20 @@ def test_a_store_that_cannot_be_opened_ends_the_command(tmp_path: Path) -> None:
     assert "RMQSTORE_NOT_A_STORE" in complaint("browse", os.fspath(tmp_path), "--no-open", expect=2)
 
 
-def test_a_lost_file_of_a_queue_hides_no_other_message(tmp_path: Path) -> None:
+def test_a_lost_file_of_a_queue_hides_no_other_message(copy: GoldenStore) -> None:
     """Page by page, over the hole."""
-    store = unpack("clean-5.5.0", tmp_path)
-    files = sorted(Path(store.path, "consumequeue", "orders", "0").iterdir())
+    files = sorted(Path(copy.path, "consumequeue", "orders", "0").iterdir())
     assert len(files) > 2
     files[1].unlink()
-    done = call("cat", store.path, "--topic", "orders", "--skip-damaged", "--json")
-    with served(store.path) as site:
+    done = call("cat", copy.path, "--topic", "orders", "--skip-damaged", "--json")
+    with served(copy.path) as site:
         rows = site.every_row("topic", "messages", "Older messages", name="orders")
         assert "RMQSTORE_" in site.get("topic", name="orders", queue=0).text + site.get("").text
     places = [json.loads(line)["commitLogOffset"] for line in done.stdout.splitlines()]
     assert [row["commitLogOffset"] for row in rows] == [str(one) for one in reversed(places)]
 
 
-def test_a_store_in_an_object_store(golden: Callable[[str], GoldenStore]) -> None:
+def test_a_store_in_an_object_store(golden: Golden) -> None:
     """Its messages are those of the folder that was uploaded."""
     local = golden("clean-5.2.0").path
     with s3_server() as options:

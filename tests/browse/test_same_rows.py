@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bs4 import Tag
 
-from rmq_store.browse import messages
+from rmq_store.browse import one_message
+from rmq_store.browse.listing import before, messages_in, newest_slices
+from rmq_store.errors import StoreError
+from rmq_store.search.queue_selection import Search, selected_slices
 from rmq_store.tables import TABLES_OF_A_STORE
 from tests.browse.conftest import Site, shown
-from tests.support.golden import GoldenStore, bodies_of
+from tests.support.golden import Golden, GoldenStore, bodies_of
 from tests.support.running.commands import objects, run
 
 NAME, BATCHES = "clean-4.9.7", "batches-5.5.0"
 SiteOf = Callable[[str], Site]
-Golden = Callable[[str], GoldenStore]
 # What grows with the clock.
 AGES = ("configAgeMs",)
 CUT = "…"
+
+
+@pytest.fixture
+def site(site_of: SiteOf) -> Site:
+    return site_of(NAME)
+
+
+@pytest.fixture
+def path(golden: Golden) -> str:
+    return golden(NAME).path
 
 
 def assert_same(
@@ -32,11 +44,16 @@ def assert_same(
         if name in (*AGES, *left_out):
             continue
         text, whole = found.get(name, ""), shown(value)
-        assert text == whole or (text.endswith(CUT) and whole.startswith(text[:-1])), (
-            name,
-            text,
-            whole,
-        )
+        same = text == whole or (text.endswith(CUT) and whole.startswith(text[:-1]))
+        assert same, (name, text, whole)
+
+
+def assert_same_rows(
+    found: Sequence[Mapping[str, str]], rows: Sequence[Mapping[str, Any]], *left_out: str
+) -> None:
+    assert len(found) == len(rows)
+    for cells, row in zip(found, rows, strict=True):
+        assert_same(cells, row, left_out)
 
 
 @pytest.mark.parametrize("name", sorted(TABLES_OF_A_STORE))
@@ -44,52 +61,46 @@ def assert_same(
 def test_a_table(site_of: SiteOf, golden: Golden, store: str, name: str) -> None:
     rows = objects("table", name, golden(store).path)
     found = site_of(store).every_row("table", name, "Next rows", name=name)
-    assert len(found) == len(rows)
-    for cells, row in zip(found, rows, strict=True):
-        assert_same(cells, row, ("brokerName",))
+    assert_same_rows(found, rows, "brokerName")
 
 
-def test_all_tables_are_listed_with_their_pages(site_of: SiteOf) -> None:
-    page = site_of(NAME).get("table")
+def test_all_tables_are_listed_with_their_pages(site: Site) -> None:
+    page = site.get("table")
     assert [row["table"] for row in page.rows("tables")] == list(TABLES_OF_A_STORE)
     for link in page.soup.select("main table a"):
-        assert site_of(NAME).get(str(link["href"])).status == 200
+        assert site.get(str(link["href"])).status == 200
 
 
-def test_rows_with_some_values(site_of: SiteOf, golden: Golden) -> None:
-    rows = objects("table", "deadLetters", golden(NAME).path)
+def test_rows_with_some_values(site: Site, path: str) -> None:
+    rows = objects("table", "deadLetters", path)
     group = rows[0]["consumerGroup"]
     wanted = [row["msgId"] for row in rows if row["consumerGroup"] == group]
-    found = site_of(NAME).every_row(
+    found = site.every_row(
         "table", "deadLetters", "Next rows", name="deadLetters", consumerGroup=group
     )
     assert [row["msgId"] for row in found] == wanted
-    assert (
-        not site_of(NAME).get("table", name="deadLetters", consumerGroup="no").rows("deadLetters")
-    )
+    assert not site.get("table", name="deadLetters", consumerGroup="no").rows("deadLetters")
 
 
-def test_the_menu_leads_to_every_page(site_of: SiteOf) -> None:
-    links = site_of(NAME).get("topics").soup.select("header nav a")
+def test_the_menu_leads_to_every_page(site: Site) -> None:
+    links = site.get("topics").soup.select("header nav a")
     names = ["Overview", "Topics", "Find", "Trace", "Groups", "Dead letters", "Delayed", "Tables"]
     assert [link.get_text() for link in links] == [*names, "SQL", "Report"]
     pages = [str(link["href"]).removeprefix(".") for link in links]
-    assert [site_of(NAME).get(page).status for page in pages] == [200] * len(pages)
+    assert [site.get(page).status for page in pages] == [200] * len(pages)
 
 
-def test_the_overview_has_the_facts_of_info(site_of: SiteOf, golden: Golden) -> None:
-    lines = run("info", golden(NAME).path).splitlines()
-    facts = {row["fact"]: row["value"] for row in site_of(NAME).get("").rows("facts-of-store")}
+def test_the_overview_has_the_facts_of_info(site: Site, path: str) -> None:
+    lines = run("info", path).splitlines()
+    facts = {row["fact"]: row["value"] for row in site.get("").rows("facts-of-store")}
     assert [f"{name:<12} {value}" for name, value in facts.items()] == lines
     assert "not verified: rmqstore verify STORE" in facts["queues"]
 
 
 @pytest.mark.parametrize("words", [[], ["--system"]])
-def test_topics(site_of: SiteOf, golden: Golden, words: list[str]) -> None:
-    rows = objects("topics", golden(NAME).path, *words)
-    found = site_of(NAME).every_row(
-        "topics", "topics", "Next rows", system="yes" if words else None
-    )
+def test_topics(site: Site, path: str, words: list[str]) -> None:
+    rows = objects("topics", path, *words)
+    found = site.every_row("topics", "topics", "Next rows", system="yes" if words else None)
     assert [(row["topic"], row["messages"]) for row in found] == [
         (row["topic"], str(row["messages"])) for row in rows
     ]
@@ -127,26 +138,24 @@ def test_the_messages_of_a_topic_newest_first(
     ],
 )
 def test_some_messages_of_a_topic(
-    site_of: SiteOf, golden: Golden, words: dict[str, Any], options: list[str]
+    site: Site, golden: Golden, words: dict[str, Any], options: list[str]
 ) -> None:
     rows = messages_of(golden(NAME), "orders", *options)
-    found = site_of(NAME).every_row("topic", "messages", "Older messages", name="orders", **words)
+    found = site.every_row("topic", "messages", "Older messages", name="orders", **words)
     assert rows
     assert [row["commitLogOffset"] for row in found] == [
         str(row["commitLogOffset"]) for row in reversed(rows)
     ]
 
 
-def test_the_queues_of_a_topic(site_of: SiteOf, golden: Golden) -> None:
-    rows = objects("queues", golden(NAME).path, "--topic", "orders")
-    found = site_of(NAME).get("topic", name="orders").rows("queues")
-    assert len(found) == len(rows)
-    for cells, row in zip(found, rows, strict=True):
-        assert_same(cells, row, ("brokerName", "topic"))
+def test_the_queues_of_a_topic(site: Site, path: str) -> None:
+    rows = objects("queues", path, "--topic", "orders")
+    found = site.get("topic", name="orders").rows("queues")
+    assert_same_rows(found, rows, "brokerName", "topic")
 
 
 @pytest.mark.parametrize("field", ["keys", "uniqKey", "msgId", "text", "property", "tag"])
-def test_messages_are_found(site_of: SiteOf, golden: Golden, field: str) -> None:
+def test_messages_are_found(site: Site, golden: Golden, field: str) -> None:
     truth = next(
         one for one in golden(NAME).truth if one["topic"] == "orders" and " " in (one["keys"] or "")
     )
@@ -161,24 +170,24 @@ def test_messages_are_found(site_of: SiteOf, golden: Golden, field: str) -> None
     name, word = words[field]
     expect = 0 if field != "property" else 1
     rows = [] if expect else objects("find", golden(NAME).path, f"--{name}", word)
-    found = site_of(NAME).every_row("find", "found", "Next rows", **{name: word})
+    found = site.every_row("find", "found", "Next rows", **{name: word})
     assert [row["commitLogOffset"] for row in found] == [
         str(row["commitLogOffset"]) for row in rows
     ]
 
 
-def test_a_search_among_system_topics(site_of: SiteOf, golden: Golden) -> None:
-    letter = objects("table", "deadLetters", golden(NAME).path)[0]
+def test_a_search_among_system_topics(site: Site, path: str) -> None:
+    letter = objects("table", "deadLetters", path)[0]
     for words, options in (({}, []), ({"system": "yes"}, ["--system"])):
-        rows = objects("find", golden(NAME).path, "--key", letter["uniqKey"], *options)
-        found = site_of(NAME).get("find", key=letter["uniqKey"], **words).rows("found")
+        rows = objects("find", path, "--key", letter["uniqKey"], *options)
+        found = site.get("find", key=letter["uniqKey"], **words).rows("found")
         assert [row["topic"] for row in found] == [row["topic"] for row in rows]
-    assert site_of(NAME).get("find").rows("found") == []
+    assert site.get("find").rows("found") == []
 
 
-def test_a_message_has_what_the_command_prints(site_of: SiteOf, golden: Golden) -> None:
+def test_a_message_has_what_the_command_prints(site: Site, golden: Golden) -> None:
     """By queue offset and by log offset: fields, properties and body, and the same to download."""
-    store, site = golden(NAME), site_of(NAME)
+    store, site = golden(NAME), site
     truth = next(
         t for t in store.truth if t["topic"] == "orders" and t["queueId"] == 1 and t["body"]
     )
@@ -207,8 +216,7 @@ def test_a_message_has_what_the_command_prints(site_of: SiteOf, golden: Golden) 
             assert one.headers["content-type"] in ("application/octet-stream", "application/json")
 
 
-def test_the_messages_beside_one_in_its_queue(site_of: SiteOf) -> None:
-    site = site_of(NAME)
+def test_the_messages_beside_one_in_its_queue(site: Site) -> None:
     page = site.get("message", topic="orders", queue=0, offset=1)
     offsets = []
     for name in ("Previous in queue 0", "Next in queue 0"):
@@ -254,12 +262,12 @@ def test_a_body_of_another_charset(make_site: Callable[..., Site]) -> None:
     assert site.get("message", topic="t", queue=0, offset=0, charset="nope").status == 422
 
 
-def test_a_trace(site_of: SiteOf, golden: Golden) -> None:
+def test_a_trace(site: Site, path: str) -> None:
     """Of a dead letter: records, groups, and all of that on the page of the message too."""
-    letter = objects("table", "deadLetters", golden(NAME).path)[0]
-    steps = objects("trace", golden(NAME).path, letter["uniqKey"])
-    page = site_of(NAME).get("trace", key=letter["uniqKey"])
-    for found in (page, site_of(NAME).get("message", at=letter["commitLogOffset"])):
+    letter = objects("table", "deadLetters", path)[0]
+    steps = objects("trace", path, letter["uniqKey"])
+    page = site.get("trace", key=letter["uniqKey"])
+    for found in (page, site.get("message", at=letter["commitLogOffset"])):
         for cells, step in zip(found.rows("records-0"), steps, strict=True):
             exact = {**step, "storeTimestamp": step["storeTimestamp"]}
             assert_same(
@@ -270,37 +278,34 @@ def test_a_trace(site_of: SiteOf, golden: Golden) -> None:
             one["consumerGroup"] for one in steps[0]["consumers"]
         ]
         assert [one["state"] for one in groups] == [one["state"] for one in steps[0]["consumers"]]
-    assert "No message has the key nobody" in site_of(NAME).get("trace", key="nobody").text
-    assert site_of(NAME).get("trace").status == 200
+    assert "No message has the key nobody" in site.get("trace", key="nobody").text
+    assert site.get("trace").status == 200
 
 
 def test_a_message_does_not_wait_for_its_history(
-    site_of: SiteOf, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without an index, that is a search of the log, which a link leads to."""
-    monkeypatch.setattr(messages, "_MOST_UNINDEXED", -1)
-    page = site_of(NAME).get("message", topic="orders", queue=0, offset=1)
+    monkeypatch.setattr(one_message, "_MOST_UNINDEXED", -1)
+    page = site.get("message", topic="orders", queue=0, offset=1)
     assert page.rows("fields")
     assert not page.rows("records-0")
-    assert site_of(NAME).get(page.links()["Its history"]).rows("records-0")
+    assert site.get(page.links()["Its history"]).rows("records-0")
 
 
-def test_groups(site_of: SiteOf, golden: Golden) -> None:
-    rows = objects("lag", golden(NAME).path, "--by", "group")
-    page = site_of(NAME).get("groups")
-    assert len(page.rows("groups")) == len(rows)
-    for cells, row in zip(page.rows("groups"), rows, strict=True):
-        assert_same(cells, row)
-    orders = site_of(NAME).get(site_of(NAME).get("topic", name="orders").links()["Its groups"])
+def test_groups(site: Site, path: str) -> None:
+    rows = objects("lag", path, "--by", "group")
+    page = site.get("groups")
+    assert_same_rows(page.rows("groups"), rows)
+    orders = site.get(site.get("topic", name="orders").links()["Its groups"])
     of_topic = [row["consumerGroup"] for row in rows if row["topic"] == "orders"]
     assert [row["consumerGroup"] for row in orders.rows("groups")] == of_topic
     group = rows[0]["consumerGroup"]
-    queues = objects("lag", golden(NAME).path, "--group", group)
-    of_group = site_of(NAME).get("group", name=group)
-    for cells, row in zip(of_group.rows("queues"), queues, strict=True):
-        assert_same(cells, row, ("brokerName", "consumerGroup"))
-    assert [site_of(NAME).get(one).status for one in of_group.links().values()] == [200] * 3
-    assert site_of(NAME).get("group", name="nobody").status == 422
+    queues = objects("lag", path, "--group", group)
+    of_group = site.get("group", name=group)
+    assert_same_rows(of_group.rows("queues"), queues, "brokerName", "consumerGroup")
+    assert [site.get(one).status for one in of_group.links().values()] == [200] * 3
+    assert site.get("group", name="nobody").status == 422
 
 
 QUERIES = (
@@ -311,9 +316,9 @@ QUERIES = (
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_sql(site_of: SiteOf, golden: Golden, query: str) -> None:
-    rows = objects("sql", golden(NAME).path, query)
-    found = site_of(NAME).get("sql", q=query).rows("rows")
+def test_sql(site: Site, path: str, query: str) -> None:
+    rows = objects("sql", path, query)
+    found = site.get("sql", q=query).rows("rows")
     assert len(found) == len(rows)
     for cells, row in zip(found, rows, strict=True):
         for name, value in row.items():
@@ -321,43 +326,69 @@ def test_sql(site_of: SiteOf, golden: Golden, query: str) -> None:
                 assert json.dumps(cells.get(name, "")) == json.dumps(shown(value)), name
 
 
-def test_sql_shows_its_first_rows_and_plans(site_of: SiteOf, tmp_path: Path) -> None:
-    page = site_of(NAME).get("sql", q="FROM range(1000)")
+def test_sql_shows_its_first_rows_and_plans(site: Site, tmp_path: Path) -> None:
+    page = site.get("sql", q="FROM range(1000)")
     assert [row["range"] for row in page.rows("rows")] == [str(row) for row in range(100)]
     assert "Only the first 100 rows are shown." in page.text
-    assert "SCAN" in site_of(NAME).get("sql", q="EXPLAIN FROM messages").text
+    assert "SCAN" in site.get("sql", q="EXPLAIN FROM messages").text
     area = page.soup.textarea
     assert area is not None
     assert area.get_text().strip() == "FROM range(1000)"
     for wrong in ("SELEC", "SELECT 1; SELECT 2", f"COPY (SELECT 1) TO '{tmp_path / 'x'}'"):
-        refused = site_of(NAME).get("sql", q=wrong)
+        refused = site.get("sql", q=wrong)
         assert refused.status == 422
         assert "RMQSTORE_SQL" in refused.text
     assert not any(tmp_path.iterdir())
 
 
-def test_a_query_stays_in_its_field(site_of: SiteOf) -> None:
+def test_a_query_stays_in_its_field(site: Site) -> None:
     """Line by line, also one that is refused: to be corrected."""
     for query, status in (("SELECT 1 AS n,\r\n\t'<&\u202e' AS x", 200), ("SELEC\n'\"1", 422)):
-        page = site_of(NAME).get("sql", q=query)
+        page = site.get("sql", q=query)
         assert page.status == status
         area = page.soup.textarea
         assert area is not None
         assert area.get_text() == query.replace("\r", "").replace("\u202e", "\\u202e")
-    field = (
-        site_of(NAME)
-        .get("topic", name="orders", since="gestern")
-        .soup.find("input", {"name": "since"})
-    )
+    field = site.get("topic", name="orders", since="gestern").soup.find("input", {"name": "since"})
     assert isinstance(field, Tag)
     assert field["value"] == "gestern"
 
 
-def test_plots(site_of: SiteOf) -> None:
-    page = site_of(NAME).get("plots")
+def test_plots(site: Site) -> None:
+    page = site.get("plots")
     assert len(page.soup.select("svg")) == 4  # two, narrow and wide
     sections = page.links()
     assert len(sections) > 10
     for link in list(sections.values())[:2]:
-        assert site_of(NAME).get(link).status == 200
-    assert site_of(NAME).get("plots", section="no").status == 422
+        assert site.get(link).status == 200
+    assert site.get("plots", section="no").status == 422
+
+
+COUNT = 53
+COLUMNS = ("queueId", "queueOffset", "commitLogOffset")
+# Inner batches, light queues, queue extensions, large and small files, a crash.
+STORES = ("batches-5.5.0", "lmq-5.3.3", "ext-5.5.0", "geometry-5.5.0", "hours-crash-5.5.0")
+
+
+def fail(error: StoreError) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("tags", [None, "paid"])
+@pytest.mark.parametrize("name", STORES)
+def test_pages_have_every_message_once(golden: Golden, name: str, tags: str | None) -> None:
+    with golden(name).open() as store:
+        for topic in store.topics()[:6]:
+            slices = selected_slices(store, Search([topic]))
+            whole = messages_in(store, slices, COLUMNS, tags, fail).to_pylist()
+            found = []
+            while any(map(len, slices)):
+                newest = newest_slices(store, slices, COUNT, tags)
+                rows = messages_in(store, newest, COLUMNS, tags, fail).to_pylist()
+                assert len(rows) >= COUNT or newest == slices
+                found += rows
+                places = [
+                    store.log_offset_of(part.queue, part.start) for part in newest if len(part)
+                ]
+                slices = before(store, slices, min(places))
+            assert found == whole

@@ -11,53 +11,49 @@ import pytest
 
 from rmq_store.browse import messages, server
 from tests.browse.conftest import Site, served
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import Golden, unpack
 
 NAME = "clean-5.2.0"
 SiteOf = Callable[[str], Site]
 ENDLESS = "SELECT count(*) FROM range(1000000000000) a, range(1000) b WHERE a.range % 7 = b.range"
 
 
+@pytest.fixture
+def site(site_of: SiteOf) -> Site:
+    return site_of(NAME)
+
+
 @pytest.mark.parametrize(
     "host",
     ["example.com", "example.com:80", "127.0.0.1.example.com", "", "127.0.0.1:80:80", "[::2]"],
 )
-def test_another_host_is_refused(site_of: SiteOf, host: str) -> None:
+def test_another_host_is_refused(site: Site, host: str) -> None:
     """Such as of a page elsewhere whose name was bound to this address."""
-    site = site_of(NAME)
     got = site.ask("GET", site.path, host or " ")
-    assert (got.status, got.content) == (
-        400,
-        b"This server answers to 127.0.0.1 and localhost only.\n",
-    )
+    said = b"This server answers to 127.0.0.1 and localhost only.\n"
+    assert (got.status, got.content) == (400, said)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:1", "localhost:8077", "localhost", "[::1]:9"])
-def test_a_tunnel_may_have_another_port(site_of: SiteOf, host: str) -> None:
-    site = site_of(NAME)
+def test_a_tunnel_may_have_another_port(site: Site, host: str) -> None:
     assert site.ask("GET", site.path, host).status == 200
 
 
 @pytest.mark.parametrize("target", ["/", "/topics", "/x/topics", "/favicon.ico", "/%ff/", "//"])
-def test_without_the_token_there_is_nothing(site_of: SiteOf, target: str) -> None:
-    site = site_of(NAME)
+def test_without_the_token_there_is_nothing(site: Site, target: str) -> None:
     for path in (target, f"{site.path[:-2]}/", f"{site.path[:-1]}x/topics"):
         got = site.ask("GET", path)
-        assert (got.status, got.content) == (
-            403,
-            b"Open the address that rmqstore browse printed.\n",
-        )
+        said = b"Open the address that rmqstore browse printed.\n"
+        assert (got.status, got.content) == (403, said)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_pages_are_only_read(site_of: SiteOf, method: str) -> None:
-    site = site_of(NAME)
+def test_pages_are_only_read(site: Site, method: str) -> None:
     assert site.ask(method, site.path).status == 405
 
 
 @pytest.mark.parametrize("page", ["", "topics", "nope", "body?topic=orders&queue=0&offset=0"])
-def test_the_headers_of_every_answer(site_of: SiteOf, page: str) -> None:
-    site = site_of(NAME)
+def test_the_headers_of_every_answer(site: Site, page: str) -> None:
     for got in (site.get(page), site.ask("GET", "/"), site.ask("GET", site.path, "example.com")):
         headers = {name.lower(): value for name, value in got.headers.items()}
         assert headers["content-security-policy"].startswith("default-src 'none'; ")
@@ -70,15 +66,13 @@ def test_the_headers_of_every_answer(site_of: SiteOf, page: str) -> None:
     assert (head.status, head.content) == (site.get(page).status, b"")
 
 
-def test_the_token_alone_leads_to_the_pages(site_of: SiteOf) -> None:
-    site = site_of(NAME)
+def test_the_token_alone_leads_to_the_pages(site: Site) -> None:
     got = site.ask("GET", site.path[:-1])
     assert (got.status, got.headers["location"]) == (307, site.path)
     assert site.get("nope").status == 404
 
 
-def test_no_wrong_word_is_a_fault(site_of: SiteOf) -> None:
-    site = site_of(NAME)
+def test_no_wrong_word_is_a_fault(site: Site) -> None:
     wrong = [
         "topic",
         "topic?name=nope",
@@ -113,13 +107,11 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_one_page_at_a_time_and_a_link_that_stops_it(golden: Callable[[str], GoldenStore]) -> None:
+def test_one_page_at_a_time_and_a_link_that_stops_it(golden: Golden) -> None:
     with served(golden(NAME).path) as site:
         working = site.once("sql", q=ENDLESS)
-        assert (working.status, working.soup.select("a[autofocus]")[0].get_text()) == (
-            202,
-            "Stop it",
-        )
+        assert working.status == 202
+        assert working.soup.select("a[autofocus]")[0].get_text() == "Stop it"
         assert "This page is being made" in working.text
         other = site.once("topics")
         assert other.status == 202
@@ -136,7 +128,7 @@ def test_one_page_at_a_time_and_a_link_that_stops_it(golden: Callable[[str], Gol
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("page", ["sql", "find"])
 def test_the_time_limit_ends_a_query_and_a_read(
-    golden: Callable[[str], GoldenStore], monkeypatch: pytest.MonkeyPatch, page: str
+    golden: Golden, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
     def endless(store: Any, *how: Any) -> Iterator[Any]:
         while True:
@@ -151,10 +143,8 @@ def test_the_time_limit_ends_a_query_and_a_read(
         assert site.get("topic", name="orders").rows("messages")
 
 
-def test_a_server_that_ends_ends_what_runs(
-    golden: Callable[[str], GoldenStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "_PATIENCE", 0.05)
+@pytest.mark.usefixtures("impatient")
+def test_a_server_that_ends_ends_what_runs(golden: Golden) -> None:
     with served(golden(NAME).path) as site:
         assert site.once("sql", q=ENDLESS).status == 202
 
@@ -166,11 +156,8 @@ def test_a_store_that_is_replaced_is_said_and_can_be_looked_at_again(tmp_path: P
         before = {row["topic"] for row in site.get("topics").rows("topics")}
         shutil.rmtree(path)
         other.rename(path)
-        for page in (
-            "topic?name=orders",
-            "message?topic=orders&queue=0&offset=0",
-            "table?name=queues",
-        ):
+        message = "message?topic=orders&queue=0&offset=0"
+        for page in ("topic?name=orders", message, "table?name=queues"):
             got = site.get(page)
             assert got.status == 422
             assert "RMQSTORE_OTHER_STORE" in got.text

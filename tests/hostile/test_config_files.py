@@ -62,14 +62,13 @@ def all_commands(golden: GoldenStore, case: int) -> dict[str, str]:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("case", some("odd offsets", range(len(WRONG)), 4))
-def test_an_offset_file_that_is_no_table_is_named(tmp_path: Path, case: int) -> None:
+def test_an_offset_file_that_is_no_table_is_named(copy: GoldenStore, case: int) -> None:
     text = WRONG[case]
-    golden = unpack(NAME, tmp_path)
     for name in ("consumerOffset.json", "delayOffset.json"):
-        path = Path(golden.path, "config", name)
+        path = Path(copy.path, "config", name)
         path.write_text(text)
         Path(f"{path}.bak").unlink(missing_ok=True)
-    said = all_commands(golden, case)
+    said = all_commands(copy, case)
     if text not in ("", "null", "[]"):
         assert "RMQSTORE_CORRUPT_CONFIG" in said["table groups"]
         assert "consumerOffset.json" in said["table groups"]
@@ -89,21 +88,19 @@ ODD = [
 
 
 @pytest.mark.parametrize("case", few("odd settings", range(len(ODD)), 0, 5, 7))
-def test_odd_settings_of_a_topic_end_no_command(tmp_path: Path, case: int) -> None:
-    golden = unpack(NAME, tmp_path)
-    path = Path(golden.path, "config", "topics.json")
+def test_odd_settings_of_a_topic_end_no_command(copy: GoldenStore, case: int) -> None:
+    path = Path(copy.path, "config", "topics.json")
     topics = json.loads(path.read_text())
     topics["topicConfigTable"]["odd"] = ODD[case]
     path.write_text(json.dumps(topics))
-    all_commands(golden, case)
+    all_commands(copy, case)
 
 
-def test_odd_topics_keep_a_writer_from_writing(tmp_path: Path) -> None:
-    golden = unpack(NAME, tmp_path)
-    path = Path(golden.path, "config", "topics.json")
+def test_odd_topics_keep_a_writer_from_writing(copy: GoldenStore) -> None:
+    path = Path(copy.path, "config", "topics.json")
     path.write_text('{"topicConfigTable":{"orders":{"readQueueNums":[]}},"dataVersion":[]}')
     with pytest.raises(CorruptConfigError, match=r"topics\.json"):
-        MessageStore.append_to(golden.path, golden.conf)
+        MessageStore.append_to(copy.path, copy.conf)
 
 
 @pytest.mark.parametrize(
@@ -123,21 +120,19 @@ def test_what_is_json() -> None:
 
 
 @pytest.mark.parametrize("value", [2**62, -(2**62), 2**63 - 1, 253_402_300_800_000])
-def test_times_of_other_ages_are_numbers(tmp_path: Path, value: int) -> None:
-    golden = unpack(NAME, tmp_path)
-    Checkpoint(value, value, value, value, value, value).write(Path(golden.path, "checkpoint"))
-    for path in Path(golden.path, "index").iterdir():
+def test_times_of_other_ages_are_numbers(copy: GoldenStore, value: int) -> None:
+    Checkpoint(value, value, value, value, value, value).write(Path(copy.path, "checkpoint"))
+    for path in Path(copy.path, "index").iterdir():
         times = value.to_bytes(8, "big", signed=True) * 2
         path.write_bytes(times + path.read_bytes()[len(times) :])
     for case in (0, 1):
-        assert str(value) in all_commands(golden, case)["table checkpoint"]
+        assert str(value) in all_commands(copy, case)["table checkpoint"]
 
 
 def test_odd_folders_are_passed_over_and_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    copy: GoldenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    golden = unpack(NAME, tmp_path)
-    queues = Path(golden.path, "consumequeue")
+    queues = Path(copy.path, "consumequeue")
     (queues / "loop").symlink_to(queues / "loop")
     (queues / "orders" / "loop").symlink_to("loop")
     (queues / "orders" / "99999999999").mkdir()
@@ -146,8 +141,8 @@ def test_odd_folders_are_passed_over_and_named(
     (queues / "orders" / "0" / "0".zfill(20)).symlink_to("0".zfill(20))
     (queues / os.fsdecode(b"bad\xff\xfe")).mkdir()
     (queues / "new\nline\ttab" / "0").mkdir(parents=True)
-    (Path(golden.path) / "config" / "loop").symlink_to("loop")
-    said = all_commands(golden, 0)
+    (Path(copy.path) / "config" / "loop").symlink_to("loop")
+    said = all_commands(copy, 0)
     for name in ("loop", "99999999999", "bad\\xff\\xfe"):
         assert name in caplog.text
     assert "payments" in said["topics"]
@@ -167,9 +162,8 @@ def test_a_folder_that_is_no_log_is_not_an_empty_log(tmp_path: Path, folder: str
         MessageStore.open(golden.path, broker_conf=conf)
 
 
-def test_a_log_on_a_new_disk_may_be_empty(tmp_path: Path) -> None:
-    golden = unpack(NAME, tmp_path)
+def test_a_log_on_a_new_disk_may_be_empty(copy: GoldenStore, tmp_path: Path) -> None:
     (tmp_path / "disk" / "lost+found").mkdir(parents=True)
     config = {"storePathCommitLog": str(tmp_path / "disk")}
-    with MessageStore.open(golden.path, config=config, queues=False) as store:
+    with MessageStore.open(copy.path, config=config, queues=False) as store:
         assert store.log_range() == (0, 0)

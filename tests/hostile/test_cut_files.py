@@ -50,16 +50,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reader(way: str, store: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.hostile.support.cut_reader"]
     return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "tests.hostile.support.cut_reader",
-            way,
-            str(store),
-            str(folder),
-            *more,
-        ],
+        [*command, way, str(store), str(folder), *more],
         cwd=CHECKOUT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -21,11 +21,17 @@ from rmq_store.errors import (
     UnsupportedStoreError,
 )
 from rmq_store.recovery import recover
+from tests.support.damage import write_at
 from tests.support.golden import GoldenStore, unpack_kind
 
 STORE = "rocksdb-5.5.0"
 COLUMNS = ["topic", "queueId", "queueOffset", "commitLogOffset", "bodyCrc", "body"]
 Damage = Callable[[random.Random, bytearray], None]
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> GoldenStore:
+    return unpack_kind(STORE, tmp_path)
 
 
 def flip(chance: random.Random, raw: bytearray) -> None:
@@ -121,19 +127,15 @@ def test_damaged_configuration_is_right_or_an_error(tmp_path: Path) -> None:
     assert {"same", "error"} <= set(ends) <= {"same", "error", "earlier"}
 
 
-def test_a_record_of_a_kind_that_rocksdb_reads_for_ever_is_refused(tmp_path: Path) -> None:
-    golden = unpack_kind(STORE, tmp_path)
+def test_a_record_of_a_kind_that_rocksdb_reads_for_ever_is_refused(golden: GoldenStore) -> None:
     (path,) = Path(golden.path, "consumequeue").glob("MANIFEST-*")
-    raw = bytearray(path.read_bytes())
-    assert raw[7 + 6] == 1  # a full record
-    raw[7 + 6] = 5
-    path.write_bytes(raw)
+    assert path.read_bytes()[7 + 6] == 1  # a full record
+    write_at(path, 7 + 6, b"\5")
     with pytest.raises(CorruptQueueError, match="at byte 7 of MANIFEST"):
         MessageStore.open(golden.path)
 
 
-def test_a_pipe_in_place_of_a_table_makes_nobody_wait(tmp_path: Path) -> None:
-    golden = unpack_kind(STORE, tmp_path)
+def test_a_pipe_in_place_of_a_table_makes_nobody_wait(golden: GoldenStore) -> None:
     (path, *_) = sorted(Path(golden.path, "consumequeue").glob("*.sst"))
     path.unlink()
     os.mkfifo(path)
@@ -141,8 +143,7 @@ def test_a_pipe_in_place_of_a_table_makes_nobody_wait(tmp_path: Path) -> None:
         MessageStore.open(golden.path)
 
 
-def test_a_configuration_without_its_mark_is_not_passed_over(tmp_path: Path) -> None:
-    golden = unpack_kind(STORE, tmp_path)
+def test_a_configuration_without_its_mark_is_not_passed_over(golden: GoldenStore) -> None:
     Path(golden.path, "config", "topics", "CURRENT").unlink()
     with pytest.raises(CorruptConfigError):
         read_topic_configs(golden.path)

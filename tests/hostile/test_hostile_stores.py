@@ -19,29 +19,22 @@ AT_ONCE = 50  # cases of one process
 FOUND = ("29", "125", "1009", "1012", "2647", "3062", "815", "1461")
 
 
+def in_python(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+
+
 def run_cases(seeds: Sequence[str], folder: Path) -> None:
     """Run the cases in processes with limits. Fails with what each of them prints."""
     failed = []
     for first in range(0, len(seeds), AT_ONCE):
         place = folder / str(first)
         place.mkdir()
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "tests.hostile.support.worker",
-                str(place),
-                *seeds[first : first + AT_ONCE],
-            ],
-            cwd=CHECKOUT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words = ["-m", "tests.hostile.support.worker", str(place)]
+        done = in_python(*words, *seeds[first : first + AT_ONCE])
         if done.returncode:
-            failed.append(
-                f"ended with {done.returncode}\n{done.stdout[-8000:]}\n{done.stderr[-8000:]}"
-            )
+            said = f"{done.stdout[-8000:]}\n{done.stderr[-8000:]}"
+            failed.append(f"ended with {done.returncode}\n{said}")
     assert not failed, "\n".join(failed)
 
 
@@ -69,9 +62,7 @@ def test_what_should_not_happen_is_noticed(tmp_path: Path) -> None:
         "worker.steps = broken\n"
         f"sys.exit(worker.work(__import__('pathlib').Path({str(tmp_path)!r}), ['1']))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=False
-    )
+    done = in_python("-c", code)
     assert done.returncode == 3, done.stderr
     for what in ("ZeroDivisionError", "a file outside was changed", "the store was changed"):
         assert what in done.stdout

@@ -20,17 +20,16 @@ from rmq_store.recovery import plan_recovery, recover
 from rmqstore_jobs.export import ExportSpec, run
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from tests.hostile.support.canaries import Canaries, canaries, state_of
-from tests.support.golden import Golden, unpack
+from tests.support.golden import GoldenStore, unpack
 
 NAME = "clean-5.5.0"
 
 
 @pytest.fixture
-def exported(golden: Golden, tmp_path: Path) -> ExportSpec:
+def exported(clean: GoldenStore, tmp_path: Path) -> ExportSpec:
     """An export of one topic, into a folder beside the canaries."""
-    store = golden(NAME)
-    asked = {"brokerConf": store.conf, "brokerName": "broker-a", "topic": "orders"}
-    spec = ExportSpec(store.path, str(tmp_path / "target"), asked)
+    asked = {"brokerConf": clean.conf, "brokerName": "broker-a", "topic": "orders"}
+    spec = ExportSpec(clean.path, str(tmp_path / "target"), asked)
     assert run(None, spec).ok
     return spec
 

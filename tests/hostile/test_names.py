@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,12 +14,12 @@ from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, json_text, printable
 from rmq_store.tables import TABLES
 from rmqstore_jobs.running.results import Answer, Provenance
-from tests.support.golden import unpack, user_topic
-from tests.support.running.commands import call
+from tests.support.damage import RAW, hostile_store
+from tests.support.golden import GoldenStore, unpack, user_topic
+from tests.support.running.commands import call, objects
 from tests.support.running.screens import shown
 
 RED, TITLE, BIDI, C1 = "evil\x1b[31m", "g\x1b]0;x\x07\n", "bi\u202edi", "c\x9bd"
-RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 COMMANDS = [
     ["info"],
     ["topics", "--system"],
@@ -49,16 +47,8 @@ COMMANDS = [
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A store whose topics and groups have escape sequences, controls and bytes that are no UTF-8."""
-    store = unpack("clean-5.2.0", tmp_path_factory.mktemp("e\x1b[1mvil"))
-    queues = Path(store.path, "consumequeue")
-    for name in (RED, "a\nb", C1, BIDI, "[bold]x"):
-        shutil.copytree(queues / "payments", queues / name)
-    shutil.copytree(queues / "payments", queues / os.fsdecode(b"raw\xff"))
-    groups = {f"orders@{TITLE}": {"0": 1}, f"{RED}@{BIDI}": {"0": 1}}
-    Path(store.path, "config", "consumerOffset.json").write_text(
-        json.dumps({"offsetTable": groups})
-    )
-    return store.path
+    topics, offsets = (RED, "a\nb", C1, BIDI, "[bold]x"), (f"orders@{TITLE}", f"{RED}@{BIDI}")
+    return hostile_store(tmp_path_factory.mktemp("e\x1b[1mvil"), topics, offsets)
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: "-".join(words[:2]).encode())
@@ -76,9 +66,7 @@ def test_no_command_prints_a_control_character(hostile: str, words: Sequence[str
 
 def test_json_keeps_the_names(hostile: str) -> None:
     """Escaped, not changed: a program gets the topic that it can ask for again."""
-    names = {
-        json.loads(line)["topic"] for line in call("queues", hostile, "--json").stdout.splitlines()
-    }
+    names = {row["topic"] for row in objects("queues", hostile)}
     assert {RED, "a\nb", C1, BIDI, "[bold]x"} <= names
 
 
@@ -105,22 +93,22 @@ def test_a_line_for_the_log_is_printable(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_what_printable_writes() -> None:
-    assert (
-        printable("a\tb\n\x1b\x7f\x9b\u202e\udcff é中")
-        == "a\\tb\\n\\u001b\\u007f\\u009b\\u202e\\xff é中"
+    raw, shown_as = (
+        "a\tb\n\x1b\x7f\x9b\u202e\udcff é中",
+        "a\\tb\\n\\u001b\\u007f\\u009b\\u202e\\xff é中",
     )
+    assert printable(raw) == shown_as
     assert json_text({"a": "\x9b\udcff", "b": 1}) == '{"a":"\\u009b\\udcff","b":1}'
     assert json_text({"a": ["\n"]}, indent=1) == '{\n "a": [\n  "\\n"\n ]\n}'
 
 
-def test_warnings_name_topics_without_what_a_terminal_acts_on(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    config, evil = Path(store.path, "config"), "ev\x1b]0;x\x07il"
-    Path(store.path, "consumequeue/orders").rename(Path(store.path, "consumequeue", evil))
-    next(Path(store.path, "consumequeue", evil, "0").glob("*2000")).unlink()
+def test_warnings_name_topics_without_what_a_terminal_acts_on(copy: GoldenStore) -> None:
+    config, evil = Path(copy.path, "config"), "ev\x1b]0;x\x07il"
+    Path(copy.path, "consumequeue/orders").rename(Path(copy.path, "consumequeue", evil))
+    next(Path(copy.path, "consumequeue", evil, "0").glob("*2000")).unlink()
     offsets = {"offsetTable": {f"{evil}@group": {"0": 5}}}
     (config / "consumerOffset.json").write_text(json.dumps(offsets))
-    done = call("lag", store.path)
+    done = call("lag", copy.path)
     assert "warning: queue ev\\u001b]0;x\\u0007il/0 lists no message" in done.stderr
     assert "\x1b" not in done.both
 

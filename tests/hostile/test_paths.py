@@ -18,7 +18,7 @@ from rmq_store.files.remote import remote_store
 from rmq_store.files.safe_paths import is_plain_name, path_inside
 from rmq_store.recovery import recover
 from tests.hostile.support.canaries import canaries, state_of
-from tests.support.golden import Golden, GoldenStore, unpack
+from tests.support.golden import GoldenStore, unpack
 
 TOPIC = b"documents"
 OUTSIDE = b"../../can"  # as long: two folders up, and into the canaries
@@ -75,10 +75,9 @@ def test_reading_shows_such_a_topic_as_what_it_is(tmp_path: Path) -> None:
     "key", ["../victim.txt", "commitlog/../../victim.txt", "commitlog//victim.txt", "./victim.txt"]
 )
 def test_a_key_of_a_bucket_stays_in_the_shadow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden, key: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean: GoldenStore, key: str
 ) -> None:
     """An object beside a normal store; the shadow is a folder of the temporary files."""
-    store = golden("clean-5.5.0")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = canaries(tmp_path)
 
@@ -90,7 +89,7 @@ def test_a_key_of_a_bucket_stays_in_the_shadow(
 
         def get_file_info(self, asked: Any) -> list[Any]:
             found = list(self._files.get_file_info(asked))
-            path = f"{store.path}/{key}"
+            path = f"{clean.path}/{key}"
             return [*found, pafs.FileInfo(path, type=pafs.FileType.File, size=10, mtime_ns=1)]
 
         def open_input_file(self, path: str) -> Any:
@@ -99,7 +98,7 @@ def test_a_key_of_a_bucket_stays_in_the_shadow(
     monkeypatch.setattr(
         remote_store, "file_system", lambda uri, options: (Bucket(), uri.removeprefix("far://"))
     )
-    with MessageStore.open(f"far://{store.path}") as opened:
+    with MessageStore.open(f"far://{clean.path}") as opened:
         assert "orders" in opened.topics()
         assert state_of(tmp_path) == before
         assert key not in {listed.path for listed in opened.listing() or ()}

@@ -12,8 +12,6 @@ from rmq_store.errors import UnrecoverableStoreError
 from tests.support.golden import GoldenStore, unpack
 from tests.support.running.commands import complaint
 
-NAME = "clean-5.5.0"
-
 
 def files_of(golden: GoldenStore, *folders: str) -> list[Path]:
     return sorted(Path(golden.path, *folders).iterdir())
@@ -21,35 +19,32 @@ def files_of(golden: GoldenStore, *folders: str) -> list[Path]:
 
 @pytest.mark.parametrize("which", [0, 2, -1])
 @pytest.mark.parametrize("size", [2**31 - 1, 262_145])
-def test_a_log_file_that_is_too_large_is_named(tmp_path: Path, which: int, size: int) -> None:
-    golden = unpack(NAME, tmp_path)
-    odd = files_of(golden, "commitlog")[which]
+def test_a_log_file_that_is_too_large_is_named(copy: GoldenStore, which: int, size: int) -> None:
+    odd = files_of(copy, "commitlog")[which]
     os.truncate(odd, size)
-    said = complaint("info", golden.path, expect=2)
+    said = complaint("info", copy.path, expect=2)
     assert "RMQSTORE_UNRECOVERABLE" in said
     assert str(odd) in said
     assert "at most 262144 bytes" in said
 
 
 @pytest.mark.parametrize("which", [0, 1, -1])
-def test_a_queue_file_that_is_too_large_is_named(tmp_path: Path, which: int) -> None:
-    golden = unpack(NAME, tmp_path)
-    odd = files_of(golden, "consumequeue", "orders", "0")[which]
+def test_a_queue_file_that_is_too_large_is_named(copy: GoldenStore, which: int) -> None:
+    odd = files_of(copy, "consumequeue", "orders", "0")[which]
     os.truncate(odd, 1 << 30)
     with pytest.raises(UnrecoverableStoreError, match="files beside it") as refused:
-        MessageStore.open(golden.path)
+        MessageStore.open(copy.path)
     assert refused.value.path == str(odd)
 
 
-def test_one_queue_does_not_decide_the_size_of_all(tmp_path: Path) -> None:
-    golden = unpack(NAME, tmp_path)
-    with MessageStore.open(golden.path) as store:
+def test_one_queue_does_not_decide_the_size_of_all(copy: GoldenStore) -> None:
+    with MessageStore.open(copy.path) as store:
         expected = store.geometry()
         assert expected.mappedFileSizeConsumeQueue
-    odd = Path(golden.path, "consumequeue", "AAA", "0")
+    odd = Path(copy.path, "consumequeue", "AAA", "0")
     odd.mkdir(parents=True)
     (odd / "0".zfill(20)).write_bytes(bytes(2 * expected.mappedFileSizeConsumeQueue))
-    with MessageStore.open(golden.path) as store:
+    with MessageStore.open(copy.path) as store:
         assert store.geometry() == expected
 
 
@@ -63,11 +58,10 @@ def test_a_cut_last_file_does_not_change_the_size(tmp_path: Path, left: int) -> 
         assert store.log.chain.file_size == size
 
 
-def test_an_index_file_without_items_does_not_say_how_many_it_can_have(tmp_path: Path) -> None:
-    golden = unpack(NAME, tmp_path)
-    with MessageStore.open(golden.path) as store:
+def test_an_index_file_without_items_does_not_say_how_many_it_can_have(copy: GoldenStore) -> None:
+    with MessageStore.open(copy.path) as store:
         expected = store.geometry()
-    newest = files_of(golden, "index")[-1]
+    newest = files_of(copy, "index")[-1]
     newest.write_bytes(bytes(newest.stat().st_size))
-    with MessageStore.open(golden.path) as store:
+    with MessageStore.open(copy.path) as store:
         assert store.geometry() == expected

@@ -23,12 +23,7 @@ from tests.support.running.commands import call, complaint
 def test_one_damaged_system_topic_does_not_end_the_report(tmp_path: Path, report: MakePage) -> None:
     store = unpack("clean-4.9.7", tmp_path)
     letter = next(one for one in store.truth if one["topic"].startswith("%DLQ%"))
-    with store.open() as opened:
-        segment = opened.log.chain.segment_at(letter["commitLogOffset"])
-    assert segment is not None
-    with open(segment.path, "r+b") as file:
-        file.seek(letter["commitLogOffset"] - segment.base + 4)
-        file.write(bytes(4))  # the magic number
+    write_in_log(store, letter["commitLogOffset"] + 4, bytes(4))  # the magic number
     page = report(store.path)
     assert page.done.returncode == 1
     assert "could not be made: Dead letters, Retries" in page.done.stderr
@@ -123,17 +118,16 @@ def test_what_would_take_long_is_left_out_and_the_report_says_so(golden: Golden)
 
 
 @pytest.mark.usefixtures("_no_plots")
-def test_many_findings_of_a_section_are_counted(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
+def test_many_findings_of_a_section_are_counted(copy: GoldenStore) -> None:
     offsets = ",".join(f'"orders@group-{number:02}":{{"0":999999}}' for number in range(25))
-    path = Path(store.path, "config", "consumerOffset.json")
+    path = Path(copy.path, "config", "consumerOffset.json")
     path.write_text(f'{{"offsetTable":{{{offsets}}}}}')
-    made = store_report(store.path, bounds=Bounds(verified=0))
+    made = store_report(copy.path, bounds=Bounds(verified=0))
     (damage,) = (one for one in made.sections if one.anchor == "damage")
     assert len(damage.remarks) == 11
     assert damage.remarks[-1].text == "15 more findings are in the section Damage"
     assert len(damage.grids[0].rows) == 25
-    (one,) = (one for one in store_report(store.path).sections if one.anchor == "damage")
+    (one,) = (one for one in store_report(copy.path).sections if one.anchor == "damage")
     assert [remark.text.partition(":")[0] for remark in one.remarks] == [
         "consumer-ahead (25 places)"
     ]
@@ -205,9 +199,8 @@ def test_a_log_of_zeros_gives_a_report(tmp_path: Path, report: MakePage) -> None
     assert "not in the order of their store times, or have none" in page.text("rate")
 
 
-def test_a_report_is_not_written_beside_the_log(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    log = Path(store.path, "commitlog")
+def test_a_report_is_not_written_beside_the_log(copy: GoldenStore, tmp_path: Path) -> None:
+    log = Path(copy.path, "commitlog")
     log.rename(tmp_path / "disk")
     log.symlink_to(tmp_path / "disk")
     (tmp_path / "conf").write_text(f"storePathCommitLog={tmp_path}/disk\n")
@@ -215,7 +208,7 @@ def test_a_report_is_not_written_beside_the_log(tmp_path: Path) -> None:
         ["-o", f"{log}/x.html"],
         ["-o", f"{tmp_path}/disk/x.html", "--broker-conf", f"{tmp_path}/conf"],
     ):
-        assert "not written into the store" in complaint("report", store.path, *words, expect=2)
+        assert "not written into the store" in complaint("report", copy.path, *words, expect=2)
 
 
 def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
@@ -19,26 +17,18 @@ from rmq_store.report.plots import draw_bars, named
 from rmq_store.report.report_scope import shell_word
 from rmq_store.report.section import Plot
 from tests.report.conftest import Page, page_of
-from tests.support.golden import unpack
+from tests.support.damage import RAW, hostile_store
 
 TOPICS = ("<script>alert(1)<", "$x$", "a\nb", "_hidden", '"><img src=x>', "bi\u202edi")
 GROUPS = ("</code><script>", "$\\frac{1$", "it's\n$(touch here)", "g\x1b]0;x\x07")
-RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Page:
     """The report of a store whose topics and groups a page, a plot and a shell would act on."""
-    store = unpack("clean-5.2.0", tmp_path_factory.mktemp("<b>$e$"))
-    queues = Path(store.path, "consumequeue")
-    for name in TOPICS:
-        shutil.copytree(queues / "payments", queues / name)
-    shutil.copytree(queues / "payments", queues / os.fsdecode(b"raw\xff"))
-    offsets = {f"{topic}@{group}": {"0": 1} for topic in TOPICS for group in GROUPS}
-    offsets |= {f"orders@{group}": {"0": 1} for group in GROUPS}
-    path = Path(store.path, "config", "consumerOffset.json")
-    path.write_text(json.dumps({"offsetTable": offsets}))
-    return page_of(store.path, tmp_path_factory.mktemp("page") / "report.html")
+    offsets = [f"{topic}@{group}" for topic in (*TOPICS, "orders") for group in GROUPS]
+    path = hostile_store(tmp_path_factory.mktemp("<b>$e$"), TOPICS, offsets)
+    return page_of(path, tmp_path_factory.mktemp("page") / "report.html")
 
 
 def test_names_are_shown_escaped(hostile: Page) -> None:
@@ -85,9 +75,8 @@ def test_a_shell_takes_the_commands_as_they_are_meant(hostile: Page, tmp_path: P
 def test_a_word_of_a_command_survives_a_shell(word: str) -> None:
     quoted = shell_word(word)
     assert RAW.search(quoted) is None
-    done = subprocess.run(
-        ["bash", "-c", f"printf %s {quoted}"], capture_output=True, check=True, text=False
-    )
+    command = ["bash", "-c", f"printf %s {quoted}"]
+    done = subprocess.run(command, capture_output=True, check=True)
     errors = "surrogatepass" if word == "\ud800" else "surrogateescape"
     assert done.stdout == word.encode("utf-8", errors)
 

@@ -84,17 +84,10 @@ def test_the_largest_messages_are_those_of_the_broker(
     page = pages(name)
     records = [record for queue in golden(name).by_queue.values() for record in queue]
     records.sort(key=lambda record: (-record["storeSize"], record["commitLogOffset"]))
-    assert [
-        (row["storeSize"], row["topic"], row["queueId"], row["queueOffset"])
-        for row in page.rows("largest-messages")
-    ] == [
-        (
-            f"{one['storeSize']:,} bytes",
-            one["topic"],
-            str(one["queueId"]),
-            f"{one['queueOffset']:,}",
-        )
-        for one in records[:20]
+    names = ("storeSize", "topic", "queueId", "queueOffset")
+    assert [tuple(row[name] for name in names) for row in page.rows("largest-messages")] == [
+        (f"{r['storeSize']:,} bytes", r["topic"], str(r["queueId"]), f"{r['queueOffset']:,}")
+        for r in records[:20]
     ]
 
 

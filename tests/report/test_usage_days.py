@@ -1,4 +1,5 @@
-"""Days that begin where the log reaches midnight, compared with those of each queue."""
+"""Days that begin where the log reaches midnight, compared with those of each queue, and messages by topic
+and time, compared with what the broker's own decoder read."""
 
 from __future__ import annotations
 
@@ -8,10 +9,12 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 
 from rmq_store import MessageStore, QueueSlice
-from rmq_store.format.queues import Entries
+from rmq_store.format.queue_entries import Entries
+from rmq_store.questions import message_rate
 from rmq_store.questions.usage import DaysOfLog, rows_of_days, usage_of
 from rmq_store.tables.table import Row
 from tests.support.golden import Golden, in_a_queue, messages_in
@@ -126,3 +129,31 @@ def test_estimates_have_the_same_messages_and_about_the_bytes(name: str, golden:
     assert [row["messages"] for row in few.rows] == [row["messages"] for row in usual.rows]
     assert few.listed_bytes != usual.listed_bytes
     assert abs(few.listed_bytes / usual.listed_bytes - 1) < 0.2
+
+
+@pytest.mark.parametrize("counted", [1 << 16, 1])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("clean-5.3.3", "crash-5.5.0", "expired-5.5.0", "lmq-5.3.3", "multipath-5.5.0"),
+        *("hours-crash-5.5.0", "days-crash-5.5.0"),
+    ],
+)
+def test_the_counts_are_those_of_the_broker(
+    name: str, counted: int, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a queue's entries are read (few messages) or bisected (many)."""
+    monkeypatch.setattr(message_rate, "_COUNTED", counted)
+    store = golden(name)
+    with store.open() as opened:
+        found = message_rate.message_rate(opened, periods=40)
+    expected: dict[str, tuple[int, ...]] = {}
+    for queue, records in store.by_queue.items():
+        if queue.topic.startswith("%LMQ%"):
+            continue
+        times = [one["storeTimestamp"] for one in records for _ in range(messages_in(one))]
+        counts = np.histogram(times, bins=np.array(found.edges) - 0.5)[0]
+        before = expected.get(queue.topic, (0,) * len(counts))
+        expected[queue.topic] = tuple(int(a + b) for a, b in zip(before, counts, strict=True))
+    assert len(found.edges) > 2
+    assert found.counts == expected

@@ -9,8 +9,6 @@ itself after so many windows on them, before anything uses the bytes of the last
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import re
 import sys
@@ -20,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store import MessageStore, StoreError
-from rmq_store.cli.main import main
 from rmq_store.files.source import Sources
 from rmqstore_jobs.export import ExportSpec
 from rmqstore_jobs.export import run as export
 from spark_source.options.parse import parse_options
 from spark_source.planning.partitions import shares_of
 from spark_source.planning.pinned_plan import QueryPlan, pin
-from spark_source.spark_reader import DamageHandler, read_share
+from spark_source.task_damage import DamageHandler
+from tests.support.running.commands import call
 
 COLUMNS = ("topic", "queueId", "queueOffset", "keys", "properties", "body")
 _CODE = re.compile(r"RMQSTORE_[A-Z_]+")
@@ -41,15 +39,9 @@ def files_of(store: Path) -> list[Path]:
 
 def command(*words: str) -> None:
     """Run a command of `rmqstore`. Raises StoreError's text as RuntimeError if it could not."""
-    sys.argv = ["rmqstore", *words]
-    said = io.StringIO()
-    out = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
-        try:
-            main()
-        except SystemExit as ended:
-            if ended.code == 2:
-                raise RuntimeError(said.getvalue()) from None
+    done = call(*words)
+    if done.returncode == 2:
+        raise RuntimeError(done.stderr)
 
 
 def share(store: str) -> None:

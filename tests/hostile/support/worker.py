@@ -9,9 +9,7 @@ traceback), or at 2 GB.
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
-import io
 import logging
 import resource
 import shutil
@@ -27,7 +25,6 @@ import pyarrow.compute as pc
 
 from rmq_store import MessageStore, StoreError
 from rmq_store.arrow.column_definitions import TIMESTAMP
-from rmq_store.cli.main import main
 from rmq_store.config import json_files
 from rmqstore_jobs.export import ExportSpec, run
 from spark_source.options.definitions import DROPMALFORMED, FAILFAST, PERMISSIVE
@@ -36,6 +33,7 @@ from spark_source.spark_reader import DamageHandler
 from tests.hostile.support.canaries import Canaries, canaries, state_of, tree
 from tests.hostile.support.generator import Generator
 from tests.support.golden import unpack
+from tests.support.running.commands import call
 
 GOLDEN = "clean-5.5.0"
 SECONDS = 20  # of processor time; a busy machine needs more by the clock
@@ -104,26 +102,12 @@ def scan(store: Path) -> None:
 
 
 def command(*words: str) -> Callable[[], None]:
-    def call() -> None:
-        sys.argv = ["rmqstore", *words]
-        with (
-            contextlib.redirect_stdout(_Bytes()),
-            contextlib.redirect_stderr(io.StringIO()) as said,
-        ):
-            try:
-                main()
-            except SystemExit as ended:
-                if ended.code not in (0, 1, 2):
-                    raise AssertionError(f"exit code {ended.code}: {said.getvalue()}") from None
+    def run_it() -> None:
+        done = call(*words)
+        if done.returncode not in (0, 1, 2):
+            raise AssertionError(f"exit code {done.returncode}: {done.stderr}")
 
-    return call
-
-
-class _Bytes(io.TextIOWrapper):
-    """A stdout for text and for bytes."""
-
-    def __init__(self) -> None:
-        super().__init__(io.BytesIO(), "utf-8", write_through=True)
+    return run_it
 
 
 def export(store: Path, target: Path) -> None:
