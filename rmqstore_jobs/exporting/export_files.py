@@ -57,8 +57,8 @@ class ExportRead:
     @classmethod
     def of(cls, plan: ReadPlan, pieces: Sequence[QueueSlice], *, is_first: bool) -> ExportRead:
         """The rows of `pieces`, with the columns of a target. verifyQueue verifies with the first wave."""
-        names = plan.asked.columns or DEFAULT_NAMES
-        needed = (*_NEEDED, CORRUPT) if plan.asked.mode == PERMISSIVE else _NEEDED
+        names = plan.options.columns or DEFAULT_NAMES
+        needed = (*_NEEDED, CORRUPT) if plan.options.mode == PERMISSIVE else _NEEDED
         columns = (*names, *(name for name in needed if name not in names))
         asked = replace(plan.options, split_by=BY_LOG)
         wave = replace(plan, ranges=tuple(pieces), options=asked, is_wave=True)

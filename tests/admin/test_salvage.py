@@ -15,7 +15,7 @@ from rmq_store.admin.salvage import SalvageReport, salvage
 from rmq_store.arrow.encoding.properties import without_crc_item
 from rmq_store.errors import TargetExistsError
 from rmq_store.verify import verify
-from tests.support.damage import log_bytes, same_bytes
+from tests.support.damage import exchange, log_bytes, same_bytes
 from tests.support.golden import Golden, GoldenStore, log_files, unpack
 from tests.support.running.campaigns import few
 from tests.support.running.commands import run
@@ -157,10 +157,7 @@ def test_a_record_crc_that_is_brought_along_is_not_kept(
 def test_ranges_that_follow_each_other_are_one_line_behind_what_explains_them(
     copy: GoldenStore, tmp_path: Path
 ) -> None:
-    first, second = (Path(file) for file in log_files(copy)[1:3])
-    first.rename(tmp_path / "kept")
-    second.rename(first)
-    (tmp_path / "kept").rename(second)
+    exchange(*log_files(copy)[1:3])
     lines = run("salvage", copy.path, "--to", str(tmp_path / "new"), expect=1).splitlines()
     assert ["has a wrong name" in line for line in lines[1:3]] == [True, True]
     left_out = [line for line in lines if line.startswith("left out: ")]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from bs4 import Tag
 
-from rmq_store.browse import one_message
-from rmq_store.browse.listing import before, messages_in, newest_slices
+from rmq_store.browse import messages
+from rmq_store.browse.page import before, messages_in, newest_slices
 from rmq_store.errors import StoreError
 from rmq_store.search.queue_selection import Search, selected_slices
 from rmq_store.tables import TABLES_OF_A_STORE
@@ -286,7 +286,7 @@ def test_a_message_does_not_wait_for_its_history(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without an index, that is a search of the log, which a link leads to."""
-    monkeypatch.setattr(one_message, "_MOST_UNINDEXED", -1)
+    monkeypatch.setattr(messages, "_MOST_UNINDEXED", -1)
     page = site.get("message", topic="orders", queue=0, offset=1)
     assert page.rows("fields")
     assert not page.rows("records-0")

@@ -10,7 +10,7 @@ import pytest
 
 from rmq_store.cli.main import COMMANDS
 from tests.support.golden import Golden, GoldenStore
-from tests.support.pages.vocabulary import uses
+from tests.support.pages.option_pages import uses
 from tests.support.running.commands import call, complaint, objects
 
 

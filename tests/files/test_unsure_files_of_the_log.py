@@ -9,19 +9,16 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import UnrecoverableStoreError
-from tests.support.damage import flip, write_at
+from tests.support.damage import exchange, flip, write_at
 from tests.support.golden import GoldenStore, log_files, unpack
 from tests.support.running.child import become_nobody, in_a_child
 from tests.support.running.commands import call, complaint, objects
 
 
-def exchange(golden: GoldenStore) -> dict[str, str]:
+def exchange_first(golden: GoldenStore) -> dict[str, str]:
     """Exchange the first two files; the wrong names and the right ones."""
     first, second, *_ = log_files(golden)
-    beside = first.with_name("beside")
-    first.rename(beside)
-    second.rename(first)
-    beside.rename(second)
+    exchange(first, second)
     return {first.name: second.name, second.name: first.name}
 
 
@@ -35,7 +32,7 @@ def rename(golden: GoldenStore, number: int) -> dict[str, str]:
 def hurt(golden: GoldenStore, how: str) -> dict[str, str]:
     match how:
         case "exchanged":
-            return exchange(golden)
+            return exchange_first(golden)
         case "only":
             for file in log_files(golden)[1:]:
                 file.unlink()

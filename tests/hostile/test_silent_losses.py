@@ -25,6 +25,7 @@ from rmq_store.errors import LOG
 from rmq_store.reading import log_reader, slice_entries
 from rmq_store.snapshot import opening
 from rmq_store.verify import Severity, verify
+from tests.support.damage import exchange
 from tests.support.golden import CLEAN, KINDS, UNCLEAN, unpack, unpack_kind
 from tests.support.running.campaigns import WORD
 from tests.support.running.commands import call
@@ -66,12 +67,6 @@ def zeros(file: Path, chance: random.Random, size: int | None = None) -> None:
     at = chance.randrange(len(content.rstrip(b"\0")) or 1) // WIDTH * WIDTH
     stop = len(content) if size is None else min(len(content), at + size)
     file.write_bytes(content[:at] + bytes(stop - at) + content[stop:])
-
-
-def exchange(one: Path, other: Path) -> None:
-    mine, its = one.read_bytes(), other.read_bytes()
-    one.write_bytes(its)
-    other.write_bytes(mine)
 
 
 def injure(store: Path, chance: random.Random) -> str:

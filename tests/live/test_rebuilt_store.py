@@ -28,9 +28,9 @@ from rmq_store.testing.live_broker.harness import (
     read_all,
 )
 from tests.admin.test_rebuild import index_of, queues_of, rebuilt, settings_of
-from tests.config.test_rocksdb_config import raw
 from tests.support.golden import Golden, GoldenStore, unpack, unpack_field, unpack_kind, user_topic
 from tests.support.renumbered import renumber
+from tests.support.rocksdb import read_database
 from tests.support.running.campaigns import some
 
 pytestmark = pytest.mark.live
@@ -250,10 +250,10 @@ def test_the_database_is_that_of_a_broker_that_dispatches_the_same_log(
     conf = {**settings, **DISK_GUARD, "enableMultiDispatch": True}
     with Broker(RELEASE, tmp_path / "run", conf=conf) as broker:
         broker.stop()
-    every = raw(target / "consumequeue", tmp_path / "mine")
+    every = read_database(target / "consumequeue", tmp_path / "mine")["default"]
     mine = {key: value for key, value in every.items() if any(value[:8])}
     assert len(mine) == len(every) - 1
-    found = raw(theirs / "consumequeue", tmp_path / "theirs")
+    found = read_database(theirs / "consumequeue", tmp_path / "theirs")["default"]
     assert {key: found.get(key) for key in mine} == mine
     assert all(struct.unpack_from(">q", found[key])[0] >= end for key in found.keys() - mine.keys())
 

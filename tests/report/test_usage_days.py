@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from rmq_store import MessageStore, QueueSlice
-from rmq_store.format.queue_entries import Entries
-from rmq_store.questions import message_rate
+from rmq_store.format.queues import Entries
+from rmq_store.questions import usage
 from rmq_store.questions.usage import DaysOfLog, rows_of_days, usage_of
 from rmq_store.tables.table import Row
 from tests.support.golden import Golden, in_a_queue, messages_in
@@ -143,10 +143,10 @@ def test_the_counts_are_those_of_the_broker(
     name: str, counted: int, golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether a queue's entries are read (few messages) or bisected (many)."""
-    monkeypatch.setattr(message_rate, "_COUNTED", counted)
+    monkeypatch.setattr(usage, "_COUNTED", counted)
     store = golden(name)
     with store.open() as opened:
-        found = message_rate.message_rate(opened, periods=40)
+        found = usage.message_rate(opened, periods=40)
     expected: dict[str, tuple[int, ...]] = {}
     for queue, records in store.by_queue.items():
         if queue.topic.startswith("%LMQ%"):

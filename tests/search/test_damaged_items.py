@@ -18,8 +18,8 @@ from rmq_store.reading.slice_entries import OTHER_OFFSET
 from rmq_store.search.find_messages import find
 from rmq_store.search.queue_selection import Search
 from rmq_store.verify import verify
-from tests.support.damage import flip_in_log
-from tests.support.golden import GoldenStore, Truth, in_a_queue, unpack
+from tests.support.damage import flip_in_log, write_at
+from tests.support.golden import GoldenStore, in_a_queue, unpack
 from tests.support.running.campaigns import some
 from tests.support.running.commands import complaint
 
@@ -133,53 +133,42 @@ def test_a_damaged_index_at_length(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("leads_to", [5, 911_494, 910_593])
 def test_find_and_verify_see_an_item_that_leads_to_no_record_of_its_key(
-    leads_to: int, tmp_path: Path
+    leads_to: int, copy: GoldenStore
 ) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    path = Path(golden.path, "index", "20261121092351394")
-    raw = bytearray(path.read_bytes())
-    assert struct.unpack_from(">q", raw, 984) == (911_493,)  # ORDER_1650, payments/1@191
-    struct.pack_into(">q", raw, 984, leads_to)
-    path.write_bytes(raw)
-    said = complaint("find", golden.path, "--key", "ORDER_1650", expect=1)
+    path = Path(copy.path, "index", "20261121092351394")
+    item = struct.unpack_from(">q", path.read_bytes(), 984)
+    assert item == (911_493,)  # ORDER_1650, payments/1@191
+    write_at(path, 984, struct.pack(">q", leads_to))
+    said = complaint("find", copy.path, "--key", "ORDER_1650", expect=1)
     assert "rmqstore verify compares both" in said
-    with golden.open() as store:
+    with copy.open() as store:
         assert not store.query_message("payments", "ORDER_1650")
         counts = {one.code: one.count for one in verify(store).findings}
     assert counts["index-gap"] == counts["index-false-item"] == 1
 
 
-def test_an_item_that_follows_itself_hides_none_behind_it(tmp_path: Path) -> None:
+def test_an_item_that_follows_itself_hides_none_behind_it(copy: GoldenStore) -> None:
     """The file is not trusted any more, and its part of the log is read."""
-    golden = unpack("clean-5.5.0", tmp_path)
-    path = Path(golden.path, "index", "20261121092347979")
-    with golden.open() as store:
+    path = Path(copy.path, "index", "20261121092347979")
+    with copy.open() as store:
         previous = 40 + 4 * (store.geometry().maxHashSlotNum or 0) + 20 * 396 + 16
-    raw = bytearray(path.read_bytes())
-    assert struct.unpack_from(">i", raw, previous) == (369,)
-    struct.pack_into(">i", raw, previous, 396)
-    path.write_bytes(raw)
-    (behind,) = (r for r in golden.truth if r["commitLogOffset"] == 199_544)  # of item 369
-    with golden.open() as store:
+    assert struct.unpack_from(">i", path.read_bytes(), previous) == (369,)
+    write_at(path, previous, struct.pack(">i", 396))
+    (behind,) = (r for r in copy.truth if r["commitLogOffset"] == 199_544)  # of item 369
+    with copy.open() as store:
         (message,) = store.query_message(behind["topic"], behind["uniqKey"])
     assert message.commit_log_offset == 199_544
 
 
-def damage_record(golden: GoldenStore, record: Truth) -> None:
-    """Flip the magic of a record in the first log file."""
-    flip_in_log(golden, record["commitLogOffset"] + 4, 0xFF)
-
-
-def test_damage_that_an_entry_of_another_queue_has_is_not_reported(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    hurt = [r for r in golden.truth if r["topic"] == "orders" and r["keys"] == "CUSTOMER_11"][5]
-    damage_record(golden, hurt)
+def test_damage_that_an_entry_of_another_queue_has_is_not_reported(copy: GoldenStore) -> None:
+    hurt = [r for r in copy.truth if r["topic"] == "orders" and r["keys"] == "CUSTOMER_11"][5]
+    flip_in_log(copy, hurt["commitLogOffset"] + 4, 0xFF)  # its magic
     other = (hurt["queueId"] + 1) % 4
-    with golden.open() as store:
+    with copy.open() as store:
         wanted = (pc.field("keys") == "CUSTOMER_11") & (pc.field("queueId") == other)
         assert store.messages("orders").count_rows(wanted) == sum(
             r["keys"] == "CUSTOMER_11" and (r["topic"], r["queueId"]) == ("orders", other)
-            for r in golden.truth
+            for r in copy.truth
         )
 
 

@@ -23,7 +23,7 @@ from rmq_store.questions.trace import trace
 from rmq_store.search.find_messages import find
 from rmq_store.search.queue_selection import Search
 from rmq_store.verify import verify
-from tests.support.damage import damage_entry, flip_in_log
+from tests.support.damage import damage_entry, flip_in_log, write_in_log
 from tests.support.golden import (
     Golden,
     GoldenStore,
@@ -50,23 +50,21 @@ def with_key(golden: GoldenStore, key: str, topic: str | None = None) -> list[in
 
 
 @pytest.mark.parametrize("gone", ["orders/0", "orders", ""], ids=["queue", "topic", "all"])
-def test_a_key_is_found_though_its_queue_is_gone(tmp_path: Path, gone: str) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    shutil.rmtree(Path(golden.path, "consumequeue", gone))
-    sample: list[Truth] = [r for r in golden.truth if r["topic"] == "orders" and r["keys"]][::200]
+def test_a_key_is_found_though_its_queue_is_gone(copy: GoldenStore, gone: str) -> None:
+    shutil.rmtree(Path(copy.path, "consumequeue", gone))
+    sample: list[Truth] = [r for r in copy.truth if r["topic"] == "orders" and r["keys"]][::200]
     assert any(record["queueId"] == 0 for record in sample)
-    with golden.open() as store:
+    with copy.open() as store:
         for record in sample:
             key = record["keys"].split(" ")[0]
-            assert sorted(places(store, Search(keys=[key]))) == with_key(golden, key)
+            assert sorted(places(store, Search(keys=[key]))) == with_key(copy, key)
             of_topic = places(store, Search(["orders"], keys=[key]))
-            assert sorted(of_topic) == with_key(golden, key, "orders")
+            assert sorted(of_topic) == with_key(copy, key, "orders")
             other = Search(["orders"], [(record["queueId"] + 1) % 4], keys=[key])
             assert record["commitLogOffset"] not in places(store, other)
             at = record["storeTimestamp"]
-            assert record["commitLogOffset"] in places(
-                store, Search(keys=[key], begin=at, end=at + 1)
-            )
+            of_time = Search(keys=[key], begin=at, end=at + 1)
+            assert record["commitLogOffset"] in places(store, of_time)
             assert record["commitLogOffset"] not in places(store, Search(keys=[key], begin=at + 1))
         with pytest.raises(UnknownQueueError):
             places(store, Search(["no-such-topic"], keys=["k"]))
@@ -94,25 +92,23 @@ def test_ids_and_traces_find_a_topic_that_has_no_queue_left(tmp_path: Path, brok
 
 
 def test_numbers_of_queues_are_held_against_the_files_where_topics_json_is_broken(
-    tmp_path: Path,
+    copy: GoldenStore,
 ) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    with golden.open() as store:
+    with copy.open() as store:
         store.view.require_queue_ids("orders", [0, 3])
-    break_topics(golden)
-    with golden.open() as store:
+    break_topics(copy)
+    with copy.open() as store:
         store.view.require_queue_ids("orders", [0, 3])
         with pytest.raises(UnknownQueueError, match="has no queue 77"):
             store.view.require_queue_ids("orders", [0, 77])
 
 
-def test_a_table_of_topics_that_is_none_is_damage_of_its_file(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
+def test_a_table_of_topics_that_is_none_is_damage_of_its_file(copy: GoldenStore) -> None:
     for table in ("[1]", '{"orders":7}'):
-        break_topics(golden, f'{{"topicConfigTable":{table}}}')
+        break_topics(copy, f'{{"topicConfigTable":{table}}}')
         with pytest.raises(CorruptConfigError, match="not a table of topics"):
-            read_topic_configs(golden.path)
-        with golden.open() as store:
+            read_topic_configs(copy.path)
+        with copy.open() as store:
             assert store.view.topics.every == store.topics()
             assert "config-unreadable" in {one.code for one in verify(store).findings}
 
@@ -144,33 +140,29 @@ def test_the_index_is_gone_through_once_for_an_id(
 @pytest.mark.parametrize("how", ["a bit of the body", "the whole record", "the file"])
 @pytest.mark.parametrize("topics", [None, ["orders"]], ids=["any topic", "its topic"])
 def test_a_damaged_record_in_a_topic_without_queues_is_reported(
-    tmp_path: Path, how: str, topics: list[str] | None
+    copy: GoldenStore, how: str, topics: list[str] | None
 ) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    shutil.rmtree(Path(golden.path, "consumequeue", "orders"))
-    files = log_files(golden)
+    shutil.rmtree(Path(copy.path, "consumequeue", "orders"))
+    files = log_files(copy)
     path, size = files[1], int(files[1].name)
     record, other = [
         r
-        for r in golden.truth
+        for r in copy.truth
         if r["topic"] == "orders" and r["keys"] and size < r["commitLogOffset"] < 2 * size - 2000
     ][20:22]
     key = record["keys"].split(" ")[0]
     search = Search(topics, keys=[key])
-    with golden.open() as store:
-        assert places(store, search) == with_key(golden, key, "orders" if topics else None)
-    raw = bytearray(path.read_bytes())
-    at = record["commitLogOffset"] - size
+    with copy.open() as store:
+        assert places(store, search) == with_key(copy, key, "orders" if topics else None)
     if how == "the file":
         path.unlink()
+    elif how == "the whole record":
+        write_in_log(copy, record["commitLogOffset"], bytes(record["storeSize"]))
     else:
-        hit = slice(at + 90, at + 91) if "bit" in how else slice(at, at + record["storeSize"])
-        raw[hit] = bytes(byte ^ 1 for byte in raw[hit]) if "bit" in how else bytes(hit.stop - at)
-        path.write_bytes(raw)
-    with golden.open() as store:
-        with pytest.raises(
-            (CorruptRecordError, MissingFileError), match="points to damage"
-        ) as reported:
+        flip_in_log(copy, record["commitLogOffset"] + 90)
+    with copy.open() as store:
+        kinds = (CorruptRecordError, MissingFileError)
+        with pytest.raises(kinds, match="points to damage") as reported:
             places(store, search)
         assert reported.value.offset == record["commitLogOffset"]
         assert reported.value.advice
@@ -183,12 +175,11 @@ def test_a_damaged_record_in_a_topic_without_queues_is_reported(
             assert other["commitLogOffset"] in places(store, Search(topics, keys=[sound]))
 
 
-def test_a_damaged_record_outside_of_the_selection_is_not_reported(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    record = next(r for r in golden.truth if r["topic"] == "orders" and r["keys"])
-    flip_in_log(golden, record["commitLogOffset"] + 90)
+def test_a_damaged_record_outside_of_the_selection_is_not_reported(copy: GoldenStore) -> None:
+    record = next(r for r in copy.truth if r["topic"] == "orders" and r["keys"])
+    flip_in_log(copy, record["commitLogOffset"] + 90)
     key, after = record["keys"].split(" ")[0], record["storeTimestamp"] + 1
-    with golden.open() as store:
+    with copy.open() as store:
         with pytest.raises(CorruptRecordError):
             places(store, Search(["orders"], keys=[key]))
         others = [(record["queueId"] + 1) % 4]
@@ -196,27 +187,25 @@ def test_a_damaged_record_outside_of_the_selection_is_not_reported(tmp_path: Pat
         assert places(store, Search(["orders"], begin=after, keys=[key])) == []
 
 
-def test_a_key_that_no_index_has_is_found_though_its_queue_is_gone(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    shutil.rmtree(Path(golden.path, "consumequeue", "orders"))
-    shutil.rmtree(Path(golden.path, "index"))
-    sample = [r for r in golden.truth if r["topic"] == "orders" and r["keys"]][::200]
-    with golden.open() as store:
+def test_a_key_that_no_index_has_is_found_though_its_queue_is_gone(copy: GoldenStore) -> None:
+    shutil.rmtree(Path(copy.path, "consumequeue", "orders"))
+    shutil.rmtree(Path(copy.path, "index"))
+    sample = [r for r in copy.truth if r["topic"] == "orders" and r["keys"]][::200]
+    with copy.open() as store:
         for record in sample:
             key = record["keys"].split(" ")[0]
-            assert places(store, Search(keys=[key])) == with_key(golden, key)
-            assert places(store, Search(["orders"], keys=[key])) == with_key(golden, key, "orders")
+            assert places(store, Search(keys=[key])) == with_key(copy, key)
+            assert places(store, Search(["orders"], keys=[key])) == with_key(copy, key, "orders")
 
 
 LAST_OF_A_FILE = 99  # entries of a queue file of that store, less one: a search sets out from these
 
 
-def test_one_damaged_entry_hides_no_other_message_from_its_key(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    queue = [r for r in golden.truth if r["topic"] == "orders" and r["queueId"] == 0]
-    damage_entry(Path(golden.path, "consumequeue", "orders", "0"), LAST_OF_A_FILE)
+def test_one_damaged_entry_hides_no_other_message_from_its_key(copy: GoldenStore) -> None:
+    queue = [r for r in copy.truth if r["topic"] == "orders" and r["queueId"] == 0]
+    damage_entry(Path(copy.path, "consumequeue", "orders", "0"), LAST_OF_A_FILE)
     assert queue[LAST_OF_A_FILE]["keys"]
-    with golden.open() as store:
+    with copy.open() as store:
         for number in (*range(0, len(queue), 9), LAST_OF_A_FILE):
             record = queue[number]
             if not record["keys"]:
@@ -226,7 +215,7 @@ def test_one_damaged_entry_hides_no_other_message_from_its_key(tmp_path: Path) -
             columns = ["commitLogOffset"]
             batches = list(find(store, search, columns, left_out.append))
             found = [at for batch in batches for at in batch.column(0).to_pylist()]
-            assert sorted(found) == with_key(golden, search.keys[0], "orders")
+            assert sorted(found) == with_key(copy, search.keys[0], "orders")
             if number == LAST_OF_A_FILE:
                 assert [type(one) for one in left_out] == [CorruptRecordError]
                 with pytest.raises(CorruptRecordError):

@@ -14,7 +14,7 @@ from rmq_store.admin.info import store_info
 from rmq_store.errors import DataLossError
 from rmq_store.format.queues import QUEUE_ENTRY
 from rmq_store.snapshot import opening
-from tests.support.damage import write_at, write_in_log
+from tests.support.damage import exchange, write_at, write_in_log
 from tests.support.golden import STORES, Golden, GoldenStore, log_files, offsets, unpack, wanted
 
 WIDTH = QUEUE_ENTRY.itemsize
@@ -164,10 +164,7 @@ def test_a_crashed_store_says_which_entries_lead_after_its_log(
 ) -> None:
     golden = unpack("crash-5.3.3", tmp_path)
     *_, full, preallocated = log_files(golden)
-    swapped = full.with_name("swapped")
-    full.rename(swapped)
-    preallocated.rename(full)
-    swapped.rename(preallocated)
+    exchange(full, preallocated)
     start = int(full.name)
     with golden.open() as store:
         lost = Counter(

@@ -11,7 +11,7 @@ import pytest
 
 from rmq_store import QueueId
 from rmq_store.consumequeue.queue_files import QueueFiles
-from rmq_store.format.queue_entries import QUEUE_ENTRY
+from rmq_store.format.queues import QUEUE_ENTRY
 from tests.support.golden import CLEAN, Golden, GoldenStore, in_a_queue
 
 

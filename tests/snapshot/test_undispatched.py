@@ -10,7 +10,7 @@ import pytest
 
 from rmq_store import QueueId, StoreError
 from rmq_store.errors import CorruptQueueError
-from rmq_store.format.queue_entries import QUEUE_ENTRY
+from rmq_store.format.queues import QUEUE_ENTRY
 from tests.support.damage import write_at, write_in_log
 from tests.support.golden import GoldenStore, unpack
 

@@ -17,7 +17,7 @@ from spark_source.options.parse import SourceOptions, parse_options
 from spark_source.planning.partitions import reporting_shares
 from spark_source.planning.pinned_plan import pin_all
 from spark_source.source import RmqStoreSource
-from spark_source.task_damage import DamageHandler
+from spark_source.spark_reader import DamageHandler
 from tests.support.golden import unpack_kind
 from tests.support.spark.loads import streamed
 from tests.support.spark.reads import SERVED, options_of_served, partitions_of, rows_of, served

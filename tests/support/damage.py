@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rmq_store.format.queue_entries import QUEUE_ENTRY
+from rmq_store.format.queues import QUEUE_ENTRY
 from tests.support.golden import GoldenStore, Truth, log_files, unpack
 
 # What may be hit, and how often compared with the others.
@@ -81,6 +81,13 @@ def write_at(path: Path, at: int, raw: bytes) -> None:
 def flip(path: Path, at: int, mask: int = 1) -> None:
     """Flip bits of a byte of a file."""
     write_at(path, at, bytes([path.read_bytes()[at] ^ mask]))
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Give two files the bytes of each other."""
+    mine, its = one.read_bytes(), other.read_bytes()
+    one.write_bytes(its)
+    other.write_bytes(mine)
 
 
 def log_file_at(store: GoldenStore, log_offset: int) -> Path:

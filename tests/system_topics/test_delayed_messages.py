@@ -31,6 +31,11 @@ WITH_LEVELS = [
 TIMERS = "compact-timer-5.5.0"
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> GoldenStore:
+    return unpack_kind(TIMERS, tmp_path)
+
+
 def counted_by_broker(store: GoldenStore, name: str, table: str) -> dict[str, int]:
     """How many messages wait by topic, according to the broker's own metrics."""
     metrics = json.loads(Path(store.path, "config", name).read_bytes())[table]
@@ -86,17 +91,14 @@ def test_what_a_stale_file_counts_as_waiting_is_found_delivered(name: str, tmp_p
     assert len(found) == len(held)
     states = {row["commitLogOffset"]: row["state"] for row in found}
     assert {at for at, state in states.items() if state == "delivered"} == delivered
-    assert Counter(states.values()) == {
-        "delivered": len(delivered),
-        "waiting": len(held) - len(delivered),
-    }
+    waiting = len(held) - len(delivered)
+    assert Counter(states.values()) == {"delivered": len(delivered), "waiting": waiting}
     for row in found:
         if row["state"] == "delivered":
             assert row["deliveredTimestamp"] >= row["dueTimestamp"] - 1
 
 
-def test_timers_and_levels_that_wait_are_those_that_the_broker_counts(tmp_path: Path) -> None:
-    store = unpack_kind(TIMERS, tmp_path)
+def test_timers_and_levels_that_wait_are_those_that_the_broker_counts(store: GoldenStore) -> None:
     found = rows_of(store)
     timers = Counter(row["topic"] for row in found if row["kind"] == "timer")
     assert timers == counted_by_broker(store, "timermetrics", "timingCount") == {"payments": 7}
@@ -134,16 +136,14 @@ def test_timers_of_the_proxy_are_those_that_the_broker_counts(golden: Golden) ->
     assert found.total() == 451
 
 
-def test_a_timer_whose_unit_is_gone_is_lost(tmp_path: Path) -> None:
-    store = unpack_kind(TIMERS, tmp_path)
+def test_a_timer_whose_unit_is_gone_is_lost(store: GoldenStore) -> None:
     path = next(Path(store.path, "timerlog").iterdir())
     write_at(path, 52 + 24, (1).to_bytes(8, "big"))  # the log offset in the second unit
     states = Counter(row["state"] for row in rows_of(store) if row["kind"] == "timer")
     assert states == {"waiting": 6, "lost": 1}
 
 
-def test_the_tick_that_the_timer_reads_next_waits(tmp_path: Path) -> None:
-    store = unpack_kind(TIMERS, tmp_path)
+def test_the_tick_that_the_timer_reads_next_waits(store: GoldenStore) -> None:
     tick = next(row for row in rows_of(store) if row["kind"] == "timer")["dueTimestamp"]
     path = Path(store.path, "config", "timercheck")
     raw = path.read_bytes()
@@ -153,9 +153,8 @@ def test_the_tick_that_the_timer_reads_next_waits(tmp_path: Path) -> None:
         assert timers == ["waiting"] * waiting
 
 
-def test_a_timer_without_a_unit_that_was_delivered_is_not_lost(tmp_path: Path) -> None:
+def test_a_timer_without_a_unit_that_was_delivered_is_not_lost(store: GoldenStore) -> None:
     """What was due when the timer read it is delivered at once, without a unit."""
-    store = unpack_kind(TIMERS, tmp_path)
     path = Path(store.path, "config", "timercheck")
     raw = path.read_bytes()
     path.write_bytes((0).to_bytes(8, "big") + raw[8:])
@@ -165,8 +164,7 @@ def test_a_timer_without_a_unit_that_was_delivered_is_not_lost(tmp_path: Path) -
     assert found == {"delivered": 8, "lost": 7}
 
 
-def test_without_the_timer_log_the_time_of_each_message_decides(tmp_path: Path) -> None:
-    store = unpack_kind(TIMERS, tmp_path)
+def test_without_the_timer_log_the_time_of_each_message_decides(store: GoldenStore) -> None:
     for path in Path(store.path, "timerlog").iterdir():
         path.unlink()
     assert Counter(r["kind"] for r in rows_of(store)) == {"timer": 7, "level": 8}
@@ -175,30 +173,18 @@ def test_without_the_timer_log_the_time_of_each_message_decides(tmp_path: Path) 
     assert found == {("timer", "waiting"): 7, ("timer", "delivered"): 8, ("level", "waiting"): 8}
 
 
-def test_a_waiting_order_to_delete_cancels_a_timer(tmp_path: Path) -> None:
-    store = unpack_kind(TIMERS, tmp_path)
+def test_a_waiting_order_to_delete_cancels_a_timer(store: GoldenStore) -> None:
     target = next(row for row in rows_of(store) if row["kind"] == "timer")
     with MessageStore.open(store.path) as opened:
         newest = newest_time([opened]) or 0
     late = target["dueTimestamp"] + 600_000
     orders = [(target["uniqKey"], late), (target["uniqKey"], target["dueTimestamp"])]
     for key, due in [*orders, (f"{target['topic']}+{target['uniqKey']}", target["dueTimestamp"])]:
-        properties = {
-            "REAL_TOPIC": target["topic"],
-            "REAL_QID": "0",
-            "TIMER_OUT_MS": str(due),
-            "TIMER_DEL_UNIQKEY": key,
-        }
+        properties = {"REAL_TOPIC": target["topic"], "REAL_QID": "0"}
+        properties |= {"TIMER_OUT_MS": str(due), "TIMER_DEL_UNIQKEY": key}
+        row = {"topic": "rmq_sys_wheel_timer", "queueId": 0, "body": b"", "storeTimestamp": newest}
         with MessageStore.append_to(store.path) as writer:
-            writer.append(
-                {
-                    "topic": "rmq_sys_wheel_timer",
-                    "queueId": 0,
-                    "body": b"",
-                    "properties": properties,
-                    "storeTimestamp": newest,
-                }
-            )
+            writer.append({**row, "properties": properties})
         found = {row["commitLogOffset"]: row["state"] for row in rows_of(store)}
         if due == late:  # the timer applies an order in its own tick only
             assert set(found.values()) == {"waiting"}
@@ -207,22 +193,18 @@ def test_a_waiting_order_to_delete_cancels_a_timer(tmp_path: Path) -> None:
         assert Counter(found.values()) == {"waiting": 14, "cancelled": 1}
 
 
-def test_a_message_is_overdue_when_a_later_record_is_there(tmp_path: Path) -> None:
-    store = unpack_kind(TIMERS, tmp_path)
+def test_a_message_is_overdue_when_a_later_record_is_there(store: GoldenStore) -> None:
     late = max(row["dueTimestamp"] for row in rows_of(store) if row["kind"] == "timer")
     with MessageStore.append_to(store.path) as writer:
         row = {"topic": "orders", "queueId": 0, "body": b"", "storeTimestamp": late + 5000}
         writer.append(row)
     found = rows_of(store)
-    assert Counter((r["kind"], r["state"]) for r in found) == {
-        ("timer", "overdue"): 7,
-        ("level", "waiting"): 8,
-    }
+    states = Counter((r["kind"], r["state"]) for r in found)
+    assert states == {("timer", "overdue"): 7, ("level", "waiting"): 8}
     assert min(row["overdueMs"] for row in found if row["state"] == "overdue") == 5000
 
 
-def test_a_checkpoint_that_is_too_short_is_refused(tmp_path: Path) -> None:
-    store = unpack_kind(TIMERS, tmp_path)
+def test_a_checkpoint_that_is_too_short_is_refused(store: GoldenStore) -> None:
     Path(store.path, "config", "timercheck").write_bytes(b"12345")
     with pytest.raises(CorruptConfigError, match="at least 24 bytes"):
         rows_of(store)

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.format.topics import REVIVE_PREFIX
 from rmq_store.system_topics import pop
 from rmq_store.system_topics.pop import PopLog
-from tests.support.golden import unpack_field
+from rmqstore_jobs.dlq import DlqSpec
+from rmqstore_jobs.dlq import run as resend
+from tests.support.golden import GoldenStore, unpack_field, unpack_state
 from tests.support.log_records import fields
 from tests.support.rocksdb import write_database
-from tests.support.running.commands import call, complaint, objects
+from tests.support.running.commands import call, complaint, objects, run
 from tests.support.stores import SMALL
 
 STAGES = (
@@ -104,9 +105,8 @@ def test_lag_counts_what_was_not_acknowledged_apart(stage: Stage) -> None:
     }
     assert {key: count for key, count in lag.items() if count} == expected
     if expected:
-        assert (
-            f"{expected.total()} popped before their offsets" in call("lag", str(stage.path)).stderr
-        )
+        said = call("lag", str(stage.path)).stderr
+        assert f"{expected.total()} popped before their offsets" in said
 
 
 def test_lag_says_that_it_read_the_newest_alone(
@@ -156,10 +156,8 @@ def test_a_message_that_is_given_again_in_its_queue_counts_twice() -> None:
     for row in (check_point(5, 10, 20, 2), check_point(6, 15, 40), check_point(5, 30, 50)):
         assert list(log.take(row)) == []
     (offsets,) = log.open.values()
-    assert {at: (pop.given, pop.until, pop.times) for at, pop in offsets.items()} == {
-        5: (30, 50, 2),
-        6: (10, 40, 1),
-    }
+    found = {at: (pop.given, pop.until, pop.times) for at, pop in offsets.items()}
+    assert found == {5: (30, 50, 2), 6: (10, 40, 1)}
 
 
 @pytest.mark.parametrize(
@@ -201,10 +199,8 @@ def test_a_batch_of_acknowledgements_has_no_offset_0() -> None:
     assert list(log.take(row | {"queueOffset": 0, "tags": "ck", "body": given})) == []
     batch = json.dumps(content | {"ao": 0, "aol": [3, 4]}).encode()
     ended = log.take(row | {"queueOffset": 1, "tags": "bAck", "body": batch})
-    assert [(offset, state) for _, offset, _, state in ended] == [
-        (3, "acknowledged"),
-        (4, "acknowledged"),
-    ]
+    states = {offset: state for _, offset, _, state in ended}
+    assert states == {3: "acknowledged", 4: "acknowledged"}
     (offsets,) = log.open.values()
     assert sorted(offsets) == [0, 1, 2]
 
@@ -234,15 +230,51 @@ def test_trace_says_who_popped_a_message(stage: Stage) -> None:
     assert seen.total() > 1
 
 
-@pytest.mark.parametrize(("newest", "state"), [(2009, "invisible"), (2010, "due")])
-def test_a_message_is_due_from_the_moment_on_that_its_time_ends(
-    tmp_path: Path, newest: int, state: str
+@pytest.fixture
+def store(tmp_path: Path) -> GoldenStore:
+    return unpack_state("pop-5.5.0", tmp_path)
+
+
+def dead_and_given(store: GoldenStore) -> dict[str, int]:
+    """Of each dead letter, by KEYS, how often the client was given it."""
+    given = Counter(event["given"] for event in store.lines("events") if "given" in event)
+    dead = [record for record in fields(store.path) if record.topic == "%DLQ%gp"]
+    return {record.keys: given[record.body.decode()] for record in dead}
+
+
+def test_each_was_given_as_often_as_the_client_was(store: GoldenStore) -> None:
+    expected = dead_and_given(store)
+    assert set(expected.values()) == {3}
+    (report,) = objects("dlq", store.path, "--top", "100")
+    letters = {row["keys"]: row for row in report["tables"]["theNewest"]}
+    assert letters.keys() == expected.keys()
+    assert {row["originTopic"] for row in letters.values()} == {"popt"}
+    for key, times in expected.items():
+        assert f"failed {times} times" in letters[key]["why"]
+        assert f"after {times} attempts" in run("trace", store.path, key)
+
+
+def test_they_are_sent_again_to_the_topic_that_they_came_from(
+    store: GoldenStore, tmp_path: Path
 ) -> None:
-    check_point = {"c": "g", "t": "orders", "q": 0, "so": 0, "n": 1, "bm": 0, "pt": 2000, "it": 10}
-    with MessageStore.create(tmp_path / "s", SMALL) as store:
-        body = json.dumps(check_point).encode()
-        ck = {"topic": f"{REVIVE_PREFIX}c", "queueId": 0, "tags": "ck", "body": body}
-        store.append({**ck, "storeTimestamp": 2000})
-        store.append({"topic": "orders", "queueId": 0, "body": b"", "storeTimestamp": newest})
-    (row,) = objects("table", "pop", str(tmp_path / "s"))
-    assert row["state"] == state
+    target = tmp_path / "again"
+    assert resend(None, DlqSpec(store.path, groups=("gp",), resend=str(target))).ok
+    assert {record.topic for record in fields(target)} == {"popt"}
+    assert {record.keys for record in fields(target)} == dead_and_given(store).keys()
+
+
+def test_their_origin_topic_selects_them_and_is_refused_where_they_are_sent_again(
+    store: GoldenStore, tmp_path: Path
+) -> None:
+    """Not the retry topic from which the client got them last: `%RETRY%gp_popt`."""
+    expected = dead_and_given(store)
+    (report,) = objects("dlq", store.path, "--topic", "popt", "--top", "100")
+    assert {row["keys"] for row in report["tables"]["theNewest"]} == expected.keys()
+    (none,) = objects("dlq", store.path, "--topic", "%RETRY%gp_popt")
+    assert not any(none["tables"].values())
+    target = str(tmp_path / "again")
+    said = complaint("dlq", store.path, "--topic", "popt", "--to", target, expect=2)
+    assert "by group, not by origin topic" in said
+    assert not Path(target).exists()
+    said = complaint("dlq", store.path, "--origin-topic", "popt", expect=2)
+    assert "unknown option --origin-topic" in said

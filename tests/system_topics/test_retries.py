@@ -127,13 +127,12 @@ def test_an_origin_that_expired_has_no_place(tmp_path: Path) -> None:
     ],
 )
 def test_trace_and_retries_say_the_same_of_a_pop_retry(
-    tmp_path: Path, topic: str, group: str, origin: str | None
+    copy: GoldenStore, topic: str, group: str, origin: str | None
 ) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
     # A topic of a real broker gets the name that its pop service would give; no CRC covers it.
-    retry = next(r for r in store.truth if r["topic"] == "%RETRY%g-retry")
+    retry = next(r for r in copy.truth if r["topic"] == "%RETRY%g-retry")
     key = retry["properties"]["UNIQ_KEY"]
-    for file, at, raw in list(records(store.path)):
+    for file, at, raw in list(records(copy.path)):
         if parts(raw)[2] != b"%RETRY%g-retry":
             continue
         new = topic.encode()
@@ -145,26 +144,24 @@ def test_trace_and_retries_say_the_same_of_a_pop_retry(
         changed = raw[:body_end] + bytes([len(new)]) + new + len(filled).to_bytes(2, "big") + filled
         assert len(changed) == len(raw)
         write_at(file, at, changed)
-    queues = Path(store.path, "consumequeue")
+    queues = Path(copy.path, "consumequeue")
     (queues / "%RETRY%g-retry").rename(queues / topic)
-    shutil.rmtree(Path(store.path, "index"))  # it has the keys of the old name
-    config = Path(store.path, "config")
-    (config / "topics.json").write_text(
-        json.dumps({"topicConfigTable": {"a_b": {"topicName": "a_b"}, "b": {"topicName": "b"}}})
-    )
-    (config / "consumerOffset.json").write_text(
-        json.dumps({"offsetTable": {"%RETRY%g_a_b@g": {"0": 1}, "%RETRY%x_a_b@other": {"0": 1}}})
-    )
-    rows = [one for one in objects("retries", store.path) if one["uniqKey"] == key]
+    shutil.rmtree(Path(copy.path, "index"))  # it has the keys of the old name
+    config = Path(copy.path, "config")
+    topics = {"a_b": {"topicName": "a_b"}, "b": {"topicName": "b"}}
+    (config / "topics.json").write_text(json.dumps({"topicConfigTable": topics}))
+    offsets = {"%RETRY%g_a_b@g": {"0": 1}, "%RETRY%x_a_b@other": {"0": 1}}
+    (config / "consumerOffset.json").write_text(json.dumps({"offsetTable": offsets}))
+    rows = [one for one in objects("retries", copy.path) if one["uniqKey"] == key]
     assert [(row["consumerGroup"], row["originTopic"]) for row in rows] == [(group, origin)]
-    about = [one["about"] for one in objects("trace", store.path, key) if one["step"] == "retry"]
+    about = [one["about"] for one in objects("trace", copy.path, key) if one["step"] == "retry"]
     said = (
         f"group {group}, from {origin}" if origin else f"{group}, which is a group or group_topic"
     )
     assert about
     assert all(one.endswith(f" of {said}") for one in about)
     if origin is not None:
-        assert objects("trace", store.path, key, "--topic", origin)
+        assert objects("trace", copy.path, key, "--topic", origin)
 
 
 def test_a_retry_that_names_no_topic_is_known_by_its_origin_or_by_itself(tmp_path: Path) -> None:
@@ -179,8 +176,5 @@ def test_a_retry_that_names_no_topic_is_known_by_its_origin_or_by_itself(tmp_pat
     with MessageStore.open(tmp_path / "s") as store:
         row, *others = store.table("retries").to_pylist()
     assert len(others) == 2
-    assert (row["originTopic"], row["originQueueId"], row["originCommitLogOffset"]) == (
-        "orders",
-        0,
-        0,
-    )
+    place = (row["originTopic"], row["originQueueId"], row["originCommitLogOffset"])
+    assert place == ("orders", 0, 0)

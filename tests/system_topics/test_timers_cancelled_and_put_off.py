@@ -126,44 +126,19 @@ def record(topic: str, stored: int, properties: dict[str, str]) -> dict[str, Any
     }
 
 
+ONCE = [timer("A", 900), timer("A", 900, at=300, TIMER_ROLL_TIMES=1)]
+TWICE = [*ONCE, timer("A", 900, at=600, TIMER_ROLL_TIMES=2)]
 CASES: dict[str, tuple[list[dict[str, Any]], dict[int, str]]] = {
     # Each expects states by the number of the record.
-    "put off twice, waits": (
-        [
-            timer("A", 900),
-            timer("A", 900, at=300, TIMER_ROLL_TIMES=1),
-            timer("A", 900, at=600, TIMER_ROLL_TIMES=2),
-        ],
-        {2: "waiting"},
-    ),
-    "put off twice, delivered": (
-        [
-            timer("A", 900),
-            timer("A", 900, at=300, TIMER_ROLL_TIMES=1),
-            timer("A", 900, at=600, TIMER_ROLL_TIMES=2),
-            copy_of("A", 901),
-        ],
-        {2: "delivered"},
-    ),
-    "put off twice, overdue": (
-        [
-            timer("A", 900),
-            timer("A", 900, at=300, TIMER_ROLL_TIMES=1),
-            timer("A", 900, at=600, TIMER_ROLL_TIMES=2),
-            copy_of("B", 950),
-        ],
-        {2: "overdue"},
-    ),
+    "put off twice, waits": (TWICE, {2: "waiting"}),
+    "put off twice, delivered": ([*TWICE, copy_of("A", 901)], {2: "delivered"}),
+    "put off twice, overdue": ([*TWICE, copy_of("B", 950)], {2: "overdue"}),
     "one key sent twice, one of them put off": (
-        [timer("A", 900), timer("A", 900), timer("A", 900, at=300, TIMER_ROLL_TIMES=1)],
+        [timer("A", 900), *ONCE],
         {1: "waiting", 2: "waiting"},
     ),
     "put off twice from one record, as after a crash": (
-        [
-            timer("A", 900),
-            timer("A", 900, at=300, TIMER_ROLL_TIMES=1),
-            timer("A", 900, at=310, TIMER_ROLL_TIMES=1),
-        ],
+        [*ONCE, timer("A", 900, at=310, TIMER_ROLL_TIMES=1)],
         {1: "waiting", 2: "waiting"},
     ),
     "put off without a key": (
@@ -184,11 +159,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[int, str]]] = {
         {0: "delivered"},
     ),
     "cancelled after it was put off": (
-        [
-            timer("A", 900),
-            timer("A", 900, at=300, TIMER_ROLL_TIMES=1),
-            timer("X", 900, at=400, TIMER_DEL_UNIQKEY="A"),
-        ],
+        [*ONCE, timer("X", 900, at=400, TIMER_DEL_UNIQKEY="A")],
         {1: "cancelled"},
     ),
     "an order for another time": (
@@ -202,16 +173,21 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[int, str]]] = {
 }
 
 
+def written(root: Path, records: list[dict[str, Any]]) -> list[int]:
+    """A new store with the records; the place of each."""
+    with MessageStore.create(root, {"mappedFileSizeCommitLog": 1 << 20}, release="5.5.0") as writer:
+        for row in records:
+            writer.append(row)
+    with MessageStore.open(root, queues=False) as store:
+        return [extent.start for extent in store.scan() if extent.record is not None]
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_each_message_has_one_row_in_its_true_state(tmp_path: Path, case: str) -> None:
     records, expected = CASES[case]
     root = tmp_path / "store"
-    with MessageStore.create(root, {"mappedFileSizeCommitLog": 1 << 20}, release="5.5.0") as writer:
-        for one in records:
-            writer.append(one)
+    places = written(root, records)
     (root / "rocksdbstore").mkdir()
-    with MessageStore.open(root, queues=False) as store:
-        places = [extent.start for extent in store.scan() if extent.record is not None]
     assert states(root) == {places[number]: state for number, state in expected.items()}
 
 
@@ -221,11 +197,7 @@ def test_a_timer_that_was_put_off_is_not_lost_when_its_unit_has_expired(
 ) -> None:
     """The timer log goes with the log: its first files expire, and the queue may still list more."""
     root = tmp_path / "store"
-    with MessageStore.create(root, {"mappedFileSizeCommitLog": 1 << 20}, release="5.5.0") as writer:
-        writer.append(timer("A", 900))
-        writer.append(timer("A", 900, at=300, TIMER_ROLL_TIMES=1))
-    with MessageStore.open(root, queues=False) as store:
-        places = [extent.start for extent in store.scan() if extent.record is not None]
+    places = written(root, ONCE)
     unit = struct.Struct(">iqiqiqiiq")
     units = [unit.pack(52, -1, 1, NOW + 300, 600, places[1], 1, 0, 0)]
     if unit_of_first:

@@ -70,13 +70,8 @@ def test_a_group_has_its_reports_of_clients_that_do_not_repeat_it(tmp_path: Path
     with MessageStore.create(tmp_path / "s", SMALL) as store:
         for body in bodies:
             store.append({"topic": "RMQ_SYS_TRACE_TOPIC", "queueId": 0, "body": body.encode()})
-    found = [
-        [(row["traceType"], row["requestId"], row["msgId"]) for row in rows]
-        for rows in (
-            objects("traces", str(tmp_path / "s"), "--group", group) for group in ("g1", "g2", "p")
-        )
-    ]
-    assert found == [
+    answers = (objects("traces", str(tmp_path / "s"), "--group", g) for g in ("g1", "g2", "p"))
+    assert [[(r["traceType"], r["requestId"], r["msgId"]) for r in rows] for rows in answers] == [
         [
             *(("SubBefore", "a", "id1"), ("SubBefore", "a", "id2")),
             *(("SubAfter", "a", "id1"), ("SubAfter", "a", "id2")),

@@ -12,6 +12,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.system_topics.transactions import transactions
+from tests.support.damage import exchange
 from tests.support.golden import Golden, GoldenStore, unpack, unpack_kind
 from tests.system_topics.test_delayed_messages import TIMERS, WITH_LEVELS, counted_by_broker
 
@@ -91,36 +92,30 @@ def test_committed_messages_prove_it_without_op_messages(tmp_path: Path) -> None
     shutil.rmtree(Path(store.path, "consumequeue", "RMQ_SYS_TRANS_OP_HALF_TOPIC"))
     with store.open() as opened:
         found = {row["uniqKey"]: row["state"] for row in transactions(opened)}
-    assert found == {
-        key: state if state == "committed" else "open" for key, state in expected.items()
-    }
+    assert found == {key: s if s == "committed" else "open" for key, s in expected.items()}
 
 
-def test_without_the_queues_of_the_topic_nobody_knows_how_it_ended(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    shutil.rmtree(Path(store.path, "consumequeue", "payments"))
-    found = Counter(row["state"] for row in rows_of(store))
+def test_without_the_queues_of_the_topic_nobody_knows_how_it_ended(copy: GoldenStore) -> None:
+    shutil.rmtree(Path(copy.path, "consumequeue", "payments"))
+    found = Counter(row["state"] for row in rows_of(copy))
     assert found == {"open": 10, "ended": 20}
 
 
 @pytest.mark.parametrize("index", ["there", "gone"])
 @pytest.mark.parametrize("hurt", ["cut", "exchanged"])
 def test_a_committed_message_that_its_queue_lost_was_not_rolled_back(
-    tmp_path: Path, hurt: str, index: str
+    copy: GoldenStore, hurt: str, index: str
 ) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    expected = expected_of(store)
-    *_, last = sorted(Path(store.path, "consumequeue/payments/1").iterdir())
+    expected = expected_of(copy)
+    *_, last = sorted(Path(copy.path, "consumequeue/payments/1").iterdir())
     if hurt == "cut":
         last.write_bytes(last.read_bytes()[:20])
     else:
-        *_, other = sorted(Path(store.path, "consumequeue/orders/1").iterdir())
-        content = last.read_bytes()
-        last.write_bytes(other.read_bytes())
-        other.write_bytes(content)
+        *_, other = sorted(Path(copy.path, "consumequeue/orders/1").iterdir())
+        exchange(last, other)
     if index == "gone":
-        shutil.rmtree(Path(store.path, "index"))
-    with store.open() as opened:
+        shutil.rmtree(Path(copy.path, "index"))
+    with copy.open() as opened:
         rows = list(transactions(opened, lambda error: None))
     found = {row["uniqKey"]: row["state"] for row in rows}
     in_queue = {row["uniqKey"] for row in rows if row["queueId"] == 1}

@@ -18,7 +18,6 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.compression import SysFlag
 from rmq_store.format.releases import dialect
-from rmq_store.format.sys_flag import SysFlag
 from rmq_store.writing.append_messages import AppendResult
 from rmq_store.writing.encoded_records import EncodedRecords, can_encode, encode
 from tests.support.golden import verified

@@ -11,7 +11,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidMessageError
-from rmq_store.format.sys_flag import SysFlag
+from rmq_store.format.compression import SysFlag
 from tests.support.stores import SMALL, batch_of
 
 INNER = int(SysFlag.INNER_BATCH)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store.errors import DataLossError, InvalidArgumentError
-from rmq_store.format.sys_flag import SysFlag
+from rmq_store.format.compression import SysFlag
 from tests.support.golden import Golden, GoldenStore, in_a_queue, unpack
 from tests.support.spark.reads import rows_of
 from tests.support.spark.selections import NAME, PLACE, options_of, places
