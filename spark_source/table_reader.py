@@ -19,6 +19,7 @@ from rmq_store.tables.plan import files_opened, log_files_between
 from rmq_store.tables.queues import damage_row
 from rmq_store.tables.table import TIMESTAMP, Row, Table
 from spark_source.options.definitions import BY_QUEUE
+from spark_source.partition_reader import pieces_of_share, read_messages
 from spark_source.planning.partitions import (
     Share,
     in_tasks,
@@ -27,7 +28,6 @@ from spark_source.planning.partitions import (
     shares_of,
 )
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan, replaced
-from spark_source.spark_reader import pieces_of_share, read_messages
 from spark_source.spark_types import SPARK_TYPES, microseconds
 from spark_source.spark_words import plain_errors
 from spark_source.streaming.progress_rows import progress_rows

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from numbers import Integral
+from operator import and_
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,9 +21,11 @@ from rmq_store.dataset.lazy_dataset import (
     implied_values,
     named_columns,
     named_texts,
+    possible,
 )
-from rmq_store.errors import LOG, InvalidArgumentError, nearest
-from rmq_store.format.queues import QueueSlice
+from rmq_store.errors import LOG, InvalidArgumentError, StoreError, is_utf8, nearest
+from rmq_store.format.byte_layout import Ints
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import log_offsets_of_ids
 from rmq_store.format.topics import is_system_topic
 from rmq_store.index.index_writer import indexed_word
@@ -36,7 +40,7 @@ from rmq_store.reading.query import (
     several,
 )
 from rmq_store.search.log_by_time import newest_time
-from rmq_store.search.log_partitions import joined, parts_along_log
+from rmq_store.search.log_partitions import joined, offset_steps, parts_along_log
 from rmq_store.search.plan_key_search import KeyPlan, plan_keys
 from rmq_store.search.queue_selection import (
     CLOCK_SLACK_MS,
@@ -52,18 +56,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rmq_store.reading.query import ReadManner
-
-from dataclasses import field
-from functools import reduce
-from operator import and_
-
-import numpy as np
-
-from rmq_store.dataset.lazy_dataset import possible
-from rmq_store.errors import StoreError, is_utf8
-from rmq_store.format.byte_layout import Ints
-from rmq_store.format.queues import QueueId
-from rmq_store.search.log_partitions import offset_steps
 
 STEP = 1 << 14  # messages of a queue whose places and times are proven first
 _FINE_STEP = 1 << 9

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rmq_store.errors import (
     InvalidArgumentError,
@@ -22,14 +22,11 @@ from rmq_store.errors import (
     shown_path,
     warn_once,
 )
+from rmq_store.files.parallel import LOOKS_IN_FLIGHT
 from rmq_store.format.byte_layout import is_segment_name
 
 if TYPE_CHECKING:
     from rmq_store.files.source import Source
-
-from typing import NamedTuple
-
-from rmq_store.files.parallel import LOOKS_IN_FLIGHT
 
 LARGEST_FILE = 2**31 - 1
 """Bytes of the largest file that a broker can write: the setting is a Java int."""

@@ -38,9 +38,9 @@ from rmqstore_jobs.exporting.manifest import (
 from rmqstore_jobs.running.results import sum_of
 from rmqstore_jobs.running.spark_engine import Session, engine_of
 from spark_source.options.definitions import BY_LOG, CORRUPT, PERMISSIVE
+from spark_source.partition_reader import DamageHandler, read_share
 from spark_source.planning.partitions import Share, reporting_shares, shares_of
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
-from spark_source.spark_reader import DamageHandler, read_share
 
 TOPIC, DAY = "topic", "day"
 _NEEDED = ("topic", "storeTimestamp", "commitLogOffset")

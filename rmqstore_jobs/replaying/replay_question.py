@@ -23,9 +23,9 @@ from rmqstore_jobs.replaying.origin_properties import PROPERTY_FORMS, with_origi
 from rmqstore_jobs.replaying.replay_spec import QueueMap, ReplaySpec, times_of
 from rmqstore_jobs.running.store_selection import options_of_queues, range_options
 from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
+from spark_source.partition_reader import DamageHandler, read_share
 from spark_source.planning.partitions import Share, cut_into_slices, reporting_shares
 from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
-from spark_source.spark_reader import DamageHandler, read_share
 
 READ = "read"
 OTHER_TIME = "stored at another time"

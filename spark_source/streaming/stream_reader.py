@@ -25,10 +25,10 @@ from rmq_store.reading.growing_log import LogPlace, expired
 from rmq_store.search.log_partitions import even_slices
 from spark_source.options.definitions import PERMISSIVE
 from spark_source.options.parse import SourceOptions
+from spark_source.partition_reader import DamageHandler, read_share
 from spark_source.planning.partitions import Share
 from spark_source.planning.pinned_plan import PinnedStore, ReadPlan, Target
 from spark_source.planning.selection import WantedQueues
-from spark_source.spark_reader import DamageHandler, read_share
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
 from spark_source.spark_words import plain_errors, settle_reading_worker
 from spark_source.streaming.micro_batch_ends import (

@@ -34,7 +34,7 @@ live: rmqstore_jobs rmq_store.recovery rmq_store.verify: plans that a real broke
 loops: rmq_store.arrow rmq_store.consumequeue: compiled against interpreted; nothing outside shows which ran
 packaging: rmqstore_jobs spark_source: pages have the tables of the code
 reading: rmq_store.reading rmq_store.commitlog rmq_store.arrow rmq_store.consumequeue: limits made small
-reading: rmq_store.files rmq_store.snapshot rmq_store.search spark_source.spark_reader: looks meanwhile
+reading: rmq_store.files rmq_store.snapshot rmq_store.search spark_source.partition_reader: looks meanwhile
 recovery: rmq_store.index rmq_store.consumequeue: index files, and lives of a queue
 remote: rmq_store.files rmq_store.commitlog spark_source.planning: requests and blocks
 report: rmq_store.report rmq_store.questions rmq_store.text rmq_store.system_topics: parts

@@ -21,7 +21,7 @@ from rmq_store.format.queues import BATCH_QUEUE_ENTRY, QUEUE_ENTRY
 from rmq_store.verify import Severity
 from spark_source.options.definitions import DROPMALFORMED, FAILFAST, PERMISSIVE
 from spark_source.options.parse import SourceOptions
-from spark_source.spark_reader import DamageHandler
+from spark_source.partition_reader import DamageHandler
 from tests.support.damage import DamagedStore, log_bytes, same_bytes
 from tests.support.golden import GoldenStore, bodies_of, unpack, verified
 from tests.support.running.campaigns import some

@@ -14,10 +14,10 @@ from pyspark.sql.functions import unix_millis
 from rmq_store import MessageStore, QueueId, QueueSlice
 from rmq_store.errors import DataLossError, MissingFileError
 from spark_source.options.parse import SourceOptions, parse_options
+from spark_source.partition_reader import DamageHandler
 from spark_source.planning.partitions import reporting_shares
 from spark_source.planning.pinned_plan import pin_all
 from spark_source.source import RmqStoreSource
-from spark_source.spark_reader import DamageHandler
 from tests.support.golden import unpack_kind
 from tests.support.spark.loads import streamed
 from tests.support.spark.reads import SERVED, options_of_served, partitions_of, rows_of, served

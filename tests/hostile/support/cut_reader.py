@@ -22,9 +22,9 @@ from rmq_store.files.source import Sources
 from rmqstore_jobs.export import ExportSpec
 from rmqstore_jobs.export import run as export
 from spark_source.options.parse import parse_options
+from spark_source.partition_reader import DamageHandler, read_share
 from spark_source.planning.partitions import shares_of
 from spark_source.planning.pinned_plan import QueryPlan, pin
-from spark_source.spark_reader import DamageHandler, read_share
 from tests.support.running.commands import call
 
 COLUMNS = ("topic", "queueId", "queueOffset", "keys", "properties", "body")

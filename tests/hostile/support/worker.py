@@ -29,7 +29,7 @@ from rmq_store.config import json_files
 from rmqstore_jobs.export import ExportSpec, run
 from spark_source.options.definitions import DROPMALFORMED, FAILFAST, PERMISSIVE
 from spark_source.options.parse import SourceOptions
-from spark_source.spark_reader import DamageHandler
+from spark_source.partition_reader import DamageHandler
 from tests.hostile.support.canaries import Canaries, canaries, state_of, tree
 from tests.hostile.support.generator import Generator
 from tests.support.golden import unpack

@@ -1,0 +1,183 @@
+"""Reads shares of a query, and what becomes of damage in them. Needs no pyspark: jobs read by it too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from rmq_store import MessageStore
+from rmq_store.commitlog.other_store_at_path import IF_OTHER_STORE
+from rmq_store.errors import DataLossError, LogOffset, MissingFileError, StoreError
+from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.reading.query import DamageTaker, OnDamage, ReadHow
+from rmq_store.search.log_partitions import offset_at_log
+from rmq_store.snapshot.ranges import pieces_of
+from spark_source.options.definitions import FAILFAST
+from spark_source.options.parse import SourceOptions
+from spark_source.planning.partitions import Share, reported_errors
+from spark_source.planning.pinned_plan import ReadPlan
+
+
+class DamageHandler(DamageTaker):
+    """Handles the errors of one task. `mode` decides about damage, `failOnDataLoss` about expired
+    messages."""
+
+    def __init__(self, store: MessageStore, options: SourceOptions) -> None:
+        super().__init__(options.mode)
+        self._store = store
+        self._options = options
+        self.damaged = 0  # errors that are not about expired messages
+
+    def __call__(self, error: StoreError) -> None:
+        if self._is_expired(error):
+            if self._options.fail_on_data_loss:
+                raise _data_loss(error) from error
+            self.count(DataLossError.code, error)
+        else:
+            self.take_damage(error)
+
+    def take_damage(self, error: StoreError) -> None:
+        """Take an error that is not about expired messages."""
+        if self._options.mode == FAILFAST:
+            raise error
+        self.damaged += 1
+        super().__call__(error)
+
+    def _is_expired(self, error: StoreError) -> bool:
+        """Whether a missing file is before all files that exist: the broker deletes from the front, or all
+        of a topic."""
+        entry = error.entry
+        if entry is not None and entry.size <= 0:  # no queue file has the entry
+            queue = QueueId(entry.topic, entry.queue_id)
+            if self._options.sees_compacted and self._store.served.compacted(queue) is not None:
+                return False  # its own files keep messages that have expired from the queue
+            if isinstance(error, MissingFileError):
+                return True  # the topic was deleted
+            files = self._store.view.files(queue)
+            return not files.batch and entry.queue_offset < files.first_unit
+        if not isinstance(error, MissingFileError):
+            return False
+        return error.offset is not None and error.offset < self._store.log.starts_now()
+
+    def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """See `waiting_rows`."""
+        return self.waiting_rows(self._store.broker_name, columns)
+
+    def log(self) -> None:
+        """Log one line about what the task left out or found damaged, if anything."""
+        self.log_counts(f"{self._store.broker_name} ({self._store.path})")
+
+
+def _data_loss(error: StoreError) -> DataLossError:
+    return DataLossError(
+        error.path,
+        offset=error.offset,
+        reason=f"messages expired or were deleted during the read: {error.reason}",
+        advice=f"Read the remaining messages again, or set failOnDataLoss=false. {IF_OTHER_STORE}",
+    )
+
+
+_FIRST_BATCH_ROWS = 256
+"""Of a query: `show()` needs only twenty rows and should not wait for more. A wave is read whole."""
+
+_BODIES = frozenset(("body", "rawBody"))
+
+
+def read_share(
+    plan: ReadPlan,
+    share: Share,
+    store: MessageStore,
+    columns: Sequence[str],
+    damage: DamageHandler,
+    *,
+    log_order: bool = True,
+) -> Iterator[pa.RecordBatch]:
+    """Batches of `columns` of one share, in log order or queue after queue; none is empty.
+
+    `log_order`: see ReadManner; a query has no order of its own.
+    Rows about damage follow the batch they belong to; in them every column can be null. `store` is
+    the plan's store, opened. Raises what `damage` raises, and OtherStoreError
+    if another store took the place of the plan's meanwhile.
+    """
+    with store.refusing_replacement():
+        if share.reports:
+            for error in reported_errors(plan, share, store):
+                damage.take_damage(error)
+            yield from damage.rows(columns)
+            return
+        batches = read_messages(plan, share, store, columns, damage, log_order=log_order)
+        for batch in batches:
+            if batch.num_rows:
+                yield batch
+            yield from damage.rows(columns)
+        yield from damage.rows(columns)
+
+
+def read_messages(
+    plan: ReadPlan,
+    share: Share,
+    store: MessageStore,
+    columns: Sequence[str],
+    damage: OnDamage,
+    *,
+    log_order: bool = True,
+) -> Iterator[pa.RecordBatch]:
+    """The messages of one share; batches may be empty. `damage` takes the errors of the others."""
+    options = plan.options
+    checks_bodies = bool(_BODIES.intersection(columns))
+    first_rows = None if plan.is_wave else _FIRST_BATCH_ROWS
+    how: ReadHow = {
+        "columns": columns,
+        "tags": options.tags,
+        "keys": options.keys,
+        "first_batch_rows": first_rows,
+        "check_crc": checks_bodies,
+        "max_body_bytes": options.max_body_bytes,
+        "unwrap_batches": options.unwrap_batches,
+        "on_damage": damage,
+    }
+    if plan.limits is not None:
+        assert share.slice is not None
+        unqueued, part = options.include_unqueued, share.slice
+        # A reader notices itself that no file is left.
+        if part.start is not None and store.log.chain.segments and part.start < store.log.start:
+            damage(_expired_files(store, part.start))
+        yield from store.read_log(
+            part.start, part.stop, limits=plan.limits, include_unqueued=unqueued, **how
+        )
+        return
+    how |= {
+        "check_ends": False,
+        "log_order": log_order,
+        "compacted": options.sees_compacted,
+    }  # a share of its own reports what is missing there
+    for slices in pieces_of_share(plan, share, store):
+        yield from store.read_slices(slices, verify_queue=options.verify_queue, **how)
+
+
+def _expired_files(store: MessageStore, start: int) -> MissingFileError:
+    """The error for files that were there when the read was planned."""
+    return MissingFileError(
+        str(store.path),
+        offset=LogOffset(start),
+        reason="files of the log that the plan of this read has are gone",
+        expected=f"the log from {start} on",
+        actual=f"from {store.log.start} on",
+    )
+
+
+def pieces_of_share(
+    plan: ReadPlan, share: Share, store: MessageStore
+) -> Iterator[Sequence[QueueSlice]]:
+    """The ranges of a share, as lists. Each list is read in log order."""
+    if share.ranges is None:
+        assert share.slice is not None
+        edges = (share.slice.start, share.slice.stop)
+        view = store.ranges_for(plan.options.sees_compacted)
+        yield pieces_of(plan.ranges, share.slice, offset_at_log(store, plan.ranges, edges, view))
+    elif share.in_turn:
+        for part in share.ranges:
+            yield [part]
+    else:
+        yield share.ranges
