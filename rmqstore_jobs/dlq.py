@@ -25,14 +25,8 @@ from spark_source.planning.pinned_plan import ReadPlan
 
 DEFAULT_TOP = 100
 _MOST_LISTED = 1_000_000  # rows that --top keeps in memory
-_OF_REPLAY = (
-    "append",
-    "dry_run",
-    "release",
-    "failed",
-    "tls",
-    "tls_ca",
-)  # options as they are there
+# Options as those of a replay.
+_OF_REPLAY = ("append", "dry_run", "release", "failed", "tls", "tls_ca")
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,8 +112,7 @@ _READ = (
 )
 _OF_KEYS = ("keys", "uniqKey")
 _AS_STORED = (
-    *("flag", "sysFlag", "bornTimestamp", "bornHost", "rawBody"),
-    "preparedTransactionOffset",
+    *("flag", "sysFlag", "bornTimestamp", "bornHost", "rawBody", "preparedTransactionOffset"),
 )
 READ_TO_SEND = (*_READ, *_OF_KEYS, "properties", "body")
 

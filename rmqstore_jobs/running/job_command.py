@@ -217,11 +217,7 @@ def _check_report(report: str | None) -> None:
         return
     path = Path(report).absolute()
     written = path if path.exists() else path.parent
-    if (
-        path.is_dir()
-        or (written != path and not written.is_dir())
-        or not os.access(written, os.W_OK)
-    ):
+    if path.is_dir() or not path.parent.is_dir() or not os.access(written, os.W_OK):
         raise AccessError(
             report,
             reason="--report: the report cannot be written there",
