@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from rmq_store.cli.engines import AUTO
+from rmq_store.cli.options import AUTO
 
 COMMANDS = {
     "replay": (

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rmq_store.cli.engines import SPARK, EngineArgs
-from rmq_store.cli.options import StoreArgs
+from rmq_store.cli.options import SPARK, EngineArgs, StoreArgs
 from rmq_store.questions.answer_by_shares import Engine, StoreSource
 from rmqstore_jobs.running.failures import spark_errors_said
 from rmqstore_jobs.running.spark_engine import SparkEngine, builder_for, runs_on_spark

@@ -17,9 +17,9 @@ import click
 
 from rmq_store.cli import options as cli
 from rmq_store.cli.command import Command, exit_code_of
-from rmq_store.cli.engines import AUTO, ENGINE, MASTER, on_broken_pipe
-from rmq_store.cli.options import Declared, RareOption, rare_flag, rare_option
-from rmq_store.errors import LOG, AccessError, DataLossError, json_text, spoken_as
+from rmq_store.cli.options import Declared, RareOption, on_broken_pipe, rare_flag, rare_option
+from rmq_store.errors import AccessError, DataLossError, spoken_as
+from rmq_store.escaping import LOG, json_text
 from rmq_store.heap_settings import keep_freed_memory
 from rmq_store.questions.answer_by_shares import ask, processes_for
 from rmq_store.text.progress import Progress
@@ -68,10 +68,12 @@ _OPTIONS = {
 OF_THE_RUN = ("as_json", "report", "engine", "master", "verify")
 """Options of every job that its spec does not have."""
 _ENGINE_OPTIONS = {
-    "master": MASTER.but(RareOption, help="Spark's master (default: spark-submit's, else local)."),
-    "engine": ENGINE.but(
+    "master": cli.MASTER.but(
+        RareOption, help="Spark's master (default: spark-submit's, else local)."
+    ),
+    "engine": cli.ENGINE.but(
         RareOption,
-        default=AUTO,
+        default=cli.AUTO,
         help="Work in this process (local) or on Spark. auto: local up to a log of 4 GiB, "
         "without --master and spark-submit.",
     ),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 import rmqstore_jobs
-from rmq_store.cli.engines import LOCAL, SPARK
+from rmq_store.cli.options import LOCAL, SPARK
 from rmq_store.errors import StoreError
 from rmq_store.questions import answer_by_shares
 from rmq_store.questions.answer_by_shares import Answer, Engine, Part, Question, Share, StoreSource

@@ -17,8 +17,7 @@ from rmq_store.admin.salvage import salvage as save
 from rmq_store.cli import options
 from rmq_store.cli.command import command
 from rmq_store.cli.commands.verify import print_findings
-from rmq_store.cli.engines import ENGINE_ARGS, EngineArgs
-from rmq_store.cli.options import StoreArgs, flag, option
+from rmq_store.cli.options import EngineArgs, StoreArgs, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, problem
 from rmq_store.consumequeue.queue_folders import line_of_lost_end
 from rmq_store.errors import StoreError, printable
@@ -111,7 +110,7 @@ def rebuild(
     verify: bool = flag("--verify", help="Verify the new store afterwards."),
     release: str | None = options.RELEASE,
     broker_conf: str | None = options.BROKER_CONF,
-    on: EngineArgs = ENGINE_ARGS,
+    on: EngineArgs = options.ENGINE_ARGS,
     out: Output = OUTPUT,
 ) -> bool:
     """Rebuild queues and index of STORE from its log, into the new store at --to.

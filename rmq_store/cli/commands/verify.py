@@ -12,9 +12,8 @@ import click
 
 from rmq_store.cli import options
 from rmq_store.cli.command import command
-from rmq_store.cli.engines import ENGINE_ARGS, EngineArgs, store_and_engine
 from rmq_store.cli.messages import DAMAGE, Damage
-from rmq_store.cli.options import StoreArgs, flag, option
+from rmq_store.cli.options import EngineArgs, StoreArgs, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, print_json, problem, say
 from rmq_store.errors import printable, require_extra
 from rmq_store.files.durable_files import write_whole
@@ -38,7 +37,7 @@ _COLOURS = {"note": "cyan", "warning": "yellow", "error": "red"}
 @command
 def verify(
     at: StoreArgs = options.STORE,
-    on: EngineArgs = ENGINE_ARGS,
+    on: EngineArgs = options.ENGINE_ARGS,
     workers: int | None = option(
         "--workers",
         type=options.WholeNumber(min=1),
@@ -76,7 +75,7 @@ def print_findings(
     verbose: bool = False,
 ) -> VerifyReport:
     """Check a store and print what was found. Raises StoreError if it cannot be checked."""
-    opening = store_and_engine("verify", at, on)
+    opening = options.store_and_engine("verify", at, on)
     with opening as (store, source, engine), Progress("verify") as progress:
         engine = engine or processes_for(store, workers)
         report = ask(VerifyQuestion(bodies), source, engine, progress=progress)
@@ -130,7 +129,7 @@ def diff(
     ),
     topics: tuple[str, ...] = options.TOPICS,
     damage: Damage = DAMAGE,
-    on: EngineArgs = ENGINE_ARGS,
+    on: EngineArgs = options.ENGINE_ARGS,
     out: Output = OUTPUT,
 ) -> bool:
     """Show what two stores of one broker group do not have in common, such as master and slave.
@@ -180,7 +179,9 @@ def _print_messages(
     listed, count = list[dict[str, Any]](), 0
     with ExitStack() as stack:
         stack.enter_context(damage)
-        first, second = (stack.enter_context(store_and_engine("diff", at, on)) for at in places)
+        first, second = (
+            stack.enter_context(options.store_and_engine("diff", at, on)) for at in places
+        )
         progress = stack.enter_context(Progress("diff", unit="messages"))
         for row in diff_messages(first, second, topics, progress, damage.handler):
             if out.as_json:
