@@ -335,7 +335,8 @@ class _Export:
         table = [
             {
                 "partition": folder,
-                **{"messages": sum(file.rows for file in its), "files": len(its)},
+                "messages": sum(file.rows for file in its),
+                "files": len(its),
                 "bytes": sum(file.size for file in its),
             }
             for folder, its in sorted(by_folder.items())

@@ -54,8 +54,11 @@ from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.spark_engine import Session, engine_of
 
 _BY = {
-    **{"origin": pa.string(), "originQueue": pa.int32(), "topic": pa.string()},
-    **{"queueId": pa.int32(), "refusal": pa.string()},
+    "origin": pa.string(),
+    "originQueue": pa.int32(),
+    "topic": pa.string(),
+    "queueId": pa.int32(),
+    "refusal": pa.string(),
 }
 _SUMS = {"messages": "sum", "bytes": "sum", "start": "min", "last": "max"}
 _GROUPS = pa.schema(_BY | dict.fromkeys(_SUMS, pa.int64()))
@@ -129,10 +132,8 @@ def _messages_by_reason(groups: Sequence[Row]) -> Counter[str | None]:
 
 def _grouped(parts: Sequence[pa.Table]) -> pa.Table:
     groups = pa.concat_tables([_GROUPS.empty_table(), *parts]).group_by(list(_BY))
-    summed = groups.aggregate(list(_SUMS.items()))
-    return summed.select([*_BY, *(f"{n}_{f}" for n, f in _SUMS.items())]).rename_columns(
-        _GROUPS.names
-    )
+    names = [*_BY, *(f"{name}_{function}" for name, function in _SUMS.items())]
+    return groups.aggregate(list(_SUMS.items())).select(names).rename_columns(_GROUPS.names)
 
 
 def _queues(spec: ReplaySpec, groups: list[Row]) -> Iterator[PlannedQueue]:

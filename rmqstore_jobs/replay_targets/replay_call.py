@@ -93,7 +93,9 @@ class ReplayReport(JobResult):
         # A broker gets the messages of an inner batch one by one; a store and Parquet get its record.
         unit = "records" if self.source.options.get("to_broker") is None else "messages"
         counts = {
-            **{"selected": self.selected, "read": self.read, "matched": self.matched},
+            "selected": self.selected,
+            "read": self.read,
+            "matched": self.matched,
             **{f"written to {target}": count for target, count in self.written.items()},
             **{f"would go to {t}": count for t, count in (self.would_write or {}).items()},
             **{f"skipped: {reason}": count for reason, count in self.skipped.items()},

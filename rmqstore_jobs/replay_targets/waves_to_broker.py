@@ -45,9 +45,13 @@ from rmqstore_jobs.running.store_selection import pieces_in
 
 REFUSED = pa.schema(
     {
-        **{"topic": pa.string(), "queueId": pa.int32()},
-        **{"queueOffset": pa.int64(), "commitLogOffset": pa.int64(), "reason": pa.string()},
-        **{"body": pa.binary(), "properties": pa.map_(pa.string(), pa.string())},
+        "topic": pa.string(),
+        "queueId": pa.int32(),
+        "queueOffset": pa.int64(),
+        "commitLogOffset": pa.int64(),
+        "reason": pa.string(),
+        "body": pa.binary(),
+        "properties": pa.map_(pa.string(), pa.string()),
     }
 )
 SENT, RETRIES = "sent", "tried again"
