@@ -43,7 +43,9 @@ _INK, _FAINT = "#010203", "#040506"
 _OF_PAGE = {_INK: "currentColor", _FAINT: "var(--faint)"}
 _NARROW, _WIDE = 4.2, 9.0  # inches
 _PAGE_STYLE: dict[Any, Any] = {
-    **{"font.size": 9, "text.color": _INK, "svg.fonttype": "none"},
+    "font.size": 9,
+    "svg.fonttype": "none",
+    "text.color": _INK,
     **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), _INK),
     **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), _FAINT),
 }
