@@ -155,8 +155,7 @@ def text_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _each_column(batch: pa.RecordBatch, convert: Callable[[pa.Array], pa.Array]) -> pa.RecordBatch:
-    columns = list(map(convert, batch.columns))
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    return pa.RecordBatch.from_arrays(list(map(convert, batch.columns)), names=batch.schema.names)
 
 
 def _for_csv(column: pa.Array) -> pa.Array:

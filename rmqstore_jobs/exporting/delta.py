@@ -264,8 +264,7 @@ def latest_version(table: Path) -> int:
     """The newest version of a table; -1 if there is none."""
     log = table / "_delta_log"
     names = (path.name for path in log.iterdir()) if log.is_dir() else ()
-    versions = (int(match[1]) for match in map(_COMMIT.fullmatch, names) if match)
-    return max(versions, default=-1)
+    return max((int(match[1]) for match in map(_COMMIT.fullmatch, names) if match), default=-1)
 
 
 def commits(table: Path, start: int, stop: int, *, whole: bool) -> Iterator[Commit]:

@@ -385,8 +385,7 @@ class LocalReplay(ReplayCall):
             handled = ask(rows, self.read.store, engine_of(self.spark), progress=progress)
         if not any(handled.parts):
             # Readers need a file to know the columns.
-            empty = arrow_schema(DEFAULT_NAMES).empty_table()
-            pq.write_table(empty, folder / "part-00000.parquet")
+            pq.write_table(arrow_schema(DEFAULT_NAMES).empty_table(), folder / "part-00000.parquet")
         (folder / _WHOLE).touch()
         sync_folder(folder)  # the journal must not be ahead of the disk
         return handled.counts + Counter({PARQUET: sum(handled.parts)})

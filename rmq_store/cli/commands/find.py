@@ -68,8 +68,7 @@ def cat(
         stored_in_time,
     )
 
-    names = form.names()
-    read = column_names(names)
+    read = column_names(form.names())
     with damage, at.open() as opened, Progress("cat") as progress:
         times = options.time_range([opened], begin, end)
         search = Search([topic], queue_ids or None, *times, compacted=not history)

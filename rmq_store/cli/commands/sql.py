@@ -172,8 +172,7 @@ def _run(
             elif answer.rows is not None and parquet is not None:
                 note(f"{parquet}: {counted(_write_parquet(answer.rows, parquet), 'row')}")
             elif answer.rows is not None:
-                count = BatchPrinter(form, progress).print_query(answer.rows)
-                printed = count + (printed or 0)
+                printed = (printed or 0) + BatchPrinter(form, progress).print_query(answer.rows)
     return printed
 
 
