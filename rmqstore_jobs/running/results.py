@@ -84,8 +84,9 @@ def provenance_of(
     files: list[FileSum] = []
     if checksums:
         with pinned.open() as store:
-            paths: list[str] = TABLES["files"].of(store)["path"].to_pylist()
-        files = _sums_of(spark, [path for path in paths if shadow_of(path) or os.path.isfile(path)])
+            table = TABLES["files"].of(store)
+        sizes = zip(table["path"].to_pylist(), table["size"].to_pylist(), strict=True)
+        files = _sums_of(spark, {p: size for p, size in sizes if shadow_of(p) or os.path.isfile(p)})
     return Provenance(
         store=real_path(pinned.path),
         broker_name=pinned.broker_name,
@@ -100,25 +101,17 @@ def provenance_of(
     )
 
 
-def _sums_of(spark: Session, paths: Sequence[str]) -> list[FileSum]:
+def _sums_of(spark: Session, sizes: Mapping[str, int]) -> list[FileSum]:
     """Size and SHA-256 of files, computed by executors or here. Raises their errors."""
-    if spark is None or not paths:
+    if spark is None or not sizes:
         sums = []
-        with Progress("checksums") as progress:
-            progress.expect(sum(map(_size, paths)) if progress.active else 0)
-            for path in paths:
+        with Progress("checksums", sum(sizes.values())) as progress:
+            for path in sizes:
                 sums.append(sum_of(path))
                 progress(sums[-1].size)
         return sums
-    tasks = -(-len(paths) // _FILES_A_TASK)
-    return list(spark.sparkContext.parallelize(paths, tasks).map(sum_of).collect())
-
-
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0  # the reading reports it
+    tasks = -(-len(sizes) // _FILES_A_TASK)
+    return list(spark.sparkContext.parallelize(list(sizes), tasks).map(sum_of).collect())
 
 
 def sum_of(path: str) -> FileSum:
