@@ -19,7 +19,7 @@ from rmq_store.format.byte_layout import HOST_V6_SIZE
 from rmq_store.format.compression import SysFlag
 from rmq_store.format.properties import decode_utf8, format_host
 from rmq_store.writing.store_writer import StoreWriter
-from tests.support.golden import Golden, GoldenStore
+from tests.support.golden import Golden, GoldenStore, files_below
 from tests.support.running.campaigns import some
 
 # Left out are stores that hold what no single clean run writes: a queue extension (ext), what
@@ -102,15 +102,6 @@ def write_anew(golden: GoldenStore, target: Path, write: Write) -> None:
         write(store, as_sent(records))
 
 
-def files_of(root: Path, parts: list[str]) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for part in parts
-        for path in sorted((root / part).rglob("*"))
-        if path.is_file()
-    }
-
-
 def first_difference(one: bytes, other: bytes) -> int | None:
     """Where two files differ first; None where they are the same."""
     if one == other:
@@ -123,11 +114,11 @@ def check_same(golden: GoldenStore, target: Path, *, log: bool = True) -> None:
     parts = ["consumequeue", "batchconsumequeue"]
     if log:
         parts += [folder.name for folder in source.glob("commitlog*")]
-    theirs, ours = files_of(source, parts), files_of(target, parts)
+    theirs, ours = files_below(source, *parts), files_below(target, *parts)
     assert sorted(ours) == sorted(theirs)
     assert {n: at for n in ours if (at := first_difference(ours[n], theirs[n])) is not None} == {}
     # Index files are named by the time they were made; only their order can be compared.
-    index = files_of(source, ["index"]), files_of(target, ["index"])
+    index = files_below(source, "index"), files_below(target, "index")
     assert len(index[0]) == len(index[1]) > 0
     for (name, their), (_, our) in zip(index[0].items(), index[1].items(), strict=True):
         assert first_difference(our, their) is None, name

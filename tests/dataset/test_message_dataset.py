@@ -33,7 +33,7 @@ from rmq_store.errors import (
 )
 from rmq_store.tables import TABLES
 from rmq_store.tables.table import TableDataset
-from tests.support.damage import flip_body
+from tests.support.damage import flip_body, write_at
 from tests.support.golden import STORES, Golden, GoldenStore, Truth, messages_in, unpack, user_topic
 from tests.support.running.campaigns import few
 
@@ -166,27 +166,25 @@ def test_a_filter_has_the_rows_that_match_it_in_every_store(untouched: Golden, n
         assert sorted(row for part in by_parts for row in places(part)) == expected, what
 
 
-def test_each_message_of_an_inner_batch_is_a_row(golden: Golden) -> None:
-    store = golden("clean-5.5.0")
-    with store.open() as opened:
+def test_each_message_of_an_inner_batch_is_a_row(clean: GoldenStore) -> None:
+    with clean.open() as opened:
         rows = opened.messages().to_table(columns=["topic", "storeTimestamp"])
         assert opened.messages().count_rows() == len(rows)
     counts: Counter[str] = Counter()
-    for record in store.truth:
+    for record in clean.truth:
         if user_topic(record):
             counts[record["topic"]] += messages_in(record)
     assert Counter(rows["topic"].to_pylist()) == counts
-    assert counts["inner"] > sum(record["topic"] == "inner" for record in store.truth)
+    assert counts["inner"] > sum(record["topic"] == "inner" for record in clean.truth)
 
 
 def selected(dataset: Any, wanted: Any) -> int:
     return sum(len(one) for part in dataset.plan(wanted) for one in part.slices)
 
 
-def test_a_filter_leaves_parts_of_queues_unread(golden: Golden) -> None:
-    store = golden("clean-5.5.0")
-    rows = listed(store)
-    with store.open() as opened:
+def test_a_filter_leaves_parts_of_queues_unread(clean: GoldenStore) -> None:
+    rows = listed(clean)
+    with clean.open() as opened:
         dataset = opened.messages(["orders", "payments"])
         (orders,) = dataset.plan(F("topic") == "orders")
         assert {one.queue for one in orders.slices} == set(opened.queues("orders"))
@@ -247,12 +245,11 @@ def test_ranges_of_a_long_queue_are_narrow_and_right(long_queue: MessageStore) -
     assert dataset.count_rows(F("commitLogOffset") == place) == 1
 
 
-def test_columns_of_the_queues_leave_the_log_closed(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    expected = len(listed(store))
-    with store.open() as opened:
+def test_columns_of_the_queues_leave_the_log_closed(copy: GoldenStore) -> None:
+    expected = len(listed(copy))
+    with copy.open() as opened:
         dataset = opened.messages(unwrap_batches=False, check_ends=False)
-    blank_log(store)
+    blank_log(copy)
     assert dataset.count_rows() == expected
     assert dataset.to_table(columns=_PLACE).num_rows == expected
     assert rows_of("SELECT count(*) FROM dataset", dataset) == [(expected,)]
@@ -260,12 +257,11 @@ def test_columns_of_the_queues_leave_the_log_closed(tmp_path: Path) -> None:
         dataset.to_table(columns=["keys"])
 
 
-def test_damage_is_our_error_and_never_fewer_rows(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    rows = listed(store)
-    record = flip_body(store, "orders")
+def test_damage_is_our_error_and_never_fewer_rows(copy: GoldenStore) -> None:
+    rows = listed(copy)
+    record = flip_body(copy, "orders")
     at = f"offset {record['commitLogOffset']}"
-    with store.open() as opened:
+    with copy.open() as opened:
         dataset = opened.messages(unwrap_batches=False)
         calls: list[Callable[[], Any]] = [
             lambda: dataset.to_table(),
@@ -296,20 +292,17 @@ def test_damage_is_our_error_and_never_fewer_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["no index", "an empty file", "a lost slot", "noise"])
-def test_a_key_is_found_whatever_the_index_lost(tmp_path: Path, harm: str) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    files = sorted((Path(store.path) / "index").iterdir())
+def test_a_key_is_found_whatever_the_index_lost(copy: GoldenStore, harm: str) -> None:
+    files = sorted((Path(copy.path) / "index").iterdir())
     for number, path in enumerate(files):
         if harm == "no index" or (harm == "an empty file" and number == 3):
             path.unlink()
         elif harm == "a lost slot":
-            raw = bytearray(path.read_bytes())
-            raw[40 : len(raw) // 3] = bytes(len(raw) // 3 - 40)
-            path.write_bytes(raw)
+            write_at(path, 40, bytes(path.stat().st_size // 3 - 40))
         elif harm == "noise" and number % 2:
             path.write_bytes(bytes(byte ^ 0x5A for byte in path.read_bytes()))
-    rows = [row for row in listed(store) if row[2]["keys"] and row[0].topic != "inner"]
-    with store.open() as opened:
+    rows = [row for row in listed(copy) if row[2]["keys"] and row[0].topic != "inner"]
+    with copy.open() as opened:
         dataset = opened.messages(unwrap_batches=False)
         for _, _, record in rows[::97]:
             for name in ("keys", "uniqKey"):
@@ -341,9 +334,8 @@ def test_engines_have_the_same_rows(golden: Golden) -> None:
     lazy = polars.scan_pyarrow_dataset(dataset)
     chosen = lazy.filter(polars.col("topic") == "orders", polars.col("storeTimestamp") >= moment)
     assert sorted(chosen.select(_PLACE).collect().rows()) == expected
-    assert sorted(
-        lazy.filter(polars.col("keys") == keyed["keys"]).select(_PLACE).collect().rows()
-    ) == (same_key)
+    chosen = lazy.filter(polars.col("keys") == keyed["keys"])
+    assert sorted(chosen.select(_PLACE).collect().rows()) == same_key
     context = datafusion.SessionContext()
     context.register_dataset("m", dataset)
     quoted = '"queueId", "queueOffset"'
@@ -402,16 +394,13 @@ def test_several_stores_are_one_dataset_by_broker(golden: Golden) -> None:
     assert read.slices
 
 
-def test_words_of_keys_narrow_the_dataset_itself(golden: Golden) -> None:
-    store = golden("clean-5.5.0")
-    rows = listed(store)
+def test_words_of_keys_narrow_the_dataset_itself(clean: GoldenStore) -> None:
+    rows = listed(clean)
     word = "CUSTOMER_1"
     expected = sorted((*q, o) for q, o, r in rows if word in (r["keys"] or "").split(" "))
     assert len(expected) > 10
-    with store.open() as opened:
-        dataset = opened.messages(
-            unwrap_batches=False, keys=[word], columns=["topic", "queueId", "queueOffset", "tags"]
-        )
+    with clean.open() as opened:
+        dataset = opened.messages(unwrap_batches=False, keys=[word], columns=[*_PLACE, "tags"])
         permissive = opened.messages(unwrap_batches=False, keys=[word], on_damage="permissive")
     assert places(dataset.to_table()) == expected
     assert places(permissive.to_table()) == expected
@@ -443,10 +432,8 @@ def test_light_queues_are_found_by_their_own_names(golden: Golden) -> None:
         assert sorted(found.column(0).to_pylist()) == expected
         for record in rows[::5]:
             one = wanted & (F("uniqKey") == record["uniqKey"])
-            assert (
-                record["commitLogOffset"]
-                in dataset.to_table(filter=one).column("commitLogOffset").to_pylist()
-            )
+            found = dataset.to_table(filter=one).column("commitLogOffset")
+            assert record["commitLogOffset"] in found.to_pylist()
 
 
 def test_values_that_exclude_each_other_read_nothing(golden: Golden) -> None:
@@ -457,27 +444,23 @@ def test_values_that_exclude_each_other_read_nothing(golden: Golden) -> None:
     assert dataset.count_rows(wanted) == 0
 
 
-def test_a_query_without_the_body_reads_none_unless_it_is_to_be_checked(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    record = flip_body(store, "orders")
-    with store.open() as opened:
-        rows = opened.messages(unwrap_batches=False).to_table(
-            columns=["commitLogOffset", "storeTimestamp", "keys"]
-        )
+def test_a_query_without_the_body_reads_none_unless_it_is_to_be_checked(copy: GoldenStore) -> None:
+    record = flip_body(copy, "orders")
+    with copy.open() as opened:
+        columns = ["commitLogOffset", "storeTimestamp", "keys"]
+        rows = opened.messages(unwrap_batches=False).to_table(columns=columns)
         checked = opened.messages(unwrap_batches=False, check_crc=True)
         with pytest.raises(CorruptRecordError, match=f"offset {record['commitLogOffset']}"):
             checked.to_table(columns=["storeTimestamp"])
-    stored = dict(
-        zip(*(rows.column(n).to_pylist() for n in ("commitLogOffset", "keys")), strict=True)
-    )
+    values = (rows.column(name).to_pylist() for name in ("commitLogOffset", "keys"))
+    stored = dict(zip(*values, strict=True))
     assert stored[record["commitLogOffset"]] == record["keys"]
-    assert rows.num_rows == len(listed(store))
+    assert rows.num_rows == len(listed(copy))
 
 
-def test_a_row_about_damage_is_there_whatever_the_columns_and_the_filter(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    flip_body(store, "orders")
-    with store.open() as opened:
+def test_a_row_about_damage_is_there_whatever_the_columns_and_the_filter(copy: GoldenStore) -> None:
+    flip_body(copy, "orders")
+    with copy.open() as opened:
         dataset = opened.messages(columns=["topic", "keys", "body"], on_damage="permissive")
     assert dataset.count_rows(F("keys").is_null() & F("body").is_null()) == 1
 
@@ -490,11 +473,10 @@ def test_a_scanner_is_read_once(golden: Golden) -> None:
         scanner.to_reader()
 
 
-def test_times_narrow_the_dataset_itself(golden: Golden) -> None:
-    store = golden("clean-5.5.0")
-    stamps = sorted(r["storeTimestamp"] for _, _, r in listed(store))
+def test_times_narrow_the_dataset_itself(clean: GoldenStore) -> None:
+    stamps = sorted(r["storeTimestamp"] for _, _, r in listed(clean))
     since, until = stamps[100], stamps[-100]
-    with store.open() as opened:
+    with clean.open() as opened:
         dataset = opened.messages(since=since, until=until)
         assert dataset.count_rows() == sum(since <= stamp < until for stamp in stamps)
         both = dataset.filter(F("storeTimestamp") < time(stamps[200]))
@@ -583,10 +565,9 @@ def test_memory_does_not_grow_with_the_store(long_queue: MessageStore) -> None:
     assert most < 8 << 20
 
 
-def test_user_topics_are_those_of_the_truth(golden: Golden) -> None:
-    store = golden("clean-5.5.0")
-    expected = {r["topic"] for r in store.truth if user_topic(r)}
-    assert {queue.topic for queue, _, _ in listed(store)} == expected
+def test_user_topics_are_those_of_the_truth(clean: GoldenStore) -> None:
+    expected = {r["topic"] for r in clean.truth if user_topic(r)}
+    assert {queue.topic for queue, _, _ in listed(clean)} == expected
 
 
 def test_no_key_is_a_key_that_no_message_has(golden: Golden) -> None:
@@ -597,12 +578,11 @@ def test_no_key_is_a_key_that_no_message_has(golden: Golden) -> None:
         assert selected(dataset, None) == 0
 
 
-def test_a_time_needs_no_column_of_it(golden: Golden) -> None:
-    store = golden("clean-5.5.0")
-    rows = listed(store)
+def test_a_time_needs_no_column_of_it(clean: GoldenStore) -> None:
+    rows = listed(clean)
     since = sorted(record["storeTimestamp"] for _, _, record in rows)[len(rows) // 2]
     expected = sorted(r["storeSize"] for _, _, r in rows if r["storeTimestamp"] >= since)
-    with store.open() as opened:
+    with clean.open() as opened:
         dataset = opened.messages(unwrap_batches=False, columns=["storeSize"], since=since)
         assert dataset.schema.names == ["storeSize"]
         assert sorted(dataset.to_table().column("storeSize").to_pylist()) == expected
@@ -611,13 +591,11 @@ def test_a_time_needs_no_column_of_it(golden: Golden) -> None:
         assert rows_of("SELECT sum(storeSize) FROM dataset", dataset) == [(sum(expected),)]
 
 
-def test_rows_about_damage_are_there_from_a_time_on(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    record = flip_body(store, "orders")
-    with store.open() as opened:
-        dataset = opened.messages(
-            "orders", since=record["storeTimestamp"] - 1000, on_damage="permissive"
-        )
+def test_rows_about_damage_are_there_from_a_time_on(copy: GoldenStore) -> None:
+    record = flip_body(copy, "orders")
+    with copy.open() as opened:
+        since = record["storeTimestamp"] - 1000
+        dataset = opened.messages("orders", since=since, on_damage="permissive")
         (row,) = dataset.to_table(filter=F("corruptRecord").is_valid()).to_pylist()
     assert row["storeTimestamp"] is None
     assert str(record["commitLogOffset"]) in row["corruptRecord"]
@@ -630,11 +608,10 @@ def test_a_batch_of_no_rows_is_refused(golden: Golden, size: int) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_log_that_vanished_is_an_error_and_no_warning(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    with store.open() as opened:
+def test_a_log_that_vanished_is_an_error_and_no_warning(copy: GoldenStore) -> None:
+    with copy.open() as opened:
         dataset = opened.messages()
-    for path in (Path(store.path) / "commitlog").iterdir():
+    for path in (Path(copy.path) / "commitlog").iterdir():
         path.unlink()
     with pytest.raises(MissingFileError):
         dataset.to_table(columns=["body"])
@@ -646,9 +623,7 @@ def test_encoded_names_are_those_of_the_broker(untouched: Golden, name: str) -> 
     with store.open() as opened:
         dataset = opened.messages(unwrap_batches=False)
         assert dataset.may_be_encoded
-        batches = list(
-            dataset.encoded_batches(["topic", "queueId", "queueOffset", "brokerName"], None)
-        )
+        batches = list(dataset.encoded_batches([*_PLACE, "brokerName"], None))
         broker = opened.broker_name
     rows = pa.Table.from_batches(batches)
     kind = pa.dictionary(pa.int32(), pa.string())
@@ -673,11 +648,10 @@ def test_names_of_many_topics_are_encoded_by_those_of_a_batch(tmp_path: Path) ->
     assert sorted(row["topic"] for row in rows) == topics
 
 
-def test_times_may_be_texts(golden: Golden) -> None:
-    golden_store = golden("clean-5.5.0")
+def test_times_may_be_texts(clean: GoldenStore) -> None:
     middle = "2026-11-21T09:23:50Z"
     at = int(datetime.fromisoformat(middle.replace("Z", "+00:00")).timestamp() * 1000)
-    with golden_store.open() as store:
+    with clean.open() as store:
         late = store.messages(since=at).count_rows()
         assert 0 < late < store.messages().count_rows()
         assert store.messages(since=middle).count_rows() == late

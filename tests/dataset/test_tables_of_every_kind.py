@@ -23,19 +23,17 @@ from tests.support.golden import KINDS, GoldenStore, unpack, unpack_kind
 from tests.support.running.campaigns import few
 from tests.support.running.commands import in_ms, objects, run
 
-DECODED = (
-    *(
-        "commitLogOffset",
-        "storeSize",
-        "topic",
-        "queueId",
-        "queueOffset",
-        "sysFlag",
-        "bornTimestamp",
-    ),
-    *("storeTimestamp", "reconsumeTimes", "preparedTransactionOffset", "bodyCrc", "offsetMsgId"),
-    "properties",
-)
+# What both a count and the broker's decoder have of a record, by the names of each.
+DECODED = {
+    **{"place": "commitLogOffset", "size": "storeSize", "topic": "topic", "queue_id": "queueId"},
+    **{"offset": "queueOffset", "flags": "sysFlag", "born": "bornTimestamp"},
+    **{"stored": "storeTimestamp", "reconsumed": "reconsumeTimes", "crc": "bodyCrc"},
+    **{
+        "prepared": "preparedTransactionOffset",
+        "msg_id": "offsetMsgId",
+        "properties": "properties",
+    },
+}
 Counts = Callable[[str], CountedStore]
 Message = tuple[str, int, int]  # topic, queue, queue offset
 OF_FILES = ["clean-5.4.0", "clean-5.5.0", "crash-5.5.0", "crc-5.5.0"]
@@ -199,33 +197,18 @@ def test_the_count_is_what_a_client_pulled(counts: Counts, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["clean-5.4.0", "clean-5.5.0", "crc-5.5.0"])
 def test_the_count_is_what_the_broker_decodes(counts: Counts, kind: str) -> None:
     """Of a property that occurs twice, the broker's decoder gives the last one too."""
-    assert [
-        {
-            "commitLogOffset": one.place,
-            "storeSize": one.size,
-            "topic": one.topic,
-            "queueId": one.queue_id,
-            "queueOffset": one.offset,
-            "sysFlag": one.flags,
-            "bornTimestamp": one.born,
-            "storeTimestamp": one.stored,
-            "reconsumeTimes": one.reconsumed,
-            "preparedTransactionOffset": one.prepared,
-            "bodyCrc": one.crc,
-            "offsetMsgId": one.msg_id,
-            "properties": one.properties,
-        }
-        for one in counts(kind).records
-    ] == [{name: line[name] for name in DECODED} for line in counts(kind).golden.truth]
+    counted = [[getattr(one, name) for name in DECODED] for one in counts(kind).records]
+    decoded = [[line[name] for name in DECODED.values()] for line in counts(kind).golden.truth]
+    assert counted == decoded
 
 
 @pytest.mark.parametrize("kind", ["compact-timer-5.5.0", "compacted-5.5.0"])
 def test_a_client_got_the_newest_message_of_each_key(counts: Counts, kind: str) -> None:
     store = counts(kind)
     newest: dict[tuple[str, int, str], int] = {}
-    for (topic, queue_id, offset), one in sorted(
-        listed_in(store).items(), key=lambda item: item[0]
-    ):
+    listed = listed_in(store)
+    for topic, queue_id, offset in sorted(listed):
+        one = listed[topic, queue_id, offset]
         if topic in compaction_topics(store):
             newest[topic, queue_id, one.properties["KEYS"]] = offset
     assert newest

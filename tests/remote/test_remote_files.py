@@ -25,13 +25,14 @@ from rmq_store.files.remote.remote_store import BLOCK, Held, RemoteFile
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
 from rmq_store.verify import verify
-from tests.support.golden import Golden, keys_of, unpack, unpack_field, unpack_kind, user_topic
+from tests.support.golden import Golden, GoldenStore, keys_of, unpack_field, unpack_kind, user_topic
 
 SEED = 7
+Far = Callable[[str], MessageStore]
 
 
 @pytest.fixture
-def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], MessageStore]]:
+def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
     """`far(folder)` opens the store in a local folder as if it were in an object store."""
     opened: list[MessageStore] = []
 
@@ -50,9 +51,7 @@ def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], MessageStor
 
 
 @pytest.mark.parametrize("name", ["clean-5.5.0", "geometry-5.5.0", "crash-4.9.7"])
-def test_a_far_store_answers_as_one_that_is_near(
-    golden: Golden, far: Callable[[str], MessageStore], name: str
-) -> None:
+def test_a_far_store_answers_as_one_that_is_near(golden: Golden, far: Far, name: str) -> None:
     store = golden(name)
     away = far(store.path)
     records = [r for r in store.truth if user_topic(r)]
@@ -80,11 +79,7 @@ def test_a_far_store_answers_as_one_that_is_near(
     ],
 )
 def test_a_number_in_a_key_does_not_say_that_a_file_is_gone(
-    golden: Golden,
-    far: Callable[[str], MessageStore],
-    monkeypatch: pytest.MonkeyPatch,
-    said: str,
-    kind: type[StoreError],
+    golden: Golden, far: Far, monkeypatch: pytest.MonkeyPatch, said: str, kind: type[StoreError]
 ) -> None:
     store = far(golden("clean-5.5.0").path)
 
@@ -97,17 +92,14 @@ def test_a_number_in_a_key_does_not_say_that_a_file_is_gone(
     assert type(raised.value) is kind
 
 
-def test_a_key_takes_a_few_requests_and_kilobytes(
-    golden: Golden, far: Callable[[str], MessageStore]
-) -> None:
-    store = golden("clean-5.5.0")
-    away = far(store.path)
-    record = [r for r in store.truth if r["topic"] == "orders" and r["uniqKey"]][40]
+def test_a_key_takes_a_few_requests_and_kilobytes(clean: GoldenStore, far: Far) -> None:
+    away = far(clean.path)
+    record = [r for r in clean.truth if r["topic"] == "orders" and r["uniqKey"]][40]
     before = away.reads()[-2:]
     (found,) = away.query_message("orders", record["uniqKey"])
     requests, fetched = (b - a for a, b in zip(before, away.reads()[-2:], strict=True))
     assert found.commit_log_offset == record["commitLogOffset"]
-    files = len(list((Path(store.path) / "index").iterdir()))
+    files = len(list((Path(clean.path) / "index").iterdir()))
     # Of each index file its front (opened, header, first items), slots and a chain; each gap between
     # two of them; then the record.
     assert requests <= 8 * files + 12
@@ -115,15 +107,14 @@ def test_a_key_takes_a_few_requests_and_kilobytes(
 
 
 def test_a_file_that_became_shorter_is_an_error(
-    tmp_path: Path, far: Callable[[str], MessageStore]
+    copy: GoldenStore, tmp_path: Path, far: Far
 ) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    away = far(store.path)
-    for path in (Path(store.path) / "commitlog").iterdir():
+    away = far(copy.path)
+    for path in (Path(copy.path) / "commitlog").iterdir():
         path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(MissingFileError, match="shorter than when it was listed") as short:
         list(away.read_batches())
-    assert f"far://{store.path}/commitlog/00000000000000000000" in str(short.value)
+    assert f"far://{copy.path}/commitlog/00000000000000000000" in str(short.value)
     with pytest.raises(StoreError) as none:  # beside it, a path of this host is that path
         MessageStore.open(tmp_path / "none")
     assert f" {tmp_path / 'none'}" in str(none.value)
@@ -145,9 +136,8 @@ def test_neighbours_are_fetched_together_and_nothing_twice() -> None:
     file = RemoteFile(pattern, "a", 10_000_000, Held(), block=4096)  # type: ignore[arg-type]
     chance = random.Random(SEED)
     for _ in range(40):
-        starts = np.array(
-            [chance.randrange(0, 9_990_000) for _ in range(chance.choice((1, 9, 99)))]
-        )
+        count = chance.choice((1, 9, 99))
+        starts = np.array([chance.randrange(0, 9_990_000) for _ in range(count)])
         stops = starts + chance.randrange(1, 9_000)
         file.fetch(starts, stops)
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
@@ -240,37 +230,30 @@ def test_work_side_by_side_is_done_once_each_and_stops_at_an_error() -> None:
 
 
 def test_a_dataset_of_a_remote_store_has_its_rows_and_outlives_it(
-    golden: Golden, far: Callable[[str], MessageStore]
+    clean: GoldenStore, far: Far
 ) -> None:
     """Times are not proven there: to look at each record's head costs as much as to read it."""
-    store = golden("clean-5.5.0")
-    users = [r for r in store.truth if user_topic(r)]
+    users = [r for r in clean.truth if user_topic(r)]
     keyed = next(r for r in users[len(users) // 2 :] if r["keys"])
     since = sorted(r["storeTimestamp"] for r in users)[len(users) // 2]
-    remote_store = far(store.path)
-    dataset = remote_store.messages(
-        unwrap_batches=False, columns=["topic", "keys", "storeTimestamp"]
-    )
+    remote_store = far(clean.path)
+    columns = ["topic", "keys", "storeTimestamp"]
+    dataset = remote_store.messages(unwrap_batches=False, columns=columns)
     narrow = remote_store.messages(unwrap_batches=False, since=since)
     remote_store.close()
     stored = pc.field("storeTimestamp") >= pa.scalar(since, pa.int64()).cast(TIMESTAMP)
     assert dataset.count_rows() == len(users)
     assert dataset.count_rows(stored) == sum(r["storeTimestamp"] >= since for r in users)
     assert dataset.plan(stored)[0].slices == dataset.plan()[0].slices
-    assert dataset.count_rows(pc.field("keys") == keyed["keys"]) == sum(
-        r["keys"] == keyed["keys"] for r in users
-    )
+    same = sum(r["keys"] == keyed["keys"] for r in users)
+    assert dataset.count_rows(pc.field("keys") == keyed["keys"]) == same
     assert narrow.count_rows() == sum(r["storeTimestamp"] >= since for r in users)
 
 
 @pytest.mark.parametrize("name", ["dledger-5.5.0", "mixed-dledger-old-log-there"])
 @pytest.mark.parametrize("small", [False, True])
 def test_a_dledger_log_far_away_is_as_one_that_is_near(
-    far: Callable[[str], MessageStore],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    small: bool,
+    far: Far, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, small: bool
 ) -> None:
     kind = name.startswith("dledger")
     root = Path(unpack_kind(name, tmp_path).path) if kind else unpack_field(name, tmp_path)

@@ -222,22 +222,21 @@ def anonymous_bytes() -> int:
 
 
 def test_a_configuration_file_over_a_megabyte_comes_whole(
-    bucket: dict[str, Any], tmp_path: Path
+    bucket: dict[str, Any], copy: GoldenStore
 ) -> None:
     """As that of a broker with ten thousand topics; and only where it is asked for."""
-    store = unpack("clean-5.5.0", tmp_path)
-    topics = Path(store.path) / "config" / "topics.json"
+    topics = Path(copy.path) / "config" / "topics.json"
     table = json.loads(topics.read_text("utf-8"))
     one = table["topicConfigTable"]["orders"]
     for number in range(8000):
         table["topicConfigTable"][f"topic-{number}"] = {**one, "topicName": f"topic-{number}"}
     topics.write_text(json.dumps(table), encoding="utf-8")
     assert topics.stat().st_size > 1 << 20
-    far = upload(bucket, store.path, "many-topics")
+    far = upload(bucket, copy.path, "many-topics")
     config = {"table": "config", "brokername": "b"}
     rows = rows_of({"path": far, "storageoptions": json.dumps(bucket), **config})
     assert len(rows) > 8000
-    assert near(rows, far, store) == near(rows_of({"path": store.path, **config}), far, store)
+    assert near(rows, far, copy) == near(rows_of({"path": copy.path, **config}), far, copy)
 
 
 def near(rows: list[dict[str, Any]], address: str, store: GoldenStore) -> list[dict[str, Any]]:

@@ -36,12 +36,8 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
 @pytest.fixture
 def expected(golden: Golden) -> Counter[str]:
     """Messages of each broker."""
-    return Counter(
-        {
-            f"broker-{letter}": sum(map(user_topic, golden(name).truth))
-            for letter, name in STORES.items()
-        }
-    )
+    truths = {letter: golden(name).truth for letter, name in STORES.items()}
+    return Counter({f"broker-{x}": sum(map(user_topic, truth)) for x, truth in truths.items()})
 
 
 def test_a_pattern_of_one_part_alone_finds_one(
@@ -64,14 +60,9 @@ def test_two_of_one_name_are_refused_with_their_addresses(bucket: dict[str, Any]
     path = "s3://stores/brokers/rack-a/broker-a"
     twice = {"a": path, "b": path}
     assert rows_of({"stores": json.dumps(twice), "storageoptions": json.dumps(bucket), **PLAIN})
+    options = {"path": "s3://stores/brokers/rack-*/*", "brokername": "x"}
     with pytest.raises(InvalidArgumentError, match="one brokerName was given for 2 stores"):
-        rows_of(
-            {
-                "path": "s3://stores/brokers/rack-*/*",
-                "brokername": "x",
-                "storageoptions": json.dumps(bucket),
-            }
-        )
+        rows_of({**options, "storageoptions": json.dumps(bucket)})
 
 
 def test_a_store_that_is_not_there_is_left_out_as_asked(

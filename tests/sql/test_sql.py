@@ -30,12 +30,31 @@ from rmq_store.errors import SqlError
 from rmq_store.index.index_file_reader import IndexFile
 from rmq_store.sql.database import StoreDatabase
 from rmq_store.tables import TABLES_OF_A_STORE, Table
-from tests.support.damage import flip_body, log_file_at
-from tests.support.golden import STORES, Golden, messages_in, unpack, user_topic
+from tests.support.damage import flip_body, write_in_log
+from tests.support.golden import (
+    STORES,
+    Golden,
+    GoldenStore,
+    bodies_of,
+    messages_in,
+    unpack,
+    user_topic,
+)
 from tests.support.running.campaigns import few
 from tests.support.running.commands import COMMAND, call, complaint, objects, run
 
 NAME = "clean-5.5.0"
+
+
+@pytest.fixture
+def path(clean: GoldenStore) -> str:
+    return clean.path
+
+
+@pytest.fixture
+def database(clean: GoldenStore) -> Iterator[StoreDatabase]:
+    with clean.open() as store, StoreDatabase(store.messages(), [store]) as database:
+        yield database
 
 
 def asked(store: MessageStore, sql: str, **how: Any) -> list[dict[str, Any]]:
@@ -67,10 +86,10 @@ def test_sums_by_topic_are_those_of_the_broker_in_every_store(untouched: Golden,
     assert {row["topic"]: row["b"] for row in found} == sizes
 
 
-def test_views_are_there_whatever_names_or_lists_them(golden: Golden) -> None:
+def test_views_are_there_whatever_names_or_lists_them(clean: GoldenStore) -> None:
     """A view is made when a statement has its name; no statement may notice that."""
     every = sorted(["messages", "rawMessages", *TABLES_OF_A_STORE])
-    with golden(NAME).open() as store:
+    with clean.open() as store:
 
         def rows(*statements: str) -> list[dict[str, Any]]:
             return asked(store, "; ".join(statements))
@@ -101,7 +120,9 @@ def test_a_view_has_the_rows_of_its_table(golden: Golden, table: str) -> None:
     assert sorted(map(repr, rows)) == sorted(map(repr, expected.select(same).to_pylist()))
 
 
-def test_only_what_a_query_names_is_made(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_a_query_names_is_made(
+    clean: GoldenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[str] = []
 
     def pieces(table: Table, store: MessageStore, **how: Any) -> Iterator[pa.Table]:
@@ -110,7 +131,7 @@ def test_only_what_a_query_names_is_made(golden: Golden, monkeypatch: pytest.Mon
 
     real = Table.pieces
     monkeypatch.setattr(Table, "pieces", pieces)
-    with golden(NAME).open() as store:
+    with clean.open() as store:
         asked(store, "SELECT 1")
         assert made == []
         asked(store, "SELECT count(*) FROM topics")
@@ -118,10 +139,10 @@ def test_only_what_a_query_names_is_made(golden: Golden, monkeypatch: pytest.Mon
 
 
 def test_the_items_of_an_index_are_read_for_the_columns_about_chains_alone(
-    golden: Golden, monkeypatch: pytest.MonkeyPatch
+    clean: GoldenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full index file has 400 MB of them."""
-    with golden(NAME).open() as store:
+    with clean.open() as store:
         monkeypatch.delattr(IndexFile, "key_hashes")
         rows = asked(store, "SELECT path, items, load FROM index WHERE items > 0")
         assert len(rows) == len(list(Path(store.path, "index").iterdir()))
@@ -129,30 +150,23 @@ def test_the_items_of_an_index_are_read_for_the_columns_about_chains_alone(
             asked(store, "SELECT longestChain FROM index")
 
 
-def test_a_body_that_does_not_open_is_there_as_stored(tmp_path: Path) -> None:
-    store = unpack(NAME, tmp_path)
-    record = next(r for r in store.truth if r["sysFlag"] & 1 and not r["sysFlag"] & 0x80)
+def test_a_body_that_does_not_open_is_there_as_stored(copy: GoldenStore) -> None:
+    record = next(r for r in copy.truth if r["sysFlag"] & 1 and not r["sysFlag"] & 0x80)
     place = record["commitLogOffset"]
-    file = log_file_at(store, place)
-    raw, at = bytearray(file.read_bytes()), place - int(file.name)
-    (length,) = struct.unpack_from(">i", raw, at + 84)
-    body = b"x" * length
-    raw[at + 88 : at + 88 + length] = body
-    struct.pack_into(">i", raw, at + 8, zlib.crc32(body) & 0x7FFFFFFF)
-    file.write_bytes(raw)
+    body = b"x" * len(bodies_of(record)[1])
+    write_in_log(copy, place + 88, body)
+    write_in_log(copy, place + 8, struct.pack(">i", zlib.crc32(body) & 0x7FFFFFFF))
     where = f"WHERE commitLogOffset = {place}"
-    assert (
-        "view rawMessages" in call("sql", store.path, f"SELECT body FROM messages {where}").stderr
-    )
-    refused = call("sql", store.path, f"SELECT rawBody FROM messages {where}").stderr
+    assert "view rawMessages" in call("sql", copy.path, f"SELECT body FROM messages {where}").stderr
+    refused = call("sql", copy.path, f"SELECT rawBody FROM messages {where}").stderr
     assert "rawBody is in the view rawMessages" in refused
-    rows = objects("sql", store.path, f"SELECT text(rawBody) AS stored FROM rawMessages {where}")
+    rows = objects("sql", copy.path, f"SELECT text(rawBody) AS stored FROM rawMessages {where}")
     assert rows == [{"stored": body.decode()}]
 
 
-def test_days_are_those_of_a_time_zone(golden: Golden) -> None:
+def test_days_are_those_of_a_time_zone(clean: GoldenStore) -> None:
     """The golden store is of a morning in UTC, which is the evening before in Honolulu."""
-    store, zone = golden(NAME), "Pacific/Honolulu"
+    store, zone = clean, "Pacific/Honolulu"
     stamps = [row["storeTimestamp"] / 1000 for row in store.truth if user_topic(row)]
 
     def days(hours: int) -> dict[str, int]:
@@ -177,11 +191,8 @@ def test_bodies_are_text_and_json(tmp_path: Path) -> None:
         for body in bodies:
             writer.append({"topic": "t", "queueId": 0, "body": body})
     with MessageStore.open(tmp_path / "store") as store:
-        found = asked(
-            store,
-            "SELECT text(body) t, text(body, 'GBK') g, json_of(body)->>'$.a.b' j FROM messages "
-            "ORDER BY queueOffset",
-        )
+        values = "text(body) t, text(body, 'GBK') g, json_of(body)->>'$.a.b' j"
+        found = asked(store, f"SELECT {values} FROM messages ORDER BY queueOffset")
         with pytest.raises(StoreError, match="no charset 'gbkk'"):
             asked(store, "SELECT text(body, 'gbkk') FROM messages")
     assert [row["t"] for row in found] == [None, '{"a": {"b": 7}}', None, "", with_mark]
@@ -205,46 +216,46 @@ def test_bodies_are_text_and_json(tmp_path: Path) -> None:
         "RESET enable_external_access",
     ],
 )
-def test_a_query_reaches_nothing_outside(golden: Golden, tmp_path: Path, statement: str) -> None:
-    with golden(NAME).open() as store, pytest.raises(SqlError):
+def test_a_query_reaches_nothing_outside(
+    clean: GoldenStore, tmp_path: Path, statement: str
+) -> None:
+    with clean.open() as store, pytest.raises(SqlError):
         asked(store, statement.replace("{}", str(tmp_path)))
     assert not list(tmp_path.iterdir())
 
 
-def test_files_are_reached_if_they_are_asked_for(golden: Golden, tmp_path: Path) -> None:
+def test_files_are_reached_if_they_are_asked_for(path: str, tmp_path: Path) -> None:
     target = tmp_path / "out.csv"
-    run("sql", golden(NAME).path, f"COPY (SELECT 7 AS n) TO '{target}'", "--files")
+    run("sql", path, f"COPY (SELECT 7 AS n) TO '{target}'", "--files")
     assert target.read_text() == "n\n7\n"
 
 
-def test_damage_ends_a_query_with_the_error_of_the_store(tmp_path: Path) -> None:
-    store = unpack(NAME, tmp_path)
-    record = flip_body(store, "orders")
+def test_damage_ends_a_query_with_the_error_of_the_store(copy: GoldenStore) -> None:
+    record = flip_body(copy, "orders")
     sql = "SELECT count(body) n, count(DISTINCT topic) FROM messages"
-    done = call("sql", store.path, sql)
+    done = call("sql", copy.path, sql)
     assert (done.returncode, done.stdout) == (2, "")
     assert "[RMQSTORE_CORRUPT_RECORD]" in done.stderr
     assert f"offset {record['commitLogOffset']}" in done.stderr
     assert "--skip-damaged leaves it out" in done.stderr
-    said = run("sql", store.path, sql, "--skip-damaged", "--raw", "--json", expect=1)
-    expected = sum(user_topic(r) for r in store.truth) - 1
+    said = run("sql", copy.path, sql, "--skip-damaged", "--raw", "--json", expect=1)
+    expected = sum(user_topic(r) for r in copy.truth) - 1
     assert json.loads(said)["n"] == expected
-    unread = call("sql", store.path, "SELECT count(body) FROM messages WHERE topic = 'payments'")
+    unread = call("sql", copy.path, "SELECT count(body) FROM messages WHERE topic = 'payments'")
     assert unread.returncode == 0
 
 
-def test_forms_of_the_output(golden: Golden, tmp_path: Path) -> None:
-    store = golden(NAME)
+def test_forms_of_the_output(clean: GoldenStore, tmp_path: Path) -> None:
     sql = "SELECT topic, queueOffset, storeTimestamp, tags, body FROM messages WHERE queueId = 1"
-    text = run("sql", store.path, sql).splitlines()
-    as_json = [json.loads(line) for line in run("sql", store.path, sql, "--json").splitlines()]
-    rows = list(csv.DictReader(io.StringIO(run("sql", store.path, sql, "--csv"))))
+    text = run("sql", clean.path, sql).splitlines()
+    as_json = [json.loads(line) for line in run("sql", clean.path, sql, "--json").splitlines()]
+    rows = list(csv.DictReader(io.StringIO(run("sql", clean.path, sql, "--csv"))))
     target = tmp_path / "rows.parquet"
-    assert "rows.parquet: " in call("sql", store.path, sql, "--parquet", str(target)).stderr
+    assert "rows.parquet: " in call("sql", clean.path, sql, "--parquet", str(target)).stderr
     table = pq.read_table(target)
     expected = {
         (r["topic"], r["queueOffset"])
-        for r in store.truth
+        for r in clean.truth
         if user_topic(r) and r["queueId"] == 1 and messages_in(r) == 1
     }
     assert text[0].split("\t") == ["topic", "queueOffset", "storeTimestamp", "tags", "body"]
@@ -254,21 +265,20 @@ def test_forms_of_the_output(golden: Golden, tmp_path: Path) -> None:
     columns = (table.column(name).to_pylist() for name in ("topic", "queueOffset"))
     assert set(zip(*columns, strict=True)) == expected
     assert [row["storeTimestamp"] for row in rows] == [row["storeTimestamp"] for row in as_json]
-    assert "the file exists" in call("sql", store.path, sql, "--parquet", str(target)).stderr
-    inside = Path(store.path) / "rows.parquet"
-    refused = call("sql", store.path, sql, "--parquet", str(inside))
+    assert "the file exists" in call("sql", clean.path, sql, "--parquet", str(target)).stderr
+    inside = Path(clean.path) / "rows.parquet"
+    refused = call("sql", clean.path, sql, "--parquet", str(inside))
     assert (refused.returncode, inside.exists()) == (2, False)
     assert "nothing is written into a store" in refused.stderr
 
 
-def test_values_of_any_type_are_printed(golden: Golden) -> None:
+def test_values_of_any_type_are_printed(path: str) -> None:
     sql = (
         "SELECT 170141183460469231731687303715884105727::HUGEINT h, 1.50::DECIMAL(9,2) d, "
         "[1, NULL] l, {'a': 'x', 'b': '\\xFF'::BLOB} s, MAP {'k': 2} m, DATE '2026-01-02' y, "
         "TIMESTAMP '2026-01-02 03:04:05.000006' t, INTERVAL 1 DAY + INTERVAL 61 SECOND i, "
         "'nan'::DOUBLE n, 0.1::FLOAT f, NULL z, '\\xFF'::BLOB b, true o, chr(27) e"
     )
-    path = golden(NAME).path
     (line,) = run("sql", path, sql, "--json").splitlines()
     assert "\\u001b" in line
     found = json.loads(line)
@@ -297,38 +307,35 @@ def test_values_of_any_type_are_printed(golden: Golden) -> None:
     assert (cells["b"], cells["z"], cells["f"], cells["e"]) == ("base64:/w==", "", "0.1", "\\u001b")
 
 
-def test_names_of_columns_are_distinct_and_quoted(golden: Golden) -> None:
-    path = golden(NAME).path
+def test_names_of_columns_are_distinct_and_quoted(path: str) -> None:
     sql = 'SELECT 1 AS a, 2 AS a, 3 AS "a_2", 4 AS "q""\\"'
     (line,) = run("sql", path, sql, "--json").splitlines()
     assert json.loads(line) == {"a": 1, "a_3": 2, "a_2": 3, 'q"\\': 4}
     assert run("sql", path, sql).splitlines()[0].split("\t") == ["a", "a_3", "a_2", 'q"\\']
 
 
-def test_explain_shows_the_ranges_that_are_read(golden: Golden) -> None:
-    store = golden(NAME)
+def test_explain_shows_the_ranges_that_are_read(clean: GoldenStore) -> None:
     sql = "SELECT body FROM messages WHERE topic = 'payments' AND queueId = 1"
-    (row,) = map(json.loads, run("sql", store.path, sql, "--explain", "--json").splitlines())
-    with store.open() as opened:
+    (row,) = map(json.loads, run("sql", clean.path, sql, "--explain", "--json").splitlines())
+    with clean.open() as opened:
         limits = opened.min_offset("payments", 1), opened.max_offset("payments", 1)
     assert (row["topic"], row["queueId"]) == ("payments", 1)
     assert (row["startOffset"], row["stopOffset"]) == limits
     assert row["columns"] == ["topic", "queueId", "body"]
-    drawn = run("sql", store.path, f"EXPLAIN {sql}")
+    drawn = run("sql", clean.path, f"EXPLAIN {sql}")
     assert "ARROW_SCAN" in drawn
     assert drawn.splitlines()[-1].split("\t")[3:7] == ["payments", "1", *map(str, limits)]
-    keyed = run("sql", store.path, "FROM messages WHERE keys = 'ORDER_1'", "--explain")
+    keyed = run("sql", clean.path, "FROM messages WHERE keys = 'ORDER_1'", "--explain")
     assert keyed.splitlines()[-1].split("\t")[-1] == "ORDER_1"
-    joined = run("sql", store.path, "FROM messages JOIN queues USING (topic)", "--explain")
+    joined = run("sql", clean.path, "FROM messages JOIN queues USING (topic)", "--explain")
     assert "of messages" in joined
     assert "of queues" in joined
 
 
-def test_an_explanation_reads_no_message(tmp_path: Path) -> None:
-    store = unpack(NAME, tmp_path)
-    flip_body(store, "orders")
-    run("sql", store.path, "SELECT body FROM messages", "--explain")
-    analyzed = call("sql", store.path, "EXPLAIN ANALYZE SELECT body FROM messages")
+def test_an_explanation_reads_no_message(copy: GoldenStore) -> None:
+    flip_body(copy, "orders")
+    run("sql", copy.path, "SELECT body FROM messages", "--explain")
+    analyzed = call("sql", copy.path, "EXPLAIN ANALYZE SELECT body FROM messages")
     assert analyzed.returncode == 2
 
 
@@ -353,21 +360,20 @@ def test_several_stores_differ_by_broker_name(tmp_path: Path) -> None:
     assert "matches no folder" in call("sql", str(tmp_path / "nobody*"), sql).stderr
 
 
-def test_a_misspelt_topic_is_named(golden: Golden) -> None:
+def test_a_misspelt_topic_is_named(path: str) -> None:
     query = "SELECT topic FROM messages WHERE topic = 'ordrs'"
-    said = call("sql", golden(NAME).path, query)
+    said = call("sql", path, query)
     assert (said.returncode, said.stdout) == (0, "topic\n")
     assert said.stderr.count("there is no topic 'ordrs'. Did you mean 'orders'?") == 1
 
 
-def test_options_choose_the_messages(golden: Golden) -> None:
-    store = golden(NAME)
+def test_options_choose_the_messages(clean: GoldenStore) -> None:
     count = "SELECT count(*) FROM messages"
 
     def number(*words: str) -> int:
-        return int(run("sql", store.path, count, *words).split()[-1])
+        return int(run("sql", clean.path, count, *words).split()[-1])
 
-    users = [r for r in store.truth if user_topic(r)]
+    users = [r for r in clean.truth if user_topic(r)]
     stamps = sorted(r["storeTimestamp"] for r in users)
     assert number("--raw") == len(users)
     assert number() == sum(map(messages_in, users))
@@ -380,20 +386,19 @@ def test_options_choose_the_messages(golden: Golden) -> None:
 
 
 def test_without_duckdb_the_error_says_what_to_install(
-    golden: Golden, monkeypatch: pytest.MonkeyPatch
+    path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = util.find_spec
     monkeypatch.setattr(
         "rmq_store.errors.find_spec", lambda name: None if name == "duckdb" else real(name)
     )
-    said = complaint("sql", golden(NAME).path, "SELECT 1", expect=2)
+    said = complaint("sql", path, "SELECT 1", expect=2)
     assert said == (
         "rmqstore: [RMQSTORE_SQL_UNAVAILABLE] SQL needs DuckDB. pip install 'rmqstore[sql]'\n"
     )
 
 
-def test_wrong_words_are_refused(golden: Golden) -> None:
-    path = golden(NAME).path
+def test_wrong_words_are_refused(path: str) -> None:
     assert "Did you mean" in call("sql", path, "SELECT * FROM mesages").stderr
     assert "near 'selct 1'" in call("sql", path, "selct 1").stderr
     for words in (
@@ -405,9 +410,9 @@ def test_wrong_words_are_refused(golden: Golden) -> None:
     assert "one query" in call("sql", path, "SELECT 1; SELECT 2", "--csv").stderr
 
 
-def test_statements_come_from_stdin(golden: Golden) -> None:
+def test_statements_come_from_stdin(path: str) -> None:
     done = subprocess.run(
-        [*COMMAND, "sql", golden(NAME).path],
+        [*COMMAND, "sql", path],
         input="CREATE TABLE t AS SELECT 5 AS a; SELECT a FROM t; SELECT count(*) AS n FROM topics",
         capture_output=True,
         text=True,
@@ -420,10 +425,10 @@ def test_statements_come_from_stdin(golden: Golden) -> None:
 ENDLESS = "SELECT count(*) FROM range(10_000_000) a, range(10_000_000) b WHERE hash(a.range + b.range) = 1"
 
 
-def test_ctrl_c_ends_a_query(golden: Golden) -> None:
+def test_ctrl_c_ends_a_query(path: str) -> None:
     """It comes when the query is under way, which its first rows show."""
     process = subprocess.Popen(
-        [*COMMAND, "sql", golden(NAME).path, f"SELECT 'begun' AS a; {ENDLESS}"],
+        [*COMMAND, "sql", path, f"SELECT 'begun' AS a; {ENDLESS}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -490,10 +495,12 @@ class Terminal:
         return os.waitstatus_to_exitcode(status)
 
 
-def test_the_prompt_runs_statements_and_keeps_its_history(golden: Golden, tmp_path: Path) -> None:
-    with golden(NAME).open() as store:
+def test_the_prompt_runs_statements_and_keeps_its_history(
+    clean: GoldenStore, tmp_path: Path
+) -> None:
+    with clean.open() as store:
         topics = len(store.topics())
-    terminal = Terminal("sql", golden(NAME).path, home=tmp_path)
+    terminal = Terminal("sql", clean.path, home=tmp_path)
     terminal.until("rmqstore> ")
     terminal.type("SELECT count(*) AS n\n")
     terminal.until("... ")
@@ -516,10 +523,10 @@ def test_the_prompt_runs_statements_and_keeps_its_history(golden: Golden, tmp_pa
     assert history.stat().st_mode & 0o077 == 0
 
 
-def test_the_prompt_shows_views_columns_and_rows(golden: Golden, tmp_path: Path) -> None:
-    with golden(NAME).open() as store:
+def test_the_prompt_shows_views_columns_and_rows(clean: GoldenStore, tmp_path: Path) -> None:
+    with clean.open() as store:
         topics = store.table("topics").column("topic").to_pylist()
-    terminal = Terminal("sql", golden(NAME).path, home=tmp_path, TZ="Asia/Tokyo")
+    terminal = Terminal("sql", clean.path, home=tmp_path, TZ="Asia/Tokyo")
     assert "Times are in Asia/Tokyo" in terminal.until("rmqstore> ")
     terminal.type("help\n")
     terminal.until(".schema VIEW", "rmqstore> ")
@@ -548,10 +555,10 @@ def test_the_prompt_shows_views_columns_and_rows(golden: Golden, tmp_path: Path)
     assert terminal.ended() == 0
 
 
-def test_a_table_fits_a_terminal_of_80_columns(golden: Golden, tmp_path: Path) -> None:
+def test_a_table_fits_a_terminal_of_80_columns(path: str, tmp_path: Path) -> None:
     terminal = Terminal(
         "sql",
-        golden(NAME).path,
+        path,
         "SELECT topic, queueId, storeTimestamp, keys, body FROM messages LIMIT 30; SELECT 'e'||'nd'",
         home=tmp_path,
     )
@@ -564,7 +571,7 @@ def test_a_table_fits_a_terminal_of_80_columns(golden: Golden, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["COPY", "EXPORT", "ATTACH"])
-def test_the_explain_option_writes_no_file(golden: Golden, tmp_path: Path, kind: str) -> None:
+def test_the_explain_option_writes_no_file(path: str, tmp_path: Path, kind: str) -> None:
     target = tmp_path / "kept"
     statement = {
         "COPY": f"COPY (FROM messages) TO '{target}' (FORMAT csv)",
@@ -573,7 +580,7 @@ def test_the_explain_option_writes_no_file(golden: Golden, tmp_path: Path, kind:
     }[kind]
     if kind == "COPY":
         target.write_text("mine")
-    said = complaint("sql", golden(NAME).path, statement, "--explain", "--files", expect=2)
+    said = complaint("sql", path, statement, "--explain", "--files", expect=2)
     assert f"{kind} may write a file, and --explain changes nothing" in said
     assert target.read_text() == "mine" if kind == "COPY" else not target.exists()
 
@@ -588,13 +595,10 @@ def test_the_explain_option_writes_no_file(golden: Golden, tmp_path: Path, kind:
     ],
 )
 def test_an_explain_before_a_statement_changes_nothing(
-    golden: Golden, tmp_path: Path, changing: str
+    clean: GoldenStore, tmp_path: Path, changing: str
 ) -> None:
     file = tmp_path / "none.csv"
-    with (
-        golden(NAME).open() as store,
-        StoreDatabase(store.messages(), [store], files=True) as database,
-    ):
+    with clean.open() as store, StoreDatabase(store.messages(), [store], files=True) as database:
         made = list(database.answers("CREATE TABLE own AS SELECT 1 AS a"))
         (answer,) = database.answers(f"EXPLAIN {changing.format(file=file)}")
         assert made[0].rows is None
@@ -610,49 +614,44 @@ def test_an_explain_before_a_statement_changes_nothing(
     assert not file.exists()
 
 
-def test_an_explain_leaves_a_transaction_as_it_is(golden: Golden) -> None:
-    with golden(NAME).open() as store, StoreDatabase(store.messages(), [store]) as database:
-        for statement in ("BEGIN", "CREATE TABLE own AS SELECT 1 AS a"):
-            list(database.answers(statement))
-        (answer,) = database.answers("EXPLAIN SELECT count(*) FROM messages")
-        assert answer.explained is not None
-        assert (answer.explained.scans, answer.explained.missed) == ([], 1)
-        list(database.answers("COMMIT"))
-        (rows,) = database.answers("FROM own")
-        assert rows.rows is not None
-        assert rows.rows.read_all().num_rows == 1
-        (answer,) = database.answers("EXPLAIN SELECT count(*) FROM messages")
-        assert answer.explained is not None
-        assert len(answer.explained.scans) == 1
+def test_an_explain_leaves_a_transaction_as_it_is(database: StoreDatabase) -> None:
+    for statement in ("BEGIN", "CREATE TABLE own AS SELECT 1 AS a"):
+        list(database.answers(statement))
+    (answer,) = database.answers("EXPLAIN SELECT count(*) FROM messages")
+    assert answer.explained is not None
+    assert (answer.explained.scans, answer.explained.missed) == ([], 1)
+    list(database.answers("COMMIT"))
+    (rows,) = database.answers("FROM own")
+    assert rows.rows is not None
+    assert rows.rows.read_all().num_rows == 1
+    (answer,) = database.answers("EXPLAIN SELECT count(*) FROM messages")
+    assert answer.explained is not None
+    assert len(answer.explained.scans) == 1
 
 
-def test_what_an_aborted_transaction_refuses_is_an_error(golden: Golden) -> None:
-    with golden(NAME).open() as store, StoreDatabase(store.messages(), [store]) as database:
+def test_what_an_aborted_transaction_refuses_is_an_error(database: StoreDatabase) -> None:
+    list(database.answers("BEGIN"))
+    with pytest.raises(SqlError, match="within a transaction"):
         list(database.answers("BEGIN"))
-        with pytest.raises(SqlError, match="within a transaction"):
-            list(database.answers("BEGIN"))
-        with pytest.raises(SqlError, match="aborted"):
-            database.explained("FROM messages")
+    with pytest.raises(SqlError, match="aborted"):
+        database.explained("FROM messages")
 
 
-def test_an_explain_is_one_with_comments_and_brackets_too(golden: Golden) -> None:
-    with golden(NAME).open() as store, StoreDatabase(store.messages(), [store]) as database:
-        for before in ("/* why */ EXPLAIN ", "-- why\nEXPLAIN\n", "EXPLAIN (FORMAT json) "):
-            for query in ("SELECT count(*) FROM messages", "(SELECT count(*) FROM messages)"):
-                (answer,) = database.answers(before + query)
-                assert answer.explained is not None, before
-                assert [scan.view for scan in answer.explained.scans] == ["messages"], before
-        (answer,) = database.answers("SELECT topic FROM messages LIMIT 3")
-        assert answer.rows is not None
-        assert answer.rows.read_all().num_rows == 3
+def test_an_explain_is_one_with_comments_and_brackets_too(database: StoreDatabase) -> None:
+    for before in ("/* why */ EXPLAIN ", "-- why\nEXPLAIN\n", "EXPLAIN (FORMAT json) "):
+        for query in ("SELECT count(*) FROM messages", "(SELECT count(*) FROM messages)"):
+            (answer,) = database.answers(before + query)
+            assert answer.explained is not None, before
+            assert [scan.view for scan in answer.explained.scans] == ["messages"], before
+    (answer,) = database.answers("SELECT topic FROM messages LIMIT 3")
+    assert answer.rows is not None
+    assert answer.rows.read_all().num_rows == 3
 
 
 @pytest.mark.parametrize("form", [(), ("--csv",), ("--json",)])
-def test_nothing_acts_on_the_terminal(
-    golden: Golden, tmp_path: Path, form: tuple[str, ...]
-) -> None:
+def test_nothing_acts_on_the_terminal(path: str, tmp_path: Path, form: tuple[str, ...]) -> None:
     sql = "SELECT chr(27) || ']0;x' || chr(7) AS \"e\x1b[2J\", 'e'||'nd' AS b"
-    terminal = Terminal("sql", golden(NAME).path, sql, *form, home=tmp_path)
+    terminal = Terminal("sql", path, sql, *form, home=tmp_path)
     shown = terminal.until("end")
     assert terminal.ended() == 0
     assert "\x07" not in shown
@@ -660,39 +659,34 @@ def test_nothing_acts_on_the_terminal(
     assert "\x1b]" not in shown
 
 
-def test_rows_stream(golden: Golden) -> None:
-    with golden(NAME).open() as store, StoreDatabase(store.messages(), [store]) as database:
-        (answer,) = database.answers("SELECT topic FROM messages")
-        assert isinstance(answer.rows, pa.RecordBatchReader)
-        assert answer.rows.read_next_batch().num_rows
+def test_rows_stream(database: StoreDatabase) -> None:
+    (answer,) = database.answers("SELECT topic FROM messages")
+    assert isinstance(answer.rows, pa.RecordBatchReader)
+    assert answer.rows.read_next_batch().num_rows
 
 
 @pytest.mark.parametrize("value", ["INTERVAL 1 day", "union_value(a := 1)"])
-def test_a_type_that_parquet_lacks_is_an_error(golden: Golden, tmp_path: Path, value: str) -> None:
+def test_a_type_that_parquet_lacks_is_an_error(path: str, tmp_path: Path, value: str) -> None:
     target = tmp_path / "rows.parquet"
-    said = complaint(
-        "sql", golden(NAME).path, f"SELECT {value} AS v", "--parquet", str(target), expect=2
-    )
+    said = complaint("sql", path, f"SELECT {value} AS v", "--parquet", str(target), expect=2)
     assert "RMQSTORE_INVALID_ARGUMENT" in said
     assert "Parquet has no such column" in said
     assert list(tmp_path.iterdir()) == []
 
 
 def test_several_queries_for_one_file_are_refused_before_one_is_written(
-    golden: Golden, tmp_path: Path
+    path: str, tmp_path: Path
 ) -> None:
     target = tmp_path / "rows.parquet"
-    said = complaint(
-        "sql", golden(NAME).path, "SELECT 1; SELECT 2", "--parquet", str(target), expect=2
-    )
+    said = complaint("sql", path, "SELECT 1; SELECT 2", "--parquet", str(target), expect=2)
     assert "several statements have rows" in said
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("how", ["argument", "stdin"])
-def test_a_query_that_is_not_utf8_is_an_error(golden: Golden, how: str) -> None:
+def test_a_query_that_is_not_utf8_is_an_error(path: str, how: str) -> None:
     sql = b"SELECT '\xff'"
-    words: list[Any] = [*COMMAND, "sql", golden(NAME).path]
+    words: list[Any] = [*COMMAND, "sql", path]
     found = subprocess.run(
         [*words, sql] if how == "argument" else words, input=sql, capture_output=True, check=False
     )
@@ -715,10 +709,10 @@ def test_a_query_that_is_not_utf8_is_an_error(golden: Golden, how: str) -> None:
     ],
 )
 def test_a_time_that_python_lacks_is_a_number(
-    golden: Golden, form: str | None, value: str, expected: Any
+    path: str, form: str | None, value: str, expected: Any
 ) -> None:
     query = f"SELECT {value} AS v, 1.5::DOUBLE AS n"
-    printed = run("sql", golden(NAME).path, query, *([form] if form else []))
+    printed = run("sql", path, query, *([form] if form else []))
     if form == "--json":
         assert json.loads(printed) == {"v": expected, "n": 1.5}
     elif form == "--csv":
@@ -728,8 +722,7 @@ def test_a_time_that_python_lacks_is_a_number(
         assert json.loads(printed.splitlines()[1].split("\t")[0]) == expected
 
 
-def test_a_store_that_is_named_twice_is_read_once(golden: Golden, tmp_path: Path) -> None:
-    path = golden(NAME).path
+def test_a_store_that_is_named_twice_is_read_once(path: str, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(path)
     query = "SELECT count(*) FROM messages"
     once = run("sql", path, query)
