@@ -15,7 +15,7 @@ import pytest
 
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.recovery import plan_recovery
-from tests.support.golden import GOLDEN, messages_in, unpack
+from tests.support.golden import GOLDEN, GoldenStore, messages_in, unpack
 from tests.support.hurt_stores import HURTS, RELEASE, STORES, Hurt
 from tests.support.running.campaigns import few
 
@@ -61,11 +61,10 @@ def test_a_batch_queue_ends_before_the_file_that_was_made_ahead(tmp_path: Path) 
     }
 
 
-def test_a_queue_that_is_lost_after_a_clean_stop_stays_lost(tmp_path: Path) -> None:
+def test_a_queue_that_is_lost_after_a_clean_stop_stays_lost(copy: GoldenStore) -> None:
     """A broker then lists only the records after those that its queues have."""
-    golden = unpack("clean-5.5.0", tmp_path)
-    shutil.rmtree(Path(golden.path, "consumequeue/orders/3"))
-    plan = plan_recovery(golden.path, golden.conf, method="broker", release=RELEASE)
+    shutil.rmtree(Path(copy.path, "consumequeue/orders/3"))
+    plan = plan_recovery(copy.path, copy.conf, method="broker", release=RELEASE)
     assert (plan.entries_rebuilt, plan.index_items_rebuilt) == (0, 0)
     assert ("orders", 3) not in plan.queues
 
@@ -80,10 +79,9 @@ def test_the_queues_of_an_expired_log_begin_with_its_first_records(tmp_path: Pat
             assert plan.queues[queue] == ends != (0, ends[1])
 
 
-def test_a_folder_among_the_files_of_a_log_and_a_queue_is_passed_over(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    before = plan_recovery(golden.path, golden.conf, method="broker", release=RELEASE)
+def test_a_folder_among_the_files_of_a_log_and_a_queue_is_passed_over(copy: GoldenStore) -> None:
+    before = plan_recovery(copy.path, copy.conf, method="broker", release=RELEASE)
     for folder in ("commitlog", "consumequeue/orders/0"):
-        Path(golden.path, folder, "lost+found").mkdir()
-    after = plan_recovery(golden.path, golden.conf, method="broker", release=RELEASE)
+        Path(copy.path, folder, "lost+found").mkdir()
+    after = plan_recovery(copy.path, copy.conf, method="broker", release=RELEASE)
     assert (after.log_end, after.queues) == (before.log_end, before.queues)

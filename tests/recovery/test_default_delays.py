@@ -10,20 +10,19 @@ import pytest
 from rmq_store.admin.salvage import salvage
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.recovery import plan_recovery, recover
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import GoldenStore
 from tests.support.running.commands import run
 
 SAID = f"entries of {SCHEDULE_TOPIC}"
 
 
 @pytest.fixture
-def crashed(tmp_path: Path) -> GoldenStore:
+def crashed(copy: GoldenStore) -> GoldenStore:
     """A broker's store that looks crashed and lost the queues of the delay levels."""
-    store = unpack("clean-5.5.0", tmp_path)
-    Path(store.path, "abort").touch()
-    Path(store.path, "checkpoint").unlink()
-    shutil.rmtree(Path(store.path, "consumequeue", SCHEDULE_TOPIC))
-    return store
+    Path(copy.path, "abort").touch()
+    Path(copy.path, "checkpoint").unlink()
+    shutil.rmtree(Path(copy.path, "consumequeue", SCHEDULE_TOPIC))
+    return copy
 
 
 def delayed(store: GoldenStore) -> int:
@@ -54,18 +53,16 @@ def test_a_recovery_by_the_brokers_own_levels_says_nothing_of_them(crashed: Gold
     assert SAID not in str(recover(crashed.path, crashed.conf))
 
 
-def test_a_recovery_that_makes_no_such_entry_says_nothing_of_them(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    assert delayed(store)
-    Path(store.path, "abort").touch()
-    report = recover(store.path)
+def test_a_recovery_that_makes_no_such_entry_says_nothing_of_them(copy: GoldenStore) -> None:
+    assert delayed(copy)
+    Path(copy.path, "abort").touch()
+    report = recover(copy.path)
     assert not report.untouched
     assert report.default_delays == 0
     assert SAID not in str(report)
 
 
-def test_a_salvage_counts_them_too(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    assert salvage(store.path, tmp_path / "own", config=store.conf).default_delays == 0
-    said = run("salvage", store.path, "--to", str(tmp_path / "new"), "--raw")
-    assert f"{delayed(store)} {SAID} got the times of the default delay levels" in said
+def test_a_salvage_counts_them_too(copy: GoldenStore, tmp_path: Path) -> None:
+    assert salvage(copy.path, tmp_path / "own", config=copy.conf).default_delays == 0
+    said = run("salvage", copy.path, "--to", str(tmp_path / "new"), "--raw")
+    assert f"{delayed(copy)} {SAID} got the times of the default delay levels" in said

@@ -16,7 +16,7 @@ from rmq_store.admin.rebuild import DATABASE, rebuild
 from rmq_store.consumequeue.entry_of_record import last_life
 from rmq_store.recovery import recover
 from rmq_store.verify import Severity, verify
-from tests.support.golden import unpack, unpack_field, verified
+from tests.support.golden import GoldenStore, unpack, unpack_field, verified
 from tests.support.renumbered import renumber, units_of, write_units
 
 AGAIN, ORDERS = QueueId("again", 0), QueueId("orders", 0)
@@ -87,19 +87,18 @@ def test_a_queue_of_both_lives_which_a_broker_dispatched_is_mended(again: Path) 
     assert places_in(lost.parent / "new")[:NEW] == live
 
 
-def test_a_recovery_from_behind_the_earlier_life_cuts_its_entries(tmp_path: Path) -> None:
+def test_a_recovery_from_behind_the_earlier_life_cuts_its_entries(copy: GoldenStore) -> None:
     """The checkpoint of the store leads to its last file, in which the new life begins."""
-    golden = unpack("clean-5.5.0", tmp_path)
-    units = units_of(golden, *ORDERS)
-    logs = sorted(Path(golden.path, "commitlog").iterdir())
+    units = units_of(copy, *ORDERS)
+    logs = sorted(Path(copy.path, "commitlog").iterdir())
     begins = [struct.unpack_from(">q", unit)[0] >= int(logs[-1].name) for unit in units]
     first = begins.index(True)
     assert 0 < first < len(units) - 1
-    renumber(golden, *ORDERS, lambda n: n if n < first else n - first)
-    write_units(golden, *ORDERS, units[: first + 1])
-    Path(golden.path, "abort").touch()
-    recover(golden.path)
-    assert units_of(golden, *ORDERS) == units[first:]
+    renumber(copy, *ORDERS, lambda n: n if n < first else n - first)
+    write_units(copy, *ORDERS, units[: first + 1])
+    Path(copy.path, "abort").touch()
+    recover(copy.path)
+    assert units_of(copy, *ORDERS) == units[first:]
 
 
 def test_the_beginning_of_the_earlier_life_may_have_expired(tmp_path: Path) -> None:
@@ -118,12 +117,11 @@ def test_the_beginning_of_the_earlier_life_may_have_expired(tmp_path: Path) -> N
     assert entries.log_offset.tolist() == [struct.unpack_from(">q", one)[0] for one in units[100:]]
 
 
-def test_a_wrong_queue_offset_begins_no_life(tmp_path: Path) -> None:
+def test_a_wrong_queue_offset_begins_no_life(copy: GoldenStore, tmp_path: Path) -> None:
     """No CRC covers the field. A broker lists the record behind those before it, and goes on."""
-    golden = unpack("clean-5.5.0", tmp_path)
-    units = units_of(golden, *ORDERS)
-    renumber(golden, *ORDERS, lambda n: 0 if n == 100 else n)
-    report = rebuild(golden.path, tmp_path / "new")
+    units = units_of(copy, *ORDERS)
+    renumber(copy, *ORDERS, lambda n: 0 if n == 100 else n)
+    report = rebuild(copy.path, tmp_path / "new")
     assert report.recovery.earlier_lives == {}
     with MessageStore.open(tmp_path / "new") as store:
         entries = store.entries(ORDERS, 0, store.max_offset(*ORDERS))
@@ -132,24 +130,23 @@ def test_a_wrong_queue_offset_begins_no_life(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_declared", [True, False])
 def test_records_without_their_queue_have_two_readings_while_the_topic_is_there(
-    tmp_path: Path, is_declared: bool
+    copy: GoldenStore, tmp_path: Path, is_declared: bool
 ) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    count = len(units_of(golden, "documents", 0))
-    renumber(golden, "documents", 0, lambda n: n if n < count - NEW else n - (count - NEW))
-    shutil.rmtree(Path(golden.path, "consumequeue/documents"))
+    count = len(units_of(copy, "documents", 0))
+    renumber(copy, "documents", 0, lambda n: n if n < count - NEW else n - (count - NEW))
+    shutil.rmtree(Path(copy.path, "consumequeue/documents"))
     if not is_declared:
-        for file in Path(golden.path, "config").glob("topics.json*"):
+        for file in Path(copy.path, "config").glob("topics.json*"):
             table = json.loads(file.read_text())
             del table["topicConfigTable"]["documents"]
             file.write_text(json.dumps(table))
     code = "queue-missing" if is_declared else "queue-deleted"
-    (finding,) = [one for one in golden.verified().findings if one.code == code]
+    (finding,) = [one for one in copy.verified().findings if one.code == code]
     assert finding.severity is (Severity.WARNING if is_declared else Severity.NOTE)
     assert finding.count == count
     assert f"brings back the last {NEW}," in (finding.advice or "")
     assert ("No file tells which" in finding.meaning) is is_declared
-    rebuild(golden.path, tmp_path / "new")
+    rebuild(copy.path, tmp_path / "new")
     with MessageStore.open(tmp_path / "new") as store:
         assert store.max_offset("documents", 0) == NEW
 

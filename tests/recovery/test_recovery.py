@@ -111,19 +111,18 @@ def test_what_can_be_made_from_the_log_is_made_again(lost: str, tmp_path: Path) 
             assert index_answers(mine) == index_answers(other)
 
 
-def test_torn_bytes_behind_the_log_are_cut_and_counted(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    with store.open() as reader:
+def test_torn_bytes_behind_the_log_are_cut_and_counted(copy: GoldenStore) -> None:
+    with copy.open() as reader:
         before, end = contents(reader), reader.log_range()[1]
-    last = max(Path(store.path, "commitlog").iterdir())
+    last = max(Path(copy.path, "commitlog").iterdir())
     write_at(last, end - int(last.name) + 40, b"torn")
-    report = recovered(store)
+    report = recovered(copy)
     assert report.clean
     assert (report.log_end, report.bytes_cut) == (end, 44)
     assert str(last) in str(report)
     assert json.loads(report.to_json())["bytes_cut"] == 44
     assert last.read_bytes()[end - int(last.name) :].strip(b"\0") == b""
-    with store.open() as reader:
+    with copy.open() as reader:
         assert contents(reader) == before
 
 
@@ -204,30 +203,28 @@ def test_damage_that_had_been_on_the_disk_does_not_end_the_log(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_missing_file_of_the_log_is_reported_as_damage(clean: bool, tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    path = sorted(Path(store.path, "commitlog").iterdir())[1]
+def test_a_missing_file_of_the_log_is_reported_as_damage(clean: bool, copy: GoldenStore) -> None:
+    path = sorted(Path(copy.path, "commitlog").iterdir())[1]
     start, size = int(path.name), path.stat().st_size
     path.unlink()
     if not clean:
-        Path(store.path, "abort").touch()
-        assert plan_recovery(store.path).damage == [(start, start + size)]
-    plan = plan_recovery(store.path, method="broker", release="5.5.0")
+        Path(copy.path, "abort").touch()
+        assert plan_recovery(copy.path).damage == [(start, start + size)]
+    plan = plan_recovery(copy.path, method="broker", release="5.5.0")
     assert plan.damage == [(start, start + size)]
 
 
-def test_an_empty_file_of_the_log_gets_its_size_again(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    path = sorted(Path(store.path, "commitlog").iterdir())[1]
+def test_an_empty_file_of_the_log_gets_its_size_again(copy: GoldenStore) -> None:
+    path = sorted(Path(copy.path, "commitlog").iterdir())[1]
     size = path.stat().st_size
     path.write_bytes(b"")
-    Path(store.path, "abort").touch()
+    Path(copy.path, "abort").touch()
     with pytest.raises(UnrecoverableStoreError):
-        plan_recovery(store.path, method="broker", release="5.5.0")
-    report = recover(store.path)
+        plan_recovery(copy.path, method="broker", release="5.5.0")
+    report = recover(copy.path)
     assert ("extended", size) in [(file.what, file.bytes) for file in report.files]
-    Path(store.path, "abort").touch()
-    plan_recovery(store.path, method="broker", release="5.5.0")
+    Path(copy.path, "abort").touch()
+    plan_recovery(copy.path, method="broker", release="5.5.0")
 
 
 @pytest.mark.parametrize("method", ["strict", "broker"])
@@ -409,19 +406,18 @@ def test_intact_records_of_an_only_file_that_begins_with_damage_are_counted(tmp_
 
 
 @pytest.mark.parametrize("method", ["strict", "broker"])
-def test_damage_behind_the_end_of_the_log_is_not_left_in_it(tmp_path: Path, method: str) -> None:
+def test_damage_behind_the_end_of_the_log_is_not_left_in_it(copy: GoldenStore, method: str) -> None:
     """The last file begins with damage, and the one before it ends with zeros: nothing was flushed."""
-    store = unpack("clean-5.5.0", tmp_path)
-    *_, before, last = sorted((Path(store.path) / "commitlog").iterdir())
-    places = sorted(record["commitLogOffset"] for record in store.truth)
+    *_, before, last = sorted((Path(copy.path) / "commitlog").iterdir())
+    places = sorted(record["commitLogOffset"] for record in copy.truth)
     cut = [place for place in places if place < int(last.name)][-20]
     raw = before.read_bytes()
     kept = cut - int(before.name)
     before.write_bytes(raw[:kept] + bytes(len(raw) - kept))
-    assert break_start(store, 1) == int(last.name)
-    (Path(store.path) / "checkpoint").unlink()
-    (Path(store.path) / "abort").touch()
-    plan = plan_recovery(store.path, store.conf, method=method)
+    assert break_start(copy, 1) == int(last.name)
+    (Path(copy.path) / "checkpoint").unlink()
+    (Path(copy.path) / "abort").touch()
+    plan = plan_recovery(copy.path, copy.conf, method=method)
     inside = sum(place > int(last.name) for place in places)
     assert (plan.log_end, plan.damage, plan.intact_cut) == (cut, [], inside)
 
@@ -441,38 +437,36 @@ def test_a_writer_that_is_refused_leaves_the_store_as_it_was(tmp_path: Path, mag
 
 @pytest.mark.parametrize("how", ["missing", "cut"])
 def test_messages_that_the_log_has_lost_at_its_end_are_counted_by_queue(
-    how: str, tmp_path: Path
+    how: str, copy: GoldenStore
 ) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    last = log_files(store)[-1]
+    last = log_files(copy)[-1]
     if how == "missing":
         last.unlink()
     else:
         os.truncate(last, 50_000)
     for repair in (plan_recovery, recover):
-        report = repair(store.path)
+        report = repair(copy.path)
         lost = {
             queue: sum(record["commitLogOffset"] >= report.log_end for record in records)
-            for queue, records in store.by_queue.items()
+            for queue, records in copy.by_queue.items()
         }
         lost = {queue: count for queue, count in lost.items() if count}
         assert report.clean
         assert report.entries_after_log == lost
         assert sum(lost.values()) == report.entries_cut
         assert f"{report.entries_cut} entries in {len(lost)} queues" in str(report)
-    assert recover(store.path).untouched
+    assert recover(copy.path).untouched
 
 
-def test_a_writer_does_not_cut_what_a_closed_store_lists_after_its_log(tmp_path: Path) -> None:
+def test_a_writer_does_not_cut_what_a_closed_store_lists_after_its_log(copy: GoldenStore) -> None:
     """New messages would take the queue offsets of the lost ones, which consumers may have passed."""
-    store = unpack("clean-5.5.0", tmp_path)
-    log_files(store)[-1].unlink()
-    before = files_but_lock(store)
+    log_files(copy)[-1].unlink()
+    before = files_but_lock(copy)
     with pytest.raises(UnrecoverableStoreError, match="leading after the log's end"):
-        MessageStore.append_to(store.path)
-    assert files_but_lock(store) == before
-    recover(store.path)
-    with MessageStore.append_to(store.path) as writer:
+        MessageStore.append_to(copy.path)
+    assert files_but_lock(copy) == before
+    recover(copy.path)
+    with MessageStore.append_to(copy.path) as writer:
         writer.append({"topic": "orders", "queueId": 0, "body": b"new"})
 
 
@@ -574,15 +568,14 @@ def test_a_missing_file_in_the_middle_of_a_queue_is_made_again(
         assert found == before
 
 
-def test_an_entry_that_leads_far_after_the_log_hides_no_record_behind_it(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    file = sorted(Path(store.path, "consumequeue/orders/3").iterdir())[-1]
+def test_an_entry_that_leads_far_after_the_log_hides_no_record_behind_it(copy: GoldenStore) -> None:
+    file = sorted(Path(copy.path, "consumequeue/orders/3").iterdir())[-1]
     units = np.fromfile(file, QUEUE_ENTRY)
     units[7] = (5_000_000_000, 500, 1)
     units.tofile(file)
-    Path(store.path, "abort").touch()
-    assert recovered(store).entries_cut == 0
-    missing = [f.meaning for f in store.verified().findings if f.code == "queue-misses-record"]
+    Path(copy.path, "abort").touch()
+    assert recovered(copy).entries_cut == 0
+    missing = [f.meaning for f in copy.verified().findings if f.code == "queue-misses-record"]
     assert len(missing) == 1
     assert missing[0].startswith("1 record of queue orders/3")
 
@@ -622,13 +615,12 @@ def test_a_file_that_is_removed_is_not_said_to_be_extended(tmp_path: Path) -> No
 
 
 def test_the_command_says_that_a_plan_does_not_look_for_what_queues_still_lack(
-    tmp_path: Path,
+    copy: GoldenStore,
 ) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    Path(store.path, "consumequeue/orders/3/00000000000000000000").unlink()
-    Path(store.path, "abort").touch()
+    Path(copy.path, "consumequeue/orders/3/00000000000000000000").unlink()
+    Path(copy.path, "abort").touch()
     assert "then rmqstore verify says what it still lacks" in complaint(
-        "recover", store.path, expect=0
+        "recover", copy.path, expect=0
     )
 
 

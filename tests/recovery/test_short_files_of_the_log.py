@@ -87,37 +87,35 @@ def test_a_short_file_of_a_store_that_was_closed_is_recovered_as_verify_says(
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_empty_files_before_the_log_are_removed(count: int, tmp_path: Path) -> None:
-    store = unpack(NAME, tmp_path)
-    Path(store.path, "abort").touch()
-    empty, kept = log_files(store)[:count], log_files(store)[count:]
+def test_empty_files_before_the_log_are_removed(count: int, copy: GoldenStore) -> None:
+    Path(copy.path, "abort").touch()
+    empty, kept = log_files(copy)[:count], log_files(copy)[count:]
     for path in empty:
         path.write_bytes(b"")
     with pytest.raises(UnrecoverableStoreError):
-        plan_recovery(store.path, method="broker", release="5.5.0")
-    plan, report = plan_recovery(store.path), recover(store.path)
+        plan_recovery(copy.path, method="broker", release="5.5.0")
+    plan, report = plan_recovery(copy.path), recover(copy.path)
     assert plan.damage == report.damage == []
     assert (plan.log_start, report.log_start) == (int(kept[0].name), int(kept[0].name))
-    assert log_files(store) == kept
-    assert not [f for f in store.verified().findings if f.code.startswith("log-")]
-    Path(store.path, "abort").touch()
-    plan_recovery(store.path, method="broker", release="5.5.0")
+    assert log_files(copy) == kept
+    assert not [f for f in copy.verified().findings if f.code.startswith("log-")]
+    Path(copy.path, "abort").touch()
+    plan_recovery(copy.path, method="broker", release="5.5.0")
 
 
-def test_an_empty_file_behind_the_end_of_the_log_is_removed(tmp_path: Path) -> None:
+def test_an_empty_file_behind_the_end_of_the_log_is_removed(copy: GoldenStore) -> None:
     """A later file is there, as a broker allocates it ahead, and has no record."""
-    store = unpack(NAME, tmp_path)
-    Path(store.path, "abort").touch()
-    first, *later = log_files(store)
+    Path(copy.path, "abort").touch()
+    first, *later = log_files(copy)
     for path in later:
         path.write_bytes(bytes(path.stat().st_size))
     later[0].write_bytes(b"")
-    plan = plan_recovery(store.path)
-    assert log_files(store) == [first, *later]
-    report = recover(store.path)
+    plan = plan_recovery(copy.path)
+    assert log_files(copy) == [first, *later]
+    report = recover(copy.path)
     assert plan.files == report.files
     assert {(file.path, file.what) for file in plan.files} >= {(str(p), "removed") for p in later}
-    assert log_files(store) == [first]
+    assert log_files(copy) == [first]
 
 
 def test_a_record_that_the_last_file_ends_inside_of_is_not_counted_as_intact(
@@ -138,23 +136,22 @@ def test_a_record_that_the_last_file_ends_inside_of_is_not_counted_as_intact(
 
 @pytest.mark.parametrize("zeros", [1, 10, 60])
 def test_a_half_written_last_record_is_cut_and_not_called_intact(
-    zeros: int, tmp_path: Path
+    zeros: int, copy: GoldenStore, tmp_path: Path
 ) -> None:
     """Its lengths and the CRC of its body are right: the end of its properties was not written."""
-    store = unpack(NAME, tmp_path)
-    Path(store.path, "abort").touch()
-    last = store.truth[-1]
+    Path(copy.path, "abort").touch()
+    last = copy.truth[-1]
     end = last["commitLogOffset"] + last["storeSize"]
-    write_in_log(store, end - zeros, bytes(zeros))
-    plan = plan_recovery(store.path)
+    write_in_log(copy, end - zeros, bytes(zeros))
+    plan = plan_recovery(copy.path)
     assert (plan.log_end, plan.intact_cut) == (last["commitLogOffset"], 0)
     lost = {QueueId(last["topic"], last["queueId"]): 1}
     assert plan.entries_after_log == lost
-    report = rebuild(store.path, tmp_path / "new")
+    report = rebuild(copy.path, tmp_path / "new")
     assert (report.recovery.entries_after_log, report.all_well) == (lost, False)
-    with MessageStore.append_to(store.path) as writer:
+    with MessageStore.append_to(copy.path) as writer:
         writer.append({"topic": "orders", "queueId": 0, "body": b"next"})
-    with MessageStore.open(store.path) as opened:
+    with MessageStore.open(copy.path) as opened:
         assert opened.log_range()[1] > last["commitLogOffset"]
         assert not [f for f in verify(opened).findings if f.code.startswith("log-")]
 

@@ -135,9 +135,6 @@ def test_a_listed_record_that_names_an_expired_place_is_lost(named: int, tmp_pat
     assert (report.verdict.lost.messages, report.verdict.lost.queues) == (1, 1)
 
 
-SIZE = 65536  # bytes of a file of its log
-
-
 def kept_of(golden: GoldenStore) -> set[int]:
     """The log offsets of records in files that are left."""
     first = min(int(file.name) for file in log_files(golden))

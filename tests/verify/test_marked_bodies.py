@@ -5,12 +5,11 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.support.damage import log_file_at
-from tests.support.golden import GoldenStore, Truth, unpack
+from tests.support.golden import GoldenStore, Truth
 from tests.support.running.commands import objects, run
 
 COMPRESSED, KIND = 1, 0x700
@@ -42,18 +41,16 @@ def found(store: GoldenStore, *words: str) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("kind", [0x100, 0x200, 0x300])
-def test_marked_bodies_that_are_raw_are_counted(kind: int, tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    for record in marked(store, kind)[:2]:
-        write_over(store, record, lambda stored: (b'{"order": 1}' * 999)[: len(stored)])
-    assert sum(count for _, count in found(store)) == 2
-    assert {code for code, _ in found(store)} == {CODE}
+def test_marked_bodies_that_are_raw_are_counted(kind: int, copy: GoldenStore) -> None:
+    for record in marked(copy, kind)[:2]:
+        write_over(copy, record, lambda stored: (b'{"order": 1}' * 999)[: len(stored)])
+    assert sum(count for _, count in found(copy)) == 2
+    assert {code for code, _ in found(copy)} == {CODE}
 
 
-def test_with_bodies_those_that_end_early_are_counted_too(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    record = marked(store, 0x300)[0]
-    write_over(store, record, lambda stored: stored[:-40] + bytes(40))
-    assert "no problems found" in run("verify", store.path)
-    assert found(store, "--bodies") == [(CODE, 1)]
-    assert found(store, "--bodies", "--workers", "2") == [(CODE, 1)]
+def test_with_bodies_those_that_end_early_are_counted_too(copy: GoldenStore) -> None:
+    record = marked(copy, 0x300)[0]
+    write_over(copy, record, lambda stored: stored[:-40] + bytes(40))
+    assert "no problems found" in run("verify", copy.path)
+    assert found(copy, "--bodies") == [(CODE, 1)]
+    assert found(copy, "--bodies", "--workers", "2") == [(CODE, 1)]

@@ -10,22 +10,21 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.info import facts_of, store_info
 from rmq_store.verify import verify
-from tests.support.golden import KINDS, STORES, Golden, unpack, unpack_kind
+from tests.support.golden import KINDS, STORES, Golden, GoldenStore, unpack, unpack_kind
 from tests.support.running.campaigns import some
 from tests.support.running.commands import call
 
 
 @pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json", "delayOffset.json"])
-def test_a_file_that_is_gone_with_its_bak_is_named(name: str, tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    for file in Path(golden.path, "config").glob(f"{name}*"):
+def test_a_file_that_is_gone_with_its_bak_is_named(name: str, copy: GoldenStore) -> None:
+    for file in Path(copy.path, "config").glob(f"{name}*"):
         file.unlink()
-    (finding,) = golden.verified().findings
+    (finding,) = copy.verified().findings
     assert (finding.code, Path(finding.path).name) == ("config-missing", name)
     assert "Restore the file " in (finding.advice or "")
     if name != "delayOffset.json":
         command = "topics" if name == "topics.json" else "lag"
-        assert f"there is no {name}" in call(command, golden.path).stderr
+        assert f"there is no {name}" in call(command, copy.path).stderr
 
 
 @pytest.mark.parametrize("is_folder_kept", [False, True])

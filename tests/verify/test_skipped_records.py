@@ -109,12 +109,11 @@ def test_verify_says_which_offsets_are_in_no_entry_and_how_far_later_ones_moved(
     assert f"{stop - first} places too low" in moved.meaning
 
 
-def test_the_older_record_of_a_topic_that_was_created_again_is_no_damage(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    units = units_of(golden, *ORDERS)
-    renumber(golden, *ORDERS, lambda n: n if n < 100 else n - 100)
-    write_units(golden, *ORDERS, units[100:])
-    with golden.open() as store:
+def test_the_older_record_of_a_topic_that_was_created_again_is_no_damage(copy: GoldenStore) -> None:
+    units = units_of(copy, *ORDERS)
+    renumber(copy, *ORDERS, lambda n: n if n < 100 else n - 100)
+    write_units(copy, *ORDERS, units[100:])
+    with copy.open() as store:
         met: list[StoreError] = []
         offsets(store, on_damage=met.append)
         report = verify(store)
@@ -129,15 +128,14 @@ def test_the_older_record_of_a_topic_that_was_created_again_is_no_damage(tmp_pat
 
 @pytest.mark.parametrize("queue", [ORDERS, QueueId("payments", 1)])
 def test_a_queue_that_a_broker_made_of_two_lives_of_a_topic_is_one_that_a_rebuild_mends(
-    queue: QueueId, tmp_path: Path
+    queue: QueueId, copy: GoldenStore
 ) -> None:
     """A broker lists both records with queue offset 0 (ConsumeQueue#putMessagePositionInfo), and the one
     with offset 1 finds its place taken."""
-    golden = unpack("clean-5.5.0", tmp_path)
-    units = units_of(golden, *queue)
-    places = renumber(golden, *queue, lambda n: max(0, n - 1))
-    write_units(golden, *queue, units[:2] + units[3:])
-    moved, lost = golden.verified().findings
+    units = units_of(copy, *queue)
+    places = renumber(copy, *queue, lambda n: max(0, n - 1))
+    write_units(copy, *queue, units[:2] + units[3:])
+    moved, lost = copy.verified().findings
     assert (moved.count, lost.count) == (1, 1)
     assert "1 places too high" in moved.meaning
     assert moved.advice == lost.advice
@@ -159,11 +157,10 @@ def test_a_rebuild_lists_the_last_life_of_a_queue_that_lists_an_earlier_one(tmp_
     assert entries.log_offset[0] == skipped[0]
 
 
-def test_an_entry_too_many_is_not_called_normal_after_a_rebuild(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    units = units_of(golden, *ORDERS)
-    write_units(golden, *ORDERS, [*units[:50], units[49], *units[50:]])
-    (finding,) = golden.verified().findings
+def test_an_entry_too_many_is_not_called_normal_after_a_rebuild(copy: GoldenStore) -> None:
+    units = units_of(copy, *ORDERS)
+    write_units(copy, *ORDERS, [*units[:50], units[49], *units[50:]])
+    (finding,) = copy.verified().findings
     assert (finding.count, "1 places too high" in finding.meaning) == (len(units) - 50, True)
     assert finding.advice.startswith("The queue repeats an entry")
 
@@ -200,29 +197,27 @@ def test_several_gaps_of_a_queue_are_one_finding(
     assert f"{places} places too low" in moved.meaning
 
 
-def test_a_gap_in_a_queue_of_batches_is_counted(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
+def test_a_gap_in_a_queue_of_batches_is_counted(copy: GoldenStore) -> None:
     queue, width = QueueId("inner", 0), 46
-    (path,) = Path(golden.path, "batchconsumequeue", "inner", "0").iterdir()
+    (path,) = Path(copy.path, "batchconsumequeue", "inner", "0").iterdir()
     raw = path.read_bytes()
     path.write_bytes((raw[: 5 * width] + raw[8 * width :]).ljust(len(raw), b"\0"))
     lost = [int.from_bytes(raw[n * width : n * width + 8], "big") for n in (5, 6, 7)]
-    with golden.open() as store:
+    with copy.open() as store:
         rows = store.read_batches(["inner"], columns=["commitLogOffset", "flag"]).read_all()
         (finding,) = verify(store).findings
     given = set(rows["commitLogOffset"].to_pylist())
-    truth = {record["commitLogOffset"] for record in golden.by_queue[queue]}
+    truth = {record["commitLogOffset"] for record in copy.by_queue[queue]}
     assert given == truth - set(lost)
     assert (finding.code, finding.count) == ("queue-misses-record", 3)
     assert f"log offset {lost[0]}" in finding.meaning
 
 
-def test_entries_that_changed_places_are_not_said_to_be_lost(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    units = units_of(golden, *ORDERS)
+def test_entries_that_changed_places_are_not_said_to_be_lost(copy: GoldenStore) -> None:
+    units = units_of(copy, *ORDERS)
     units[10], units[20] = units[20], units[10]
-    write_units(golden, *ORDERS, units)
-    found = [finding.meaning for finding in golden.verified().findings]
+    write_units(copy, *ORDERS, units)
+    found = [finding.meaning for finding in copy.verified().findings]
     assert len(found) == 2
     for one, offset, side in zip(found, (20, 10), ("low", "high"), strict=True):
         assert f"queue offset {offset}, listed at another queue offset" in one

@@ -165,10 +165,9 @@ def test_the_first_lines_of_verify_are_the_verdict(tmp_path: Path) -> None:
     assert f"(and {len(files)} more files)" in said[1]
 
 
-def test_a_store_that_a_process_has_open_has_no_verdict_on_its_start(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    with MessageStore.append_to(store.path, store.conf):
-        assert judged(store).starts is None
+def test_a_store_that_a_process_has_open_has_no_verdict_on_its_start(copy: GoldenStore) -> None:
+    with MessageStore.append_to(copy.path, copy.conf):
+        assert judged(copy).starts is None
 
 
 @pytest.mark.parametrize("name", KINDS)

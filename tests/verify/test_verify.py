@@ -379,22 +379,20 @@ def test_two_inner_batches_of_one_queue_offset(clean: GoldenStore, tmp_path: Pat
     assert "get queue offsets of their own: rmqstore salvage" in (dangling.advice or "")
 
 
-def test_a_cut_log_comes_before_what_follows_from_it(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    os.truncate(log_files(store)[-1], 100_000)
-    found = list(verified(store.path).findings)
+def test_a_cut_log_comes_before_what_follows_from_it(copy: GoldenStore) -> None:
+    os.truncate(log_files(copy)[-1], 100_000)
+    found = list(verified(copy.path).findings)
     cause = ["log-file-refused", "log-end-lost", "checkpoint-ahead"]
     assert [one.code for one in found[:4]] == [*cause, "queue-dangling-entry"]
-    assert found[1].path == str(log_files(store)[-1])
+    assert found[1].path == str(log_files(copy)[-1])
     dangling = [one for one in found if one.code == "queue-dangling-entry"]
     assert all("rebuild" not in one.advice for one in dangling)
 
 
-def test_a_copied_folder_is_no_topic_to_create(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    queues = Path(store.path) / "consumequeue"
+def test_a_copied_folder_is_no_topic_to_create(copy: GoldenStore) -> None:
+    queues = Path(copy.path) / "consumequeue"
     shutil.copytree(queues / "payments", queues / "strange")
-    found = list(verified(store.path).findings)
+    found = list(verified(copy.path).findings)
     assert [one.code for one in found] == ["queue-dangling-entry"] * 2
     assert "the first to one of payments/0: its folder, or a file in it, was copied" in str(found)
     assert "mqadmin" not in str(found)

@@ -138,42 +138,39 @@ def part_of(parts: Parts, at: int) -> str:
     return "slots" if at < index_item_at(parts.slots, 0) else "items"
 
 
-def test_problems_are_counted(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    path = index_of(store)[0]
+def test_problems_are_counted(copy: GoldenStore) -> None:
+    path = index_of(copy)[0]
     parts = Parts(path)
     assert parts.header.index_count == parts.places == 400
     parts.field("index_count", 57)
     parts.write()
-    (one,) = about(report_of(store.path, store.conf), path)
+    (one,) = about(report_of(copy.path, copy.conf), path)
     assert one.start == 36
     assert one.stop == 40
     assert "index_count (expected 400 or more, found 57)" in one.meaning
 
 
 @pytest.mark.parametrize("size", [0, 17, 40, 5000])
-def test_a_file_of_another_size_is_reported(tmp_path: Path, size: int) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    path = index_of(store)[3]
+def test_a_file_of_another_size_is_reported(copy: GoldenStore, size: int) -> None:
+    path = index_of(copy)[3]
     expected = path.stat().st_size
     os.truncate(path, size)
-    (one,) = about(report_of(store.path), path)
+    (one,) = about(report_of(copy.path), path)
     assert one.code == "index-damaged"
     assert f"expected {expected} bytes like the other index files, found {size}" in one.meaning
 
 
-def test_a_damaged_file_that_is_the_only_one(tmp_path: Path) -> None:
+def test_a_damaged_file_that_is_the_only_one(copy: GoldenStore) -> None:
     """Nothing but the configuration says what it was made with."""
-    store = unpack("clean-5.5.0", tmp_path)
-    first, *others = index_of(store)
+    first, *others = index_of(copy)
     for path in others:
         path.unlink()
     parts = Parts(first)
     parts.put(HEAD, noise(parts.slots * INDEX_SLOT.itemsize))
     parts.write()
-    (one,) = about(report_of(store.path, store.conf), first)
+    (one,) = about(report_of(copy.path, copy.conf), first)
     assert "slots do not point to their newest item" in one.meaning
-    unsure = [one.code for one in report_of(store.path).findings]
+    unsure = [one.code for one in report_of(copy.path).findings]
     assert "index-unreadable" in unsure
     assert "index-damaged" not in unsure
 

@@ -10,7 +10,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.verify import Severity, verify
 from tests.support.damage import write_at
-from tests.support.golden import unpack, verified
+from tests.support.golden import GoldenStore, verified
 
 MESSAGES = 1_000
 
@@ -24,13 +24,12 @@ def grown(store: MessageStore, path: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, MESSAGES])  # into the last file, and into further ones
-def test_records_that_arrive_meanwhile_are_no_error(tmp_path: Path, count: int) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    path = Path(golden.path)
-    with MessageStore.open(path, broker_conf=golden.conf) as store:
+def test_records_that_arrive_meanwhile_are_no_error(copy: GoldenStore, count: int) -> None:
+    path = Path(copy.path)
+    with MessageStore.open(path, broker_conf=copy.conf) as store:
         before = verify(store)
         grown(store, path, count)
-        with MessageStore.open(path, broker_conf=golden.conf) as later:
+        with MessageStore.open(path, broker_conf=copy.conf) as later:
             new_files = len(later.log.chain.segments) - len(store.log.chain.segments)
         assert (new_files > 0) == (count > 1)
         report = verify(store)
@@ -40,23 +39,22 @@ def test_records_that_arrive_meanwhile_are_no_error(tmp_path: Path, count: int) 
     assert (report.records, report.log_end) == (before.records, before.log_end)
     (grew,) = (f for f in report.findings if f.code == "log-grew")
     assert grew.severity is Severity.NOTE
-    whole = verified(path, broker_conf=golden.conf)
+    whole = verified(path, broker_conf=copy.conf)
     assert whole.nothing_wrong
     assert whole.records == before.records + count
 
 
-def test_records_after_damage_are_still_out_of_reach(tmp_path: Path) -> None:
+def test_records_after_damage_are_still_out_of_reach(copy: GoldenStore) -> None:
     """Sound records that do not continue the log were cut off from it."""
-    golden = unpack("clean-5.5.0", tmp_path)
-    last = max(Path(golden.path, "commitlog").iterdir())
+    last = max(Path(copy.path, "commitlog").iterdir())
     base = int(last.name)
-    records = [r for r in golden.truth if r["commitLogOffset"] >= base]
+    records = [r for r in copy.truth if r["commitLogOffset"] >= base]
     cut = records[len(records) // 2]["commitLogOffset"] - base
     write_at(last, cut, b"\xff" * 88)
     for kind in ("consumequeue", "index"):  # nothing else proves where the log ended
-        shutil.rmtree(Path(golden.path, kind))
+        shutil.rmtree(Path(copy.path, kind))
     codes = {
         finding.code
-        for finding in verified(golden.path, broker_conf=golden.conf, queues=False).findings
+        for finding in verified(copy.path, broker_conf=copy.conf, queues=False).findings
     }
     assert "log-grew" not in codes
