@@ -8,7 +8,7 @@ import pytest
 
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.reading import slice_entries
-from tests.support.golden import Golden, GoldenStore, unpack
+from tests.support.golden import Golden, GoldenStore
 
 UNIT, BASE_AT = 46, 28  # bytes of a unit, and where its first queue offset is
 QUEUE = QueueId("inner", 0)
@@ -40,10 +40,9 @@ def given(golden: GoldenStore, ranges: list[tuple[int, int]]) -> list[list[tuple
     ],
 )
 def test_the_order_of_reads_does_not_matter(
-    hurt: tuple[int, int], inside: tuple[int, int], by: int, tmp_path: Path
+    hurt: tuple[int, int], inside: tuple[int, int], by: int, copy: GoldenStore
 ) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    path = units(golden)
+    path = units(copy)
     raw = bytearray(path.read_bytes())
     count = next(n for n in range(len(raw) // UNIT) if not any(raw[n * UNIT : n * UNIT + UNIT]))
     assert count == 40
@@ -53,8 +52,8 @@ def test_the_order_of_reads_does_not_matter(
         raw[at : at + 8] = offset.to_bytes(8, "big")
     path.write_bytes(raw)
     whole = 0, count
-    first = given(golden, [inside, whole])
-    last = given(golden, [whole, inside])
+    first = given(copy, [inside, whole])
+    last = given(copy, [whole, inside])
     assert first == last[::-1]
     assert first[0] == first[1][inside[0] : inside[1]]
     places = [log_offset for _, log_offset in first[1]]

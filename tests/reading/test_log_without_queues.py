@@ -11,7 +11,7 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.errors import CorruptRecordError, DataLossError, MissingFileError, StoreError
 from tests.support.damage import break_start, write_at, write_in_log
-from tests.support.golden import in_a_queue, unpack
+from tests.support.golden import GoldenStore, in_a_queue, unpack
 
 
 @pytest.mark.parametrize("name", ["clean-5.5.0", "crash-5.5.0", "nommap-5.5.0", "expired-5.5.0"])
@@ -58,31 +58,29 @@ def test_a_snapshot_has_them_too_though_no_queue_lists_them(
     assert any(error.offset == start for error in met)
 
 
-def test_a_file_made_ahead_is_no_damage(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    files = sorted(Path(store.path, "commitlog").iterdir())
+def test_a_file_made_ahead_is_no_damage(copy: GoldenStore) -> None:
+    files = sorted(Path(copy.path, "commitlog").iterdir())
     size = files[0].stat().st_size
     (files[-1].parent / f"{int(files[-1].name) + size:020}").write_bytes(bytes(size))
-    with MessageStore.open(store.path, queues=False) as opened:
+    with MessageStore.open(copy.path, queues=False) as opened:
         rows = opened.read_log(columns=["commitLogOffset"]).read_all().num_rows
-    assert rows == sum(map(in_a_queue, store.truth))
+    assert rows == sum(map(in_a_queue, copy.truth))
 
 
 @pytest.mark.parametrize("queues", [True, False])
 def test_a_lost_end_of_the_log_is_an_error_where_the_read_reaches_it(
-    tmp_path: Path, queues: bool
+    copy: GoldenStore, queues: bool
 ) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    last = sorted(Path(store.path, "commitlog").iterdir())[-1]
+    last = sorted(Path(copy.path, "commitlog").iterdir())[-1]
     write_at(last, 100_000, bytes(last.stat().st_size - 100_000))
     met: list[StoreError] = []
-    with MessageStore.open(store.path, queues=queues) as opened:
+    with MessageStore.open(copy.path, queues=queues) as opened:
         with pytest.raises(DataLossError, match="the end of the log is lost"):
             opened.read_log().read_all()
         end = opened.log_range()[1]
         rows = opened.read_log(on_damage=met.append).read_all().num_rows
         assert opened.read_log(stop=end - 1).read_all().num_rows == rows
-    assert rows == sum(in_a_queue(r) and r["commitLogOffset"] < end for r in store.truth)
+    assert rows == sum(in_a_queue(r) and r["commitLogOffset"] < end for r in copy.truth)
     assert [error.offset for error in met] == [end]
 
 
@@ -123,23 +121,21 @@ def test_entries_after_the_log_of_a_crashed_store_are_a_warning(
 
 
 def test_a_record_that_names_another_place_is_left_out_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    copy: GoldenStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    listed = [r for r in store.truth if in_a_queue(r)]
+    listed = [r for r in copy.truth if in_a_queue(r)]
     hurt = listed[700]
-    write_in_log(store, hurt["commitLogOffset"] + 28, bytes(8))  # physicalOffset
-    with MessageStore.open(store.path) as opened:
+    write_in_log(copy, hurt["commitLogOffset"] + 28, bytes(8))  # physicalOffset
+    with MessageStore.open(copy.path) as opened:
         assert opened.read_log().read_all().num_rows == len(listed) - 1
     assert f"the first at log offset {hurt['commitLogOffset']})" in caplog.text
 
 
-def test_a_record_of_a_deleted_topic_is_in_no_queue(tmp_path: Path) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    shutil.rmtree(Path(golden.path, "consumequeue/orders"))
-    topics = Path(golden.path, "config/topics.json")
+def test_a_record_of_a_deleted_topic_is_in_no_queue(copy: GoldenStore) -> None:
+    shutil.rmtree(Path(copy.path, "consumequeue/orders"))
+    topics = Path(copy.path, "config/topics.json")
     topics.write_text(topics.read_text().replace('"orders"', '"orders-before"'))
-    record = golden.by_queue[QueueId("orders", 0)][0]
-    with golden.open() as store:
+    record = copy.by_queue[QueueId("orders", 0)][0]
+    with copy.open() as store:
         message = store.message_at(record["commitLogOffset"])
     assert (message.msg_id, message.queue_offset) == (record["offsetMsgId"], None)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -12,9 +10,8 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import AccessError, ReadOnlyStoreError
-from tests.support.checkout import CHECKOUT
-from tests.support.golden import Golden, offsets, unpack, unpack_kind, wanted
-from tests.support.running.child import become_nobody, in_a_child
+from tests.support.golden import Golden, offsets, unpack, wanted
+from tests.support.running.child import become_nobody, in_a_child, python
 
 WATCH = """
 import os, sys
@@ -52,15 +49,7 @@ print(rows, len(opened))
 
 def test_no_file_is_opened_with_a_write_flag(golden: Golden) -> None:
     store = golden("clean-5.3.3")
-    done = subprocess.run(
-        [sys.executable, "-c", WATCH, store.path],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    rows, opened = map(int, done.stdout.split())
+    rows, opened = map(int, python(WATCH, store.path).split())
     assert rows == len(wanted(store))
     assert opened > 20
 
@@ -125,14 +114,7 @@ def test_a_read_does_not_load_pandas(tmp_path: Path) -> None:
     # pyarrow loads it for many a conversion, half a second of each Spark worker.
     pytest.importorskip("pandas")
     golden = unpack("crc-5.5.0", tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", PANDAS, str(golden.path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=CHECKOUT,
-    )
-    rows, loaded = done.stdout.split()
+    rows, loaded = python(PANDAS, golden.path).split()
     assert int(rows) > 10
     assert loaded == "False"
 
