@@ -25,27 +25,26 @@ from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_REFUSED, Job
 from rmqstore_jobs.running.spark_engine import ship_jobs
 from tests.support.checkout import CHECKOUT
 from tests.support.damage import flip_in_log
-from tests.support.golden import Golden, unpack
+from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.running.commands import call, sent_to
 
 JOBS = ("dlq", "export", "replay")
 SCRIPTS = ("export", "rebuild", "replay", "verify")  # those that spark-submit can run
 
 
-def test_jobs_are_commands_of_rmqstore(golden: Golden, tmp_path: Path) -> None:
-    store = golden("clean-5.5.0")
+def test_jobs_are_commands_of_rmqstore(clean: GoldenStore, tmp_path: Path) -> None:
     target = tmp_path / "new"
-    done = call("replay", store.path, "--to", str(target), "--topic", "orders")
+    done = call("replay", clean.path, "--to", str(target), "--topic", "orders")
     assert done.returncode == EXIT_OK, done.both
     with MessageStore.open(target) as opened:
-        assert sum(b.num_rows for b in opened.read_batches()) == len(sent_to(store, "orders"))
+        assert sum(b.num_rows for b in opened.read_batches()) == len(sent_to(clean, "orders"))
     done = call("dlq", "--help")
     assert "Usage: rmqstore dlq [OPTIONS] STORE" in done.both
-    done = call("export", store.path, "--topik", "orders")
+    done = call("export", clean.path, "--topik", "orders")
     assert done.returncode == EXIT_REFUSED
     assert "--topic" in done.both
     assert "replay " in call("--help").both
-    wrong = call("exprt", store.path)
+    wrong = call("exprt", clean.path)
     assert wrong.returncode == EXIT_REFUSED
     assert "Did you mean 'export'?" in wrong.both
 

@@ -73,12 +73,11 @@ def test_usage_adds_up_to_the_truth(golden: Golden, name: str) -> None:
     assert [row["storeSize"] for row in largest] == expected[:5]
 
 
-def test_usage_of_topics_and_times(golden: Golden) -> None:
-    store = golden("clean-5.5.0")
-    mine = [r for r in store.truth if r["topic"] in ("orders", "payments") and in_a_queue(r)]
+def test_usage_of_topics_and_times(clean: GoldenStore) -> None:
+    mine = [r for r in clean.truth if r["topic"] in ("orders", "payments") and in_a_queue(r)]
     since = sorted(r["storeTimestamp"] for r in mine)[len(mine) // 2]
     words = ("--topic", "orders", "--topic", "payments", "--since", str(since))
-    found = rows_of(asked("usage", store, *words))
+    found = rows_of(asked("usage", clean, *words))
     later = Counter(r["topic"] for r in mine if r["storeTimestamp"] >= since)
     assert {row["topic"]: row["messages"] for row in found} == later
 
@@ -123,27 +122,26 @@ def set_offset(store: GoldenStore, group: str, topic: str, queue: int, offset: i
     path.write_text(json.dumps(content), "utf-8")
 
 
-def test_lag_is_what_the_truth_has_behind_the_offsets(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    set_offset(store, "slow", "orders", 0, 10)
-    set_offset(store, "slow", "orders", 1, 20)
-    rows = rows_of(asked("lag", store))
+def test_lag_is_what_the_truth_has_behind_the_offsets(copy: GoldenStore) -> None:
+    set_offset(copy, "slow", "orders", 0, 10)
+    set_offset(copy, "slow", "orders", 1, 20)
+    rows = rows_of(asked("lag", copy))
     found = {(r["consumerGroup"], r["topic"], r["queueId"]): r for r in rows}
-    assert {key: row["consumerOffset"] for key, row in found.items()} == offsets_of(store)
+    assert {key: row["consumerOffset"] for key, row in found.items()} == offsets_of(copy)
     for (_, topic, queue), row in found.items():
         behind = [
             r
-            for r in store.by_queue.get(QueueId(topic, queue), ())
+            for r in copy.by_queue.get(QueueId(topic, queue), ())
             if r["queueOffset"] >= row["consumerOffset"] and messages_in(r) == 1
         ]
         if topic == "orders":
             assert row["lag"] == len(behind)
             assert row["lagBytes"] == sum(r["storeSize"] for r in behind)
-    one = asked("lag", store, "--group", "slow", "--max-lag", "5", "--by", "group")
+    one = asked("lag", copy, "--group", "slow", "--max-lag", "5", "--by", "group")
     assert one.returncode == 1
     assert one.stderr.count("messages behind; at most 5 are allowed") == 1
     assert rows_of(one)[0]["lag"] == sum(found["slow", "orders", queue]["lag"] for queue in (0, 1))
-    most = asked("lag", store, "--group", "slow", "--max-lag", str(10**6))
+    most = asked("lag", copy, "--group", "slow", "--max-lag", str(10**6))
     assert most.returncode == 0
 
 
@@ -222,10 +220,9 @@ def test_the_verdict_comes_first_and_a_pipe_gets_every_row(golden: Golden) -> No
     assert printed[1:3] == ["! one", "! two"]
 
 
-def test_verify_says_first_how_many_problems_there_are(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    shutil.rmtree(Path(store.path, "consumequeue", "orders"))
-    verdict, *lines = call("verify", store.path).stdout.splitlines()
+def test_verify_says_first_how_many_problems_there_are(copy: GoldenStore) -> None:
+    shutil.rmtree(Path(copy.path, "consumequeue", "orders"))
+    verdict, *lines = call("verify", copy.path).stdout.splitlines()
     assert verdict.startswith("verdict  flawed: ")
     assert any(re.match(r"[1-9][0-9]* problems? found \(", line) for line in lines)
 

@@ -11,6 +11,7 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.support.checkout import CHECKOUT
+from tests.support.golden import GoldenStore
 from tests.support.running.campaigns import some
 
 FOLDER = CHECKOUT / "notebooks"
@@ -101,9 +102,8 @@ def test_every_notebook_runs_on_other_stores(
     NotebookClient(notebook, timeout=SECONDS_A_CELL, resources=where).execute()  # raises
 
 
-def test_the_words_are_those_of_the_golden_store(golden: Any) -> None:
-    store = golden("clean-5.5.0")
-    truth = store.truth
+def test_the_words_are_those_of_the_golden_store(clean: GoldenStore) -> None:
+    truth = clean.truth
     assert len(truth) == 1588
     (paid,) = (t for t in truth if t["topic"] == "payments" and "ORDER_1650" in (t["keys"] or ""))
     assert (paid["commitLogOffset"], paid["storeSize"]) == (911493, 911898 - 911493)
@@ -113,7 +113,7 @@ def test_the_words_are_those_of_the_golden_store(golden: Any) -> None:
     assert (largest["storeSize"], largest["keys"]) == (6488, "ORDER_1229")
     orders = [t for t in truth if t["topic"] == "orders"]
     last = max((t for t in orders if t["queueId"] == 1), key=lambda t: t["queueOffset"])
-    assert max(len(q) for q in store.by_queue.values()) == last["queueOffset"] + 1 == 257
+    assert max(len(q) for q in clean.by_queue.values()) == last["queueOffset"] + 1 == 257
     assert last["keys"].startswith("ORDER_1420 ")
     since, until = 1795253027000, 1795253030000  # around the middle of the orders
     shipped = [

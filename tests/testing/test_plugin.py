@@ -13,7 +13,7 @@ import pytest
 from rmq_store.errors import InvalidMessageError
 from rmq_store.testing.store_checks import StoreChecks, StoreFactory
 from tests.support.checkout import CHECKOUT
-from tests.support.golden import in_a_queue, unpack, unpack_kind
+from tests.support.golden import GoldenStore, in_a_queue, unpack_kind
 
 PAGE = CHECKOUT / "docs" / "testing.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
@@ -46,11 +46,10 @@ def test_pytest_loads_nothing_of_ours_but_the_fixtures() -> None:
 
 
 def test_a_store_of_a_broker_is_checked(
-    tmp_path: Path, rmq_store_at: Callable[[str], StoreChecks]
+    copy: GoldenStore, rmq_store_at: Callable[[str], StoreChecks]
 ) -> None:
-    golden = unpack("clean-5.5.0", tmp_path)
-    checks = rmq_store_at(golden.path)
-    truth = [r for r in golden.truth if r["topic"] == "orders" and in_a_queue(r)]
+    checks = rmq_store_at(copy.path)
+    truth = [r for r in copy.truth if r["topic"] == "orders" and in_a_queue(r)]
     found = checks.messages("orders")
     assert [m.commit_log_offset for m in found] == [r["commitLogOffset"] for r in truth]
     checks.assert_keys("orders", " ".join(r["keys"] or "" for r in truth).split())

@@ -92,18 +92,17 @@ def orders(record: Truth) -> bool:
     indirect=["engine"],
 )
 def test_every_message_arrives_once_and_the_manifest_says_so(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path, table: str
+    engine: SparkSession | None, clean: GoldenStore, tmp_path: Path, table: str
 ) -> None:
-    store = golden(NAME)
-    before = store.fingerprint()
-    answer = run(engine, spec(store, tmp_path / "out", table))
+    before = clean.fingerprint()
+    answer = run(engine, spec(clean, tmp_path / "out", table))
     found = Counter(place(row) for row in rows_in(tmp_path / "out"))
-    expected = Counter(one[0] for one in expected_of(store, lambda record: True).elements())
+    expected = Counter(one[0] for one in expected_of(clean, lambda record: True).elements())
     assert found == expected
     assert answer.ok, answer.problems
     assert answer.numbers["messages added"] == expected.total()
     assert sum(row["messages"] for row in answer.tables["added"]) == expected.total()
-    assert store.fingerprint() == before
+    assert clean.fingerprint() == before
     ends = {
         queue: max(place[2] for place in expected if place[:2] == queue) + 1
         for queue in {p[:2] for p in expected}
@@ -145,17 +144,16 @@ def test_bodies_and_days_are_those_of_the_truth(
 
 @IN_FILES
 def test_twice_adds_nothing_and_what_is_new_is_added_alone(
-    golden: Golden, tmp_path: Path, table: str
+    clean: GoldenStore, tmp_path: Path, table: str
 ) -> None:
-    store = golden(NAME)
     target = tmp_path / "out"
     half = '{"orders": {"0": 100, "1": 7}}'
-    first = run(None, spec(store, target, table, topic="orders", endingOffsets=half))
+    first = run(None, spec(clean, target, table, topic="orders", endingOffsets=half))
     files = {path: path.stat().st_mtime_ns for path in files_in(target)}
     (target / "_manifest" / "journal.json").unlink()  # a process killed before it was written
-    second = run(None, spec(store, target, table, topic="orders"))
-    third = run(None, spec(store, target, table, topic="orders"))
-    expected = expected_of(store, orders)
+    second = run(None, spec(clean, target, table, topic="orders"))
+    third = run(None, spec(clean, target, table, topic="orders"))
+    expected = expected_of(clean, orders)
     assert found_in(target) == expected
     assert first.numbers["messages added"] > 0
     assert second.numbers["messages added"] == expected.total() - first.numbers["messages added"]
@@ -164,15 +162,14 @@ def test_twice_adds_nothing_and_what_is_new_is_added_alone(
     assert {path: path.stat().st_mtime_ns for path in files} == files
 
 
-def test_what_a_broker_added_meanwhile_is_added(tmp_path: Path) -> None:
-    store = unpack(NAME, tmp_path)
+def test_what_a_broker_added_meanwhile_is_added(copy: GoldenStore, tmp_path: Path) -> None:
     target = tmp_path / "out"
-    run(None, spec(store, target, topic="payments"))
+    run(None, spec(copy, target, topic="payments"))
     before = len(rows_in(target))
-    with MessageStore.append_to(store.path, store.conf) as writer:
+    with MessageStore.append_to(copy.path, copy.conf) as writer:
         for i in range(5):
             writer.append({"topic": "payments", "queueId": 1, "body": b"later %d" % i})
-    answer = run(None, spec(store, target, topic="payments"))
+    answer = run(None, spec(copy, target, topic="payments"))
     assert answer.numbers["messages added"] == 5
     rows = rows_in(target)
     assert len(rows) == before + 5
@@ -180,10 +177,9 @@ def test_what_a_broker_added_meanwhile_is_added(tmp_path: Path) -> None:
     assert {row["body"] for row in rows} >= {b"later %d" % i for i in range(5)}
 
 
-def test_checksums_of_the_source_and_the_report_as_json(golden: Golden, tmp_path: Path) -> None:
-    store = golden(NAME)
-    words = [store.path, "--to", str(tmp_path / "out"), "--topic", "payments"]
-    words += ["--broker-conf", store.conf, "--checksums", "--report", str(tmp_path / "report.json")]
+def test_checksums_of_the_source_and_the_report_as_json(clean: GoldenStore, tmp_path: Path) -> None:
+    words = [clean.path, "--to", str(tmp_path / "out"), "--topic", "payments"]
+    words += ["--broker-conf", clean.conf, "--checksums", "--report", str(tmp_path / "report.json")]
     assert main([*words, "--since", "09:23"]) == EXIT_OK
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))
     source = report["source"]
@@ -191,7 +187,7 @@ def test_checksums_of_the_source_and_the_report_as_json(golden: Golden, tmp_path
     assert source["options"]["startingTimestamp"] == "2026-11-21T09:23:00.000Z"
     assert source["queues"]["payments"]["0"][0] == 0
     files = {one["path"]: one["sha256"] for one in source["files"]}
-    on_disk = [path for path in Path(store.path).rglob("*") if path.is_file()]
+    on_disk = [path for path in Path(clean.path).rglob("*") if path.is_file()]
     assert files == {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in on_disk}
 
 
@@ -245,19 +241,18 @@ def test_damage_that_is_left_out_is_a_problem(
     ("lost", "places"), [("payments", 2 * 4), ("orders/0/00000000000000000000", 2)]
 )
 def test_verify_queue_tells_once_what_the_files_of_a_queue_have_lost(
-    tmp_path: Path, lost: str, places: int
+    copy: GoldenStore, tmp_path: Path, lost: str, places: int
 ) -> None:
     """For each queue and file of the log, however many waves there are. Nothing of it has expired: the log
     has the messages."""
-    store = unpack(NAME, tmp_path)
-    path = Path(store.path, "consumequeue", lost)
+    path = Path(copy.path, "consumequeue", lost)
     if path.is_dir():
         shutil.rmtree(path)
     else:
         path.unlink()
     problems = []
     for number, wave in enumerate(("8g", "100k")):
-        words = [store.path, "--to", str(tmp_path / f"out-{number}"), "--broker-conf", store.conf]
+        words = [copy.path, "--to", str(tmp_path / f"out-{number}"), "--broker-conf", copy.conf]
         words += ["--verify-queue", "--mode", "DROPMALFORMED", "--wave-bytes", wave]
         report = tmp_path / f"{number}.json"
         assert main([*words, "--report", str(report)]) == EXIT_NOT_ALL
@@ -346,13 +341,12 @@ def test_damage_that_stops_an_export_or_a_replay_is_not_to_be_tried_again(
 
 
 def test_damage_of_queues_is_to_be_rebuilt(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    copy: GoldenStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The log is whole, so that nothing is lost, and a rebuilt store keeps groups and offsets."""
-    store = unpack(NAME, tmp_path)
-    (Path(store.path) / "consumequeue/orders/0/00000000000000002000").unlink()
+    (Path(copy.path) / "consumequeue/orders/0/00000000000000002000").unlink()
     for target, job in (("a", main), ("b", replay.main)):
-        assert job([store.path, "--to", str(tmp_path / target)]) == EXIT_REFUSED
+        assert job([copy.path, "--to", str(tmp_path / target)]) == EXIT_REFUSED
         stopped = " ".join(capsys.readouterr().err.split())
         assert "from a rebuilt store (`rmqstore rebuild STORE --to NEW`" in stopped
         assert "salvage" not in stopped

@@ -48,16 +48,15 @@ def planned_of(store: GoldenStore, topic: str, target: str) -> list[PlannedQueue
 @pytest.mark.parametrize("target", ["to_store", "to_parquet"])
 @ON_BOTH
 def test_it_reports_what_would_go_where_and_creates_no_file(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path, target: str
+    engine: SparkSession | None, clean: GoldenStore, tmp_path: Path, target: str
 ) -> None:
-    store = golden(NAME)
-    before = store.fingerprint()
+    before = clean.fingerprint()
     more: dict[str, Any] = {target: str(tmp_path / "new"), "topic_map": {"orders": "copy"}}
-    asked = spec(store, topics=("orders", "payments"), **more)
+    asked = spec(clean, topics=("orders", "payments"), **more)
     dry = run(engine, replace(asked, dry_run=True))
     assert list(tmp_path.iterdir()) == []
-    assert store.fingerprint() == before
-    expected = [*planned_of(store, "orders", "copy"), *planned_of(store, "payments", "payments")]
+    assert clean.fingerprint() == before
+    expected = [*planned_of(clean, "orders", "copy"), *planned_of(clean, "payments", "payments")]
     assert list(dry.planned) == expected
     messages = sum(queue.messages for queue in expected)
     assert (dry.ok, dry.written, dry.would_write) == (True, {}, {str(tmp_path / "new"): messages})
@@ -98,34 +97,32 @@ def test_messages_with_other_keys_are_counted_as_in_a_run(golden: Golden, tmp_pa
     assert found.skipped == dry.skipped == {"other keys": dry.selected - dry.matched}
 
 
-def test_it_reports_what_remains_of_a_stopped_replay(golden: Golden, tmp_path: Path) -> None:
-    store = golden(NAME)
-    asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
+def test_it_reports_what_remains_of_a_stopped_replay(clean: GoldenStore, tmp_path: Path) -> None:
+    asked = spec(clean, to_store=str(tmp_path / "new"), wave_bytes=100_000)
     run(None, asked, lambda: True)
     there = len(arrived(tmp_path / "new"))
     held = sorted(tmp_path.rglob("*"))
     dry = run(None, replace(asked, dry_run=True))
     assert sorted(tmp_path.rglob("*")) == held
     assert dry.resumed
-    whole = sum(map(user_topic, store.truth))
+    whole = sum(map(user_topic, clean.truth))
     assert 0 < there < whole
     assert dry.would_write == {str(tmp_path / "new"): whole - there}
     assert run(None, asked).ok
     with pytest.raises(JournalError, match="this replay"):
         run(None, replace(asked, dry_run=True))
-    other = spec(store, to_store=str(tmp_path / "new"), topics=("orders",), dry_run=True)
+    other = spec(clean, to_store=str(tmp_path / "new"), topics=("orders",), dry_run=True)
     with pytest.raises(TargetExistsError, match="--append"):
         run(None, other)
 
 
-def test_it_reports_what_each_of_two_targets_would_get(golden: Golden, tmp_path: Path) -> None:
+def test_it_reports_what_each_of_two_targets_would_get(clean: GoldenStore, tmp_path: Path) -> None:
     """After a stop, a store continues where it was, and Parquet starts again."""
-    store = golden(NAME)
     new, parquet = str(tmp_path / "new"), str(tmp_path / "parquet")
-    asked = spec(store, to_store=new, to_parquet=parquet, wave_bytes=100_000)
+    asked = spec(clean, to_store=new, to_parquet=parquet, wave_bytes=100_000)
     run(None, asked, lambda: True)
     there = len(arrived(tmp_path / "new"))
-    whole = sum(map(user_topic, store.truth))
+    whole = sum(map(user_topic, clean.truth))
     assert 0 < there < whole
     dry = run(None, replace(asked, dry_run=True))
     assert dry.would_write == {new: whole - there, parquet: whole}

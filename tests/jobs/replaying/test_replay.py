@@ -18,7 +18,7 @@ from rmq_store.errors import InvalidArgumentError
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from tests.support.golden import Golden, unpack
+from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.log_records import rename
 from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import (
@@ -76,12 +76,11 @@ def test_the_default_of_the_size_limit_is_for_new_messages(tmp_path: Path) -> No
     assert [row["body"] == body for row in read_back(tmp_path / "new")] == [True]
 
 
-def test_store_timestamps_are_new_or_kept(golden: Golden, tmp_path: Path) -> None:
-    store = golden(NAME)
-    old = [r["storeTimestamp"] for r in store.truth if r["topic"] == "payments"]
+def test_store_timestamps_are_new_or_kept(clean: GoldenStore, tmp_path: Path) -> None:
+    old = [r["storeTimestamp"] for r in clean.truth if r["topic"] == "payments"]
     for keep in (False, True):
         target = str(tmp_path / f"keep-{keep}")
-        run(None, spec(store, to_store=target, topics=("payments",), keep_timestamps=keep))
+        run(None, spec(clean, to_store=target, topics=("payments",), keep_timestamps=keep))
         found = [row["storeTimestamp"] for row in read_back(target)]
         assert (found == old) is keep
         assert keep or min(found) > max(old)
@@ -98,19 +97,18 @@ def test_kept_store_timestamps_that_go_back_are_said(
     assert "store times go back within" in caplog.text
 
 
-def test_topic_and_queue_are_remapped(golden: Golden, tmp_path: Path) -> None:
-    store = golden(NAME)
+def test_topic_and_queue_are_remapped(clean: GoldenStore, tmp_path: Path) -> None:
     run(
         None,
         spec(
-            store,
+            clean,
             to_store=str(tmp_path / "new"),
             topics=("orders", "payments"),
             topic_map={"orders": "orders-copy"},
             queue_map={("orders", 3): 0, (None, 1): 7, (None, 3): 8},
         ),
     )
-    truth = Counter((r["topic"], r["queueId"]) for r in store.truth)
+    truth = Counter((r["topic"], r["queueId"]) for r in clean.truth)
     found = Counter((row["topic"], row["queueId"]) for row in read_back(tmp_path / "new"))
     assert found == {
         ("orders-copy", 0): truth["orders", 0] + truth["orders", 3],
@@ -121,11 +119,10 @@ def test_topic_and_queue_are_remapped(golden: Golden, tmp_path: Path) -> None:
     }
 
 
-def test_a_replay_of_a_replay_names_the_store_it_read(golden: Golden, tmp_path: Path) -> None:
-    store = golden(NAME)
+def test_a_replay_of_a_replay_names_the_store_it_read(clean: GoldenStore, tmp_path: Path) -> None:
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
-    run(None, spec(store, to_store=first, topics=("retrying",)))
-    run(None, ReplaySpec(source=first, to_store=second, target_conf=store.conf))
+    run(None, spec(clean, to_store=first, topics=("retrying",)))
+    run(None, ReplaySpec(source=first, to_store=second, target_conf=clean.conf))
     middle = read_back(first)
     for row, before in zip(read_back(second), middle, strict=True):
         assert origin_of(row)["BROKER"] == "first"
@@ -156,14 +153,13 @@ SELECTIONS: list[tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = [
 
 @pytest.mark.parametrize(("selection", "wanted"), SELECTIONS)
 def test_a_selection_is_what_the_truth_says(
-    golden: Golden,
+    clean: GoldenStore,
     tmp_path: Path,
     selection: dict[str, Any],
     wanted: Callable[[dict[str, Any]], bool],
 ) -> None:
-    store = golden(NAME)
-    report = run(None, spec(store, to_store=str(tmp_path / "new"), **selection))
-    expected = expected_rows(store, wanted)
+    report = run(None, spec(clean, to_store=str(tmp_path / "new"), **selection))
+    expected = expected_rows(clean, wanted)
     assert expected
     assert arrived(tmp_path / "new") == expected
     assert report.ok
@@ -171,18 +167,17 @@ def test_a_selection_is_what_the_truth_says(
     assert report.selected - sum(report.skipped.values()) == report.matched
 
 
-def test_a_time_range_and_a_unique_key(golden: Golden, tmp_path: Path) -> None:
-    store = golden(NAME)
-    orders = [record for record in store.truth if record["topic"] == "orders"]
+def test_a_time_range_and_a_unique_key(clean: GoldenStore, tmp_path: Path) -> None:
+    orders = [record for record in clean.truth if record["topic"] == "orders"]
     since, until = orders[200]["storeTimestamp"], orders[700]["storeTimestamp"]
     chosen = spec(
-        store, to_store=str(tmp_path / "a"), topics=("orders",), since=str(since), until=str(until)
+        clean, to_store=str(tmp_path / "a"), topics=("orders",), since=str(since), until=str(until)
     )
     run(None, chosen)
     in_time = [r for r in orders if since <= r["storeTimestamp"] < until]
     assert [row["uniqKey"] for row in read_back(tmp_path / "a")] == [r["uniqKey"] for r in in_time]
     key = orders[300]["uniqKey"]
-    report = run(None, spec(store, to_store=str(tmp_path / "b"), topics=("orders",), keys=(key,)))
+    report = run(None, spec(clean, to_store=str(tmp_path / "b"), topics=("orders",), keys=(key,)))
     expected = [r["body"] for r in orders if key in (r["uniqKey"], *(r["keys"] or "").split())]
     assert [row["rawBody"] for row in read_back(tmp_path / "b")] == list(
         map(base64.b64decode, expected)
@@ -199,18 +194,17 @@ def test_nothing_selected_makes_an_empty_store(golden: Golden, tmp_path: Path) -
 
 
 def test_what_the_target_refuses_is_counted_and_the_rest_arrives(
-    golden: Golden, tmp_path: Path
+    clean: GoldenStore, tmp_path: Path
 ) -> None:
     """A target for smaller bodies than the source's."""
-    store = golden(NAME)
     conf = tmp_path / "small.conf"
     limit = 600
     conf.write_text(f"maxMessageSize={limit}\nmappedFileSizeCommitLog=262144\n")
     report = run(
-        None, spec(store, to_store=str(tmp_path / "new"), topics=("orders",), target_conf=str(conf))
+        None, spec(clean, to_store=str(tmp_path / "new"), topics=("orders",), target_conf=str(conf))
     )
     expected = expected_rows(
-        store, lambda r: r["topic"] == "orders" and len(base64.b64decode(r["body"])) <= limit
+        clean, lambda r: r["topic"] == "orders" and len(base64.b64decode(r["body"])) <= limit
     )
     assert arrived(tmp_path / "new") == expected
     refused = report.matched - len(expected)
@@ -237,10 +231,9 @@ def test_light_queues_are_filled_as_before(golden: Golden, tmp_path: Path) -> No
     assert light(str(tmp_path / "new")) == before + again
 
 
-def test_an_inner_batch_says_where_it_is_now(golden: Golden, tmp_path: Path) -> None:
-    store = golden(NAME)
+def test_an_inner_batch_says_where_it_is_now(clean: GoldenStore, tmp_path: Path) -> None:
     half = {QueueId("inner", 0): (60, 165)}
-    run(None, spec(store, to_store=str(tmp_path / "new"), offsets=half))
+    run(None, spec(clean, to_store=str(tmp_path / "new"), offsets=half))
     base = 0
     rows = read_back(tmp_path / "new")
     for row in rows:
@@ -258,14 +251,13 @@ def test_an_inner_batch_says_where_it_is_now(golden: Golden, tmp_path: Path) -> 
 
 
 def test_parquet_has_the_rows_the_new_names_and_the_origin(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    spark: SparkSession, clean: GoldenStore, tmp_path: Path
 ) -> None:
-    store = golden(NAME)
     target = str(tmp_path / "orders.parquet")
     report = run(
         spark,
         spec(
-            store,
+            clean,
             to_parquet=target,
             topics=("orders", "documents"),
             topic_map={"orders": "copy"},
@@ -276,7 +268,7 @@ def test_parquet_has_the_rows_the_new_names_and_the_origin(
     found = {row.commitLogOffset: row for row in frame.collect()}
     expected = [
         record
-        for record in store.truth
+        for record in clean.truth
         if record["topic"] in ("orders", "documents") and record["tags"] in ("FB", "cancelled")
     ]
     assert sorted(found) == [record["commitLogOffset"] for record in expected]
@@ -289,16 +281,15 @@ def test_parquet_has_the_rows_the_new_names_and_the_origin(
         assert record["properties"].items() <= row.properties.items()
     assert report.ok
     assert report.written == {target: len(expected)}
-    selected = sum(record["topic"] in ("orders", "documents") for record in store.truth)
+    selected = sum(record["topic"] in ("orders", "documents") for record in clean.truth)
     assert (report.selected, report.matched) == (selected, len(expected))
     assert report.skipped == {"other tags": selected - len(expected)}
 
 
 def test_both_targets_at_once_hold_the_same(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    spark: SparkSession, clean: GoldenStore, tmp_path: Path
 ) -> None:
-    store = golden(NAME)
-    both = spec(store, to_store=str(tmp_path / "new"), to_parquet=str(tmp_path / "p"))
+    both = spec(clean, to_store=str(tmp_path / "new"), to_parquet=str(tmp_path / "p"))
     report = run(spark, both)
     assert report.ok, report.problems
     assert set(report.written.values()) == {report.matched}

@@ -16,23 +16,22 @@ from rmq_store.errors import InvalidArgumentError, UnknownQueueError
 from rmqstore_jobs.replay import main, run
 from rmqstore_jobs.running.job_command import EXIT_OK
 from tests.support.checkout import CHECKOUT
-from tests.support.golden import Golden
+from tests.support.golden import Golden, GoldenStore
 from tests.support.spark.replays import NAME, read_back, spec
 
 
 def test_the_command_reports_and_says_how_it_went(
-    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    clean: GoldenStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = golden(NAME)
     target, report = str(tmp_path / "new"), tmp_path / "report.json"
-    words = [store.path, "--to-parquet", target, "--topic", "orders", "--broker-name", "broker-a"]
+    words = [clean.path, "--to-parquet", target, "--topic", "orders", "--broker-name", "broker-a"]
     assert main([*words, "--report", str(report)]) == EXIT_OK
     shown = capsys.readouterr().out
     assert "finished without problems" in shown
-    orders = sum(record["topic"] == "orders" for record in store.truth)
+    orders = sum(record["topic"] == "orders" for record in clean.truth)
     saved = json.loads(report.read_text())
     assert (saved["ok"], saved["matched"], saved["written"]) == (True, orders, {target: orders})
-    assert saved["source"]["store"] == store.path
+    assert saved["source"]["store"] == clean.path
     assert saved["source"]["logRange"][0] == 0
     assert set(saved["source"]["queues"]) == {"orders"}
     assert saved["source"]["options"]["topics"] == ["orders"]

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.plan import narrowed, planned, waves_of
-from tests.support.golden import Golden, GoldenStore, unpack
+from tests.support.golden import GoldenStore, unpack
 from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import NAME, arrived, expected_rows, spec
 
@@ -40,15 +40,14 @@ def expected(store: GoldenStore, wanted: Callable[[dict[str, Any]], bool]) -> li
 
 @ON_BOTH
 def test_only_what_has_the_key_is_read(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, clean: GoldenStore, tmp_path: Path
 ) -> None:
-    store = golden(NAME)
     # Of a topic without inner batches, whose messages are in no index.
-    orders = expected(store, lambda record: record["topic"] == "orders")
+    orders = expected(clean, lambda record: record["topic"] == "orders")
     key = orders[300]["uniqKey"]
     new = str(tmp_path / "new")
     asked = spec(
-        store, to_store=new, topics=("orders",), keys=(key,), by_index=True, wave_bytes=WAVE
+        clean, to_store=new, topics=("orders",), keys=(key,), by_index=True, wave_bytes=WAVE
     )
     plan = planned(asked, None)
     with plan.store.open() as source:
@@ -57,7 +56,7 @@ def test_only_what_has_the_key_is_read(
     assert len(through) > 100
     assert len(by_index) <= 2 + uncovered // WAVE
     report = run(engine, asked)
-    wanted = expected_rows(store, lambda record: record in orders and has(key)(record))
+    wanted = expected_rows(clean, lambda record: record in orders and has(key)(record))
     assert wanted
     assert arrived(tmp_path / "new") == wanted
     assert report.ok, report.problems
@@ -84,29 +83,27 @@ def test_what_the_index_lacks_is_found_in_the_log(tmp_path: Path, lost: str) -> 
     assert report.read == len(wanted)
 
 
-def test_keys_and_tags_together_and_one_that_is_nowhere(golden: Golden, tmp_path: Path) -> None:
-    store = golden(NAME)
-    key = common_key(store)
-    tags = {record["tags"] for record in expected(store, has(key)) if record["tags"]}
+def test_keys_and_tags_together_and_one_that_is_nowhere(clean: GoldenStore, tmp_path: Path) -> None:
+    key = common_key(clean)
+    tags = {record["tags"] for record in expected(clean, has(key)) if record["tags"]}
     tag = min(tags - {"*"})
     both = run(
-        None, spec(store, to_store=str(tmp_path / "a"), keys=(key,), by_index=True, tags=(tag,))
+        None, spec(clean, to_store=str(tmp_path / "a"), keys=(key,), by_index=True, tags=(tag,))
     )
-    wanted = expected_rows(store, lambda record: has(key)(record) and record["tags"] == tag)
+    wanted = expected_rows(clean, lambda record: has(key)(record) and record["tags"] == tag)
     assert arrived(tmp_path / "a") == wanted
     assert both.skipped == {"other tags or keys": both.selected - len(wanted)}
-    none = run(None, spec(store, to_store=str(tmp_path / "b"), keys=("NOWHERE",), by_index=True))
+    none = run(None, spec(clean, to_store=str(tmp_path / "b"), keys=("NOWHERE",), by_index=True))
     assert none.ok
     assert (none.read, none.matched) == (0, 0)
     assert arrived(tmp_path / "b") == []
 
 
-def test_a_replay_of_keys_that_was_stopped_goes_on(golden: Golden, tmp_path: Path) -> None:
-    store = golden(NAME)
-    key = common_key(store)
+def test_a_replay_of_keys_that_was_stopped_goes_on(clean: GoldenStore, tmp_path: Path) -> None:
+    key = common_key(clean)
     new = str(tmp_path / "new")
-    asked = spec(store, to_store=new, keys=(key,), by_index=True, wave_bytes=LONGER_WAVE)
-    wanted = expected_rows(store, has(key))
+    asked = spec(clean, to_store=new, keys=(key,), by_index=True, wave_bytes=LONGER_WAVE)
+    wanted = expected_rows(clean, has(key))
     stops = iter([False, True])
     assert run(None, asked, lambda: next(stops)).stopped_by == "stopped on request"
     assert 0 < len(arrived(tmp_path / "new")) < len(wanted)

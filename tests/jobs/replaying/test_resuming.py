@@ -23,74 +23,73 @@ from rmq_store.errors import (
 )
 from rmq_store.files.journal import JournalError
 from rmq_store.writing.append_messages import RecordAppender
+from rmqstore_jobs import replay
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying import plan
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.running.job_command import EXIT_REFUSED
 from tests.support.checkout import CHECKOUT
-from tests.support.golden import Golden, unpack
+from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.running.campaigns import some
 from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import NAME, arrived, everything, expected_rows, read_back, spec
 
 
-def test_a_target_that_is_there_is_not_touched(golden: Golden, tmp_path: Path) -> None:
-    store = golden(NAME)
-    one = spec(store, to_store=str(tmp_path / "new"), topics=("retrying",))
+def test_a_target_that_is_there_is_not_touched(clean: GoldenStore, tmp_path: Path) -> None:
+    one = spec(clean, to_store=str(tmp_path / "new"), topics=("retrying",))
     run(None, one)
     before = read_back(tmp_path / "new")
     with pytest.raises(JournalError, match="this replay is in the target"):
         run(None, one)
-    other = spec(store, to_store=str(tmp_path / "new"), topics=("documents",))
+    other = spec(clean, to_store=str(tmp_path / "new"), topics=("documents",))
     with pytest.raises(TargetExistsError, match="--append"):
         run(None, other)
     (tmp_path / "a file").touch()
     with pytest.raises(TargetExistsError, match="the target is a file"):
-        run(None, spec(store, to_store=str(tmp_path / "a file")))
+        run(None, spec(clean, to_store=str(tmp_path / "a file")))
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "file").touch()
     with pytest.raises(TargetExistsError, match="does not add Parquet files"):
-        run(None, spec(store, to_parquet=str(tmp_path / "p")))
+        run(None, spec(clean, to_parquet=str(tmp_path / "p")))
     assert read_back(tmp_path / "new") == before
 
 
-def test_appending_adds_behind_what_is_there(golden: Golden, tmp_path: Path) -> None:
-    store = golden(NAME)
+def test_appending_adds_behind_what_is_there(clean: GoldenStore, tmp_path: Path) -> None:
     target = str(tmp_path / "new")
-    run(None, spec(store, to_store=target, topics=("retrying",)))
+    run(None, spec(clean, to_store=target, topics=("retrying",)))
     before = read_back(target)
-    report = run(None, spec(store, to_store=target, topics=("documents",), append=True))
+    report = run(None, spec(clean, to_store=target, topics=("documents",), append=True))
     after = read_back(target)
     assert after[: len(before)] == before
     assert {row["topic"] for row in after[len(before) :]} == {"documents"}
     assert [part.topic for part in report.target_queues] == ["documents"]
     with pytest.raises(JournalError, match="this replay"):
-        run(None, spec(store, to_store=target, topics=("documents",), append=True))
+        run(None, spec(clean, to_store=target, topics=("documents",), append=True))
 
 
 @ON_BOTH
 def test_a_stopped_replay_goes_on_where_it_was(
-    engine: SparkSession | None, golden: Golden, tmp_path: Path
+    engine: SparkSession | None, clean: GoldenStore, tmp_path: Path
 ) -> None:
-    store = golden(NAME)
-    asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
+    asked = spec(clean, to_store=str(tmp_path / "new"), wave_bytes=100_000)
     stops = iter([False, True, False, False, True])
     first = run(engine, asked, lambda: next(stops))
     assert first.stopped_by == "stopped on request"
     assert not first.ok
     part = arrived(tmp_path / "new")
-    assert 0 < len(part) < len(expected_rows(store, everything))
+    assert 0 < len(part) < len(expected_rows(clean, everything))
     second = run(engine, asked, lambda: next(stops))
     assert second.resumed
     assert second.stopped_by is not None
     last = run(engine, asked)
-    assert arrived(tmp_path / "new") == expected_rows(store, everything)
+    assert arrived(tmp_path / "new") == expected_rows(clean, everything)
     assert last.ok, last.problems
     assert last.run_id == first.run_id
-    assert last.read == last.matched == len(expected_rows(store, everything))
+    assert last.read == last.matched == len(expected_rows(clean, everything))
     assert sum(
         q.stop_offset - q.start_offset for q in last.target_queues if q.topic == "orders"
-    ) == (sum(record["topic"] == "orders" for record in store.truth))
+    ) == (sum(record["topic"] == "orders" for record in clean.truth))
 
 
 def test_a_replay_does_not_go_on_with_another_store_at_the_path(
@@ -114,11 +113,10 @@ def test_a_replay_does_not_go_on_with_another_store_at_the_path(
     assert run(None, one).ok
 
 
-def test_an_unfinished_replay_is_not_mixed_with_another(golden: Golden, tmp_path: Path) -> None:
-    store = golden(NAME)
-    asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
+def test_an_unfinished_replay_is_not_mixed_with_another(clean: GoldenStore, tmp_path: Path) -> None:
+    asked = spec(clean, to_store=str(tmp_path / "new"), wave_bytes=100_000)
     run(None, asked, lambda: True)
-    other = spec(store, to_store=str(tmp_path / "new"), topics=("orders",))
+    other = spec(clean, to_store=str(tmp_path / "new"), topics=("orders",))
     with pytest.raises(JournalError, match="other options") as refused:
         run(None, other)
     assert "topics=['orders']" in str(refused.value)
@@ -134,13 +132,12 @@ def test_an_unfinished_replay_is_not_mixed_with_another(golden: Golden, tmp_path
 
 @ON_BOTH
 def test_a_source_that_breaks_in_the_middle_stops_it_cleanly(
-    engine: SparkSession | None, tmp_path: Path
+    engine: SparkSession | None, copy: GoldenStore, tmp_path: Path
 ) -> None:
     """A file goes missing; once it is back, the same command goes on."""
-    store = unpack(NAME, tmp_path)
-    segments = sorted((Path(store.path) / "commitlog").iterdir())
+    segments = sorted((Path(copy.path) / "commitlog").iterdir())
     aside = tmp_path / "aside"
-    asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
+    asked = spec(copy, to_store=str(tmp_path / "new"), wave_bytes=100_000)
 
     def remove_once() -> bool:
         if not aside.exists():
@@ -152,14 +149,13 @@ def test_a_source_that_breaks_in_the_middle_stops_it_cleanly(
     assert "RMQSTORE_MISSING_FILE" in broken.stopped_by
     aside.rename(segments[2])
     assert run(engine, asked).ok
-    assert arrived(tmp_path / "new") == expected_rows(store, everything)
+    assert arrived(tmp_path / "new") == expected_rows(copy, everything)
 
 
 def test_a_replay_continues_after_its_target_could_not_be_written(
-    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clean: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = golden(NAME)
-    asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
+    asked = spec(clean, to_store=str(tmp_path / "new"), wave_bytes=100_000)
     real, calls = RecordAppender._write_records, iter(range(100))
 
     def full_at_the_third(self: RecordAppender, *arguments: Any) -> Any:
@@ -172,7 +168,7 @@ def test_a_replay_continues_after_its_target_could_not_be_written(
         report = run(None, asked)
     assert "No space left on device" in (report.stopped_by or "")
     assert run(None, asked).ok
-    assert arrived(tmp_path / "new") == expected_rows(store, everything)
+    assert arrived(tmp_path / "new") == expected_rows(clean, everything)
 
 
 # --- killed ---------------------------------------------------------------------------------------
@@ -247,12 +243,11 @@ def go_on(engine: SparkSession | None, asked: ReplaySpec) -> str:
     ),
 )
 def test_killed_at_any_point_it_is_resumed_and_never_doubled(
-    spark: SparkSession, golden: Golden, tmp_path: Path, where: str, count: int
+    spark: SparkSession, clean: GoldenStore, tmp_path: Path, where: str, count: int
 ) -> None:
-    store = golden(NAME)
     target = str(tmp_path / "new")
     parquet = str(tmp_path / "p") if where in ("parquet", "counting") else None
-    asked = spec(store, to_store=target, to_parquet=parquet, wave_bytes=100_000)
+    asked = spec(clean, to_store=target, to_parquet=parquet, wave_bytes=100_000)
     killed = subprocess.run(
         [sys.executable, "-c", KILLED_AT, where, str(count), *command(asked)],
         cwd=CHECKOUT,
@@ -267,20 +262,19 @@ def test_killed_at_any_point_it_is_resumed_and_never_doubled(
     else:
         assert refusal == ""
     if parquet is not None:
-        assert spark.read.parquet(parquet).count() == len(expected_rows(store, everything))
-    assert arrived(target) == expected_rows(store, everything)
+        assert spark.read.parquet(parquet).count() == len(expected_rows(clean, everything))
+    assert arrived(target) == expected_rows(clean, everything)
     with ReplayJournal(target) as journal:
         assert journal.begun is None
 
 
 def test_a_source_that_fails_before_the_first_message_leaves_the_target_as_it_was(
-    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clean: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = golden(NAME)
     target = tmp_path / "new"
-    run(None, spec(store, to_store=str(target), topics=("retrying",)))
+    run(None, spec(clean, to_store=str(target), topics=("retrying",)))
     before = read_back(target)
-    asked = spec(store, to_store=str(target), topics=("documents",), append=True)
+    asked = spec(clean, to_store=str(target), topics=("documents",), append=True)
 
     def gone(*_: Any) -> Any:
         raise MissingFileError("consumequeue/documents/0", reason="deleted by the broker meanwhile")
@@ -295,21 +289,20 @@ def test_a_source_that_fails_before_the_first_message_leaves_the_target_as_it_wa
 
 
 def test_no_replay_writes_to_the_log_that_its_configuration_brings_along(
-    golden: Golden, tmp_path: Path
+    clean: GoldenStore, tmp_path: Path
 ) -> None:
     """--target-conf is a live broker's broker.conf: its settings are wanted, its log is not."""
-    store = golden(NAME)
     live = unpack(NAME, tmp_path)
     conf = tmp_path / "broker.conf"
-    conf.write_text(Path(store.conf).read_text() + f"\nstorePathCommitLog={live.path}/commitlog\n")
+    conf.write_text(Path(clean.conf).read_text() + f"\nstorePathCommitLog={live.path}/commitlog\n")
     before = live.fingerprint()
     target = str(tmp_path / "new")
-    asked = spec(store, to_store=target, topics=("orders",), wave_bytes=50_000)
+    asked = spec(clean, to_store=target, topics=("orders",), wave_bytes=50_000)
     asked = replace(asked, target_conf=str(conf))
     assert run(None, asked, lambda: True).stopped_by == "stopped on request"
     assert run(None, asked).ok
     again = arrived(target)
-    assert again == expected_rows(store, lambda record: record["topic"] == "orders")
+    assert again == expected_rows(clean, lambda record: record["topic"] == "orders")
     more = replace(asked, topics=("documents",), append=True)
     for dry in (True, False):
         with pytest.raises(ForeignLogError, match="storePathCommitLog"):
@@ -367,3 +360,15 @@ def test_waves_grow_with_the_queues_of_the_source_within_limits(
     waves = plan.waves_of(selected, 0)
     assert len(waves) > 1
     assert waves == plan.waves_of(selected, 0, expected)
+
+
+def test_a_finished_replay_whose_target_is_gone_says_so(
+    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [golden(NAME).path, "--to", str(tmp_path / "r"), "--topic", "retrying"]
+    assert replay.main(words) == 0
+    shutil.rmtree(tmp_path / "r")
+    assert replay.main(words) == EXIT_REFUSED
+    said = " ".join(capsys.readouterr().err.split())
+    assert "is gone" in said
+    assert f"Delete {tmp_path}/r.replay.json to replay again" in said

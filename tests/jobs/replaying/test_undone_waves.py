@@ -19,8 +19,8 @@ from rmqstore_jobs.replay_targets import local_targets
 from rmqstore_jobs.replay_targets.local_targets import append_rows, settle_target
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from spark_source.writing.write_options import WriteOptions
-from tests.support.golden import Golden
+from spark_source.writing.target.write_options import WriteOptions
+from tests.support.golden import Golden, GoldenStore
 from tests.support.spark.replays import NAME, arrived, everything, expected_rows, read_back, spec
 
 
@@ -54,12 +54,11 @@ def killed_in_the_third_wave(
 
 
 @pytest.fixture
-def added_to(golden: Golden, tmp_path: Path) -> ReplaySpec:
+def added_to(clean: GoldenStore, tmp_path: Path) -> ReplaySpec:
     """A replay into a store that has messages."""
-    store = golden(NAME)
     target = str(tmp_path / "new")
-    run(None, spec(store, to_store=target, topics=("retrying",)))
-    return spec(store, to_store=target, topics=("documents",), wave_bytes=20_000, append=True)
+    run(None, spec(clean, to_store=target, topics=("retrying",)))
+    return spec(clean, to_store=target, topics=("documents",), wave_bytes=20_000, append=True)
 
 
 def test_a_killed_replay_into_a_store_with_messages_goes_on(
@@ -128,10 +127,9 @@ def test_a_failed_replay_leaves_a_closed_store_with_whole_waves(
 
 
 def test_a_journal_that_was_replaced_although_that_failed_is_believed(
-    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clean: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = golden(NAME)
-    asked = spec(store, to_store=str(tmp_path / "new"), wave_bytes=100_000)
+    asked = spec(clean, to_store=str(tmp_path / "new"), wave_bytes=100_000)
     real, calls = ReplayJournal.save, iter(range(100))
 
     def save(self: ReplayJournal, begun: ReplayRun | None, *done: ReplayRun) -> None:
@@ -145,7 +143,7 @@ def test_a_journal_that_was_replaced_although_that_failed_is_believed(
     assert "Input/output error" in (report.stopped_by or "")
     assert report.written == {asked.to_store: len(read_back(str(asked.to_store)))}
     assert run(None, asked).ok
-    assert arrived(tmp_path / "new") == expected_rows(store, everything)
+    assert arrived(tmp_path / "new") == expected_rows(clean, everything)
 
 
 def test_a_wave_that_is_undone_leaves_batch_queues_as_they_are_declared(tmp_path: Path) -> None:
