@@ -1,4 +1,5 @@
-"""One tree of errors: each says where, what was expected and found, and what to do."""
+"""One tree of errors: each has a code of its own, and says where, what was expected and found, and what to
+do."""
 
 from __future__ import annotations
 
@@ -8,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store import StoreError
-from rmq_store.errors import BodyError, CorruptRecordError, DataLossError
+from rmq_store.errors import (
+    BodyError,
+    CorruptRecordError,
+    DataLossError,
+    ListedAt,
+    LogOffset,
+    QueueOffset,
+    StoreError,
+)
 from tests.support.damage import flip, log_file_at, write_at
 from tests.support.golden import Golden, in_a_queue, log_files, offsets, unpack
 
@@ -114,3 +122,33 @@ def test_an_entry_that_leads_nowhere_names_the_folder_of_its_queue(tmp_path: Pat
         for _ in store.read_batches("orders", on_damage=damage.append):
             pass
     assert str(folder) in {error.path for error in damage}
+
+
+def test_codes_are_stable_words_and_each_is_one_kind() -> None:
+    ours = {kind for kind in kinds_of(StoreError) if kind.__module__.startswith("rmq_store")}
+    codes = {kind.code: kind for kind in ours}
+    assert len(codes) == len(ours) >= 17
+    assert all(code.startswith("RMQSTORE_") and code.isupper() for code in codes)
+    for kind in ours:
+        assert "code" in vars(kind), kind
+
+
+def test_an_error_survives_the_way_to_the_driver() -> None:
+    for kind in {k for k in kinds_of(StoreError) if k.__module__.startswith("rmq_store")}:
+        error = kind("/store/file", offset=7, reason="why", expected=1, actual=2, advice="do")
+        error.entry = ListedAt("orders", 1, 2, 3, 4)
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy), copy.entry) == (kind, str(error), error.entry)
+        assert str(copy).startswith(f"[{kind.code}] /store/file: why at offset 7")
+        other = error.with_advice("look")
+        assert (type(other), other.entry, other.advice) == (kind, error.entry, "look")
+        assert str(other) == str(pickle.loads(pickle.dumps(other))) == str(error)[:-2] + "look"
+        assert str(error).endswith(". do")
+
+
+@pytest.mark.parametrize(
+    ("place", "said"), [(LogOffset(7), "log offset 7"), (QueueOffset(7), "queueOffset 7")]
+)
+def test_an_error_says_in_its_place_what_the_offset_counts(place: int, said: str) -> None:
+    error = StoreError("/store/file", offset=place, reason="why", expected=1, advice="Do")
+    assert str(error).endswith(f"/store/file: why at {said} (expected 1). Do")

@@ -1,32 +1,27 @@
-"""What a user sees of loops that run interpreted."""
+"""What a user sees of loops that run interpreted; and what runs is what the sources say."""
 
 from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import hatch_build
 from rmq_store import loops
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.salvage import salvage
+from rmq_store.testing.live_broker.needs import missing_here
 from rmq_store.verify import verify
-from tests.support.golden import Golden
+from tests.support.golden import Golden, GoldenStore
+from tests.support.running.child import python
 
 VERSION = "from rmq_store.cli.main import main; import sys; sys.argv[1:] = ['--version']; main()"
 
 
 def version(**variables: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", VERSION],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    return python(VERSION, env={**os.environ, **variables})
 
 
 def test_the_version_says_that_loops_run_interpreted() -> None:
@@ -67,23 +62,42 @@ def test_a_long_read_warns_once_a_process(
 def test_verify_rebuild_and_salvage_warn_too(
     work: str,
     many: int,
-    golden: Golden,
+    clean: GoldenStore,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store = golden("clean-5.5.0")
-    assert len(store.truth) == 1_588
+    assert len(clean.truth) == 1_588
     monkeypatch.setattr(loops, "compiled", lambda: False)
     monkeypatch.setattr(loops, "MANY_RECORDS", many)
     monkeypatch.setattr(loops, "_done", [0])
     with caplog.at_level(logging.WARNING, "rmqstore"):
         if work == "verify":
-            with store.open() as opened:
+            with clean.open() as opened:
                 verify(opened)
         elif work == "rebuild":
-            rebuild(store.path, tmp_path / "new")
+            rebuild(clean.path, tmp_path / "new")
         else:
-            salvage(store.path, tmp_path / "new")
+            salvage(clean.path, tmp_path / "new")
     said = sum("loops run interpreted" in record.message for record in caplog.records)
-    assert said == (many < len(store.truth))
+    assert said == (many < len(clean.truth))
+
+
+def test_the_compiled_loops_are_those_of_the_sources() -> None:
+    """A compiled module says what it was made from; one of other sources would hide a change."""
+    present = hatch_build.compiled_in_place()
+    if not present:
+        missing_here("no loop is compiled here")
+    stale = hatch_build.not_current()
+    assert not stale, f"compiled from other sources, or not compiled: {stale}; run make venv"
+    hidden = {name: paths for name, paths in present.items() if len(paths) > 1}
+    assert not hidden, f"compiled twice: {hidden}; run make venv"
+    gone = set(present) - {hatch_build.SHARED, *hatch_build.loop_names()}
+    assert not gone, f"compiled, and without a source: {gone}; run make venv"
+
+
+def test_both_say_whether_loops_are_compiled() -> None:
+    compiled = set(hatch_build.loop_names()) <= set(hatch_build.compiled_in_place())
+    asked = loops.INTERPRETED_VARIABLE == hatch_build.INTERPRETED_VARIABLE
+    assert asked, "one variable, for the build and for a run"
+    assert loops.compiled() == (compiled and loops.Sources not in __import__("sys").meta_path)

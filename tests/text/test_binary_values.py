@@ -1,8 +1,9 @@
-"""Binary values as text, against Python's own codecs."""
+"""Binary values as text, against Python's own codecs, and batches as lines of JSON."""
 
 from __future__ import annotations
 
 import base64
+import json
 import random
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.text import bodies
 from rmq_store.text.bodies import as_base64, as_text
+from rmq_store.text.lines import json_lines
 
 _MALFORMED = (
     *(b"\xff", b"\xff\n", b"\xc0\x80", b"\xe0\x80\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80"),
@@ -68,3 +70,22 @@ def test_more_than_a_column_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert as_base64(pa.array([b"x" * 70])).to_pylist() == [encoded(b"x" * 70)]
     with pytest.raises(InvalidArgumentError, match="maxBodyBytes"):
         as_base64(pa.array([b"x" * 80]))
+
+
+def test_a_line_depends_on_no_other_row() -> None:
+    rows = pa.record_batch({"body": pa.array([b"text", b"\xff\x00", b"", None]), "n": [1, 2, 3, 4]})
+    lines = json_lines(rows).splitlines(keepends=True)
+    assert lines == [json_lines(rows.slice(i, 1)) for i in range(4)]
+    assert [json.loads(line) for line in lines] == [
+        {"body": "text", "n": 1},
+        {"body": None, "bodyBase64": "/wA=", "n": 2},
+        {"body": "", "n": 3},
+        {"body": None, "n": 4},
+    ]
+
+
+def test_a_map_that_is_null_is_null() -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    rows = pa.record_batch({"properties": pa.array([None, [], [("a", '"b"')]], kind)})
+    lines = [json.loads(line) for line in json_lines(rows).splitlines()]
+    assert [line["properties"] for line in lines] == [None, {}, {"a": '"b"'}]
