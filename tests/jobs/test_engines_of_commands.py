@@ -19,7 +19,7 @@ from rmq_store.questions.verify import VerifyQuestion
 from rmqstore_jobs.running import spark_engine
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import pinned_store
-from tests.support.damage import flip_in_log
+from tests.support.damage import flip_body
 from tests.support.golden import STORES, Golden, GoldenStore, unpack
 from tests.support.running.campaigns import some
 from tests.support.running.commands import call, complaint
@@ -116,21 +116,13 @@ def test_the_findings_are_those_of_verify(
     assert store.fingerprint() == before
 
 
-def damaged(tmp_path: Path) -> GoldenStore:
-    """A store with a byte of a body changed, and a queue file gone."""
-    store = unpack("clean-5.5.0", tmp_path)
-    record = next(r for r in store.truth if r["topic"] == "orders" and len(r["body"] or "") > 40)
-    flip_in_log(store, record["commitLogOffset"] + record["storeSize"] // 2, 0xFF)
-    sorted((Path(store.path) / "consumequeue" / "payments" / "0").iterdir())[0].unlink()
-    return store
-
-
 @ON_BOTH
-def test_damage_is_reported_with_its_place(engine: SparkSession | None, tmp_path: Path) -> None:
-    store = damaged(tmp_path)
+def test_damage_is_reported_with_its_place(engine: SparkSession | None, copy: GoldenStore) -> None:
+    flip_body(copy, "orders")
+    min(Path(copy.path, "consumequeue/payments/0").iterdir()).unlink()
     where = "local" if engine is None else "spark"
-    done = call("verify", store.path, "--broker-conf", store.conf, "--engine", where, "--json")
-    expected = store.verified(broker_conf=store.conf).to_dict()
+    done = call("verify", copy.path, "--broker-conf", copy.conf, "--engine", where, "--json")
+    expected = copy.verified(broker_conf=copy.conf).to_dict()
     assert done.returncode == 1
     *findings, summary = map(json.loads, done.stdout.splitlines())
     assert [one["code"] for one in findings] == [one["code"] for one in expected["findings"]]

@@ -26,7 +26,11 @@ from tests.support.golden import Golden, GoldenStore, in_a_queue, messages_in, u
 from tests.support.running.commands import Done, call, complaint, objects
 from tests.support.running.screens import shown
 
-WITH_DEAD = "clean-4.9.7"
+
+@pytest.fixture
+def store(golden: Golden) -> GoldenStore:
+    """It has dead letters."""
+    return golden("clean-4.9.7")
 
 
 def conf(store: GoldenStore) -> dict[str, str]:
@@ -161,8 +165,7 @@ def test_messages_that_expired_before_they_were_consumed_are_reported(tmp_path: 
 # --- trace ----------------------------------------------------------------------------------------
 
 
-def test_a_life_has_every_record_of_its_message(golden: Golden) -> None:
-    store = golden(WITH_DEAD)
+def test_a_life_has_every_record_of_its_message(store: GoldenStore) -> None:
     wanted = {}
     for record in store.truth:  # one message of each kind
         if record["topic"].startswith(("%DLQ%", "RMQ_SYS_TRANS_HALF", "SCHEDULE", "orders")):
@@ -188,8 +191,7 @@ def dead_of(store: GoldenStore) -> list[dict[str, Any]]:
     return [r for r in store.truth if r["topic"].startswith("%DLQ%")]
 
 
-def test_wide_tables_are_readable_on_a_narrow_screen(golden: Golden) -> None:
-    store = golden(WITH_DEAD)
+def test_wide_tables_are_readable_on_a_narrow_screen(store: GoldenStore) -> None:
     answer = dlq.run(None, dlq.DlqSpec(store.path, conf(store)))
     lines = shown(answer, 80)
     assert all(len(line) <= 80 for line in lines if "…" in line)
@@ -199,8 +201,7 @@ def test_wide_tables_are_readable_on_a_narrow_screen(golden: Golden) -> None:
     assert any("uniqKey" in line and "originTopic" in line for line in wide)
 
 
-def test_the_verdict_comes_first_and_a_pipe_gets_every_row(golden: Golden) -> None:
-    store = golden(WITH_DEAD)
+def test_the_verdict_comes_first_and_a_pipe_gets_every_row(store: GoldenStore) -> None:
     answer = dlq.run(None, dlq.DlqSpec(store.path, conf(store)))
     many = replace(answer, tables={"of many": [{"n": n * 1000, "of": "a\tb"} for n in range(99)]})
     first, blank, title, header, *lines = shown(many, 20, is_terminal=False)
@@ -227,8 +228,9 @@ def test_verify_says_first_how_many_problems_there_are(copy: GoldenStore) -> Non
     assert any(re.match(r"[1-9][0-9]* problems? found \(", line) for line in lines)
 
 
-def test_dead_letters_are_sent_again_to_their_origin_once(golden: Golden, tmp_path: Path) -> None:
-    store = golden(WITH_DEAD)
+def test_dead_letters_are_sent_again_to_their_origin_once(
+    store: GoldenStore, tmp_path: Path
+) -> None:
     target = tmp_path / "again"
     spec = dlq.DlqSpec(store.path, conf(store), groups=("g-retry",), resend=str(target))
     answer = dlq.run(None, spec)
@@ -250,9 +252,9 @@ def test_dead_letters_are_sent_again_to_their_origin_once(golden: Golden, tmp_pa
 
 
 def test_some_dead_letters_are_added_to_a_store_after_a_dry_run(
-    golden: Golden, tmp_path: Path
+    store: GoldenStore, tmp_path: Path
 ) -> None:
-    store, target = golden(WITH_DEAD), tmp_path / "again"
+    target = tmp_path / "again"
     every = dead_of(store)
     key = every[-1]["uniqKey"]
     words = [store.path, "--broker-conf", store.conf, "--to", str(target)]
@@ -273,9 +275,8 @@ def test_some_dead_letters_are_added_to_a_store_after_a_dry_run(
 
 
 def test_a_relative_time_is_the_same_for_the_report_and_for_what_is_sent_again(
-    golden: Golden,
+    store: GoldenStore,
 ) -> None:
-    store = golden(WITH_DEAD)
     options = {**conf(store), "startingTimestamp": "-1h"}
     plan = plan_of(store.path, {**options, "includeSystemTopics": "true"})
     spec = dlq.DlqSpec(store.path, options, resend="again")
@@ -287,9 +288,8 @@ def test_a_relative_time_is_the_same_for_the_report_and_for_what_is_sent_again(
 
 
 def test_reports_as_json_and_wrong_options(
-    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: GoldenStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = golden(WITH_DEAD)
     words = [store.path, "--broker-conf", store.conf]
     report = tmp_path / "report.json"
     assert dlq.main([*words, "--report", str(report), "--checksums"]) == EXIT_OK
@@ -304,8 +304,7 @@ def test_reports_as_json_and_wrong_options(
     assert dlq.main(["--help"]) == EXIT_OK
 
 
-def test_names_that_are_not_there(golden: Golden) -> None:
-    store = golden(WITH_DEAD)
+def test_names_that_are_not_there(store: GoldenStore) -> None:
     with pytest.raises(InvalidArgumentError, match="g-retry"):
         dlq.run(None, dlq.DlqSpec(store.path, groups=("g-retri",)))
     for words, said in (

@@ -12,7 +12,8 @@ import pytest
 
 from rmqstore_jobs import export, replay
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED, Job
-from tests.support.golden import Golden, GoldenStore, log_files, unpack
+from tests.support.damage import write_at
+from tests.support.golden import GoldenStore, log_files
 
 JOBS = {"export": export.main, "replay": replay.main}
 
@@ -23,9 +24,7 @@ def lose_queue(store: GoldenStore) -> None:
 
 
 def damage_log(store: GoldenStore) -> None:
-    file = log_files(store)[1]
-    raw = file.read_bytes()
-    file.write_bytes(raw[:5000] + bytes(3000) + raw[8000:])
+    write_at(log_files(store)[1], 5000, bytes(3000))
 
 
 def report_of(job: Job, words: list[str], folder: Path) -> tuple[int, dict[str, Any]]:
@@ -36,9 +35,9 @@ def report_of(job: Job, words: list[str], folder: Path) -> tuple[int, dict[str, 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_the_report_says_whether_the_store_was_verified(
-    name: str, tmp_path: Path, golden: Golden, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, clean: GoldenStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, verified = golden("clean-5.5.0").path, ("sound", None)
+    path, verified = clean.path, ("sound", None)
     for number, more in enumerate((["--verify"], [])):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -53,20 +52,21 @@ def test_the_report_says_whether_the_store_was_verified(
 def test_a_damaged_store_is_refused(
     name: str,
     hurt: Callable[[GoldenStore], None],
+    copy: GoldenStore,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    hurt(store)
-    assert report_of(JOBS[name], [store.path, "--verify"], tmp_path)[0] == EXIT_REFUSED
+    hurt(copy)
+    assert report_of(JOBS[name], [copy.path, "--verify"], tmp_path)[0] == EXIT_REFUSED
     assert "--verify: the store is" in capsys.readouterr().err
     assert not (tmp_path / "to").exists()
 
 
-def test_a_job_that_leaves_damage_out_has_the_verdict_as_a_problem(tmp_path: Path) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    lose_queue(store)
-    words = [store.path, "--verify", "--mode", "DROPMALFORMED"]
+def test_a_job_that_leaves_damage_out_has_the_verdict_as_a_problem(
+    copy: GoldenStore, tmp_path: Path
+) -> None:
+    lose_queue(copy)
+    words = [copy.path, "--verify", "--mode", "DROPMALFORMED"]
     code, report = report_of(export.main, words, tmp_path)
     assert code == EXIT_NOT_ALL
     (problem,) = report["problems"]

@@ -43,8 +43,12 @@ from tests.support.golden import (
 )
 from tests.support.running.campaigns import some
 
-NAME = "clean-5.5.0"
 IN_FILES = pytest.mark.parametrize("table", [PARQUET, CSV, JSONL])
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "out"
 
 
 def spec(store: GoldenStore, target: Path, table: str = PARQUET, **options: str) -> ExportSpec:
@@ -92,11 +96,11 @@ def orders(record: Truth) -> bool:
     indirect=["engine"],
 )
 def test_every_message_arrives_once_and_the_manifest_says_so(
-    engine: SparkSession | None, clean: GoldenStore, tmp_path: Path, table: str
+    engine: SparkSession | None, clean: GoldenStore, target: Path, table: str
 ) -> None:
     before = clean.fingerprint()
-    answer = run(engine, spec(clean, tmp_path / "out", table))
-    found = Counter(place(row) for row in rows_in(tmp_path / "out"))
+    answer = run(engine, spec(clean, target, table))
+    found = Counter(place(row) for row in rows_in(target))
     expected = Counter(one[0] for one in expected_of(clean, lambda record: True).elements())
     assert found == expected
     assert answer.ok, answer.problems
@@ -113,14 +117,14 @@ def test_every_message_arrives_once_and_the_manifest_says_so(
         for queue, span in queues.items()
     } == ends
     assert all(s[0] == 0 for queues in answer.source.queues.values() for s in queues.values())
-    with Manifest(tmp_path / "out") as manifest:
+    with Manifest(target) as manifest:
         waves = list(manifest.waves())
         assert len(waves) == manifest.exported.number > 1
         assert manifest.exported.rows == sum(wave.rows for wave in waves) == expected.total()
         for file in (file for wave in waves for file in wave.files):
-            raw = (tmp_path / "out" / file.path).read_bytes()
+            raw = (target / file.path).read_bytes()
             assert (len(raw), hashlib.sha256(raw).hexdigest()) == (file.size, file.sha256)
-            assert len(rows_of(tmp_path / "out" / file.path)) == file.rows
+            assert len(rows_of(target / file.path)) == file.rows
             assert file.path.endswith(f".{table}")
 
 
@@ -128,25 +132,24 @@ def test_every_message_arrives_once_and_the_manifest_says_so(
     "name", ["direct-5.5.0", pytest.param("clean-4.9.7", marks=pytest.mark.campaign)]
 )
 def test_bodies_and_days_are_those_of_the_truth(
-    spark: SparkSession, golden: Golden, tmp_path: Path, name: str
+    spark: SparkSession, golden: Golden, target: Path, name: str
 ) -> None:
     store = golden(name)
-    run(spark, spec(store, tmp_path / "out", columns="topic,queueId,queueOffset,body"))
-    by_spark = spark.read.parquet(str(tmp_path / "out"))
-    assert by_spark.count() == len(rows_in(tmp_path / "out"))
+    run(spark, spec(store, target, columns="topic,queueId,queueOffset,body"))
+    by_spark = spark.read.parquet(str(target))
+    assert by_spark.count() == len(rows_in(target))
     expected = expected_of(store, lambda record: True)
     # Spark writes some characters of a topic's name as % and two digits of hex.
     assert by_spark.select("topic").distinct().count() == len({p[0][0] for p in expected})
-    assert Counter((b, d) for _, b, d in found_in(tmp_path / "out").elements()) == Counter(
+    assert Counter((b, d) for _, b, d in found_in(target).elements()) == Counter(
         (b, d) for _, b, d in expected.elements()
     )
 
 
 @IN_FILES
 def test_twice_adds_nothing_and_what_is_new_is_added_alone(
-    clean: GoldenStore, tmp_path: Path, table: str
+    clean: GoldenStore, target: Path, table: str
 ) -> None:
-    target = tmp_path / "out"
     half = '{"orders": {"0": 100, "1": 7}}'
     first = run(None, spec(clean, target, table, topic="orders", endingOffsets=half))
     files = {path: path.stat().st_mtime_ns for path in files_in(target)}
@@ -162,8 +165,7 @@ def test_twice_adds_nothing_and_what_is_new_is_added_alone(
     assert {path: path.stat().st_mtime_ns for path in files} == files
 
 
-def test_what_a_broker_added_meanwhile_is_added(copy: GoldenStore, tmp_path: Path) -> None:
-    target = tmp_path / "out"
+def test_what_a_broker_added_meanwhile_is_added(copy: GoldenStore, target: Path) -> None:
     run(None, spec(copy, target, topic="payments"))
     before = len(rows_in(target))
     with MessageStore.append_to(copy.path, copy.conf) as writer:
@@ -194,16 +196,6 @@ def test_checksums_of_the_source_and_the_report_as_json(clean: GoldenStore, tmp_
 # --- damage ---------------------------------------------------------------------------------------
 
 
-def damaged(tmp_path: Path) -> GoldenStore:
-    """One message of payments is hit."""
-    store = unpack(NAME, tmp_path)
-    file = Path(store.path) / "commitlog" / "00000000000000262144"
-    raw = bytearray(file.read_bytes())
-    raw[1000:1040] = bytes(byte ^ 0xFF for byte in raw[1000:1040])
-    file.write_bytes(raw)
-    return store
-
-
 @IN_FILES
 @pytest.mark.parametrize(
     ("options", "arrived", "reported"),
@@ -222,10 +214,16 @@ def damaged(tmp_path: Path) -> GoldenStore:
     ],
 )
 def test_damage_that_is_left_out_is_a_problem(
-    tmp_path: Path, options: tuple[str, ...], arrived: int, reported: str, table: str
+    damaged: GoldenStore,
+    target: Path,
+    tmp_path: Path,
+    options: tuple[str, ...],
+    arrived: int,
+    reported: str,
+    table: str,
 ) -> None:
-    store, target = damaged(tmp_path), tmp_path / "out"
-    words = [store.path, "--to", str(target), "--topic", "payments", "--broker-conf", store.conf]
+    words = [damaged.path, "--to", str(target), "--topic", "payments"]
+    words += ["--broker-conf", damaged.conf]
     words += [*options, "--format", table, "--report", str(tmp_path / "report.json")]
     assert main(words) == EXIT_NOT_ALL
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))
@@ -266,18 +264,17 @@ def test_verify_queue_tells_once_what_the_files_of_a_queue_have_lost(
 @pytest.mark.parametrize("mode", ["DROPMALFORMED", "PERMISSIVE"])
 @pytest.mark.parametrize("lost", ["consumequeue/orders/0/00000000000000002000", None])
 def test_later_runs_say_what_an_earlier_one_left_out(
-    tmp_path: Path, mode: str, lost: str | None
+    damaged: GoldenStore, clean: GoldenStore, target: Path, mode: str, lost: str | None
 ) -> None:
     """The store may have been repaired since: its messages do not come into the target."""
-    store, sound = damaged(tmp_path), unpack(NAME, tmp_path / "sound")
     if lost is not None:
-        shutil.rmtree(store.path)
-        shutil.copytree(sound.path, store.path)
-        (Path(store.path) / lost).unlink()
-    asked = spec(store, tmp_path / "out", mode=mode)
+        shutil.rmtree(damaged.path)
+        shutil.copytree(clean.path, damaged.path)
+        (Path(damaged.path) / lost).unlink()
+    asked = spec(damaged, target, mode=mode)
     assert not run(None, asked).ok
     count, queue = (1, "payments/") if lost is None else (100, "orders/0")
-    for path in (store.path, sound.path):
+    for path in (damaged.path, clean.path):
         again = run(None, replace(asked, store=path))
         assert not again.ok
         assert again.numbers["messages added"] == 0
@@ -287,12 +284,11 @@ def test_later_runs_say_what_an_earlier_one_left_out(
         assert "export into a new one" in problem
 
 
-def test_a_manifest_without_what_was_left_out(tmp_path: Path) -> None:
+def test_a_manifest_without_what_was_left_out(damaged: GoldenStore, target: Path) -> None:
     """An earlier release did not note it, but its ranges and rows say it."""
-    store = damaged(tmp_path)
-    asked = spec(store, tmp_path / "out", mode="DROPMALFORMED")
+    asked = spec(damaged, target, mode="DROPMALFORMED")
     run(None, asked)
-    for file in (tmp_path / "out/_manifest").iterdir():
+    for file in (target / "_manifest").iterdir():
         content = json.loads(file.read_text("utf-8"))
         for part in (content, *(content.get("done") or ())):
             part.pop("left_out", None)
@@ -320,10 +316,9 @@ def test_messages_that_expired_before_they_were_exported_are_a_problem(tmp_path:
 
 
 def test_damage_that_stops_an_export_or_a_replay_is_not_to_be_tried_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    damaged: GoldenStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = damaged(tmp_path)
-    words = [store.path, "--topic", "payments"]
+    words = [damaged.path, "--topic", "payments"]
     assert main([*words, "--to", str(tmp_path / "out")]) == EXIT_REFUSED
     reported = " ".join(capsys.readouterr().err.split())
     assert "--mode DROPMALFORMED" in reported
@@ -334,7 +329,7 @@ def test_damage_that_stops_an_export_or_a_replay_is_not_to_be_tried_again(
         assert "rmqstore salvage" in stopped
         assert re.search(r"The target has (\d+ messages|a part) from before the damage; ", stopped)
         assert f"to start again, delete {tmp_path / target} and " in stopped
-        other = [store.path, "--topic", "orders", target, str(tmp_path / target)]
+        other = [damaged.path, "--topic", "orders", target, str(tmp_path / target)]
         assert replay.main(other) == EXIT_REFUSED
         refused = " ".join(capsys.readouterr().err.split())
         assert "unless damage of its source stopped it, or, to start again, delete" in refused
@@ -356,61 +351,59 @@ def test_damage_of_queues_is_to_be_rebuilt(
 
 
 def test_a_wrong_option_is_refused_with_the_nearest(
-    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    clean: GoldenStore, target: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [golden(NAME).path, "--to", str(tmp_path / "out"), "--sinc", "1"]
+    words = [clean.path, "--to", str(target), "--sinc", "1"]
     assert main(words) == EXIT_REFUSED
     assert "--since" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    assert not (target).exists()
 
 
 @pytest.mark.parametrize(
     ("wrong", "right"), [("cvs", "csv"), ("json", "jsonl"), ("Delta", "delta")]
 )
 def test_a_wrong_format_is_refused_with_the_nearest(
-    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str, right: str
+    clean: GoldenStore, target: Path, capsys: pytest.CaptureFixture[str], wrong: str, right: str
 ) -> None:
-    words = [golden(NAME).path, "--to", str(tmp_path / "out"), "--format", wrong]
+    words = [clean.path, "--to", str(target), "--format", wrong]
     assert main(words) == EXIT_REFUSED
     assert "is not one of 'parquet', 'csv', 'jsonl', 'delta'" in capsys.readouterr().err
     with pytest.raises(InvalidArgumentError, match=f"Did you mean {right!r}"):
-        run(None, spec(golden(NAME), tmp_path / "out", wrong))
-    assert not (tmp_path / "out").exists()
+        run(None, spec(clean, target, wrong))
+    assert not (target).exists()
 
 
 @IN_FILES
 def test_another_format_than_that_of_the_target_is_refused(
-    golden: Golden, tmp_path: Path, table: str
+    clean: GoldenStore, target: Path, table: str
 ) -> None:
-    store, target = golden(NAME), tmp_path / "out"
-    run(None, spec(store, target, table, topic="payments"))
+    run(None, spec(clean, target, table, topic="payments"))
     held = sorted(target.rglob("*"))
     for other in {PARQUET, CSV, JSONL} - {table}:
         with pytest.raises(match=f"Give --format {table}"):
-            run(None, spec(store, target, other, topic="payments"))
+            run(None, spec(clean, target, other, topic="payments"))
     assert sorted(target.rglob("*")) == held
 
 
 def test_other_columns_other_stores_and_folders_of_others_are_refused(
-    spark: SparkSession, golden: Golden, tmp_path: Path
+    spark: SparkSession, golden: Golden, clean: GoldenStore, target: Path, tmp_path: Path
 ) -> None:
-    store, target = golden(NAME), tmp_path / "out"
-    run(None, spec(store, target, topic="orders"))
+    run(None, spec(clean, target, topic="orders"))
     held = sorted(target.rglob("*"))
     with pytest.raises(match="other options"):
-        run(None, spec(store, target, topic="orders", tags="FB"))
+        run(None, spec(clean, target, topic="orders", tags="FB"))
     with pytest.raises(match="other messages than those exported"):
         run(None, spec(golden("clean-4.9.7"), target, topic="orders"))
     with pytest.raises(TargetExistsError, match="No export wrote it"):
-        run(None, spec(store, tmp_path, topic="orders"))
+        run(None, spec(clean, tmp_path, topic="orders"))
     with pytest.raises(InvalidArgumentError, match="must be separate folders"):
-        run(None, spec(store, Path(store.path) / "out"))
+        run(None, spec(clean, Path(clean.path) / "out"))
     with pytest.raises(StoreError, match="payments"):
-        run(None, spec(store, target, topic="paymnts"))
+        run(None, spec(clean, target, topic="paymnts"))
     with pytest.raises(DeltaUnavailableError, match="DeltaSparkSessionExtension"):
-        run(spark, ExportSpec(store.path, str(tmp_path / "delta"), format="delta"))
+        run(spark, ExportSpec(clean.path, str(tmp_path / "delta"), format="delta"))
     with pytest.raises(InvalidArgumentError, match="--engine spark"):
-        run(None, ExportSpec(store.path, str(tmp_path / "delta"), format="delta"))
+        run(None, ExportSpec(clean.path, str(tmp_path / "delta"), format="delta"))
     assert sorted(target.rglob("*")) == held
     assert not (tmp_path / "delta").exists()
 
@@ -429,21 +422,21 @@ def test_folders_of_any_topic_are_those_that_spark_writes_and_reads(
 
 
 def test_a_uri_is_refused_and_does_not_become_a_folder(
-    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clean: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([golden(NAME).path, "--to", "s3://bucket/orders"]) == EXIT_REFUSED
+    assert main([clean.path, "--to", "s3://bucket/orders"]) == EXIT_REFUSED
     assert list(tmp_path.iterdir()) == []
 
 
 def test_delta_without_its_package_is_refused_before_spark_starts(
-    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+    clean: GoldenStore, target: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, "delta", None)
-    words = [golden(NAME).path, "--to", str(tmp_path / "out"), "--format", "delta"]
+    words = [clean.path, "--to", str(target), "--format", "delta"]
     assert main(words) == EXIT_REFUSED
     assert "pip install 'rmqstore[delta]'" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    assert not (target).exists()
 
 
 # --- cut short, and run again ---------------------------------------------------------------------
@@ -475,12 +468,11 @@ sys.exit(export.main(words))
     some("exports", [("write", 0), ("commit", 1), ("move", 1), ("rename", 3)], 4),
 )
 def test_killed_and_run_again_nothing_is_lost_or_doubled(
-    golden: Golden, tmp_path: Path, where: str, count: int, table: str
+    clean: GoldenStore, target: Path, where: str, count: int, table: str
 ) -> None:
-    store, target = golden(NAME), tmp_path / "out"
-    words = [store.path, "--to", str(target), "--wave-bytes", "200k", "--format", table]
+    words = [clean.path, "--to", str(target), "--wave-bytes", "200k", "--format", table]
     words += ["--master", "local[2]"] if table == PARQUET else ["--engine", "local"]
-    words += ["--broker-conf", store.conf, "--broker-name", "broker-a"]
+    words += ["--broker-conf", clean.conf, "--broker-name", "broker-a"]
     words += ["--topic", "orders,payments"]
     done = subprocess.run(
         [sys.executable, "-c", KILLER.format(), where, str(count), *words],
@@ -491,32 +483,30 @@ def test_killed_and_run_again_nothing_is_lost_or_doubled(
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
-    answer = run(None, spec(store, target, table, topic="orders,payments"))
+    answer = run(None, spec(clean, target, table, topic="orders,payments"))
     assert answer.ok
     assert found_in(target) == expected_of(
-        store, lambda record: record["topic"] in ("orders", "payments")
+        clean, lambda record: record["topic"] in ("orders", "payments")
     )
     left = {path.name for path in target.iterdir() if path.name.startswith("_")}
     assert left == {"_manifest"}
 
 
 @IN_FILES
-def test_asked_to_stop_it_goes_on_later(golden: Golden, tmp_path: Path, table: str) -> None:
-    store, target = golden(NAME), tmp_path / "out"
-    stopped = run(None, spec(store, target, table, topic="orders"), should_stop=lambda: True)
+def test_asked_to_stop_it_goes_on_later(clean: GoldenStore, target: Path, table: str) -> None:
+    stopped = run(None, spec(clean, target, table, topic="orders"), should_stop=lambda: True)
     assert stopped.stopped_by is not None
     assert not stopped.ok
-    rest = run(None, spec(store, target, table, topic="orders"))
+    rest = run(None, spec(clean, target, table, topic="orders"))
     assert rest.resumed
-    assert found_in(target) == expected_of(store, orders)
+    assert found_in(target) == expected_of(clean, orders)
 
 
-def test_a_missing_file_of_the_last_wave_is_reported(golden: Golden, tmp_path: Path) -> None:
-    store, target = golden(NAME), tmp_path / "out"
-    run(None, spec(store, target, topic="payments"))
+def test_a_missing_file_of_the_last_wave_is_reported(clean: GoldenStore, target: Path) -> None:
+    run(None, spec(clean, target, topic="payments"))
     shutil.rmtree(target / "topic=payments")
     with pytest.raises(match="the file is missing"):
-        run(None, spec(store, target, topic="payments"))
+        run(None, spec(clean, target, topic="payments"))
 
 
 # --- arithmetic -----------------------------------------------------------------------------------
@@ -536,9 +526,9 @@ def test_ranges_without_ranges() -> None:
 
 
 def test_a_later_half_and_then_the_first_are_one_range_of_the_manifest(
-    golden: Golden, tmp_path: Path
+    golden: Golden, target: Path
 ) -> None:
-    store, target = golden("clean-4.9.7"), tmp_path / "out"
+    store = golden("clean-4.9.7")
     for first in (50, 0):
         offsets = f'{{"payments": {{"0": {first}}}}}'
         assert run(None, spec(store, target, topic="payments", startingOffsets=offsets)).ok
@@ -550,32 +540,34 @@ def test_a_later_half_and_then_the_first_are_one_range_of_the_manifest(
     ]
 
 
-def test_a_damaged_inner_batch_is_left_out_with_all_of_its_messages(tmp_path: Path) -> None:
+def test_a_damaged_inner_batch_is_left_out_with_all_of_its_messages(
+    tmp_path: Path, target: Path
+) -> None:
     store = unpack("batches-5.5.0", tmp_path)
     record = next(r for r in store.truth if r["topic"] == "inner" and messages_in(r) == 4)
     flip_in_log(store, record["commitLogOffset"] + 100)  # in its body
-    asked = spec(store, tmp_path / "out", mode="DROPMALFORMED", topic="inner")
+    asked = spec(store, target, mode="DROPMALFORMED", topic="inner")
     assert not run(None, asked).ok
     (problem,) = run(None, asked).problems
     assert "because of damage: 4 of inner/0" in problem
 
 
-def test_a_renamed_broker_s_messages_are_not_exported_twice(tmp_path: Path) -> None:
-    store, target = unpack("clean-5.5.0", tmp_path), tmp_path / "out"
-    options = {"brokerConf": store.conf, "subscribe": "payments"}
-    first = run(None, ExportSpec(store.path, str(target), options))
-    conf = Path(store.conf)
+def test_a_renamed_broker_s_messages_are_not_exported_twice(
+    copy: GoldenStore, target: Path
+) -> None:
+    options = {"brokerConf": copy.conf, "subscribe": "payments"}
+    first = run(None, ExportSpec(copy.path, str(target), options))
+    conf = Path(copy.conf)
     assert "brokerName=broker-a\n" in conf.read_text()
     conf.write_text(conf.read_text().replace("brokerName=broker-a\n", "brokerName=renamed\n"))
     with pytest.raises(JournalError, match="of broker 'broker-a'") as refused:
-        run(None, ExportSpec(store.path, str(target), options))
+        run(None, ExportSpec(copy.path, str(target), options))
     assert "--broker-name broker-a" in (refused.value.advice or "")
-    again = run(None, ExportSpec(store.path, str(target), {**options, "brokerName": "broker-a"}))
+    again = run(None, ExportSpec(copy.path, str(target), {**options, "brokerName": "broker-a"}))
     assert (first.numbers["messages added"], again.numbers["messages added"]) == (418, 0)
 
 
-def test_another_broker_s_messages_are_added(tmp_path: Path) -> None:
-    target = tmp_path / "out"
+def test_another_broker_s_messages_are_added(tmp_path: Path, target: Path) -> None:
     for name, count in (("clean-5.5.0", 971), ("clean-5.4.0", None)):
         store = unpack(name, tmp_path / name)
         options = {"brokerConf": store.conf, "brokerName": name, "subscribe": "orders"}

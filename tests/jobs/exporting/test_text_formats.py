@@ -81,16 +81,13 @@ def test_odd_topics_bodies_and_properties_are_those_of_parquet(tmp_path: Path, t
 
 
 @TEXT
-def test_rows_about_damage_are_those_of_parquet(tmp_path: Path, table: str) -> None:
-    store = unpack("clean-5.5.0", tmp_path)
-    file = Path(store.path) / "commitlog" / "00000000000000262144"
-    raw = bytearray(file.read_bytes())
-    raw[1000:1040] = bytes(byte ^ 0xFF for byte in raw[1000:1040])
-    file.write_bytes(raw)
+def test_rows_about_damage_are_those_of_parquet(
+    damaged: GoldenStore, tmp_path: Path, table: str
+) -> None:
     options = {"mode": "PERMISSIVE", "topic": "payments"}
-    expected = export(store, tmp_path / "parquet", PARQUET, **options)
+    expected = export(damaged, tmp_path / "parquet", PARQUET, **options)
     assert sum(row["corruptRecord"] is not None for row in expected) == 1
-    assert export(store, tmp_path / "text", table, **options) == expected
+    assert export(damaged, tmp_path / "text", table, **options) == expected
 
 
 @pytest.mark.parametrize("topic", ["orders", "odd"])
