@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from types import ModuleType
+from typing import Any
+
+import pytest
 
 from rmq_store import loops
 
@@ -37,3 +41,9 @@ def interpreted(name: str) -> ModuleType:
 def source_of(module: ModuleType) -> ModuleType:
     """The same module run from its source."""
     return interpreted(module.__name__.rpartition(".")[2])
+
+
+Form = Callable[[ModuleType], Any]
+both_forms = pytest.mark.parametrize(
+    "form", [lambda module: module, source_of], ids=("as installed", "interpreted")
+)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,13 +23,8 @@ from rmq_store.format.compression import SysFlag
 from rmq_store.format.hashes import body_crc, crc32
 from rmq_store.format.record import crc_item
 from rmq_store.loops import encode_records as encode
-from tests.loops.interpreted import source_of as interpreted
+from tests.loops.interpreted import Form, both_forms, source_of
 from tests.support.encode_record import encode_properties, encode_record
-
-both_forms = pytest.mark.parametrize(
-    "form", [lambda module: module, interpreted], ids=("as installed", "interpreted")
-)
-Form = Callable[[ModuleType], Any]
 
 
 def joined(texts: list[bytes], before: int = 0) -> tuple[Any, Any]:
@@ -244,6 +237,6 @@ def test_a_buffer_that_is_too_short_is_refused(form: Form) -> None:
 
 
 def test_the_numbers_of_the_loop_are_those_of_the_format() -> None:
-    loop = interpreted(encode)
+    loop = source_of(encode)
     assert (loop._HOST_V4_SIZE, loop._HOST_V6_SIZE) == (HOST_V4_SIZE, HOST_V6_SIZE)
     assert (loop._CRC_DIGITS, loop._CRC_DIGITS_BEHIND) == (CRC_DIGITS, CRC_DIGITS + 1)

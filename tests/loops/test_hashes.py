@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,7 @@ from rmq_store.format.byte_layout import Property
 from rmq_store.format.hashes import index_key, index_key_hash, java_string_hash, tags_code
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.loops import hashes, property_items
-from tests.loops.interpreted import source_of as interpreted
+from tests.loops.interpreted import Form, both_forms
 
 PIECES = (
     *(b"a", b"Tag", b" ", b"\x01", b"\x02", b"TAGS\x01", b"KEYS\x01", b"UNIQ_KEY\x01", b"\x00"),
@@ -22,11 +20,6 @@ PIECES = (
     *(b"TAGS\x01TagA\x02", b"KEYS\x01one two  three\x02", b"UNIQ_KEY\x017F00000112AB\x02"),
     *(b"\xff", b"\xc3", b"\xe8\xaa", b"\xf0\x9f\x98", b"\xed\xa0\x80", b"\xf4\x90", b"\xe0\x80"),
 )
-
-
-FORMS = (lambda module: module, interpreted)
-both_forms = pytest.mark.parametrize("form", FORMS, ids=("as installed", "interpreted"))
-Form = Callable[[ModuleType], Any]
 
 
 def any_texts(seed: int, count: int = 400) -> list[bytes]:

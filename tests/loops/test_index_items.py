@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
 
 from rmq_store.format.byte_layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, index_item_at
 from rmq_store.loops import index_items
-from tests.loops.interpreted import source_of as interpreted
+from tests.loops.interpreted import Form, both_forms, source_of
 
 SLOTS, PLACES = 7, 60
-
-
-both_forms = pytest.mark.parametrize(
-    "form", [lambda module: module, interpreted], ids=("as installed", "interpreted")
-)
-Form = Callable[[ModuleType], Any]
 
 
 class AsTheBroker:
@@ -123,7 +114,7 @@ def test_wrong_items_are_found(form: Form, seed: int) -> None:
 
 
 def test_the_numbers_of_the_loop_are_those_of_the_format() -> None:
-    loop, fields = interpreted(index_items), INDEX_ITEM.fields
+    loop, fields = source_of(index_items), INDEX_ITEM.fields
     assert fields is not None
     assert INDEX_HEADER.itemsize == loop._HEADER_SIZE
     assert INDEX_SLOT.itemsize == loop._SLOT_SIZE

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
 
 from rmq_store.format.byte_layout import MEMBER_HEAD, PROPERTIES_LENGTH_SIZE
 from rmq_store.loops import members
-from tests.loops.interpreted import source_of as interpreted
+from tests.loops.interpreted import Form, both_forms, source_of
 
 MOST = 4
-
-
-both_forms = pytest.mark.parametrize(
-    "form", [lambda module: module, interpreted], ids=("as installed", "interpreted")
-)
-Form = Callable[[ModuleType], Any]
 
 
 def member(chance: random.Random) -> bytes:
@@ -85,7 +76,7 @@ def test_members_are_those_of_the_plain_walk(form: Form, seed: int) -> None:
 
 
 def test_the_numbers_of_the_loop_are_those_of_the_format() -> None:
-    loop, fields = interpreted(members), MEMBER_HEAD.fields
+    loop, fields = source_of(members), MEMBER_HEAD.fields
     assert fields is not None
     assert MEMBER_HEAD.itemsize == loop._HEAD_SIZE
     assert loop._LENGTH_SIZE == PROPERTIES_LENGTH_SIZE
