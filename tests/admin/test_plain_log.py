@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import struct
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +25,7 @@ from tests.support.dledger import (
     with_crc,
 )
 from tests.support.golden import GoldenStore, files_below, unpack, unpack_field, unpack_kind
+from tests.support.running.child import killed
 
 NAME = "dledger-5.5.0"
 HALVES = b"RMQ_SYS_TRANS_HALF_TOPIC"
@@ -161,13 +158,7 @@ module.rebuild(sys.argv[1], sys.argv[2], progress=progress)
 def test_killed_anywhere_it_goes_on_to_the_same_bytes(tmp_path: Path, at: int) -> None:
     root = unpack_field("mixed-dledger-old-log-there", tmp_path)
     rebuilt(root, tmp_path / "whole")
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(root), str(tmp_path / "target"), str(at)],
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert done.returncode == -signal.SIGKILL
+    killed(KILLED, str(root), str(tmp_path / "target"), str(at), timeout=120)
     assert json.loads((tmp_path / "target" / STATE_FILE).read_text())["log"] == "copy"
     assert rebuild(root, tmp_path / "target").resumed
     made, whole = (

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -31,6 +28,7 @@ from tests.support.golden import (
 )
 from tests.support.golden import queues_of as queues_of_record
 from tests.support.running.campaigns import few
+from tests.support.running.child import killed
 
 # Stores whose queues or index hold what dispatching the log once does not make: entries of deleted
 # records (expired), addresses of a queue extension (ext), items of records indexed again after
@@ -229,8 +227,7 @@ module.rebuild(sys.argv[1], sys.argv[2], release="5.3.3", config=config, progres
 
 def kill_in_rebuild(script: str, store: GoldenStore, target: Path, at: int) -> None:
     words = (store.path, str(target), str(at), json.dumps(settings_of(store)))
-    done = subprocess.run([sys.executable, "-c", script, *words], timeout=120)
-    assert done.returncode == -signal.SIGKILL
+    killed(script, *words, timeout=120)
 
 
 @pytest.mark.parametrize("at", [1, 900_000, 2_100_000])

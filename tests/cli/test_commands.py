@@ -16,7 +16,7 @@ import pytest
 
 from rmq_store import MessageStore
 from tests.support.golden import Golden, GoldenStore, in_a_queue, log_files, unpack
-from tests.support.running.child import python
+from tests.support.running.child import python, run_python
 from tests.support.running.commands import COMMAND, call, complaint, in_ms, objects, run, sent_to
 
 
@@ -344,7 +344,8 @@ def test_a_command_finds_pandas_for_an_engine_alone(
                 print("found", file=sys.stderr)
             except ModuleNotFoundError:
                 print("kept out", file=sys.stderr)"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python("-c", code)
+    assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if not line.startswith("rmqstore: ")]
     assert said == ["True False", "found" if there else "kept out"] * len(commands)
     assert done.stdout

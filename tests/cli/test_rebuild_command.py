@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmq_store.admin.rebuild import STATE_FILE, rebuild
-from tests.support.checkout import CHECKOUT
 from tests.support.damage import flip
 from tests.support.golden import Golden, GoldenStore, unpack
+from tests.support.running.child import killed
 from tests.support.running.commands import call, run
 
 NAME, RELEASE = "clean-5.3.3", "5.3.3"
@@ -89,14 +86,7 @@ main()
 
 def test_killed_and_run_again_it_goes_on(golden: Golden, tmp_path: Path) -> None:
     store, target = without_queues(tmp_path), tmp_path / "new"
-    done = subprocess.run(
-        [sys.executable, "-c", KILLER, *words(store, target)],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    killed(KILLER, *words(store, target))
     assert (target / STATE_FILE).exists()
     assert "continuing an earlier run" in run(*words(store, target))
     assert queue_bytes(target) == queue_bytes(golden(NAME).path)

@@ -97,9 +97,7 @@ def test_messages_fit_the_terminal(
 def test_what_matters_of_transactions_is_shown_at_80(
     proxy_store: GoldenStore, rendered: Rendered
 ) -> None:
-    rows = [
-        json.loads(line) for line in run("transactions", proxy_store.path, "--json").splitlines()
-    ]
+    rows = objects("transactions", proxy_store.path)
     lines = [line for line in rendered(80, "transactions", proxy_store.path) if "Z" in line]
     assert len(lines) == len(rows) == 3
     for line, row in zip(lines, rows, strict=True):
@@ -136,9 +134,7 @@ def test_paths_keep_topic_queue_and_file(
 def test_a_narrow_terminal_gets_a_line_for_each_value(
     proxy_store: GoldenStore, rendered: Rendered
 ) -> None:
-    rows = [
-        json.loads(line) for line in run("transactions", proxy_store.path, "--json").splitlines()
-    ]
+    rows = objects("transactions", proxy_store.path)
     blocks = "\n".join(rendered(50, "transactions", proxy_store.path)).split("\n\n")
     for block, row in zip(blocks, rows, strict=False):
         pairs = dict(line.split(maxsplit=1) for line in block.splitlines())

@@ -14,6 +14,7 @@ import pytest
 from rmq_store.errors import StoreLockedError
 from rmq_store.markers.lock_file import LockState, StoreLock, lock_state
 from tests.support.golden import unpack
+from tests.support.running.child import run_python
 from tests.support.running.commands import objects, run
 
 _HOLD = """
@@ -77,10 +78,7 @@ def test_asking_does_not_release_a_lock_of_this_process(tmp_path: Path) -> None:
     lock = StoreLock(Path(store.path))
     try:
         assert lock_state(Path(store.path)) == LockState(True, os.getpid())
-        other = subprocess.run(
-            [sys.executable, "-c", _HOLD, store.path], capture_output=True, text=True, check=False
-        )
-        assert "StoreLockedError" in other.stderr
+        assert "StoreLockedError" in run_python("-c", _HOLD, store.path).stderr
     finally:
         lock.release()
     assert lock_state(Path(store.path)).held is False

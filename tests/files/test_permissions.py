@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.errors import AccessError
 from tests.support.golden import Golden
 from tests.support.refusing import refuse
+from tests.support.running.child import run_python
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ tables.StoreArgs.open = failing
 sys.argv = ["rmqstore", "topics", {str(store)!r}]
 main()
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = run_python("-c", script)
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("rmqstore: [RMQSTORE_ACCESS] /somewhere/file: Input/output error")
     assert len(done.stderr.splitlines()) == 1

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.checkout import CHECKOUT
-from tests.support.running.child import python
+from tests.support.running.child import python, run_python
 
 BEGIN = """
 import mmap, os, sys, threading
@@ -29,13 +27,7 @@ chain = SegmentChain([folder], file_size=SIZE)
 
 
 def run(code: str, folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *flags, "-c", BEGIN + code, str(folder)],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_python(*flags, "-c", BEGIN + code, str(folder))
 
 
 USES = {

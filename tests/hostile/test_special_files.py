@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +18,7 @@ from rmq_store.files.durable_files import LARGEST_JSON, LARGEST_SETTINGS, read_f
 from rmq_store.markers.lock_file import StoreLock, lock_state
 from rmq_store.recovery import plan_recovery, recover
 from tests.support.golden import unpack
+from tests.support.running.child import run_python
 
 NAME = "crash-5.5.0"
 
@@ -95,13 +94,7 @@ def test_no_command_waits_or_fails_for_it(tmp_path: Path, places: list[str]) -> 
             kind(path)
         calls += [[name, golden.path] for name in COMMANDS]
         calls += [["table", name, golden.path] for name in TABLES]
-    done = subprocess.run(
-        [sys.executable, "-c", READS, json.dumps(calls)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_python("-c", READS, json.dumps(calls), timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     ended = [line.split()[2] for line in done.stdout.splitlines() if line.startswith("ENDED")]

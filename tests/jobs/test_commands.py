@@ -26,6 +26,7 @@ from rmqstore_jobs.running.spark_engine import ship_jobs
 from tests.support.checkout import CHECKOUT
 from tests.support.damage import flip_in_log
 from tests.support.golden import Golden, GoldenStore, unpack
+from tests.support.running.child import run_python
 from tests.support.running.commands import call, sent_to
 
 JOBS = ("dlq", "export", "replay")
@@ -66,13 +67,12 @@ def test_they_need_no_spark(golden: Golden, tmp_path: Path) -> None:
         "sys.argv = ['rmqstore', *sys.argv[1:]]\n"
         "from rmq_store.cli.main import main; main()"
     )
-    python, store = [sys.executable, "-c", script], golden("clean-5.5.0").path
+    store = golden("clean-5.5.0").path
     orders = ["export", store, "--to", str(tmp_path / "out"), "--topic", "orders"]
-    done = subprocess.run([*python, *orders], capture_output=True, text=True, check=False)
+    done = run_python("-c", script, *orders)
     assert done.returncode == EXIT_OK, done.stderr
     assert done.stderr.startswith("export: running in this process\n")
-    spark = [*python, "verify", store, "--engine", "spark"]
-    refused = subprocess.run(spark, capture_output=True, text=True, check=False)
+    refused = run_python("-c", script, "verify", store, "--engine", "spark")
     assert refused.returncode == EXIT_REFUSED
     assert "pip install 'rmqstore[spark]'" in refused.stderr
 
@@ -80,13 +80,7 @@ def test_they_need_no_spark(golden: Golden, tmp_path: Path) -> None:
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_help_from_another_folder(name: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(CHECKOUT / "jobs" / f"{name}.py"), "--help"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(str(CHECKOUT / "jobs" / f"{name}.py"), "--help", cwd=tmp_path)
     assert done.returncode == EXIT_OK, done.stderr
     assert "--json" in done.stdout
 
@@ -198,8 +192,7 @@ def test_a_command_looks_at_its_arguments_before_spark_starts(
 
 def test_a_submitted_command_chooses_by_the_bytes_of_the_log(golden: Golden) -> None:
     script, store = str(CHECKOUT / "jobs" / "verify.py"), golden("clean-5.5.0").path
-    python = [sys.executable, script, store, "--json"]
-    done = subprocess.run(python, capture_output=True, text=True, check=False)
+    done = run_python(script, store, "--json")
     assert done.stderr.startswith("verify: running in this process")
     here = call("verify", store, "--json")
     assert done.stdout.count("\n") == here.stdout.count("\n") > 0

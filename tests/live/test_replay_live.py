@@ -6,9 +6,6 @@ import base64
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -30,8 +27,8 @@ from rmqstore_jobs.replay import main, run
 from rmqstore_jobs.replaying.origin_properties import ORIGIN, ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_STOPPED
-from tests.support.checkout import CHECKOUT
 from tests.support.golden import unpack
+from tests.support.running.child import killed
 
 RELEASE = "5.5.0"
 MESSAGES = 20_000
@@ -188,15 +185,7 @@ def test_a_killed_job_and_a_killed_broker_lose_nothing(
     words += ["--broker-name", "old", "--wave-bytes", str(WAVE_BYTES), "--master", "local[2]"]
     words += [word for old, new in names.items() for word in ("--map-topic", f"{old}={new}")]
     words += [word for name in fifo for word in ("--fifo", name)]
-    done = subprocess.run(
-        [sys.executable, "-c", KILLER, *words],
-        cwd=CHECKOUT,
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    killed(KILLER, *words, env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"})
     journal = json.loads((tmp_path / "failed.replay.json").read_text("utf-8"))
     recorded = journal["begun"]["counts"]["sent"]
     assert 0 < recorded < MESSAGES

@@ -6,7 +6,6 @@ import os
 import pkgutil
 import re
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +28,7 @@ from tests.support.pages import terminal
 from tests.support.pages.consoles import assert_prints, folder_for, output_of, steps
 from tests.support.pages.option_pages import JOBS, SYNOPSIS, TABLE, options, pages, synopsis, uses
 from tests.support.pages.run_examples import examples
+from tests.support.running.child import run_python
 
 DOCS = CHECKOUT / "docs"
 PAGES = [CHECKOUT / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -194,15 +194,9 @@ def test_examples_run(tmp_path: Path) -> None:
     """From top to bottom, in a folder with a real broker's store in `store`."""
     pages = [str(page) for page in PAGES if examples(page)]
     assert len(pages) > 5
-    command = [sys.executable, "-m", "tests.support.pages.run_examples", str(tmp_path), *pages]
-    done = subprocess.run(
-        command,
-        cwd=CHECKOUT,
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    words = ("-m", "tests.support.pages.run_examples", str(tmp_path), *pages)
+    done = run_python(*words, env=environment)
     assert done.returncode == 0, done.stderr
     ran = [line for line in done.stdout.splitlines() if line.startswith("ran ")]
     assert ran == [f"ran {page}" for page in pages]
@@ -239,13 +233,7 @@ def built(docs: Path, target: Path) -> subprocess.CompletedProcess[str]:
         line for line in (CHECKOUT / "Makefile").read_text().splitlines() if "sphinx-build" in line
     )
     words = recipe.split("sphinx-build ")[1].replace(" docs build/docs", "").split()
-    return subprocess.run(
-        [sys.executable, "-m", "sphinx", *words, str(docs), str(target)],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_python("-m", "sphinx", *words, str(docs), str(target))
 
 
 @pytest.mark.campaign

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +17,7 @@ from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.errors import CorruptRecordError, OtherStoreError, ReadOnlyStoreError
 from tests.support.damage import flip_in_log
 from tests.support.golden import Golden, GoldenStore, messages_in, unpack, user_topic
+from tests.support.running.child import run_python
 from tests.support.stores import make_store
 
 
@@ -100,8 +99,7 @@ def test_an_error_keeps_its_type_and_reaches_other_libraries_as_text(tmp_path: P
 
 
 def test_the_package_is_the_command(store: GoldenStore) -> None:
-    command = [sys.executable, "-m", "rmq_store", "topics", store.path]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_python("-m", "rmq_store", "topics", store.path)
     assert done.returncode == 0, done.stderr
     assert "orders" in done.stdout
 

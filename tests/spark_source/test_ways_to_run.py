@@ -21,6 +21,7 @@ import pytest
 
 from tests.support.checkout import CHECKOUT
 from tests.support.golden import messages_in, unpack, user_topic
+from tests.support.running.child import run_python
 
 pytestmark = pytest.mark.campaign
 
@@ -44,15 +45,8 @@ def run_script(script: str, folder: Path, *arguments: str, **more: str) -> dict[
     """What a script prints as JSON behind RESULT."""
     path = folder / "script.py"
     path.write_text(textwrap.dedent(script))
-    done = subprocess.run(
-        [sys.executable, str(path), *arguments],
-        cwd=folder,
-        env=environment(**more),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_S,
-    )
+    how = {"env": environment(**more), "timeout": TIMEOUT_S}
+    done = run_python(str(path), *arguments, cwd=folder, **how)
     assert done.returncode == 0, done.stderr[-4000:]
     return result_of(done.stdout)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from rmq_store.errors import InvalidMessageError
 from rmq_store.testing.store_checks import StoreChecks, StoreFactory
 from tests.support.checkout import CHECKOUT
 from tests.support.golden import GoldenStore, in_a_queue, unpack_kind
+from tests.support.running.child import python, run_python
 
 PAGE = CHECKOUT / "docs" / "testing.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
@@ -22,10 +21,9 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTA
 def passed(folder: Path, test: str) -> str:
     """Run a file of tests as its user would, in a folder without our settings."""
     (folder / "test_example.py").write_text(test)
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(folder)]
+    words = ("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(folder))
     # A folder of its own also spares the deletion of what earlier runs of ours have left.
-    command.append(f"--basetemp={folder}/made")
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = run_python(*words, f"--basetemp={folder}/made", cwd=folder)
     assert done.returncode == 0, done.stdout
     return done.stdout.splitlines()[-1]
 
@@ -41,8 +39,7 @@ def test_the_example_with_a_broker_runs(tmp_path: Path) -> None:
 
 def test_pytest_loads_nothing_of_ours_but_the_fixtures() -> None:
     code = "import sys, rmq_store.testing.plugin; print('pyarrow' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    assert python(code) == "False\n"
 
 
 def test_a_store_of_a_broker_is_checked(

@@ -6,7 +6,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from rmq_store import MessageStore
 from rmq_store.errors import AccessError, ReadOnlyStoreError, StoreError, StoreLockedError
 from rmq_store.recovery import recover
 from rmq_store.writing.store_writer import StoreWriter
-from tests.support.running.child import become_nobody, in_a_child
+from tests.support.running.child import become_nobody, in_a_child, run_python
 from tests.support.stores import SMALL, append_many, contents, make_store, one_message
 
 
@@ -158,8 +157,7 @@ def test_a_second_writer_is_refused_in_this_and_any_other_process(tmp_path: Path
             "try: MessageStore.append_to(sys.argv[1])\n"
             "except StoreLockedError: sys.exit(3)\n"
         )
-        done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "s")], check=False)
-        assert done.returncode == 3
+        assert run_python("-c", script, str(tmp_path / "s")).returncode == 3
         append_many(store, 5, first=5)
     assert sum(len(messages) for messages in read(tmp_path / "s").values()) == 10
 

@@ -7,8 +7,6 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -29,7 +27,6 @@ from rmqstore_jobs.exporting.delta import DeltaUnavailableError
 from rmqstore_jobs.exporting.export_files import folder_of
 from rmqstore_jobs.exporting.manifest import CSV, JSONL, PARQUET, Manifest, without
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
-from tests.support.checkout import CHECKOUT
 from tests.support.damage import flip_in_log
 from tests.support.exported import files_in, rows_in, rows_of
 from tests.support.golden import (
@@ -42,6 +39,7 @@ from tests.support.golden import (
     user_topic,
 )
 from tests.support.running.campaigns import some
+from tests.support.running.child import killed
 
 IN_FILES = pytest.mark.parametrize("table", [PARQUET, CSV, JSONL])
 
@@ -474,15 +472,8 @@ def test_killed_and_run_again_nothing_is_lost_or_doubled(
     words += ["--master", "local[2]"] if table == PARQUET else ["--engine", "local"]
     words += ["--broker-conf", clean.conf, "--broker-name", "broker-a"]
     words += ["--topic", "orders,payments"]
-    done = subprocess.run(
-        [sys.executable, "-c", KILLER.format(), where, str(count), *words],
-        cwd=CHECKOUT,
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    killed(KILLER.format(), where, str(count), *words, env=environment)
     answer = run(None, spec(clean, target, table, topic="orders,payments"))
     assert answer.ok
     assert found_in(target) == expected_of(

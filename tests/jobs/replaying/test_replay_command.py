@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from rmqstore_jobs.replay import main, run
 from rmqstore_jobs.running.job_command import EXIT_OK
 from tests.support.checkout import CHECKOUT
 from tests.support.golden import Golden, GoldenStore
+from tests.support.running.child import run_python
 from tests.support.spark.replays import NAME, read_back, spec
 
 
@@ -96,15 +96,8 @@ def test_it_runs_as_a_script_from_anywhere(golden: Golden, tmp_path: Path) -> No
     script = str(CHECKOUT / "jobs" / "replay.py")
     words = [golden(NAME).path, "--to-parquet", "out", "--topic", "retrying"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")}
-    done = subprocess.run(
-        [sys.executable, script, *words, "--master", "local[1]"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    words += ["--master", "local[1]"]
+    done = run_python(script, *words, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
     assert "written to out" in done.stdout
 
@@ -121,14 +114,8 @@ sys.exit(main(sys.argv[1:]))
 def test_a_small_store_needs_no_spark(golden: Golden, tmp_path: Path) -> None:
     """`--engine auto` starts no JVM for it, does not even import pyspark, and says so."""
     words = [golden(NAME).path, "--to", "new", "--topic", "orders"]
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_SPARK, *words],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    done = run_python("-c", WITHOUT_SPARK, *words, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert "replay: running in this process" in done.stderr
     orders = sum(record["topic"] == "orders" for record in golden(NAME).truth)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,9 +27,9 @@ from rmqstore_jobs.replaying import plan
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.job_command import EXIT_REFUSED
-from tests.support.checkout import CHECKOUT
 from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.running.campaigns import some
+from tests.support.running.child import killed
 from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import NAME, arrived, everything, expected_rows, read_back, spec
 
@@ -248,14 +246,7 @@ def test_killed_at_any_point_it_is_resumed_and_never_doubled(
     target = str(tmp_path / "new")
     parquet = str(tmp_path / "p") if where in ("parquet", "counting") else None
     asked = spec(clean, to_store=target, to_parquet=parquet, wave_bytes=100_000)
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED_AT, where, str(count), *command(asked)],
-        cwd=CHECKOUT,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-    )
-    assert killed.returncode == -signal.SIGKILL
+    killed(KILLED_AT, where, str(count), *command(asked), stdin=subprocess.DEVNULL)
     refusal = go_on(spark, asked)
     if where == "done":
         assert "this replay is in the target" in refusal

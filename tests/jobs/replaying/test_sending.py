@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -33,7 +31,7 @@ from rmqstore_jobs.replay_targets.sending import (
     user_properties,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check
-from tests.support.checkout import CHECKOUT
+from tests.support.running.child import run_python
 
 SEED = 20261121
 
@@ -274,14 +272,8 @@ def test_the_client_leaves_no_log_behind(tmp_path: Path) -> None:
         "assert _imported().__name__ == 'rocketmq'\n"
         "logging.getLogger('rocketmq-python-client').warning('said')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "HOME": f"{tmp_path}/home", "TMPDIR": f"{tmp_path}/scratch"},
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    folders = {"HOME": f"{tmp_path}/home", "TMPDIR": f"{tmp_path}/scratch"}
+    done = run_python("-c", code, env={**os.environ, **folders})
     assert (done.returncode, done.stderr) == (0, "")
     assert not list((tmp_path / "home").iterdir())
     assert not list((tmp_path / "scratch").iterdir())

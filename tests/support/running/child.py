@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tests.support.checkout import CHECKOUT
@@ -14,12 +16,23 @@ from tests.support.checkout import CHECKOUT
 NOBODY = 65534
 
 
+def run_python(*words: str, cwd: Path = CHECKOUT, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run a Python of its own with these words, however it ends."""
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, **how)
+
+
 def python(code: str, *words: str, **how: Any) -> str:
     """Run code in a Python of its own; its output. What it says of errors comes with the failure."""
-    command = [sys.executable, "-c", code, *words]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False, **how)
+    done = run_python("-c", code, *words, **how)
     assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr}"
-    return str(done.stdout)
+    return done.stdout
+
+
+def killed(code: str, *words: str, **how: Any) -> None:
+    """Run code that kills its own process."""
+    done = run_python("-c", code, *words, **how)
+    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 def in_a_child(work: Callable[[], None]) -> int:
