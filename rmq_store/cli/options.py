@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rmq_store.errors import InvalidArgumentError, StoreError, spoken
-from rmq_store.escaping import printable
+from rmq_store.errors import InvalidArgumentError, StoreError, printable, spoken
 from rmq_store.files.remote.uri_filesystem import local_path
 from rmq_store.text.times import TIME_FORMS, Time, fixed_range, fixed_time, parse_time, parse_zone
 

@@ -18,8 +18,7 @@ import click
 from rmq_store.cli import options as cli
 from rmq_store.cli.command import Command, exit_code_of
 from rmq_store.cli.options import Declared, RareOption, on_broken_pipe, rare_flag, rare_option
-from rmq_store.errors import AccessError, DataLossError, spoken_as
-from rmq_store.escaping import LOG, json_text
+from rmq_store.errors import LOG, AccessError, DataLossError, json_text, spoken_as
 from rmq_store.heap_settings import keep_freed_memory
 from rmq_store.questions.answer_by_shares import ask, processes_for
 from rmq_store.text.progress import Progress

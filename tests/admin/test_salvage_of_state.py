@@ -38,6 +38,14 @@ def keys(log: list[Fields]) -> list[str]:
     return [record.keys for record in log]
 
 
+def check_halves_of_committed(log: list[Fields]) -> None:
+    """A committed message names its own half message, if that is there."""
+    places = {half.log_offset: half.keys for half in of(log, HALF)}
+    for message in of(log, "txt"):
+        assert places.get(message.half_offset, message.keys) == message.keys
+        assert (message.half_offset == 0) is (message.keys not in places.values())
+
+
 def identity(record: Fields) -> tuple[str | None, bytes]:
     return record.properties.get("UNIQ_KEY"), record.body
 
@@ -70,10 +78,7 @@ def test_op_messages_name_the_half_messages_of_the_new_store(tmp_path: Path, los
     assert still_open == {half.keys for half in halves if half.keys.endswith("-U")}
     assert report.open_transactions == len(still_open)
     assert named_by_ops(after) <= {half.queue_offset for half in halves}
-    places = {half.log_offset: half.keys for half in halves}
-    for message in of(after, "txt"):
-        assert places.get(message.half_offset, message.keys) == message.keys
-        assert (message.half_offset == 0) is (message.keys not in places.values())
+    check_halves_of_committed(after)
 
 
 def test_a_record_that_is_refused_changes_nothing_of_the_others(tmp_path: Path) -> None:

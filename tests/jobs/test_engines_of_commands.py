@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
 from rmq_store.questions.answer_by_shares import ask
-from rmq_store.questions.verify import VerifyQuestion
+from rmq_store.verify.verify_store import VerifyQuestion
 from rmqstore_jobs.running import spark_engine
 from rmqstore_jobs.running.spark_engine import engine_of
 from rmqstore_jobs.running.store_selection import pinned_store

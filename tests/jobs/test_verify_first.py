@@ -13,7 +13,7 @@ import pytest
 from rmqstore_jobs import export, replay
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED, Job
 from tests.support.damage import write_at
-from tests.support.golden import GoldenStore, log_files
+from tests.support.golden import GoldenStore, log_files, unpack
 
 JOBS = {"export": export.main, "replay": replay.main}
 

@@ -12,6 +12,7 @@ import pytest
 from rmq_store import MessageStore, StoreError
 from tests.support.damage import flip, log_file_at
 from tests.support.golden import GoldenStore, in_a_queue, unpack
+from tests.support.stores import store_of
 
 COUNT = 60
 BODIES = [np.random.default_rng(number).bytes(100_000 + number) for number in range(COUNT)]
@@ -21,16 +22,7 @@ WRONG = 41
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """Six megabytes of bodies."""
-    batch = pa.record_batch(
-        {
-            "topic": ["orders"] * COUNT,
-            "queueId": pa.array([0] * COUNT, pa.int32()),
-            "body": pa.array(BODIES, pa.binary()),
-        }
-    )
-    with MessageStore.create(tmp_path / "store", {"mappedFileSizeCommitLog": 1 << 24}) as writer:
-        writer.append_batch(batch)
-    return tmp_path / "store"
+    return store_of(tmp_path / "store", BODIES)
 
 
 def bodies_of(batches: list[pa.RecordBatch]) -> list[bytes]:
@@ -49,18 +41,14 @@ def test_bodies_are_those_of_a_read_without_a_check(store: Path) -> None:
 def test_short_bodies(tmp_path: Path) -> None:
     bodies = [body[:1_024] for body in BODIES] * 40
     damaged = bodies[WRONG]
-    queue = pa.array([0] * len(bodies), pa.int32())
-    with MessageStore.create(tmp_path / "store", {"mappedFileSizeCommitLog": 1 << 24}) as writer:
-        writer.append_batch(
-            pa.record_batch({"topic": ["orders"] * len(bodies), "queueId": queue, "body": bodies})
-        )
-    with MessageStore.open(tmp_path / "store") as reader:
+    path = store_of(tmp_path / "store", bodies)
+    with MessageStore.open(path) as reader:
         assert bodies_of(list(reader.read_batches())) == bodies
         assert list(reader.read_batches()) == list(reader.read_batches(check_crc=False))
-    (file,) = (tmp_path / "store" / "commitlog").iterdir()
+    (file,) = (path / "commitlog").iterdir()
     flip(file, file.read_bytes().index(damaged) + 1_023)
     met: list[StoreError] = []
-    with MessageStore.open(tmp_path / "store") as reader:
+    with MessageStore.open(path) as reader:
         found = bodies_of(list(reader.read_batches(on_damage=met.append)))
         kept = bodies_of(list(reader.read_batches(check_crc=False)))
     assert found == bodies[:WRONG] + bodies[WRONG + 1 :]

@@ -10,7 +10,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import AccessError, ReadOnlyStoreError
-from tests.support.golden import Golden, offsets, unpack, wanted
+from tests.support.golden import Golden, offsets, unpack, unpack_kind, wanted
 from tests.support.running.child import become_nobody, in_a_child, python
 
 WATCH = """

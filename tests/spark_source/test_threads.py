@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rmq_store import MessageStore
 from spark_source.source import RmqStoreSource
 from spark_source.spark_types import all_to_spark, arrow_schema_for, spark_schema
 from spark_source.streaming.stream_reader import RmqStoreStreamReader
+from tests.support.stores import store_of
 
 COUNT, BODY = 8, 1 << 20
 
@@ -34,16 +34,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """Messages with large bodies."""
-    batch = pa.record_batch(
-        {
-            "topic": ["orders"] * COUNT,
-            "queueId": pa.array([0] * COUNT, pa.int32()),
-            "body": pa.array([bytes([number]) * BODY for number in range(COUNT)], pa.binary()),
-        }
-    )
-    with MessageStore.create(tmp_path / "store", {"mappedFileSizeCommitLog": 1 << 24}) as writer:
-        writer.append_batch(batch)
-    return tmp_path / "store"
+    return store_of(tmp_path / "store", [bytes([number]) * BODY for number in range(COUNT)])
 
 
 @pytest.mark.parametrize(

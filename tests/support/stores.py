@@ -88,3 +88,11 @@ def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
             values = [None if value is None else list(value.items()) for value in values]
         columns[name] = pa.array(values, _KINDS.get(name, pa.string()))
     return pa.RecordBatch.from_pydict(columns)
+
+
+def store_of(folder: Path, bodies: list[bytes]) -> Path:
+    """A new store of messages of one queue with these bodies."""
+    rows = [{"topic": "orders", "queueId": 0, "body": body} for body in bodies]
+    with MessageStore.create(folder, {"mappedFileSizeCommitLog": 1 << 24}) as writer:
+        writer.append_batch(batch_of(rows))
+    return folder

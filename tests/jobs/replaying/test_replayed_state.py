@@ -9,7 +9,15 @@ import pytest
 
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from tests.admin.test_salvage_of_state import HALF, LEVELS, TIMERS, keys, named_by_ops, of
+from tests.admin.test_salvage_of_state import (
+    HALF,
+    LEVELS,
+    TIMERS,
+    check_halves_of_committed,
+    keys,
+    named_by_ops,
+    of,
+)
 from tests.support.golden import GoldenStore, unpack, unpack_state
 from tests.support.log_records import fields
 from tests.support.spark.replays import spec
@@ -33,10 +41,7 @@ def check(store: GoldenStore, target: Path, *, times: int = 1) -> None:
     assert keys(halves) == times * keys(of(before, HALF))
     still_open = [half.keys for half in halves if half.queue_offset not in named_by_ops(after)]
     assert still_open == times * [key for key in keys(of(before, HALF)) if key.endswith("-U")]
-    places = {half.log_offset: half.keys for half in halves}
-    for message in of(after, "txt"):
-        assert places.get(message.half_offset, message.keys) == message.keys
-        assert (message.half_offset == 0) is (message.keys not in places.values())
+    check_halves_of_committed(after)
     waiting = [key for key in keys(before) if key.startswith(("late-", "timlate-"))]
     assert sorted(keys(of(after, LEVELS) + of(after, TIMERS))) == sorted(times * waiting)
 
