@@ -194,6 +194,7 @@ class StoreDatabase:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._end_calls()
         self._worker.shutdown()
         self._database.close()
 
@@ -203,14 +204,17 @@ class StoreDatabase:
 
     def _called(self, call: Callable[[], Any]) -> Any:
         """What a call of DuckDB returns. Ctrl-C ends it, and raises KeyboardInterrupt."""
-        done = self._worker.submit(call)
         try:
-            return done.result()
+            return self._worker.submit(call).result()
         except KeyboardInterrupt:
-            self.interrupt()
-            while wait([done], _AGAIN).not_done:  # the query had not begun
-                self.interrupt()
+            self._end_calls()
             raise
+
+    def _end_calls(self) -> None:
+        """Interrupt until nothing runs or waits: a query may not have begun, or not be known yet."""
+        idle = self._worker.submit(int)
+        while wait([idle], _AGAIN).not_done:
+            self.interrupt()
 
     def answers(self, sql: str, *, only_one: bool = False) -> Iterator[Answer]:
         """What the statements of `sql` give, one after the other; read each before the next.

@@ -15,7 +15,8 @@ import subprocess
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from importlib import util
 from pathlib import Path
@@ -439,6 +440,28 @@ def test_ctrl_c_ends_a_query(path: str) -> None:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors.strip() == b""
+
+
+def test_ctrl_c_ends_a_query_that_nothing_waits_for_yet(
+    clean: GoldenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes right after the query was handed to its thread, which leaving the database ends."""
+    submit, calls = ThreadPoolExecutor.submit, list[Future[Any]]()
+
+    def met(self: ThreadPoolExecutor, call: Callable[[], Any]) -> Future[Any]:
+        calls.append(submit(self, call))
+        if len(calls) == 2:  # the first one binds the statement
+            raise KeyboardInterrupt
+        return calls[-1]
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", met)
+    with (
+        clean.open() as store,
+        pytest.raises(KeyboardInterrupt),
+        StoreDatabase(store.messages(), [store]) as database,
+    ):
+        list(database.answers(ENDLESS))
+    assert "INTERRUPT" in str(calls[1].exception())
 
 
 SILENCE = 5  # seconds, after which a key is typed again
