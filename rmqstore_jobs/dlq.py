@@ -118,7 +118,7 @@ def resend_spec(spec: DlqSpec, plan: ReadPlan) -> ReplaySpec:
     )
 
 
-def look(spec: DlqSpec) -> None:
+def validate(spec: DlqSpec) -> None:
     """Raise StoreError for a store or group that is not there, and for a target that cannot be."""
     if spec.resent_to is None and (spec.append or spec.dry_run):
         raise InvalidArgumentError(
@@ -129,7 +129,7 @@ def look(spec: DlqSpec) -> None:
     with plan.store.open() as store:
         dead_ranges(store, spec.groups, plan.ranges)
     if spec.resent_to is not None:
-        replay.look(resend_spec(spec, plan))
+        replay.validate(resend_spec(spec, plan))
 
 
 _OF_SOURCE = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
@@ -169,6 +169,6 @@ main = Job(
     run,
     lambda given: spec_from(DlqSpec, given, _OF_SOURCE),
     _OPTIONS,
-    look=look,
+    validate=validate,
     engines=False,
 )

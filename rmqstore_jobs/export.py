@@ -380,7 +380,7 @@ def _as_text(asked: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in sorted(asked.items())) or "no options"
 
 
-def look(spec: ExportSpec) -> None:
+def validate(spec: ExportSpec) -> None:
     """Raise StoreError for a store or a selection that cannot be read."""
     check(spec)
     plan_of(spec.store, spec.options)
@@ -427,7 +427,7 @@ main = Job(
     run,
     lambda given: spec_from(ExportSpec, with_queues(given), SELECTION),
     _OPTIONS,
-    look=look,
+    validate=validate,
     prepare=lambda builder, spec: _delta().with_delta(builder) if spec.format == DELTA else builder,
     needs_spark=lambda spec: spec.format == DELTA,
 )

@@ -55,7 +55,7 @@ def run(spark: Session, spec: ReplaySpec, should_stop: ShouldStop = lambda: Fals
         return kind(spark, spec, journal).run(should_stop)
 
 
-def look(spec: ReplaySpec) -> None:
+def validate(spec: ReplaySpec) -> None:
     """Raise StoreError for a store or a selection that cannot be read.
 
     Offsets may have expired, or be lost: an interrupted replay then reads only what it has not replayed.
@@ -187,5 +187,5 @@ main = Job(
     run,
     spec_of,
     OPTIONS,
-    look=look,
+    validate=validate,
 )

@@ -87,10 +87,10 @@ class Job(Command):
     """A job as a command. It runs in this process or on Spark, prints the result, and returns the exit
     code. The job checks between parts whether to stop, so signals end it cleanly.
 
-    `ask` makes the job's spec from the given `options`; all jobs also have STORE, --json, --report,
-    --checksums and --verify, and with `engines` --engine and --master. `look` raises for a spec that cannot
-    be run, before Spark starts: a session takes some ten seconds. `prepare` configures the session for the
-    spec. `needs_spark`: whether a spec cannot do without.
+    `spec_of` makes the job's spec from the given `options`; all jobs also have STORE, --json, --report,
+    --checksums and --verify, and with `engines` --engine and --master. `validate` raises for a spec that
+    cannot be run, before Spark starts: a session takes some ten seconds. `prepare` configures the session
+    for the spec. `needs_spark`: whether a spec cannot do without.
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class Job(Command):
         name: str,
         about: str,
         run: Run,
-        ask: Callable[[Given], Any],
+        spec_of: Callable[[Given], Any],
         options: Mapping[str, Declared],
         *,
-        look: Callable[[Any], object],
+        validate: Callable[[Any], object],
         prepare: Callable[[Any, Any], Any] = lambda builder, spec: builder,
         needs_spark: Callable[[Any], bool] = lambda spec: False,
         engines: bool = True,
@@ -114,7 +114,7 @@ class Job(Command):
             epilog=_EXIT_CODES,
             context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
         )
-        self.run, self.ask, self.look = run, ask, look
+        self.run, self.spec_of, self.validate = run, spec_of, validate
         self._name, self._prepare, self._needs_spark = name, prepare, needs_spark
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
@@ -151,9 +151,9 @@ class Job(Command):
 
     def _answer(self, given: Given) -> JobResult:
         _check_report(given["report"])
-        spec, spark = self.ask(given), None
+        spec, spark = self.spec_of(given), None
         with warnings_noted() as warnings:
-            self.look(spec)
+            self.validate(spec)
             needed = self._needs_spark(spec)
             # Start the session before our signal handlers, because it replaces the one for SIGINT.
             if "engine" in given and runs_on_spark(self._name, given, needed=needed):

@@ -98,7 +98,7 @@ def test_the_words_of_an_export_are_options_of_the_source(
     from rmqstore_jobs.export import main
 
     store = [] if "STORE" in words else ["STORE"]
-    spec = main.ask(main.parse([*words, *store, "--to", "new"]))
+    spec = main.spec_of(main.parse([*words, *store, "--to", "new"]))
     assert (spec.options, spec.store) == (selected, "STORE")
 
 
@@ -107,7 +107,7 @@ def test_a_queue_number_of_a_replay_is_of_each_topic() -> None:
     from rmqstore_jobs.replay import main
 
     def queues(*words: str) -> tuple[Any, Any]:
-        spec = main.ask(main.parse(["STORE", "--to", "new", *words]))
+        spec = main.spec_of(main.parse(["STORE", "--to", "new", *words]))
         return spec.queues, spec.topics
 
     topics = ("--topic", "a", "--topic", "b")

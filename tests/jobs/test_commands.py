@@ -100,7 +100,7 @@ def test_every_option_of_a_jobs_own_is_in_its_spec(
     for option in main.params:
         if isinstance(option, click.Option) and option.required:
             needed += given(option, "0")
-    plain = main.ask(main.parse([*words, *needed]))
+    plain = main.spec_of(main.parse([*words, *needed]))
     for option in main.params:
         if isinstance(option, click.Option) and option.name not in (
             "as_json",
@@ -111,7 +111,7 @@ def test_every_option_of_a_jobs_own_is_in_its_spec(
             "help",
         ):
             rest = [] if option.required else needed
-            changed = main.ask(main.parse([*words, *rest, *given(option, "7")]))
+            changed = main.spec_of(main.parse([*words, *rest, *given(option, "7")]))
             assert changed != plain, f"{name} {option.opts[0]} is dropped"
 
 
