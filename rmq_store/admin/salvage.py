@@ -243,7 +243,7 @@ class _Salvaging:
         if state is None or self._moved is None:
             return
         report.ended = self._moved.left_out
-        report.waiting, report.without_copy = len(state.waiting), state.without_copy
+        report.waiting, report.without_copy = len(state.waiting), state.delivered_without_copy
         report.open_transactions = state.open_transactions
         report.config_unread = list(dict.fromkeys((*self._config.unread, *state.unread)))
         delayed = [queue.queue_id for queue in self._writer.queues(SCHEDULE_TOPIC)]

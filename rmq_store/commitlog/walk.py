@@ -453,7 +453,7 @@ def next_start(log: CommitLog, segment: SegmentFile, offset: int) -> tuple[int, 
     return at, around if at > offset else None
 
 
-def walk_to_record(log: CommitLog, cut: int, log_end: int) -> int:
+def first_record_from(log: CommitLog, cut: int, log_end: int) -> int:
     """The start of the first record at or after `cut`. Every caller gets the same answer."""
     segment = log.chain.segment_at(cut)
     if segment is None:

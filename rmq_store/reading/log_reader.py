@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_values import DecodedRecords, numbered_topics
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.walk import Extent, SoundRun, walk, walk_to_record
+from rmq_store.commitlog.walk import Extent, SoundRun, first_record_from, walk
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, numbered_queues
 from rmq_store.errors import (
     LOG,
@@ -204,7 +204,7 @@ class LogReader:
             return chain.start
         if chain.segment_at(cut) is None and chain.segment_at(cut - 1) is not None:
             return cut  # a missing file begins, or the log ends
-        return walk_to_record(self.log, cut, self.log_end)
+        return first_record_from(self.log, cut, self.log_end)
 
     # --- damage ------------------------------------------------------------------------------------
 

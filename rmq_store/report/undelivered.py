@@ -37,7 +37,7 @@ from rmq_store.report.section import (
     text,
 )
 from rmq_store.system_topics.delayed_messages import OVERDUE
-from rmq_store.system_topics.open_state import expired_before_delivery
+from rmq_store.system_topics.open_state import expired_unfinished
 from rmq_store.system_topics.transactions import OPEN
 from rmq_store.tables import TABLES
 from rmq_store.verify.findings import Severity
@@ -63,7 +63,7 @@ def scheduled(inquiry: Inquiry) -> Section:
     others = f" {system:,} of the broker's own are left out." if system else ""
     lost = [
         Remark(Severity.WARNING, str(expired), inquiry.command("scheduled"))
-        for expired in expired_before_delivery(inquiry.store)
+        for expired in expired_unfinished(inquiry.store)
     ]
     if not states.total():
         return replace(section, about=f"None is waiting.{others}", remarks=lost)

@@ -108,18 +108,18 @@ class OpenState:
 
     `waiting`: the records of delay levels and timers that are to be delivered. `closed`: why others are
     not, but for those that were delivered. `stored_again`: half messages that a later one replaces;
-    `also_called`: what op messages may call that one, besides its own name. `without_copy`: messages that
-    the broker's files count as delivered and whose copy is not in the log. `given`: what each group popped
-    of a queue and did not acknowledge. `in_no_queue`: records whose flags keep them out of the queues, so
-    that no broker meets them. `unread`: why files of the broker could not be asked; then only copies say what
-    was delivered.
+    `also_called`: what op messages may call that one, besides its own name. `delivered_without_copy`:
+    messages that the broker's files count as delivered and whose copy is not in the log. `given`: what
+    each group popped of a queue and did not acknowledge. `in_no_queue`: records whose flags keep them out
+    of the queues, so that no broker meets them. `unread`: why files of the broker could not be asked;
+    then only copies say what was delivered.
     """
 
     waiting: set[int] = field(default_factory=set)
     closed: dict[int, str] = field(default_factory=dict)
     stored_again: set[int] = field(default_factory=set)
     also_called: dict[int, list[HalfName]] = field(default_factory=dict)
-    without_copy: int = 0
+    delivered_without_copy: int = 0
     given: dict[tuple[str, QueueId], Given] = field(default_factory=dict)
     open_transactions: int = 0
     in_no_queue: set[int] = field(default_factory=set)
@@ -292,7 +292,7 @@ class _Delayed:
         for place, held in self._held.items():
             due = held.row["dueTimestamp"]
             if held.done and not (due is not None and due > newest):
-                self._state.without_copy += held.row["uniqKey"] is not None
+                self._state.delivered_without_copy += held.row["uniqKey"] is not None
             elif held.tick is not None and self._orders.cancels(held.row, held.tick):
                 self._state.closed[place] = CANCELLED
             else:
@@ -439,7 +439,7 @@ def level_name(level: int) -> str:
     return f"delay level {level}"
 
 
-def expired_before_delivery(store: MessageStore) -> Iterator[Expired]:
+def expired_unfinished(store: MessageStore) -> Iterator[Expired]:
     """What expired of each delay level, of the timers and of open transactions. Raises CorruptConfigError."""
     states = store.snapshot().queues
     for queue_id, offset in sorted(read_delay_offsets(store.path)[SCHEDULE_TOPIC].items()):

@@ -40,7 +40,7 @@ from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.timer_files import read_timer_check
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.delayed_messages import is_due_after_log, timers_due_after_log
-from rmq_store.system_topics.open_state import expired_before_delivery
+from rmq_store.system_topics.open_state import expired_unfinished
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
 from rmq_store.verify.findings import Finding, a_note, a_warning, an_error
@@ -261,7 +261,7 @@ def _consumers(store: MessageStore) -> Iterator[Finding]:
         if limits is None or limits[0] <= offset <= limits[1]:
             continue
         if group == TRANSACTION_GROUP and offset < limits[0]:
-            continue  # most of them have ended: `expired_before_delivery` has the others
+            continue  # most of them have ended: `expired_unfinished` has the others
         low, high = limits
         ahead = offset > high
         yield a_warning(
@@ -371,7 +371,7 @@ def _timer(store: MessageStore) -> Iterator[Finding]:
 
 def _expired(store: MessageStore) -> Iterator[Finding]:
     """Findings for delayed and timer messages that expired before they were delivered."""
-    for expired in expired_before_delivery(store):
+    for expired in expired_unfinished(store):
         yield a_warning(
             expired.code,
             str(store.path / CONFIG_DIR / expired.file),

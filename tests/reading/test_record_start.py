@@ -35,8 +35,8 @@ def test_each_edge_is_searched_once(untouched: Golden, walks: list[int]) -> None
         end = store.log_range()[1]
         for _ in range(2):
             for start in starts:
-                assert log_walk.walk_to_record(store.log, start - 1, end) == start
-                assert log_walk.walk_to_record(store.log, start, end) == start
+                assert log_walk.first_record_from(store.log, start - 1, end) == start
+                assert log_walk.first_record_from(store.log, start, end) == start
     assert sorted(walks) == sorted(cut for start in starts for cut in (start - 1, start))
 
 
@@ -47,7 +47,7 @@ def test_an_edge_that_a_broker_may_still_write_is_searched_again(
     starts = sorted(record["commitLogOffset"] for record in golden.truth)[:3]
     with MessageStore.open(golden.path) as store:
         for log_end in (starts[1], starts[1], starts[2]):
-            found = log_walk.walk_to_record(store.log, starts[1] + 1, log_end)
+            found = log_walk.first_record_from(store.log, starts[1] + 1, log_end)
             assert found == starts[2]
     assert len(walks) == 3
 

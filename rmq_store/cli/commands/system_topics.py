@@ -18,7 +18,7 @@ from rmq_store.cli.output import OUTPUT, Output, note, reading
 from rmq_store.format.topics import RESERVED_PREFIX
 from rmq_store.search.queue_selection import require_group, require_topic
 from rmq_store.store import MessageStore
-from rmq_store.system_topics.open_state import expired_before_delivery
+from rmq_store.system_topics.open_state import expired_unfinished
 from rmq_store.tables import TABLES
 from rmq_store.text.sizes import counted
 
@@ -203,7 +203,7 @@ def _print(
             columns = [word.rstrip("*") for word in words]
             kept = [word.rstrip("*") for word in words if word.endswith("*")]
             how.out.table(pieces, columns, kept=kept, progress=progress)
-        expired = [loss for loss in expired_before_delivery(opened) if loss.code in codes]
+        expired = [loss for loss in expired_unfinished(opened) if loss.code in codes]
     states = ", ".join(f"{count} {state}" for state, count in rows.states.items() if state)
     total = counted(rows.states.total(), "row")
     note(f"{total}: {states}" if states else total)
