@@ -80,6 +80,7 @@ def test_it_names_what_one_store_lacks_and_other_bodies(
     assert "orders\ta\tfirst\tfirst\t0\t0" in run("diff", first, second, "--messages", expect=1)
 
 
+@pytest.mark.campaign
 def test_spark_gives_the_same_answer(
     spark: SparkSession, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def writer(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("writer")
+@pytest.mark.campaign
 def test_each_look_is_one_moment(tmp_path: Path) -> None:
     """The entries of all queues were written in turn, and flushed together."""
     last, looks = -1, 0

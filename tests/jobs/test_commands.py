@@ -248,6 +248,7 @@ def functions() -> Sequence[object]:
     return [results.sum_of, export_files.summed_file, sending]
 
 
+@pytest.mark.campaign
 def test_functions_travel_to_executors_without_this_folder() -> None:
     ship_jobs()
     for function in functions():

@@ -134,6 +134,7 @@ def test_many_findings_of_a_section_are_counted(copy: GoldenStore) -> None:
     assert len(one.grids[0].rows) == 25
 
 
+@pytest.mark.campaign
 def test_the_same_store_gives_the_same_page(golden: Golden) -> None:
     store = golden("crash-5.3.3")
     pages = {html_of(store_report(store.path, now_ms=1_800_000_000_000)) for _ in range(2)}

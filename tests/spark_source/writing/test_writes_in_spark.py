@@ -126,6 +126,7 @@ def count_of(target: Path) -> int:
         return sum(map(len, store.view.ranges_of(store.topics())))
 
 
+@pytest.mark.campaign
 def test_modes(spark: SparkSession, tmp_path: Path, small_files: str) -> None:
     target = tmp_path / "store"
     frame = spark.range(10).selectExpr("'t' AS topic", "cast(id AS string) AS body")
@@ -185,7 +186,7 @@ def test_a_stream_that_counts_replaces_its_store(
     counts = (
         spark.readStream.format("rmqstore")
         .option("startingOffsets", "earliest")
-        .option("maxBytesPerTrigger", "400k")
+        .option("maxBytesPerTrigger", "100k")
         .load(golden(NAME).path)
         .groupBy("topic")
         .count()
@@ -207,6 +208,7 @@ def test_a_stream_that_counts_replaces_its_store(
     assert len(written) == len(found)
 
 
+@pytest.mark.campaign
 def test_a_stream_says_what_is_wrong(spark: SparkSession, tmp_path: Path) -> None:
     rate = spark.readStream.format("rate").load()
 
