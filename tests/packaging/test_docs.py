@@ -204,7 +204,15 @@ def test_examples_run(tmp_path: Path) -> None:
     assert not re.search(r"│ +0 rows +│", done.stdout)  # of DuckDB
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if steps(page)], ids=name_of)
+SLOW = ("diff.md", "report.md")
+SHOWN = [
+    pytest.param(page, marks=pytest.mark.campaign if page.name in SLOW else (), id=name_of(page))
+    for page in PAGES
+    if steps(page)
+]
+
+
+@pytest.mark.parametrize("page", SHOWN)
 def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     folder = folder_for(tmp_path)
     for command, expected in steps(page):

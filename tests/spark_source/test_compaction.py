@@ -88,6 +88,7 @@ def test_a_task_notices_that_the_broker_has_compacted_since_the_plan(tmp_path: P
         _ = [list(sent[0].read(one)) for one in sent[1]]
 
 
+@pytest.mark.campaign
 def test_a_query_and_a_stream_in_spark(spark: SparkSession, tmp_path: Path) -> None:
     """A stream has every message: the newer one of a key does not take back the one before."""
     golden = unpack_kind(NAME, tmp_path)

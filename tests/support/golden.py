@@ -35,7 +35,8 @@ MODEST = [
     name
     for name in STORES
     if not name.startswith(("hours-", "days-", "back-"))
-    and name not in ("clean-4.9.7", "clean-5.1.1", "clean-5.3.3", "crash-4.9.7", "crash-5.5.0")
+    and name not in ("clean-4.9.0", "clean-4.9.7", "clean-5.1.1", "clean-5.2.0", "clean-5.3.3")
+    and name not in ("crash-4.9.7", "crash-5.5.0", "proxy-5.5.0")
 ]
 # Those of `unpack_kind`.
 KINDS = sorted(path.name.removesuffix(".tar.xz") for path in (GOLDEN / "kinds").glob("*.tar.xz"))

@@ -30,7 +30,16 @@ from rmq_store.verify import Finding, Severity, VerifyReport, verify
 from rmq_store.verify.findings import Findings
 from rmq_store.verify.verify_store import LogPart, VerifyQuestion, check_log, conclude, log_parts
 from tests.support.damage import DamagedStore, flip, log_file_at, write_at, write_in_log
-from tests.support.golden import STORES, UNCLEAN, Golden, GoldenStore, log_files, unpack, verified
+from tests.support.golden import (
+    MODEST,
+    STORES,
+    UNCLEAN,
+    Golden,
+    GoldenStore,
+    log_files,
+    unpack,
+    verified,
+)
 from tests.support.listed import queue_entries, wanted_entries
 from tests.support.refusing import refuse
 from tests.support.running.campaigns import few, some
@@ -89,7 +98,11 @@ def test_a_fast_scan_of_a_damaged_log_equals_the_readable_sweep(tmp_path: Path, 
         assert pieces_of(damaged) == [(extent.start, extent.gap) for extent in damaged.scan()]
 
 
-@pytest.mark.parametrize("name", [name for name in STORES if name != "nommap-5.5.0"])
+SOUND = [name for name in STORES if name != "nommap-5.5.0"]
+QUICK = [name for name in MODEST if name in SOUND]
+
+
+@pytest.mark.parametrize("name", few("sound", SOUND, *QUICK, "hours-clean-5.5.0"))
 def test_nothing_is_wrong_with_the_stores_of_real_brokers(golden: Golden, name: str) -> None:
     store = golden(name)
     before = store.fingerprint()

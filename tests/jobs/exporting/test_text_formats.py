@@ -104,6 +104,7 @@ def test_the_lines_are_those_that_cat_prints(tmp_path: Path, topic: str) -> None
     assert sorted(lines) == sorted(of_cat)
 
 
+@pytest.mark.campaign
 def test_spark_reads_what_was_exported(spark: SparkSession, tmp_path: Path) -> None:
     store = odd_store(tmp_path)
     options = {"topic": "orders,%DLQ%odd,odd"}

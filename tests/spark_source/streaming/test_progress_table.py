@@ -32,6 +32,7 @@ def copy(spark: SparkSession, store: Path, checkpoint: Path, source: str = "rmqs
     query.trigger(availableNow=True).start().awaitTermination()
 
 
+@pytest.mark.campaign
 def test_the_table_says_how_far_behind_a_query_is(
     spark: SparkSession, golden: Golden, tmp_path: Path
 ) -> None:
