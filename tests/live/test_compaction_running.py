@@ -13,7 +13,8 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import DataLossError
-from rmq_store.testing.live_broker.harness import Broker, Sending, need_jars, read_all
+from rmq_store.testing.live_broker.harness import Broker, Sending, read_all
+from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify import Severity, verify
 
 RELEASE, TOPIC = "5.5.0", "state"

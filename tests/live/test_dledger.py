@@ -24,10 +24,10 @@ from rmq_store.testing.live_broker.harness import (
     Sending,
     boot_copy,
     golden_conf,
-    need_jars,
     read_all,
     read_by_key,
 )
+from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify import Severity, verify
 from tests.support.dledger import HEAD, Entry, entries_of
 from tests.support.golden import GoldenStore, unpack_kind

@@ -17,7 +17,8 @@ from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.recovery import plan_recovery
 from rmq_store.recovery.broker_start import broker_start
 from rmq_store.report.store_report import store_report
-from rmq_store.testing.live_broker.harness import BrokerFailed, boot_copy, need_jars, read_all
+from rmq_store.testing.live_broker.harness import BrokerFailed, boot_copy, read_all
+from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify import verify
 from rmq_store.verify.verdict import SOUND
 from tests.admin.test_rebuild import settings_of

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from rmq_store.testing.live_broker.harness import Broker, need_jars
+from rmq_store.testing.live_broker.harness import Broker
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.support.log_records import fields
 from tests.support.running.commands import objects
 

@@ -24,9 +24,9 @@ from rmq_store.testing.live_broker.harness import (
     boot_copy,
     copy_store,
     golden_conf,
-    need_jars,
     read_all,
 )
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.admin.test_rebuild import index_of, queues_of, rebuilt, settings_of
 from tests.support.golden import Golden, GoldenStore, unpack, unpack_field, unpack_kind, user_topic
 from tests.support.renumbered import renumber

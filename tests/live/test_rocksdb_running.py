@@ -12,7 +12,8 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.config.topics_json import read_topic_configs
-from rmq_store.testing.live_broker.harness import Acknowledged, Broker, Sending, need_jars, read_all
+from rmq_store.testing.live_broker.harness import Acknowledged, Broker, Sending, read_all
+from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify import Severity, verify
 
 RELEASE = "5.5.0"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.testing.live_broker.harness import boot_copy, golden_conf, need_jars
+from rmq_store.testing.live_broker.harness import boot_copy, golden_conf
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.support.golden import unpack, verified
 from tests.support.running.campaigns import some
 

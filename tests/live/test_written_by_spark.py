@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from rmq_store.testing.live_broker.harness import boot_copy, need_jars, read_all, read_by_key
+from rmq_store.testing.live_broker.harness import boot_copy, read_all, read_by_key
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.support.running.campaigns import some
 
 MESSAGES = 20_000

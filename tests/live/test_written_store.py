@@ -13,14 +13,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.testing.live_broker.harness import (
-    Broker,
-    Row,
-    boot_copy,
-    need_jars,
-    read_all,
-    read_by_key,
-)
+from rmq_store.testing.live_broker.harness import Broker, Row, boot_copy, read_all, read_by_key
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.support.running.campaigns import some
 
 MESSAGES = 100_000

@@ -20,9 +20,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, NoReturn, TypedDict, cast
-
-import pytest
+from typing import NamedTuple, TypedDict, cast
 
 from rmq_store.admin.retention import disk_used_percent
 from rmq_store.testing.live_broker.broker_files import (
@@ -449,26 +447,3 @@ def _lines(log: Path) -> list[str]:
 
 def _is_warning(line: str) -> bool:
     return " WARN " in line or " ERROR " in line
-
-
-REQUIRED = "RMQSTORE_REQUIRE_LIVE"
-"""Set to 1 where these tests have to run, as in CI."""
-
-
-def need_jars(release: str, *, proxy: bool = False) -> None:
-    """Skip the test, with the reason, where there is no JDK or no Maven to fetch a release.
-
-    Where Maven is there and fails, so does the test: a skip would hide it. So it does where
-    RMQSTORE_REQUIRE_LIVE=1 says that JDK and Maven have to be there.
-    """
-    try:
-        jars(release, proxy=proxy)
-    except HarnessUnavailable as missing:
-        missing_here(str(missing))
-
-
-def missing_here(what: str) -> NoReturn:
-    """Skip the test, or fail it where RMQSTORE_REQUIRE_LIVE=1."""
-    if os.environ.get(REQUIRED) == "1":
-        pytest.fail(f"{what} ({REQUIRED}=1)")
-    pytest.skip(what)
