@@ -44,7 +44,7 @@ from rmq_store.format.byte_layout import (
     Mask,
     segment_name,
 )
-from rmq_store.format.hashes import crc32
+from rmq_store.format.hashes import crc32_of_slices
 from rmq_store.format.queues import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY, QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import SCHEDULE_TOPIC
@@ -680,11 +680,8 @@ def _adds_up(headers: Headers) -> Mask:
 
 def _right_crc(headers: Headers) -> Mask:
     """Mask of the bodies with a matching CRC; does not check record CRCs."""
-    view = headers.window.data
-    stored = headers.body_crc.astype(np.int64)
     right = np.ones(len(headers), dtype=bool)
-    for row in np.flatnonzero(_adds_up(headers) & (headers.body_length > 0)).tolist():
-        first = int(headers.body_at[row])
-        body = view[first : first + int(headers.body_length[row])]
-        right[row] = crc32(body) & CRC_MASK == stored[row]
+    rows = np.flatnonzero(_adds_up(headers) & (headers.body_length > 0))
+    of_bodies = crc32_of_slices(headers.window, headers.body_at[rows], headers.body_length[rows])
+    right[rows] = of_bodies & CRC_MASK == headers.body_crc[rows]
     return right
