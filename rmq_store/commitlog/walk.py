@@ -198,7 +198,7 @@ def _goes_on(log: CommitLog, segment: SegmentFile) -> bool:
     return last is not None and last.base > segment.base
 
 
-_ROWS = 1 << 15  # records of a run at a time
+_ROWS = 1 << 14  # records of a run at a time
 # Bytes of the first step where the end may be near, or few records are wanted.
 _SHORT_STEP = 64 << 10
 

@@ -144,9 +144,10 @@ def verdict_of(
     damage: Sequence[tuple[int, int]],
     lost: Mapping[QueueId, int],
     records: int,
+    start: BrokerStart | None,
 ) -> Verdict:
     """The verdict, by what `verify` found: findings, damaged ranges of the log, the messages that queues list
-    there, and the number of intact records."""
+    there, the number of intact records, and what a broker would do."""
     wrong: Counter[str] = Counter()
     for finding in findings:
         if finding.severity is not Severity.NOTE:
@@ -159,7 +160,6 @@ def verdict_of(
             first = store.view.state(queue).file_stop
             entries = store.view.files(queue).entries(first, first + units)
             lost[queue] = lost.get(queue, 0) + int(entries.count.sum())
-    start = _start(store)
     refusals = () if start is None else start.refusals
     state = DAMAGED if ranges or lost else FLAWED if wrong or refusals else SOUND
     cuts = 0 if start is None or start.plan is None else _cut(store.snapshot(), start)
@@ -199,7 +199,7 @@ def _times_around(
     return before, None if after is None else int(after.headers.store_timestamp[0])
 
 
-def _start(store: MessageStore) -> BrokerStart | None:
+def start_of(store: MessageStore) -> BrokerStart | None:
     """What a broker would do; None where that was not tried, or changes."""
     if not store.log.chain.cost.grows:
         return None

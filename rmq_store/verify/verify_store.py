@@ -30,6 +30,7 @@ from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import list_index_files, open_index_files
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.recovery.as_broker import refused_files
+from rmq_store.recovery.broker_start import BrokerStart
 from rmq_store.snapshot.opening import refuse_unknown_size
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
@@ -66,7 +67,7 @@ from rmq_store.verify.queues_against_log import (
     unlisted_findings,
     waiting_findings,
 )
-from rmq_store.verify.verdict import Verdict, verdict_of
+from rmq_store.verify.verdict import Verdict, start_of, verdict_of
 
 Progress = Callable[[int], None]  # receives the number of log bytes checked
 
@@ -138,9 +139,23 @@ class AfterEnd(NamedTuple):
     base: int  # log offset of the file's first byte
 
 
+class Beside(NamedTuple):
+    """What does not depend on the records of the log: the files of the index, and a broker's start."""
+
+    findings: Findings
+    health: Sequence[IndexHealth]
+    start: BrokerStart | None
+
+    @classmethod
+    def of(cls, store: MessageStore) -> Beside:
+        """That of a store."""
+        findings = Findings()
+        return cls(findings, check_files(store, findings), start_of(store))
+
+
 @dataclass(slots=True)
 class LogPart:
-    """The findings and counts of a part of the log. Parts add up. Picklable."""
+    """The findings and counts of a part of the log, or what is beside it. Parts add up. Picklable."""
 
     findings: Findings = field(default_factory=Findings)
     tally: QueueTally = field(default_factory=QueueTally)
@@ -151,6 +166,7 @@ class LogPart:
     after_end: list[AfterEnd] = field(default_factory=list)
     damage: list[tuple[int, int]] = field(default_factory=list)  # log offsets, half-open; the first
     entries: list[EntrySpan] = field(default_factory=list)  # of a DLedger log
+    beside: Beside | None = None
 
     def add(self, other: LogPart) -> None:
         """Add another part."""
@@ -163,6 +179,7 @@ class LogPart:
         self.after_end += other.after_end
         self.damage += other.damage
         self.entries = joined([*self.entries, *other.entries])
+        self.beside = self.beside or other.beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -521,8 +538,8 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     findings.add_all(order_findings(store, whole.entries))
     findings.add_all(index_end_finding(store, whole.entries))
     findings.add_all(_refused_files(store))
-    beside = Findings(lost_end)
-    health = check_files(store, beside)
+    index, health, start = whole.beside or Beside.of(store)
+    beside = Findings([*lost_end, *index])
     beside.add_all(_about_index(store, health, whole))
     beside.add_all(start_findings(store))
     beside.add_all(checkpoint_findings(store, whole.records, whole.last_timestamp))
@@ -538,19 +555,17 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
     findings.add_all(compaction_findings(store))
     findings.add_all(_about_rocksdb(store))
     findings.add_all(_about_dledger(store))
-    start, end = store.log_range()
     return VerifyReport(
         str(store.path),
         store.broker_name,
-        start,
-        end,
+        *store.log_range(),
         whole.records,
         whole.record_bytes,
         len(store.queues()),
         sum(whole.tally.waiting.values()),
         health,
         findings,
-        verdict_of(store, list(findings), whole.damage, lost, whole.records),
+        verdict_of(store, list(findings), whole.damage, lost, whole.records, start),
     )
 
 
@@ -705,19 +720,24 @@ def _opens(headers: Headers, row: int) -> bool:
     return True
 
 
+_BESIDE = (0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class VerifyQuestion:
-    """Checks a whole store. A share is one log file. Progress counts bytes of the log. `bodies`: as in
-    `verify`."""
+    """Checks a whole store. A share is one log file, or `_BESIDE` the log. Progress counts bytes of the log.
+    `bodies`: as in `verify`."""
 
     bodies: bool = False
 
     def plan(self, store: MessageStore) -> list[tuple[int, int]]:
-        """The log ranges to check, as log offsets."""
-        return log_parts(store)
+        """The log ranges to check, as log offsets, and what is beside the log."""
+        return [*log_parts(store), _BESIDE]
 
     def work(self, store: MessageStore, share: tuple[int, int], progress: Progress) -> LogPart:
         """Check one range of the log, and the queue entries and index items of its records."""
+        if share == _BESIDE:
+            return LogPart(beside=Beside.of(store))
         return check_log(store, *share, progress, bodies=self.bodies)
 
     def weight(self, share: tuple[int, int]) -> int:
