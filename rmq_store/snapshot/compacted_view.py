@@ -182,6 +182,14 @@ class ConsumerQueues:
         entry = files.first_from(queue_offset)
         return files.log_end if entry is None else entry.log_offset
 
+    def store_time(self, queue: QueueId, offset: int) -> int | None:
+        """As `QueueView.store_time`; for an offset that was compacted away, that of the next message."""
+        files = self._files(queue)
+        if files is None:
+            return self._view.store_time(queue, offset)
+        entry = files.first_from(offset)
+        return None if entry is None else files.log.store_time_at(entry.log_offset)
+
     def first_since(
         self, queue: QueueId, timestamp: int, *, unreadable_before: bool = False
     ) -> int:
@@ -191,8 +199,7 @@ class ConsumerQueues:
             return self._view.first_since(queue, timestamp, unreadable_before=unreadable_before)
 
         def store_time(offset: int) -> int | None:
-            entry = files.first_from(offset)
-            return None if entry is None else files.log.store_time_at(entry.log_offset)
+            return self.store_time(queue, offset)
 
         boundary = find_boundary(*self.limits(queue), store_time, lambda time: time >= timestamp)
         return boundary.behind if unreadable_before else boundary.first

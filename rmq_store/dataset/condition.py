@@ -1,0 +1,235 @@
+"""What a filter of messages says of a store: which parts of its queues to read, and where an index leads.
+
+Filters of datasets, of SQL and of Spark become one expression of Arrow, and no expression is taken apart
+here. Arrow simplifies a filter by what is guaranteed of a file; a dataset of files that nobody opens, each
+with what is guaranteed of one part of a store, so says which parts can have a row. What the text of a filter
+shows is only a hint, or more than what is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from operator import and_
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyarrow import fs
+
+from rmq_store.arrow.column_definitions import TIMESTAMP
+from rmq_store.errors import is_utf8
+from rmq_store.files.parallel import side_by_side
+from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.record import log_offsets_of_ids
+from rmq_store.index.index_writer import indexed_word
+from rmq_store.reading.query import is_plain_tag
+from rmq_store.search.log_partitions import joined, offset_steps
+from rmq_store.search.queue_selection import CLOCK_SLACK_MS, at_log_offsets
+from rmq_store.snapshot.compacted_view import QueueSource
+from rmq_store.store import MessageStore
+
+_IN_ORDER = {"queueOffset": pa.int64(), "commitLogOffset": pa.int64(), "storeTimestamp": TIMESTAMP}
+"""Columns whose values ascend in a queue; the last one as long as nobody sets the broker's clock back."""
+
+# Messages of a part: of the first ones that are looked at, where times that go back have to be seen; of those
+# in them, of which the looks take a tenth of the time of the read; and the least.
+_FIRST_STEP, _STEP, _LEAST_STEP = 1 << 11, 1 << 9, 1 << 5
+_MOST_PARTS = 1 << 13
+_MOST_PARTS_FAR = 1 << 6  # where a look is a request
+_PIECES = 4  # of each part at least: a few messages may be in two of them
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A filter of messages, and what each message that matches it has.
+
+    One of `words` as a word of KEYS or as UNIQ_KEY, one of `tags`, its record at one of the log offsets
+    `places`; None where the filter does not say it. Of none of them no message has one.
+    """
+
+    schema: pa.Schema
+    expression: Any
+    named: frozenset[str]  # columns that the filter may name
+    words: frozenset[str] | None
+    tags: tuple[str, ...] | None
+    places: frozenset[int] | None
+
+    @classmethod
+    def of(cls, schema: pa.Schema, expression: Any) -> Condition:
+        """That of a filter over the columns of `schema`. Raises what Arrow raises for another one."""
+        named = named_columns([expression], schema.names)
+
+        def values(column: str) -> frozenset[str] | None:
+            return implied_values(schema, expression, column) if column in named else None
+
+        words: frozenset[str] | None = None
+        for column, word in (("keys", indexed_word), ("uniqKey", str)):
+            own = None if words else values(column)
+            if own is not None and "" not in (those := frozenset(map(word, own))):
+                words = those
+        tags, ids = values("tags"), values("msgId")
+        plain = tags and all(map(is_plain_tag, tags))
+        places = None if ids is None else log_offsets_of_ids(ids)
+        return cls(
+            schema, expression, named, words, tuple(sorted(tags or ())) if plain else None, places
+        )
+
+    def may_match(self, broker_name: str) -> bool:
+        """Whether a message of that broker can match."""
+        return bool(possible(self.schema, self.expression, [pc.field("brokerName") == broker_name]))
+
+    def narrowed(
+        self, store: MessageStore, ranges: Sequence[QueueSlice], view: QueueSource
+    ) -> list[QueueSlice]:
+        """The parts of some ranges of `view` that can have a message that matches.
+
+        Reads entries, and heads of records for times, at the ends of parts. A part whose times go back is
+        taken, and others allow for a clock that was set back by CLOCK_SLACK_MS.
+        """
+        parts = joined(_Narrowing(self, store, view).of(ranges))
+        return parts if self.places is None else at_log_offsets(store, parts, self.places, view)
+
+
+class _Narrowing:
+    """Narrows ranges of queues of one store."""
+
+    def __init__(self, condition: Condition, store: MessageStore, view: QueueSource) -> None:
+        self._condition, self._store, self._view = condition, store, view
+        self._ordered = [name for name in _IN_ORDER if name in condition.named]
+        self._values: dict[tuple[str, QueueId, int], int | None] = {}
+
+    def of(self, ranges: Sequence[QueueSlice]) -> list[QueueSlice]:
+        """The parts of `ranges` that can have a message that matches, in their order."""
+        parts = self._possible(ranges, ())
+        if not self._ordered:
+            return parts
+        most = _MOST_PARTS if self._store.log.chain.cost.looks_at_once == 1 else _MOST_PARTS_FAR
+        messages, a_part = sum(map(len, parts)), _FIRST_STEP
+        while messages:
+            count = max(min(messages // a_part, most), _PIECES * len(parts))
+            step = max(_LEAST_STEP, -(-messages // count))
+            pieces = [piece for part in parts for piece in self._steps(part, step)]
+            parts = joined(self._possible(pieces, self._ordered))
+            before, messages, a_part = messages, sum(map(len, parts)), _STEP
+            if step == _LEAST_STEP or messages > before * 3 // 4:
+                break
+        return [part for part in parts if len(part)]
+
+    def _steps(self, part: QueueSlice, step: int) -> Iterator[QueueSlice]:
+        """The part cut at multiples of `step`; none for an empty one."""
+        first = min(part.stop, part.start - part.start % step + step)
+        cuts = offset_steps(self._store, first, part.stop, step)
+        for start, stop in pairwise([part.start, first, *cuts[1:], part.stop]):
+            if start < stop:
+                yield QueueSlice(part.queue, start, stop)
+
+    def _possible(self, parts: Sequence[QueueSlice], ordered: Sequence[str]) -> list[QueueSlice]:
+        if not parts:
+            return []
+        self._look(parts, ordered)
+        of_queue = {part.queue: self._of_queue(part.queue) for part in parts}
+        guarantees = [
+            reduce(and_, [*of_queue[part.queue], *self._of_part(part, ordered)], pc.scalar(True))
+            for part in parts
+        ]
+        chosen = possible(self._condition.schema, self._condition.expression, guarantees)
+        return [parts[number] for number in chosen]
+
+    def _of_queue(self, queue: QueueId) -> list[Any]:
+        """What is true of all messages of a queue."""
+        same = (
+            ("brokerName", self._store.broker_name),
+            ("topic", queue.topic),
+            ("queueId", queue.queue_id),
+        )
+        return [
+            pc.field(name) == value
+            for name, value in same
+            if name in self._condition.named and is_utf8(str(value))
+        ]
+
+    def _of_part(self, part: QueueSlice, ordered: Sequence[str]) -> Iterator[Any]:
+        """What is true of all messages of a part, of the columns that are in order."""
+        for name in ordered:
+            first, last = (self._values[name, part.queue, at] for at in (part.start, part.stop - 1))
+            if first is not None and last is not None and first <= last:
+                slack = CLOCK_SLACK_MS if name == "storeTimestamp" else 0
+                yield pc.field(name) >= pa.scalar(first - slack, _IN_ORDER[name])
+                yield pc.field(name) <= pa.scalar(last + slack, _IN_ORDER[name])
+
+    def _look(self, parts: Sequence[QueueSlice], ordered: Sequence[str]) -> None:
+        """Note the values at both ends of each part."""
+        ends = ((part.queue, at) for part in parts for at in (part.start, part.stop - 1))
+        places = [(name, *end) for end in ends for name in ordered]
+
+        def look(place: tuple[str, QueueId, int]) -> None:
+            self._values[place] = self._value(*place)
+
+        unknown = [place for place in dict.fromkeys(places) if place not in self._values]
+        side_by_side(look, unknown, self._store.log.chain.cost.looks_at_once)
+
+    def _value(self, name: str, queue: QueueId, offset: int) -> int | None:
+        if name == "queueOffset":
+            return offset
+        if name == "storeTimestamp":
+            return self._view.store_time(queue, offset)
+        entry = self._view.entry_at(queue, offset)
+        return None if entry is None else entry.log_offset
+
+
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_MOST_VALUES = 1 << 10
+LISTED_AT_ONCE = 20
+"""So many values of `isin` its text names. Arrow narrows by longer lists if they are several of these."""
+
+
+def possible(schema: pa.Schema, wanted: Any, guarantees: Sequence[Any]) -> list[int]:
+    """Which of some parts can have a row that matches the filter `wanted`, by what is true of all rows
+    of each: expressions over the columns of `schema`. Ascending numbers.
+
+    Raises what Arrow raises for a filter that does not fit the schema.
+    """
+    parts = ds.FileSystemDataset.from_paths(
+        [str(number) for number in range(len(guarantees))],
+        schema=schema,
+        format=ds.IpcFileFormat(),
+        filesystem=fs.LocalFileSystem(),
+        partitions=list(guarantees),
+    )
+    return sorted(int(part.path) for part in parts.get_fragments(filter=wanted))
+
+
+def named_columns(expressions: Iterable[Any], names: Iterable[str]) -> frozenset[str]:
+    """The columns of `names` that the expressions may refer to: all that their texts have as a word."""
+    text = " ".join(map(str, expressions))
+    if "FieldRef" in text or "FieldPath" in text:  # by number, or nested
+        return frozenset(names)
+    words = set(re.findall(r"\w+", text))
+    return frozenset(name for name in names if name in words)
+
+
+def named_texts(wanted: Any) -> frozenset[str]:
+    """Texts between quotes in the filter; of a long list only the ends."""
+    return frozenset(re.sub(r"\\(.)", r"\1", text) for text in _QUOTED.findall(str(wanted)))
+
+
+def implied_values(schema: pa.Schema, wanted: Any, column: str) -> frozenset[str] | None:
+    """Values of a column of text of which every row that matches the filter has one; None if unknown.
+
+    It is proven: no other value, and no null, can match.
+    """
+    values = sorted(named_texts(wanted))
+    if not values or len(values) > _MOST_VALUES:
+        return None
+    field = pc.field(column)
+    between = [(field > low) & (field < high) for low, high in pairwise(values)]
+    others = [field < values[0], *between, field > values[-1], field.is_null()]
+    if possible(schema, wanted, others):
+        return None
+    left = possible(schema, wanted, [field == value for value in values])
+    return frozenset(values[number] for number in left)
