@@ -76,16 +76,16 @@ class RmqStoreReader(DataSourceReader):
         self.columns = checked_columns(schema, all_nullable=permissive)
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrow the plan by the filters. Returns those that Spark must apply as well."""
+        """Narrow the plan by the filters. Returns all of them: Spark applies each as well."""
         # PySpark 4.0 has no classes of filters to import, and calls none of this.
         from spark_source.planning.pushed_filters import narrowed
 
         before = self.plan
-        self.plan, left = narrowed(before, filters)
+        self.plan = narrowed(before, filters)
         if self.plan != before and self.plan.load not in _WARNED:
             _WARNED.append(self.plan.load)
             LOG.warning(_KEPT_BY_SPARK, ", ".join(map(str, filters))[:_FILTER_TEXT])
-        return left
+        return filters
 
     pushFilters = PushFilters(_push)
 

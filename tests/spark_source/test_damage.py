@@ -178,17 +178,10 @@ def test_bodies_over_the_limit_follow_the_mode_and_raw_ones_come(clean: GoldenSt
     assert large <= {r["commitLogOffset"] for r in raw}
 
 
-def test_rows_about_damage_make_every_column_nullable_and_filters_are_not_claimed(
-    store: GoldenStore,
-) -> None:
-    from pyspark.sql.datasource import EqualTo
-
-    source = RmqStoreSource({"path": store.path, "mode": "PERMISSIVE"})
-    schema = source.schema()
+def test_rows_about_damage_make_every_column_nullable(store: GoldenStore) -> None:
+    schema = RmqStoreSource({"path": store.path, "mode": "PERMISSIVE"}).schema()
     assert all(field.nullable for field in schema)
     assert schema.fieldNames()[-1] == "corruptRecord"
-    one = EqualTo(("topic",), "orders")
-    assert list(source.reader(schema).pushFilters([one])) == [one]
 
 
 def test_queue_files_that_expire_with_the_log_are_data_loss_too(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from tests.support.spark.selections import NAME, PLACE, options_of, places, trut
 
 
 def filter_cases(store: GoldenStore) -> list[tuple[Filter, Callable[[Truth], bool], bool]]:
-    """Each with what it lets through, and whether it is claimed."""
+    """Each with what it lets through, and whether nothing else is read."""
     orders = [r for r in store.truth if r["topic"] == "orders"]
     one = next(r for r in orders[50:] if r["keys"] and r["tags"] and r["uniqKey"])
     moment = datetime.fromtimestamp(one["storeTimestamp"] / 1000, timezone.utc)
@@ -53,10 +53,10 @@ def filter_cases(store: GoldenStore) -> list[tuple[Filter, Callable[[Truth], boo
         (
             GreaterThanOrEqual(("queueOffset",), queue_offset),
             lambda r: r["queueOffset"] >= queue_offset,
-            True,
+            False,
         ),
-        (LessThan(("queueOffset",), 5), lambda r: r["queueOffset"] < 5, True),
-        (EqualTo(("queueOffset",), 5), lambda r: r["queueOffset"] == 5, True),
+        (LessThan(("queueOffset",), 5), lambda r: r["queueOffset"] < 5, False),
+        (EqualTo(("queueOffset",), 5), lambda r: r["queueOffset"] == 5, False),
         (In(("queueOffset",), (3, 7)), lambda r: r["queueOffset"] in (3, 7), False),
         (EqualTo(("tags",), one["tags"]), lambda r: r["tags"] == one["tags"], True),
         (In(("tags",), (one["tags"], "none such")), lambda r: r["tags"] == one["tags"], True),
@@ -90,7 +90,7 @@ def filter_cases(store: GoldenStore) -> list[tuple[Filter, Callable[[Truth], boo
     ]
 
 
-def test_a_filter_reads_what_it_lets_through_and_no_more_if_it_is_claimed(golden: Golden) -> None:
+def test_a_filter_reads_what_it_lets_through_and_spark_applies_it_again(golden: Golden) -> None:
     store = golden(NAME)
     options = options_of(store, unwrapBatches="true", subscribePattern="(?!batch).*", **PLACE)
     there = {r["commitLogOffset"] for r in store.truth if user_topic(r)} & set(
@@ -98,11 +98,11 @@ def test_a_filter_reads_what_it_lets_through_and_no_more_if_it_is_claimed(golden
     )
     plain = [r for r in store.truth if r["commitLogOffset"] in there and messages_in(r) == 1]
     chosen = {r["commitLogOffset"] for r in plain}
-    for one, wanted, claimed in filter_cases(store):
+    for one, wanted, exact in filter_cases(store):
         found = set(places(rows_of(options, [one]))) & chosen
         expected = {r["commitLogOffset"] for r in plain if wanted(r)}
-        assert left_over(options, [one]) == ([] if claimed else [one]), one
-        assert found == expected if claimed else found >= expected, one
+        assert left_over(options, [one]) == [one]
+        assert found == expected if exact else found >= expected, one
 
 
 def test_a_load_warns_once_of_its_narrowed_plans(
@@ -157,13 +157,15 @@ def test_several_filters_are_all_heeded(clean: GoldenStore) -> None:
         LessThan(("queueOffset",), 40),
     ]
     options = options_of(clean, unwrapBatches="true", **PLACE)
-    assert left_over(options, filters) == []
-    assert places(rows_of(options, filters)) == truth_where(
+    wanted = truth_where(
         clean,
         lambda r: (
             r["topic"] == "orders" and r["tags"] == one["tags"] and 4 <= r["queueOffset"] < 40
         ),
     )
+    found = places(rows_of(options, filters))
+    assert wanted <= found
+    assert found.total() <= wanted.total() + 4 * 2 * 32  # of both ends of each queue
 
 
 ORDERS = Path("consumequeue/orders/0")
@@ -177,7 +179,7 @@ def test_a_filter_for_a_message_that_its_queue_lost_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str, lost: int, column: str
 ) -> None:
     """It is so without pushed filters, which read the whole queue; with them no entry matches."""
-    monkeypatch.setattr("spark_source.planning.pushed_filters.CLOCK_SLACK_MS", 0)
+    monkeypatch.setattr("rmq_store.dataset.condition.CLOCK_SLACK_MS", 0)
     store = unpack(NAME, tmp_path)
     Path(store.path, ORDERS, gone).unlink()
     record = store.by_queue[QueueId("orders", 0)][lost]
