@@ -11,6 +11,8 @@ from rmq_store.cli.options import GROUPS, TOP, TOPICS, WholeNumber, option
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.topics import DLQ_PREFIX
 from rmq_store.questions.dead_letters import dead_letters, dead_ranges
+from rmq_store.scan.parse_options import HidesSecrets
+from rmq_store.scan.scan import StoreScan
 from rmq_store.text.progress import Progress
 from rmqstore_jobs import replay
 from rmqstore_jobs.replay import OPTIONS
@@ -20,8 +22,6 @@ from rmqstore_jobs.running.results import Answer, provenance_of
 from rmqstore_jobs.running.source_options import source_options
 from rmqstore_jobs.running.spark_engine import Session, ShouldStop
 from rmqstore_jobs.running.store_selection import plan_of
-from spark_source.options.parse import HidesSecrets
-from spark_source.planning.pinned_plan import ReadPlan
 
 DEFAULT_TOP = 100
 _MOST_LISTED = 1_000_000  # rows that --top keeps in memory
@@ -94,7 +94,7 @@ def run(spark: Session, spec: DlqSpec, should_stop: ShouldStop = lambda: False) 
     )
 
 
-def resend_spec(spec: DlqSpec, plan: ReadPlan) -> ReplaySpec:
+def resend_spec(spec: DlqSpec, plan: StoreScan) -> ReplaySpec:
     """The spec of the replay that puts the dead letters of a plan into their origin topics."""
     if spec.origin_topics:
         raise InvalidArgumentError(

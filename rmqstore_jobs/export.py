@@ -25,6 +25,10 @@ from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.files.journal import JournalError, refuse_uri
 from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.scan.option_values import LATEST
+from rmq_store.scan.options import DROPMALFORMED, PERMISSIVE
+from rmq_store.scan.parse_options import HidesSecrets, without_secrets
+from rmq_store.scan.tasks import cut_into_slices
 from rmq_store.text.bodies import TEXT, UTF8
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.exporting.export_files import TEXT_FORMATS, ExportRead, FolderTarget
@@ -44,10 +48,6 @@ from rmqstore_jobs.running.results import Answer, provenance_of
 from rmqstore_jobs.running.source_options import QUEUE_OPTIONS, source_options, with_queues
 from rmqstore_jobs.running.spark_engine import Session, ShouldStop
 from rmqstore_jobs.running.store_selection import pieces_in, plan_of
-from spark_source.options.definitions import DROPMALFORMED, PERMISSIVE
-from spark_source.options.parse import HidesSecrets, without_secrets
-from spark_source.options.value_parsers import LATEST
-from spark_source.planning.partitions import cut_into_slices
 
 if TYPE_CHECKING:
     from rmqstore_jobs.exporting.delta import DeltaTarget

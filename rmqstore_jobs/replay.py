@@ -10,6 +10,8 @@ from rmq_store.cli import options
 from rmq_store.cli.options import Declared, RareOption, flag, option, rare_flag, rare_option
 from rmq_store.errors import CorruptQueueError, DataLossError
 from rmq_store.format.releases import dialect
+from rmq_store.scan.parse_options import parse_options
+from rmq_store.scan.scan import pin
 from rmqstore_jobs.replay_targets.dry_run import DryRun
 from rmqstore_jobs.replay_targets.local_targets import LocalReplay
 from rmqstore_jobs.replay_targets.replay_call import ReplayReport
@@ -32,8 +34,6 @@ from rmqstore_jobs.running.source_options import (
     refused,
 )
 from rmqstore_jobs.running.spark_engine import Session, ShouldStop
-from spark_source.options.parse import parse_options
-from spark_source.planning.pinned_plan import pin
 
 
 def run(spark: Session, spec: ReplaySpec, should_stop: ShouldStop = lambda: False) -> ReplayReport:

@@ -16,10 +16,10 @@ from pyspark.sql.types import StructType
 
 from rmq_store import StoreError
 from rmq_store.errors import DataLossError
-from spark_source.options.definitions import PERMISSIVE
-from spark_source.options.parse import SourceOptions, parse_options
-from spark_source.planning.pinned_plan import QueryPlan, pin_all
-from spark_source.planning.selection import TopicWithoutQueueError
+from rmq_store.scan.options import PERMISSIVE
+from rmq_store.scan.parse_options import ScanOptions, parse_options
+from rmq_store.scan.scan import Scan, pin_all
+from rmq_store.scan.selection import TopicWithoutQueueError
 from spark_source.spark_reader import RmqStoreReader
 from spark_source.spark_types import spark_schema
 from spark_source.spark_words import plain_errors, without_traceback
@@ -57,8 +57,8 @@ class RmqStoreSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._parsed: SourceOptions | None = None
-        self._plan: QueryPlan | None = None
+        self._parsed: ScanOptions | None = None
+        self._plan: Scan | None = None
         self._failure: StoreError | None = None
 
     def _pin(self) -> None:

@@ -11,10 +11,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rmq_store.errors import LOG
-from spark_source.options.definitions import PERMISSIVE
-from spark_source.partition_reader import DamageHandler, read_share
-from spark_source.planning.partitions import Share, in_tasks, reporting_shares, shares_of
-from spark_source.planning.pinned_plan import QueryPlan
+from rmq_store.scan.options import PERMISSIVE
+from rmq_store.scan.read_task import DamageHandler, read_share
+from rmq_store.scan.scan import Scan
+from rmq_store.scan.tasks import Share, in_tasks, reporting_shares, shares_of
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
 from spark_source.spark_words import plain_errors, settle_reading_worker
 
@@ -70,7 +70,7 @@ class _Bound:
 class RmqStoreReader(DataSourceReader):
     """Plans the shares on the driver and reads some of them in each task."""
 
-    def __init__(self, plan: QueryPlan, schema: StructType) -> None:
+    def __init__(self, plan: Scan, schema: StructType) -> None:
         permissive = any(store.options.mode == PERMISSIVE for store in plan.stores)
         self.plan, self.spark_schema = plan, schema
         self.columns = checked_columns(schema, all_nullable=permissive)
@@ -78,7 +78,7 @@ class RmqStoreReader(DataSourceReader):
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
         """Narrow the plan by the filters. Returns all of them: Spark applies each as well."""
         # PySpark 4.0 has no classes of filters to import, and calls none of this.
-        from spark_source.planning.pushed_filters import narrowed
+        from spark_source.pushed_filters import narrowed
 
         before = self.plan
         self.plan = narrowed(before, filters)

@@ -12,22 +12,16 @@ from pyspark.sql.types import StructField, StructType
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, StoreError
+from rmq_store.scan.options import BY_QUEUE
+from rmq_store.scan.read_task import pieces_of_share, read_messages
+from rmq_store.scan.scan import Scan, StoreScan, replaced
+from rmq_store.scan.tasks import Share, in_tasks, reported_errors, reporting_shares, shares_of
 from rmq_store.snapshot.ranges import LogSlice
 from rmq_store.tables import TABLES
 from rmq_store.tables.diff import differences
 from rmq_store.tables.plan import files_opened, log_files_between
 from rmq_store.tables.queues import damage_row
 from rmq_store.tables.table import TIMESTAMP, Row, Table
-from spark_source.options.definitions import BY_QUEUE
-from spark_source.partition_reader import pieces_of_share, read_messages
-from spark_source.planning.partitions import (
-    Share,
-    in_tasks,
-    reported_errors,
-    reporting_shares,
-    shares_of,
-)
-from spark_source.planning.pinned_plan import QueryPlan, ReadPlan, replaced
 from spark_source.spark_types import SPARK_TYPES, microseconds
 from spark_source.spark_words import plain_errors
 from spark_source.streaming.progress_rows import progress_rows
@@ -63,7 +57,7 @@ class TablePartition(InputPartition):
 class TableReader(DataSourceReader):
     """Reads a table about the stores of a query."""
 
-    def __init__(self, plan: QueryPlan, name: str, schema: StructType) -> None:
+    def __init__(self, plan: Scan, name: str, schema: StructType) -> None:
         own = table_schema(name)
         for field in schema.fields:
             if field.name not in own.fieldNames() or own[field.name].dataType != field.dataType:
@@ -117,7 +111,7 @@ class TableReader(DataSourceReader):
                 yield from self._batches(self._pieces(table, plan, share, store))
 
     def _pieces(
-        self, table: Table, plan: ReadPlan, share: Share, store: MessageStore
+        self, table: Table, plan: StoreScan, share: Share, store: MessageStore
     ) -> Iterator[pa.Table]:
         if self.table == DIFF:
             with self.plan.stores[1].store.open() as other:
@@ -134,7 +128,7 @@ class TableReader(DataSourceReader):
 
 
 def _of_share(
-    table: Table, plan: ReadPlan, share: Share, store: MessageStore
+    table: Table, plan: StoreScan, share: Share, store: MessageStore
 ) -> Iterator[pa.Table]:
     if share.reports:
         errors = map(damage_row, reported_errors(plan, share, store))
@@ -145,7 +139,7 @@ def _of_share(
     return table.pieces(store, slices)
 
 
-def _damage_of(plan: ReadPlan, share: Share, store: MessageStore) -> Iterator[Row]:
+def _damage_of(plan: StoreScan, share: Share, store: MessageStore) -> Iterator[Row]:
     options = replace(plan.options, tags=None, keys=None, unwrap_batches=False)
     met: list[StoreError] = []
     columns = ("commitLogOffset", "body")
@@ -170,7 +164,7 @@ def _to_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
 # --- the plan -------------------------------------------------------------------------------------
 
 
-def plan_rows(plan: QueryPlan) -> Iterator[Row]:
+def plan_rows(plan: Scan) -> Iterator[Row]:
     """The rows of the table `plan`."""
     tasks = enumerate(in_tasks(plan, shares_of(plan)))
     for number, share in ((number, share) for number, task in tasks for share in task):
@@ -205,7 +199,7 @@ def _log_row(piece: LogSlice, store: MessageStore) -> Row:
     }
 
 
-def _ranges_row(plan: ReadPlan, share: Share, store: MessageStore) -> Row:
+def _ranges_row(plan: StoreScan, share: Share, store: MessageStore) -> Row:
     slices = [part for pieces in pieces_of_share(plan, share, store) for part in pieces]
     ranges: dict[str, dict[str, list[list[int]]]] = {}
     for part in slices:

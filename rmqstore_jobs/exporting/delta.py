@@ -26,6 +26,8 @@ from pyspark.sql import functions as F
 from rmq_store.errors import StoreError
 from rmq_store.files.journal import JournalError
 from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.scan.options import CORRUPT, FAILFAST, PERMISSIVE
+from rmq_store.scan.parse_options import reveal
 from rmqstore_jobs.exporting.export_files import DAY, TOPIC, ExportRead, summed_file
 from rmqstore_jobs.exporting.manifest import (
     ExportedFile,
@@ -39,8 +41,6 @@ from rmqstore_jobs.exporting.manifest import (
 from rmqstore_jobs.running.job_command import RANGES
 from rmqstore_jobs.running.spark_engine import submitted
 from rmqstore_jobs.running.store_selection import range_options
-from spark_source.options.definitions import CORRUPT, FAILFAST, PERMISSIVE
-from spark_source.options.parse import reveal
 
 APPLICATION = "rmqstore-export"
 _DAY_MS = 86_400_000

@@ -24,6 +24,10 @@ from rmq_store.files.durable_files import sync_file
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.questions.answer_by_shares import OnProgress, ask
 from rmq_store.reading.slice_reader import ranges_of_slices
+from rmq_store.scan.options import BY_LOG, CORRUPT, PERMISSIVE
+from rmq_store.scan.read_task import DamageHandler, read_share
+from rmq_store.scan.scan import Scan, StoreScan
+from rmq_store.scan.tasks import Share, reporting_shares, shares_of
 from rmq_store.text.bodies import UTF8, as_text, marked
 from rmq_store.text.lines import BASE64_SUFFIX, BODY, json_lines, text_columns
 from rmqstore_jobs.exporting.manifest import (
@@ -37,10 +41,6 @@ from rmqstore_jobs.exporting.manifest import (
 )
 from rmqstore_jobs.running.results import sum_of
 from rmqstore_jobs.running.spark_engine import Session, engine_of
-from spark_source.options.definitions import BY_LOG, CORRUPT, PERMISSIVE
-from spark_source.partition_reader import DamageHandler, read_share
-from spark_source.planning.partitions import Share, reporting_shares, shares_of
-from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
 
 TOPIC, DAY = "topic", "day"
 _NEEDED = ("topic", "storeTimestamp", "commitLogOffset")
@@ -50,12 +50,12 @@ _NEEDED = ("topic", "storeTimestamp", "commitLogOffset")
 class ExportRead:
     """The rows of a wave. In mode PERMISSIVE, rows about damage are described by `corruptRecord`."""
 
-    plan: ReadPlan
+    plan: StoreScan
     columns: tuple[str, ...]
     verifies: bool
 
     @classmethod
-    def of(cls, plan: ReadPlan, pieces: Sequence[QueueSlice], *, is_first: bool) -> ExportRead:
+    def of(cls, plan: StoreScan, pieces: Sequence[QueueSlice], *, is_first: bool) -> ExportRead:
         """The rows of `pieces`, with the columns of a target. verifyQueue verifies with the first wave."""
         names = plan.options.columns or DEFAULT_NAMES
         needed = (*_NEEDED, CORRUPT) if plan.options.mode == PERMISSIVE else _NEEDED
@@ -133,7 +133,7 @@ class Written:
 class _NotedDamage(DamageHandler):
     """Notes what is left out of some ranges. A later run exports what a queue lacks at its ends."""
 
-    def __init__(self, store: MessageStore, plan: ReadPlan) -> None:
+    def __init__(self, store: MessageStore, plan: StoreScan) -> None:
         super().__init__(store, plan.options)
         self._ranges = ranges_of_slices(plan.ranges)
         self.left_out: Counter[QueueId | None] = Counter()
@@ -183,7 +183,7 @@ class WaveFiles:
 
     def plan(self, store: MessageStore) -> list[tuple[int, Share]]:
         """The shares with their numbers, and those that report what is missing."""
-        plan = QueryPlan((self.read.plan,))
+        plan = Scan((self.read.plan,))
         missing = reporting_shares(plan, verify=self.read.verifies)
         return list(enumerate((*shares_of(plan, self.read.columns), *missing)))
 

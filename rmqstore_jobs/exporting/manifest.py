@@ -23,7 +23,7 @@ from rmq_store.files.durable_files import sync_folder
 from rmq_store.files.journal import Journal, JournalError
 from rmq_store.files.safe_paths import is_plain_name, refuse_links
 from rmq_store.format.queues import QueueId, QueueSlice
-from spark_source.options.parse import without_secrets
+from rmq_store.scan.parse_options import without_secrets
 
 PARQUET, CSV, JSONL, DELTA = "parquet", "csv", "jsonl", "delta"
 FORMATS = (PARQUET, CSV, JSONL, DELTA)

@@ -27,8 +27,8 @@ from typing import Any
 
 from rmq_store.errors import InvalidArgumentError, OsErrorsOf
 from rmq_store.format.byte_layout import CRC_PROPERTY, KEY_SEPARATOR, Property
+from rmq_store.scan.parse_options import Secret, reveal
 from rmqstore_jobs.replaying.replay_spec import DEFAULT_PATIENCE, ReplaySpec
-from spark_source.options.parse import Secret, reveal
 
 ACCESS_KEY, SECRET_KEY = "RMQSTORE_ACCESS_KEY", "RMQSTORE_SECRET_KEY"
 """Environment variables of the driver. Options would be visible in the list of processes."""

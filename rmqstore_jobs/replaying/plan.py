@@ -10,6 +10,9 @@ from rmq_store.commitlog.other_store_at_path import refuse_other_store
 from rmq_store.files.journal import JournalError, has_content, refuse_content
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
+from rmq_store.scan.parse_options import parse_options
+from rmq_store.scan.scan import StoreScan, pin
+from rmq_store.scan.tasks import cut_into_slices
 from rmq_store.search.log_partitions import joined, offset_steps
 from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
@@ -19,15 +22,12 @@ from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import AlreadyDoneError
 from rmqstore_jobs.running.store_selection import pieces_in
-from spark_source.options.parse import parse_options
-from spark_source.planning.partitions import cut_into_slices
-from spark_source.planning.pinned_plan import ReadPlan, pin
 
 OFFSETS_COUNTED_AT_A_TIME = 1 << 20
 _SMALLEST_WAVE, _LARGEST_WAVE, _WAVE_BYTES_A_QUEUE = 64 << 20, 256 << 20, 1 << 20
 
 
-def planned(spec: ReplaySpec, before: ReplayRun | None) -> ReadPlan:
+def planned(spec: ReplaySpec, before: ReplayRun | None) -> StoreScan:
     """The plan with the pinned store and the ranges. An interrupted run keeps its ranges.
 
     Light queues are selected only if named, because their records also come with their own topic.
@@ -55,7 +55,7 @@ def planned(spec: ReplaySpec, before: ReplayRun | None) -> ReadPlan:
     return replace(plan, ranges=before.ranges, store=replace(plan.store, snapshot=snapshot))
 
 
-def state_of_source(plan: ReadPlan) -> OpenState | None:
+def state_of_source(plan: StoreScan) -> OpenState | None:
     """What is open of the source's own records; None if the plan has none of them."""
     if all(kind_of(part.queue.topic) is None for part in plan.ranges):
         return None
@@ -63,12 +63,12 @@ def state_of_source(plan: ReadPlan) -> OpenState | None:
         return OpenState.of(source)
 
 
-def left_of(plan: ReadPlan, start: int | None) -> list[QueueSlice]:
+def left_of(plan: StoreScan, start: int | None) -> list[QueueSlice]:
     """The parts of the ranges at or after a commitLog offset of the source; none for None."""
     return [] if start is None else pieces_in(plan, LogSlice(start, None, 0))
 
 
-def narrowed(plan: ReadPlan, spec: ReplaySpec) -> ReadPlan:
+def narrowed(plan: StoreScan, spec: ReplaySpec) -> StoreScan:
     """The plan with ranges cut to the places where the index has a requested key, if it is asked.
 
     Ranges that no index covers stay.
@@ -83,7 +83,7 @@ def narrowed(plan: ReadPlan, spec: ReplaySpec) -> ReadPlan:
     return replace(plan, ranges=tuple(left))
 
 
-def waves_of(plan: ReadPlan, start: int | None, wave_bytes: int | None = None) -> list[LogSlice]:
+def waves_of(plan: StoreScan, start: int | None, wave_bytes: int | None = None) -> list[LogSlice]:
     """The remaining ranges as waves: log slices with about `wave_bytes` selected bytes.
 
     By default 64 MiB, because nothing is written before the first one is read, and two are held; up
@@ -99,7 +99,7 @@ def waves_of(plan: ReadPlan, start: int | None, wave_bytes: int | None = None) -
     return [replace(waves[0], start=start), *waves[1:]] if waves else []
 
 
-def messages_selected(plan: ReadPlan, spec: ReplaySpec) -> int:
+def messages_selected(plan: StoreScan, spec: ReplaySpec) -> int:
     """The number of messages to read. For a store or Parquet, an inner batch counts as one."""
     states, count = plan.store.snapshot.queues, sum(map(len, plan.ranges))
     if spec.to_broker is not None:

@@ -17,15 +17,15 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.index.index_writer import rows_with_key
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.questions.dead_letters import origin_topics
+from rmq_store.scan.options import DEFAULT_PARTITION_BYTES
+from rmq_store.scan.read_task import DamageHandler, read_share
+from rmq_store.scan.scan import Scan, StoreScan
+from rmq_store.scan.tasks import Share, cut_into_slices, reporting_shares
 from rmq_store.search.queue_selection import stored_in_time
 from rmq_store.system_topics.open_state import kind_of
 from rmqstore_jobs.replaying.origin_properties import PROPERTY_FORMS, with_origin
 from rmqstore_jobs.replaying.replay_spec import QueueMap, ReplaySpec, times_of
 from rmqstore_jobs.running.store_selection import options_of_queues, range_options
-from spark_source.options.definitions import DEFAULT_PARTITION_BYTES
-from spark_source.partition_reader import DamageHandler, read_share
-from spark_source.planning.partitions import Share, cut_into_slices, reporting_shares
-from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
 
 READ = "read"
 OTHER_TIME = "stored at another time"
@@ -178,7 +178,7 @@ class ReplayRows(Generic[_Part]):
     """
 
     spec: ReplaySpec
-    read: ReadPlan
+    read: StoreScan
     columns: tuple[str, ...]
     handle: Handle[_Part]
     share_bytes: int = DEFAULT_PARTITION_BYTES
@@ -189,7 +189,7 @@ class ReplayRows(Generic[_Part]):
     def of(
         cls,
         spec: ReplaySpec,
-        plan: ReadPlan,
+        plan: StoreScan,
         ranges: Sequence[QueueSlice],
         handle: Handle[_Part],
         *,
@@ -219,7 +219,7 @@ class ReplayRows(Generic[_Part]):
             total = self.selected_bytes
             slices = cut_into_slices(store, ranges, self.share_bytes, selected_bytes=total)
             shares = [Share(0, piece) for piece in slices]
-        return list(enumerate((*shares, *reporting_shares(QueryPlan((self.read,))))))
+        return list(enumerate((*shares, *reporting_shares(Scan((self.read,))))))
 
     def work(
         self, store: MessageStore, share: tuple[int, Share], progress: OnProgress

@@ -21,6 +21,9 @@ from rmq_store.cli.options import Declared, RareOption, on_broken_pipe, rare_fla
 from rmq_store.errors import LOG, AccessError, DataLossError, json_text, spoken_as
 from rmq_store.heap_settings import keep_freed_memory
 from rmq_store.questions.answer_by_shares import ask, processes_for
+from rmq_store.scan.option_values import parse_size
+from rmq_store.scan.options import FAILFAST, OPTIONS
+from rmq_store.scan.parse_options import hide_secrets
 from rmq_store.text.progress import Progress
 from rmq_store.verify.verdict import Verdict
 from rmq_store.verify.verify_store import VerifyQuestion
@@ -29,9 +32,6 @@ from rmqstore_jobs.running.results import JobResult
 from rmqstore_jobs.running.source_options import advice_in_shell_words
 from rmqstore_jobs.running.spark_engine import Session, SparkEngine, builder_for, runs_on_spark
 from rmqstore_jobs.running.store_selection import pinned_store
-from spark_source.options.definitions import FAILFAST, OPTIONS
-from spark_source.options.parse import hide_secrets
-from spark_source.options.value_parsers import parse_size
 
 EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)
 _EXIT_CODES = (

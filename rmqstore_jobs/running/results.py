@@ -26,13 +26,13 @@ from rmq_store.errors import OsErrorsOf, json_text, printable
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueSlice
+from rmq_store.scan.scan import StoreScan
 from rmq_store.tables import TABLES
 from rmq_store.text.json_keys import as_json_object, camel_case
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
 from rmqstore_jobs.running.spark_engine import Session
-from spark_source.planning.pinned_plan import ReadPlan
 
 _PIECE = 8 << 20
 _FILES_A_TASK = 16
@@ -64,7 +64,7 @@ class Provenance:
 
 def provenance_of(
     spark: Session,
-    plan: ReadPlan,
+    plan: StoreScan,
     ranges: Iterable[QueueSlice],
     options: Mapping[str, Any],
     *,

@@ -13,9 +13,9 @@ from rmq_store.cli import shell_words
 from rmq_store.cli.options import WORDS, Declared, RareOption, joined, option, rare_option, spelled
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
+from rmq_store.scan.option_values import EARLIEST, flag, time
+from rmq_store.scan.options import OPTIONS, Option
 from rmqstore_jobs.running.store_selection import options_of_queues
-from spark_source.options.definitions import OPTIONS, Option
-from spark_source.options.value_parsers import EARLIEST, flag, time
 
 _ALL = frozenset(option.name for option in OPTIONS)
 _SEVERAL = {"topic": ",", "tags": " || ", "keys": " || "}

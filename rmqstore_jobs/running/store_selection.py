@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.scan.parse_options import parse_options
+from rmq_store.scan.scan import PinnedStore, StoreScan, pin
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
-from spark_source.options.parse import parse_options
-from spark_source.planning.pinned_plan import PinnedStore, ReadPlan, pin
 
 
-def plan_of(store: str, options: Mapping[str, str]) -> ReadPlan:
+def plan_of(store: str, options: Mapping[str, str]) -> StoreScan:
     """The plan for what the source's options select in a store as it is now. Raises StoreError.
 
     Jobs take queues as they are, with every message of a compaction topic.
@@ -30,7 +30,7 @@ def log_of_store(store: str, options: Mapping[str, str]) -> PinnedStore:
     return plan_of(store, {**options, "source": "commitlog"}).store
 
 
-def pieces_in(plan: ReadPlan, wave: LogSlice) -> list[QueueSlice]:
+def pieces_in(plan: StoreScan, wave: LogSlice) -> list[QueueSlice]:
     """The parts of the ranges of a plan in a range of the log."""
     with plan.store.open() as store:
         return list(pieces_of(plan.ranges, wave, store.view.offset_at_log))

@@ -26,11 +26,11 @@ from rmq_store.reading.growing_log import (
 )
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.query import warn_of_tags
+from rmq_store.scan.option_values import ByQueue
+from rmq_store.scan.parse_options import ScanOptions
+from rmq_store.scan.scan import Target, require_one_name_each, targets
+from rmq_store.scan.selection import LogLimits, WantedQueues, first_offsets
 from rmq_store.search.log_by_time import newest_time
-from spark_source.options.parse import SourceOptions
-from spark_source.options.value_parsers import ByQueue
-from spark_source.planning.pinned_plan import Target, require_one_name_each, targets
-from spark_source.planning.selection import LogLimits, WantedQueues, first_offsets
 from spark_source.streaming.stream_options import EARLIEST, LATEST, StreamOptions
 
 VERSION = 1
@@ -118,7 +118,7 @@ class Follower:
     `ends`: where the logs ended at the last look, without any limit.
     """
 
-    def __init__(self, options: SourceOptions, stream: StreamOptions) -> None:
+    def __init__(self, options: ScanOptions, stream: StreamOptions) -> None:
         self.options, self.stream = options, stream
         self.ends: dict[str, StorePlace] = {}
         self._names: dict[str, str] = {}  # path -> broker name, where no option gives it
@@ -222,7 +222,7 @@ class Follower:
 
         return newest_time(stores())
 
-    def _initial(self, name: str, target: Target, options: SourceOptions) -> StorePlace:
+    def _initial(self, name: str, target: Target, options: ScanOptions) -> StorePlace:
         with self.open(name, target, None) as store:
             start = store.log_range()[0]
             # Not the end of the snapshot: its last record may be half-written, and then the bytes

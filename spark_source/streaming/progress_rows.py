@@ -13,9 +13,9 @@ from rmq_store.commitlog.walk import next_start
 from rmq_store.errors import InvalidArgumentError, StoreError, from_os_error
 from rmq_store.files.segments import again_if_expired
 from rmq_store.reading.growing_log import check_place
+from rmq_store.scan.parse_options import ScanOptions
+from rmq_store.scan.scan import Target
 from rmq_store.tables.table import Row
-from spark_source.options.parse import SourceOptions
-from spark_source.planning.pinned_plan import Target
 from spark_source.streaming.micro_batch_ends import Follower, StorePlace, from_dict
 from spark_source.streaming.stream_options import StreamOptions
 
@@ -98,7 +98,7 @@ def _refused(path: str, reason: str, advice: str) -> InvalidArgumentError:
     return InvalidArgumentError(path, reason=reason, advice=advice)
 
 
-def progress_rows(options: SourceOptions) -> Iterator[Row]:
+def progress_rows(options: ScanOptions) -> Iterator[Row]:
     """How far the query of a checkpoint folder is in each store. Reads no queue of a live store.
 
     Raises as `read_progress`, and the errors of opening a store.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmq_store.errors import InvalidArgumentError
-from spark_source.options.definitions import STREAM_OPTIONS
-from spark_source.options.parse import SourceOptions, parse_option, parse_options
+from rmq_store.scan.options import STREAM_OPTIONS
+from rmq_store.scan.parse_options import ScanOptions, parse_option, parse_options
 
 LATEST, EARLIEST, GIVEN = "latest", "earliest", "given"
 _OWN = {option.name.casefold(): option for option in STREAM_OPTIONS}
@@ -59,7 +59,7 @@ def as_batch(raw: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def parse_stream_options(raw: Mapping[str, str]) -> tuple[SourceOptions, StreamOptions]:
+def parse_stream_options(raw: Mapping[str, str]) -> tuple[ScanOptions, StreamOptions]:
     """The options of a stream as typed values.
 
     Raises InvalidArgumentError as `parse_options`, and for an option that a stream cannot have.

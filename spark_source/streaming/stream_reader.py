@@ -22,13 +22,13 @@ from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
 from rmq_store.reading.growing_log import LogPlace, expired
+from rmq_store.scan.options import PERMISSIVE
+from rmq_store.scan.parse_options import ScanOptions
+from rmq_store.scan.read_task import DamageHandler, read_share
+from rmq_store.scan.scan import PinnedStore, StoreScan, Target
+from rmq_store.scan.selection import WantedQueues
+from rmq_store.scan.tasks import Share
 from rmq_store.search.log_partitions import even_slices
-from spark_source.options.definitions import PERMISSIVE
-from spark_source.options.parse import SourceOptions
-from spark_source.partition_reader import DamageHandler, read_share
-from spark_source.planning.partitions import Share
-from spark_source.planning.pinned_plan import PinnedStore, ReadPlan, Target
-from spark_source.planning.selection import WantedQueues
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
 from spark_source.spark_words import plain_errors, settle_reading_worker
 from spark_source.streaming.micro_batch_ends import (
@@ -44,7 +44,7 @@ from spark_source.streaming.stream_options import StreamOptions
 class StreamPartition(InputPartition):
     """A slice of the log of one store."""
 
-    def __init__(self, plan: ReadPlan, share: Share) -> None:
+    def __init__(self, plan: StoreScan, share: Share) -> None:
         super().__init__((plan, share))
         self.plan, self.share = plan, share
 
@@ -52,7 +52,7 @@ class StreamPartition(InputPartition):
 class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the logs of stores. Offsets are places in the logs, so they decide the rows alone."""
 
-    def __init__(self, options: SourceOptions, stream: StreamOptions, schema: StructType) -> None:
+    def __init__(self, options: ScanOptions, stream: StreamOptions, schema: StructType) -> None:
         self.options, self.stream, self.spark_schema = options, stream, schema
         self.columns = checked_columns(schema, all_nullable=options.mode == PERMISSIVE)
         self.follower = Follower(options, stream)
@@ -156,7 +156,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self.options.storage_options,
                 store.listing(),
             )
-        plan = ReadPlan(pinned, (), self.options, limits)
+        plan = StoreScan(pinned, (), self.options, limits)
         pieces = even_slices(
             start, stop, self.options.max_bytes_per_partition, self.options.min_partitions
         )
@@ -197,7 +197,7 @@ class StreamSelection:
     keys: _Words = None
 
     @classmethod
-    def of(cls, options: SourceOptions) -> StreamSelection:
+    def of(cls, options: ScanOptions) -> StreamSelection:
         """The selection by the options."""
         queues = None
         if options.assign is not None:
@@ -273,7 +273,7 @@ def _words_added(kind: str, now: _Words, before: _Words) -> str | None:
 
 
 def check_selection(
-    stored: Mapping[str, Any], options: SourceOptions, stores: Iterable[MessageStore]
+    stored: Mapping[str, Any], options: ScanOptions, stores: Iterable[MessageStore]
 ) -> None:
     """Raise InvalidArgumentError, or warn with failOnDataLoss=false, if a query that goes on from the
     offset `stored` selects more than before of its stores, which are opened only if needed.

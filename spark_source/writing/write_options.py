@@ -14,9 +14,9 @@ from rmq_store.files.journal import refuse_uri
 from rmq_store.files.remote.uri_filesystem import has_pattern, local_path
 from rmq_store.format.byte_layout import COMMITLOG_DIR
 from rmq_store.format.releases import dialect
+from rmq_store.scan.options import OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS
+from rmq_store.scan.parse_options import invalid, parse_option
 from rmq_store.writing.store_writer import with_log_of_its_own
-from spark_source.options.definitions import OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS
-from spark_source.options.parse import invalid, parse_option
 
 APPEND, ERROR, IGNORE = "append", "error", "ignore"
 _OWN = {option.name.casefold(): option for option in WRITE_OPTIONS}

@@ -14,8 +14,8 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.cli.shell_words import _SHELL, in_shell_words
 from rmq_store.errors import StoreError, spoken, spoken_as
+from rmq_store.scan.options import OPTIONS, WRITE_OPTIONS
 from rmqstore_jobs.running.source_options import advice_in_shell_words
-from spark_source.options.definitions import OPTIONS, WRITE_OPTIONS
 from tests.support.checkout import CHECKOUT
 from tests.support.golden import Golden, GoldenStore, log_files, unpack
 from tests.support.running.commands import call
@@ -25,7 +25,7 @@ _NOT_IN_THE_SHELL = (
     *("rmq_store/testing", "rmq_store/store.py", "rmq_store/dataset/lazy_dataset.py"),
     *("rmq_store/reading/query.py", "rmq_store/tables/__init__.py", "rmq_store/cli"),
     *("rmq_store/writing/store_writer.py", "spark_source/streaming", "spark_source/writing"),
-    *("spark_source/options", "spark_source/spark_reader.py", "spark_source/spark_words.py"),
+    *("rmq_store/scan", "spark_source/spark_reader.py", "spark_source/spark_words.py"),
     "rmq_store/tables/plan.py",
 )
 _OF_THE_LIBRARY = re.compile(

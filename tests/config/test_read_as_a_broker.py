@@ -227,8 +227,8 @@ def test_a_writer_keeps_the_bak_of_damaged_topics(tmp_path: Path) -> None:
 
 
 def test_a_spark_read_names_the_bak(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from spark_source.options.parse import parse_options
-    from spark_source.planning.pinned_plan import pin_all
+    from rmq_store.scan.parse_options import parse_options
+    from rmq_store.scan.scan import pin_all
 
     golden = damaged(tmp_path, "topics.json", bak=True)
     with caplog.at_level(logging.WARNING, logger="rmqstore"):

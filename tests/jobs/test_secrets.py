@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.files.journal import refuse_uri
+from rmq_store.scan.parse_options import Secret, hide_secrets, parse_options, reveal
 from rmqstore_jobs.export import ExportSpec, run
 from rmqstore_jobs.running.job_command import Job
-from spark_source.options.parse import Secret, hide_secrets, parse_options, reveal
 from tests.support.golden import Golden
 from tests.support.running.engines import ON_BOTH
 

@@ -19,9 +19,9 @@ import spark_source
 from benchmarks import picture
 from rmq_store.arrow.column_definitions import COLUMNS
 from rmq_store.errors import StoreError
+from rmq_store.scan.options import OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS, Option
 from rmq_store.tables import TABLES
 from rmqstore_jobs.replaying.origin_properties import ORIGIN, ORIGIN_PREFIX
-from spark_source.options.definitions import OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS, Option
 from spark_source.spark_types import struct_field
 from tests.support.checkout import CHECKOUT
 from tests.support.pages import terminal

@@ -18,10 +18,10 @@ import pytest
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.errors import ListedAt
 from rmq_store.format.queues import BATCH_QUEUE_ENTRY, QUEUE_ENTRY
+from rmq_store.scan.options import DROPMALFORMED, FAILFAST, PERMISSIVE
+from rmq_store.scan.parse_options import ScanOptions
+from rmq_store.scan.read_task import DamageHandler
 from rmq_store.verify import Severity
-from spark_source.options.definitions import DROPMALFORMED, FAILFAST, PERMISSIVE
-from spark_source.options.parse import SourceOptions
-from spark_source.partition_reader import DamageHandler
 from tests.support.damage import DamagedStore, log_bytes, same_bytes
 from tests.support.golden import GoldenStore, bodies_of, unpack, verified
 from tests.support.running.campaigns import some
@@ -180,7 +180,7 @@ def read(path: Path, mode: str) -> Given:
     given = Given()
     try:
         with MessageStore.open(path) as store:
-            damage = DamageHandler(store, SourceOptions(paths=(str(path),), mode=mode))
+            damage = DamageHandler(store, ScanOptions(paths=(str(path),), mode=mode))
             ranges = store.view.ranges_of(store.topics())
             for batch in store.read_slices(ranges, columns=COLUMNS, on_damage=damage):
                 for row in batch.to_pylist():

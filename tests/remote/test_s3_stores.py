@@ -22,9 +22,9 @@ from rmq_store.files.remote import remote_store as remote
 from rmq_store.files.remote import remote_store as remotefile
 from rmq_store.files.segments import REMOTE
 from rmq_store.report.store_report import store_report
+from rmq_store.scan.parse_options import parse_options
+from rmq_store.scan.selection import select_ranges
 from rmq_store.tables import TABLES
-from spark_source.options.parse import parse_options
-from spark_source.planning.selection import select_ranges
 from spark_source.source import RmqStoreSource
 from tests.support.golden import Golden, GoldenStore, unpack, unpack_kind
 from tests.support.slow_s3 import SECRET, FarAway, s3_server, upload

@@ -8,8 +8,8 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.admin.info import store_info
-from spark_source.options.parse import parse_options
-from spark_source.planning.pinned_plan import pin_all
+from rmq_store.scan.parse_options import parse_options
+from rmq_store.scan.scan import pin_all
 from tests.support.golden import GoldenStore
 
 

@@ -13,10 +13,10 @@ from pyspark.sql.functions import unix_millis
 
 from rmq_store import MessageStore, QueueId, QueueSlice
 from rmq_store.errors import DataLossError, MissingFileError
-from spark_source.options.parse import SourceOptions, parse_options
-from spark_source.partition_reader import DamageHandler
-from spark_source.planning.partitions import reporting_shares
-from spark_source.planning.pinned_plan import pin_all
+from rmq_store.scan.parse_options import ScanOptions, parse_options
+from rmq_store.scan.read_task import DamageHandler
+from rmq_store.scan.scan import pin_all
+from rmq_store.scan.tasks import reporting_shares
 from spark_source.source import RmqStoreSource
 from tests.support.golden import unpack_kind
 from tests.support.spark.loads import streamed
@@ -115,7 +115,7 @@ def test_damage_of_files_for_compaction_is_no_expired_message(
     """Where the queue itself begins later than what consumers are served."""
     golden = unpack_kind("compacted-5.5.0", tmp_path)
     Path(golden.path, f"compaction/compactionLog/state/1/{4140:020d}").unlink()
-    asked = SourceOptions(paths=(str(golden.path),), fail_on_data_loss=False)
+    asked = ScanOptions(paths=(str(golden.path),), fail_on_data_loss=False)
     with MessageStore.open(golden.path) as store:
         monkeypatch.setattr(store.view.files(QueueId("state", 1)), "first_unit", 50)
         handler = DamageHandler(store, asked)

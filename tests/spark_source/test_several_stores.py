@@ -15,9 +15,9 @@ import pytest
 
 from rmq_store.config.locate import names_of
 from rmq_store.errors import InvalidArgumentError, NotAStoreError, UnknownQueueError
-from spark_source.options.parse import parse_options
-from spark_source.planning.partitions import Share, in_tasks, reporting_shares, shares_of
-from spark_source.planning.pinned_plan import PinnedStore, pin, pin_all
+from rmq_store.scan.parse_options import parse_options
+from rmq_store.scan.scan import PinnedStore, pin, pin_all
+from rmq_store.scan.tasks import Share, in_tasks, reporting_shares, shares_of
 from tests.support.golden import Golden, unpack, user_topic
 from tests.support.spark.reads import rows_of
 from tests.support.spark.selections import NAME, PLACE, plan_of

@@ -15,10 +15,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from rmq_store.arrow.column_definitions import COLUMNS, DEFAULT_NAMES
 from rmq_store.format.compression import SysFlag
+from rmq_store.scan.parse_options import parse_options
+from rmq_store.scan.scan import pin_all
+from rmq_store.scan.tasks import Share
 from rmq_store.snapshot.ranges import LogSlice
-from spark_source.options.parse import parse_options
-from spark_source.planning.partitions import Share
-from spark_source.planning.pinned_plan import pin_all
 from spark_source.source import RmqStoreSource
 from spark_source.spark_reader import LogPartition, RmqStoreReader
 from spark_source.spark_types import spark_schema

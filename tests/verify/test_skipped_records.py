@@ -33,9 +33,9 @@ def listed_places(golden: GoldenStore) -> list[int]:
 
 
 def test_the_table_damage_of_one_topic_lists_the_record(tmp_path: Path) -> None:
+    from rmq_store.scan.parse_options import parse_options
+    from rmq_store.scan.scan import pin_all
     from rmq_store.tables import TABLES
-    from spark_source.options.parse import parse_options
-    from spark_source.planning.pinned_plan import pin_all
     from spark_source.table_reader import TableReader, table_schema
 
     golden, skipped = twice(tmp_path, 11)

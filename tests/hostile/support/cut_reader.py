@@ -19,12 +19,12 @@ from typing import Any
 
 from rmq_store import MessageStore, StoreError
 from rmq_store.files.source import Sources
+from rmq_store.scan.parse_options import parse_options
+from rmq_store.scan.read_task import DamageHandler, read_share
+from rmq_store.scan.scan import Scan, pin
+from rmq_store.scan.tasks import shares_of
 from rmqstore_jobs.export import ExportSpec
 from rmqstore_jobs.export import run as export
-from spark_source.options.parse import parse_options
-from spark_source.partition_reader import DamageHandler, read_share
-from spark_source.planning.partitions import shares_of
-from spark_source.planning.pinned_plan import QueryPlan, pin
 from tests.support.running.commands import call
 
 COLUMNS = ("topic", "queueId", "queueOffset", "keys", "properties", "body")
@@ -49,7 +49,7 @@ def share(store: str) -> None:
     plan = pin(parse_options({"path": store}))
     with plan.store.open() as opened:
         damage = DamageHandler(opened, plan.options)
-        for part in shares_of(QueryPlan((plan,)), COLUMNS):
+        for part in shares_of(Scan((plan,)), COLUMNS):
             for batch in read_share(plan, part, opened, COLUMNS, damage):
                 batch.validate(full=True)
 

@@ -26,10 +26,10 @@ import pyarrow.compute as pc
 from rmq_store import MessageStore, StoreError
 from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.config import json_files
+from rmq_store.scan.options import DROPMALFORMED, FAILFAST, PERMISSIVE
+from rmq_store.scan.parse_options import ScanOptions
+from rmq_store.scan.read_task import DamageHandler
 from rmqstore_jobs.export import ExportSpec, run
-from spark_source.options.definitions import DROPMALFORMED, FAILFAST, PERMISSIVE
-from spark_source.options.parse import SourceOptions
-from spark_source.partition_reader import DamageHandler
 from tests.hostile.support.canaries import Canaries, canaries, state_of, tree
 from tests.hostile.support.generator import Generator
 from tests.support.golden import unpack
@@ -62,7 +62,7 @@ _COLUMNS = ("topic", "queueId", "queueOffset", "storeTimestamp", "keys", "proper
 def read(store: Path, mode: str) -> None:
     """Every message of every queue, system topics too."""
     with MessageStore.open(store, broker_name="broker-a") as opened:
-        damage = DamageHandler(opened, SourceOptions(paths=(str(store),), mode=mode))
+        damage = DamageHandler(opened, ScanOptions(paths=(str(store),), mode=mode))
         batches = opened.read_slices(
             opened.view.ranges_of(opened.topics()),
             columns=_COLUMNS,

@@ -8,17 +8,17 @@ import pytest
 
 from rmq_store import QueueId
 from rmq_store.errors import InvalidArgumentError
-from spark_source.options.definitions import OPTIONS
-from spark_source.options.parse import SourceOptions, parse_options
-from spark_source.options.value_parsers import Assignment, ByQueue
+from rmq_store.scan.option_values import Assignment, ByQueue
+from rmq_store.scan.options import OPTIONS
+from rmq_store.scan.parse_options import ScanOptions, parse_options
 
 
-def parsed(**raw: str) -> SourceOptions:
+def parsed(**raw: str) -> ScanOptions:
     return parse_options({"path": "/store", **raw})
 
 
 def test_a_path_is_enough() -> None:
-    assert parsed() == SourceOptions(paths=("/store",))
+    assert parsed() == ScanOptions(paths=("/store",))
     assert parsed().max_bytes_per_partition == 128 * 1024 * 1024
 
 
@@ -140,7 +140,7 @@ def test_topic_and_assign_exclude_each_other() -> None:
 
 def test_every_option_fills_a_field_of_its_own() -> None:
     fields = [option.field for option in OPTIONS if option.name != "topic"]
-    assert sorted(fields) == sorted(SourceOptions.__dataclass_fields__)
+    assert sorted(fields) == sorted(ScanOptions.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(

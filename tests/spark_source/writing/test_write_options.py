@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmq_store.errors import InvalidArgumentError, MissingFileError
-from spark_source.options.definitions import WRITE_OPTIONS
+from rmq_store.scan.options import WRITE_OPTIONS
 from spark_source.writing.rows_to_append import check_columns
 from spark_source.writing.write_options import WriteOptions, parse_write_options
 

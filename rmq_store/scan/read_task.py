@@ -11,19 +11,19 @@ from rmq_store.commitlog.other_store_at_path import IF_OTHER_STORE
 from rmq_store.errors import DataLossError, LogOffset, MissingFileError, StoreError
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.query import DamageTaker, OnDamage, ReadHow
+from rmq_store.scan.options import FAILFAST
+from rmq_store.scan.parse_options import ScanOptions
+from rmq_store.scan.scan import StoreScan
+from rmq_store.scan.tasks import Share, reported_errors
 from rmq_store.search.log_partitions import offset_at_log
 from rmq_store.snapshot.ranges import pieces_of
-from spark_source.options.definitions import FAILFAST
-from spark_source.options.parse import SourceOptions
-from spark_source.planning.partitions import Share, reported_errors
-from spark_source.planning.pinned_plan import ReadPlan
 
 
 class DamageHandler(DamageTaker):
     """Handles the errors of one task. `mode` decides about damage, `failOnDataLoss` about expired
     messages."""
 
-    def __init__(self, store: MessageStore, options: SourceOptions) -> None:
+    def __init__(self, store: MessageStore, options: ScanOptions) -> None:
         super().__init__(options.mode)
         self._store = store
         self._options = options
@@ -85,7 +85,7 @@ _BODIES = frozenset(("body", "rawBody"))
 
 
 def read_share(
-    plan: ReadPlan,
+    plan: StoreScan,
     share: Share,
     store: MessageStore,
     columns: Sequence[str],
@@ -115,7 +115,7 @@ def read_share(
 
 
 def read_messages(
-    plan: ReadPlan,
+    plan: StoreScan,
     share: Share,
     store: MessageStore,
     columns: Sequence[str],
@@ -168,7 +168,7 @@ def _expired_files(store: MessageStore, start: int) -> MissingFileError:
 
 
 def pieces_of_share(
-    plan: ReadPlan, share: Share, store: MessageStore
+    plan: StoreScan, share: Share, store: MessageStore
 ) -> Iterator[Sequence[QueueSlice]]:
     """The ranges of a share, as lists. Each list is read in log order."""
     if share.ranges is None:

@@ -11,9 +11,9 @@ from typing import Any
 from rmq_store.errors import LOG, InvalidArgumentError, StoreError, nearest, spoken
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
-from rmq_store.text.times import Time, fixed_time, reversed_range, shown_time
-from spark_source.options import value_parsers as values
-from spark_source.options.definitions import (
+from rmq_store.scan import option_values as values
+from rmq_store.scan.option_values import Assignment, ByQueue, InvalidValue
+from rmq_store.scan.options import (
     BY_LOG,
     COMMITLOG,
     CONSUMEQUEUE,
@@ -23,7 +23,7 @@ from spark_source.options.definitions import (
     STREAM_OPTIONS,
     Option,
 )
-from spark_source.options.value_parsers import Assignment, ByQueue, InvalidValue
+from rmq_store.text.times import Time, fixed_time, reversed_range, shown_time
 
 _NO_CLIENT = "the source reads the files of a store and asks no broker"
 _LIVE: Mapping[str, str] = {
@@ -69,7 +69,7 @@ def why_only_a_client(name: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceOptions:
+class ScanOptions:
     """The options of a read as typed values. None means not given.
 
     Offsets are queue offsets. EARLIEST and LATEST have the values of Kafka's source. Times are
@@ -122,7 +122,7 @@ class SourceOptions:
         such."""
         return self.compacted and self.table is None and self.source == CONSUMEQUEUE
 
-    def with_fixed_times(self, newest: Callable[[], int | None]) -> SourceOptions:
+    def with_fixed_times(self, newest: Callable[[], int | None]) -> ScanOptions:
         """The options with relative times fixed by the storeTimestamp of the newest message.
 
         Raises InvalidArgumentError if they end before they begin.
@@ -168,7 +168,7 @@ _SAID_OTHERWISE = {
 _OF_THE_CATALOG = ("location", "owner")
 
 
-def parse_options(raw: Mapping[str, str]) -> SourceOptions:
+def parse_options(raw: Mapping[str, str]) -> ScanOptions:
     """The options of a read as typed values.
 
     Names are compared without case, because Spark passes them in lower case. Raises
@@ -203,12 +203,12 @@ def parse_options(raw: Mapping[str, str]) -> SourceOptions:
             "Give the store's folder: load('/path/to/store'), or in SQL CREATE TEMPORARY VIEW … "
             "USING rmqstore OPTIONS (path '/path/to/store')",
         )
-    options = SourceOptions(**fields)
+    options = ScanOptions(**fields)
     _check_together(options, given)
     return options
 
 
-def _check_together(options: SourceOptions, given: set[str]) -> None:
+def _check_together(options: ScanOptions, given: set[str]) -> None:
     if options.source == COMMITLOG:
         for name in ("maxRecordsPerPartition", "splitBy", "verifyQueue"):
             if name in given:
@@ -240,7 +240,7 @@ def _check_together(options: SourceOptions, given: set[str]) -> None:
         )
 
 
-def refuse_reversed_ranges(options: SourceOptions) -> None:
+def refuse_reversed_ranges(options: ScanOptions) -> None:
     """Raise InvalidArgumentError for a range that ends before it begins. An empty one has no row."""
     first, stop = options.starting_timestamp, options.ending_timestamp
     _refuse_reversed("", ("startingTimestamp", first), ("endingTimestamp", stop), shown_time)

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from rmq_store import MessageStore, StoreError
 from rmq_store.format.byte_layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
+from rmq_store.scan.options import BY_QUEUE
+from rmq_store.scan.scan import Scan, StoreScan
+from rmq_store.scan.selection import WantedQueues
 from rmq_store.search.log_partitions import (
     bins_of_queues,
     entry_at,
@@ -21,9 +24,6 @@ from rmq_store.snapshot.compacted_view import QueueSource
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
 from rmq_store.verify.errors_of_part import errors_of_part
 from rmq_store.verify.verify_store import log_parts
-from spark_source.options.definitions import BY_QUEUE
-from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
-from spark_source.planning.selection import WantedQueues
 
 EXACT_PIECES = 50_000
 """Up to this number of queues times slices, entries per slice are counted; above it, estimated."""
@@ -74,7 +74,7 @@ class Share:
         return self.log_bytes + sum(map(len, self.ranges or ())) * _BYTES_A_RECORD
 
 
-def in_tasks(plan: QueryPlan, shares: Sequence[Share]) -> list[tuple[Share, ...]]:
+def in_tasks(plan: Scan, shares: Sequence[Share]) -> list[tuple[Share, ...]]:
     """The shares in their order, some together in one task: those of small stores, of which each takes less
     time than the start of a task. Two shares of one store are in different tasks."""
     options = plan.stores[0].options if plan.stores else None
@@ -98,7 +98,7 @@ def in_tasks(plan: QueryPlan, shares: Sequence[Share]) -> list[tuple[Share, ...]
     return [tuple(task) for task in tasks]
 
 
-def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Share]:
+def shares_of(plan: Scan, columns: Sequence[str] | None = None) -> list[Share]:
     """The shares of all stores. Reads some queue entries of each store, and the index for keys.
 
     `columns`: the columns to read (default: those of the option). If the queues have all of them,
@@ -123,7 +123,7 @@ def shares_of(plan: QueryPlan, columns: Sequence[str] | None = None) -> list[Sha
     return again
 
 
-def reporting_shares(plan: QueryPlan, *, verify: bool | None = None) -> list[Share]:
+def reporting_shares(plan: Scan, *, verify: bool | None = None) -> list[Share]:
     """Shares that report what is missing; none for a sound store.
 
     One with what opening a store saw, and with `verify`, by default that of verifyQueue, one for each part
@@ -143,14 +143,14 @@ def reporting_shares(plan: QueryPlan, *, verify: bool | None = None) -> list[Sha
     return shares
 
 
-def reported_errors(plan: ReadPlan, share: Share, store: MessageStore) -> Iterable[StoreError]:
+def reported_errors(plan: StoreScan, share: Share, store: MessageStore) -> Iterable[StoreError]:
     """What a share of `reporting_shares` reports."""
     if share.verifies is None:
         return share.lost
     return errors_of_part(store, *share.verifies, WantedQueues.of(store, plan.options))
 
 
-def _most_shares(plan: ReadPlan) -> int:
+def _most_shares(plan: StoreScan) -> int:
     """How many partitions can have a message: more of them would cost memory and hold nothing."""
     if plan.limits is None:
         return sum(map(len, plan.ranges))
@@ -158,7 +158,7 @@ def _most_shares(plan: ReadPlan) -> int:
     return (snapshot.log_end - snapshot.log_start) // MIN_RECORD_SIZE
 
 
-def _shares(number: int, plan: ReadPlan, columns: Sequence[str] | None, least: int) -> list[Share]:
+def _shares(number: int, plan: StoreScan, columns: Sequence[str] | None, least: int) -> list[Share]:
     if plan.nothing:
         return []
     if plan.limits is not None:
@@ -192,7 +192,7 @@ class _SharesOfStore:
     """Cuts the ranges of one store, measured by entries if `columns` are read without records."""
 
     number: int
-    plan: ReadPlan
+    plan: StoreScan
     store: MessageStore
     columns: Sequence[str] | None
 

@@ -19,17 +19,17 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.index.index_writer import indexed_word
 from rmq_store.reading.log_reader import Limits
 from rmq_store.reading.query import warn_of_tags
-from rmq_store.search.log_by_time import newest_time
-from rmq_store.snapshot.snapshot import collector_paused
-from spark_source.options.definitions import COMMITLOG
-from spark_source.options.parse import SourceOptions
-from spark_source.planning.selection import (
+from rmq_store.scan.options import COMMITLOG
+from rmq_store.scan.parse_options import ScanOptions
+from rmq_store.scan.selection import (
     LogLimits,
     WantedQueues,
     check_brokers,
     check_names,
     select_ranges,
 )
+from rmq_store.search.log_by_time import newest_time
+from rmq_store.snapshot.snapshot import collector_paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class LeftOut:
     reason: str
 
 
-def targets(options: SourceOptions) -> list[Target]:
+def targets(options: ScanOptions) -> list[Target]:
     """The stores to open, by absolute paths: executors have a working folder of their own.
 
     Raises InvalidArgumentError if a pattern matches none.
@@ -65,7 +65,7 @@ def targets(options: SourceOptions) -> list[Target]:
     ]
 
 
-def _as_given(options: SourceOptions) -> list[Target]:
+def _as_given(options: ScanOptions) -> list[Target]:
     if options.stores is not None:
         confs = _confs_by_name(options.broker_conf, options.stores)
         return [Target(path, name, confs.get(name)) for name, path in options.stores.items()]
@@ -122,7 +122,7 @@ def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str
     return {name: str(path) for name, path in confs.items()}
 
 
-def open_all(options: SourceOptions) -> tuple[list[tuple[Target, MessageStore]], list[LeftOut]]:
+def open_all(options: ScanOptions) -> tuple[list[tuple[Target, MessageStore]], list[LeftOut]]:
     """Open every store. Returns the opened stores, which the caller closes, and those left out.
 
     Raises the error of a store that cannot be opened unless unavailableStores is `skip`, and
@@ -152,7 +152,7 @@ def open_all(options: SourceOptions) -> tuple[list[tuple[Target, MessageStore]],
     return opened, left_out
 
 
-def _open(target: Target, options: SourceOptions) -> MessageStore:
+def _open(target: Target, options: ScanOptions) -> MessageStore:
     return MessageStore.open(
         target.path,
         broker_name=target.broker_name,
@@ -205,7 +205,7 @@ class PinnedStore:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadPlan:
+class StoreScan:
     """What is read from one store: `limits` if the log is the source, else `ranges`.
 
     `words` come from filters: a message must have one of them in KEYS or as UNIQ_KEY. Unlike the
@@ -214,7 +214,7 @@ class ReadPlan:
 
     store: PinnedStore
     ranges: tuple[QueueSlice, ...]
-    options: SourceOptions
+    options: ScanOptions
     limits: Limits | None = None
     words: frozenset[str] | None = None
     nothing: bool = False  # the filters exclude everything
@@ -243,14 +243,14 @@ class ReadPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class QueryPlan:
+class Scan:
     """What is read from all stores, and the stores left out.
 
     Every task gets it and reads one store, so each plan is pickled for itself, and unpickled when it
     is used: those of 1,000 stores take 1 ms then, not 160. `load`: a name of its own, for all readers.
     """
 
-    stores: Sequence[ReadPlan]
+    stores: Sequence[StoreScan]
     left_out: tuple[LeftOut, ...] = ()
     load: str = field(default_factory=lambda: uuid4().hex, compare=False)
 
@@ -262,16 +262,16 @@ class QueryPlan:
         )
 
 
-def _unpickled(stores: list[bytes], left_out: tuple[LeftOut, ...], load: str) -> QueryPlan:
-    return QueryPlan(_PickledPlans(stores), left_out, load)
+def _unpickled(stores: list[bytes], left_out: tuple[LeftOut, ...], load: str) -> Scan:
+    return Scan(_PickledPlans(stores), left_out, load)
 
 
-class _PickledPlans(Sequence[ReadPlan]):
+class _PickledPlans(Sequence[StoreScan]):
     """Plans that are unpickled one by one."""
 
     def __init__(self, pickled: list[bytes]) -> None:
         self._pickled = pickled
-        self._plans: dict[int, ReadPlan] = {}
+        self._plans: dict[int, StoreScan] = {}
 
     def __len__(self) -> int:
         return len(self._pickled)
@@ -282,12 +282,12 @@ class _PickledPlans(Sequence[ReadPlan]):
     __hash__ = None  # type: ignore[assignment]
 
     @overload
-    def __getitem__(self, which: int) -> ReadPlan: ...
+    def __getitem__(self, which: int) -> StoreScan: ...
 
     @overload
-    def __getitem__(self, which: slice) -> list[ReadPlan]: ...
+    def __getitem__(self, which: slice) -> list[StoreScan]: ...
 
-    def __getitem__(self, which: int | slice) -> ReadPlan | list[ReadPlan]:
+    def __getitem__(self, which: int | slice) -> StoreScan | list[StoreScan]:
         if isinstance(which, slice):
             return [self[number] for number in range(len(self))[which]]
         number = range(len(self))[which]
@@ -297,7 +297,7 @@ class _PickledPlans(Sequence[ReadPlan]):
 
 
 @collector_paused()
-def pin_all(options: SourceOptions) -> QueryPlan:
+def pin_all(options: ScanOptions) -> Scan:
     """The plan for these options, with the stores as they are now."""
     warn_of_tags(options.tags)
     opened, left_out = open_all(options)
@@ -315,7 +315,7 @@ def pin_all(options: SourceOptions) -> QueryPlan:
     finally:
         for _, store in opened:
             store.close()
-    return QueryPlan(plans, tuple(left_out))
+    return Scan(plans, tuple(left_out))
 
 
 def _in_turn(
@@ -327,13 +327,13 @@ def _in_turn(
         store.release_files()
 
 
-def pin(options: SourceOptions) -> ReadPlan:
+def pin(options: ScanOptions) -> StoreScan:
     """The plan for these options if there is one store."""
     (plan,) = pin_all(options).stores
     return plan
 
 
-def _plan_of(target: Target, store: MessageStore, options: SourceOptions) -> ReadPlan:
+def _plan_of(target: Target, store: MessageStore, options: ScanOptions) -> StoreScan:
     limits = None
     ranges: tuple[QueueSlice, ...] = ()
     snapshot = store.snapshot()
@@ -355,10 +355,10 @@ def _plan_of(target: Target, store: MessageStore, options: SourceOptions) -> Rea
         store.listing(),
     )
     errors = store.opening.errors(store.snapshot().queues) if limits is None else ()
-    return ReadPlan(pinned, ranges, options, limits, may_have_errors=any(True for _ in errors))
+    return StoreScan(pinned, ranges, options, limits, may_have_errors=any(True for _ in errors))
 
 
-def replaced(plan: QueryPlan, **changed: Any) -> QueryPlan:
+def replaced(plan: Scan, **changed: Any) -> Scan:
     """The plan with some options changed."""
     stores = (replace(store, options=replace(store.options, **changed)) for store in plan.stores)
     return replace(plan, stores=tuple(stores))

@@ -12,9 +12,9 @@ from rmq_store.reading.query import CORRUPT as CORRUPT
 from rmq_store.reading.query import DROPMALFORMED as DROPMALFORMED
 from rmq_store.reading.query import FAILFAST as FAILFAST
 from rmq_store.reading.query import PERMISSIVE as PERMISSIVE
+from rmq_store.scan import option_values as values
 from rmq_store.tables import TABLES
 from rmq_store.text.times import TIME_FORMS
-from spark_source.options import value_parsers as values
 
 DEFAULT_PARTITION_BYTES = 128 << 20
 NEWEST_RELEASE = str(dialect())

@@ -20,10 +20,10 @@ from rmq_store.files.parallel import side_by_side
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import is_system_topic
 from rmq_store.reading.log_reader import QueueLimits
+from rmq_store.scan.option_values import EARLIEST, LATEST, ByQueue
+from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.snapshot.compacted_view import QueueSource
 from rmq_store.text.times import RelativeTime, Time, shown_time
-from spark_source.options.parse import SourceOptions
-from spark_source.options.value_parsers import EARLIEST, LATEST, ByQueue
 
 
 class TopicWithoutQueueError(UnknownQueueError):
@@ -33,7 +33,7 @@ class TopicWithoutQueueError(UnknownQueueError):
     code = "RMQSTORE_TOPIC_WITHOUT_QUEUE"
 
 
-def check_names(stores: Sequence[MessageStore], options: SourceOptions) -> None:
+def check_names(stores: Sequence[MessageStore], options: ScanOptions) -> None:
     """Check that every named topic and queue exists in at least one store.
 
     Raises UnknownQueueError or InvalidArgumentError, with the nearest name. TopicWithoutQueueError
@@ -59,7 +59,7 @@ def check_names(stores: Sequence[MessageStore], options: SourceOptions) -> None:
             )
 
 
-def check_brokers(stores: Sequence[MessageStore], options: SourceOptions) -> None:
+def check_brokers(stores: Sequence[MessageStore], options: ScanOptions) -> None:
     """Check that every named broker is one of the stores. Raises InvalidArgumentError."""
     brokers = {store.broker_name for store in stores}
     named = options.assign.brokers() if options.assign is not None else set()
@@ -89,7 +89,7 @@ def _is_declared(store: MessageStore, queue: QueueId) -> bool:
     return 0 <= queue.queue_id < queue_count(store.view.topics.declared.get(queue.topic))
 
 
-def _of_queues(options: SourceOptions) -> tuple[tuple[str, ByQueue], ...]:
+def _of_queues(options: ScanOptions) -> tuple[tuple[str, ByQueue], ...]:
     """The options that have a number per queue."""
     return (
         ("startingOffsets", options.starting_offsets),
@@ -99,7 +99,7 @@ def _of_queues(options: SourceOptions) -> tuple[tuple[str, ByQueue], ...]:
     )
 
 
-def _assigned(stores: Sequence[MessageStore], options: SourceOptions) -> list[QueueId]:
+def _assigned(stores: Sequence[MessageStore], options: ScanOptions) -> list[QueueId]:
     if options.assign is None:
         return []
     return [queue for store in stores for queue in options.assign.of(store.broker_name)]
@@ -122,7 +122,7 @@ def _unknown_topic(
 # --- the ranges of one store ----------------------------------------------------------------------
 
 
-def select_ranges(store: MessageStore, options: SourceOptions) -> tuple[QueueSlice, ...]:
+def select_ranges(store: MessageStore, options: ScanOptions) -> tuple[QueueSlice, ...]:
     """The range of every selected queue with files, maybe empty, in order of topic and queue.
 
     For each queue, a timestamp for all queues takes precedence, then the queue's timestamp, then
@@ -141,7 +141,7 @@ def select_ranges(store: MessageStore, options: SourceOptions) -> tuple[QueueSli
     return tuple(ranges[queue] for queue in queues if queue in store.snapshot().queues)
 
 
-def first_offsets(store: MessageStore, options: SourceOptions) -> dict[QueueId, int]:
+def first_offsets(store: MessageStore, options: ScanOptions) -> dict[QueueId, int]:
     """The first wanted queue offset of every selected queue, also of those without a message.
 
     A stream reads the log, which has all messages of a compaction topic. Raises as `select_ranges`.
@@ -150,7 +150,7 @@ def first_offsets(store: MessageStore, options: SourceOptions) -> dict[QueueId, 
     return {queue: _range_of(store, queue, options, store.view).start for queue in queues}
 
 
-def _selected_queues(store: MessageStore, options: SourceOptions) -> list[QueueId]:
+def _selected_queues(store: MessageStore, options: ScanOptions) -> list[QueueId]:
     """The selected queues that have files, and those of topics.json that an option names."""
     queues = store.snapshot().queues
     if options.assign is not None:
@@ -178,7 +178,7 @@ class WantedQueues:
     own_names: frozenset[str | None]  # of the broker and its cluster
 
     @classmethod
-    def of(cls, store: MessageStore, options: SourceOptions) -> WantedQueues:
+    def of(cls, store: MessageStore, options: ScanOptions) -> WantedQueues:
         """The queues selected in `store`."""
         return cls(
             None if options.assign is None else frozenset(options.assign.of(store.broker_name)),
@@ -200,7 +200,7 @@ class WantedQueues:
         return self.pattern is None or re.fullmatch(self.pattern, topic) is not None
 
 
-def _check_all_selected(stores: Sequence[MessageStore], options: SourceOptions) -> None:
+def _check_all_selected(stores: Sequence[MessageStore], options: ScanOptions) -> None:
     """Check that every queue with its own offset or time is selected in at least one store."""
     if not any(by_queue for _, by_queue in _of_queues(options)):
         return
@@ -218,7 +218,7 @@ def _check_all_selected(stores: Sequence[MessageStore], options: SourceOptions) 
 
 
 def _range_of(
-    store: MessageStore, queue: QueueId, options: SourceOptions, view: QueueSource
+    store: MessageStore, queue: QueueId, options: ScanOptions, view: QueueSource
 ) -> QueueSlice:
     name = store.broker_name
     from_time = _first(options.starting_timestamp, options.starting_timestamps.of(name, queue))
@@ -271,7 +271,7 @@ def _offset(
     queue: QueueId,
     offset: int | None,
     limits: tuple[int, int],
-    options: SourceOptions,
+    options: ScanOptions,
 ) -> int | None:
     """The queue offset that an option gives; None without one. One that has expired may be outside."""
     if offset is None:
@@ -302,7 +302,7 @@ class LogLimits:
     """The limits of each queue if the log is the source, where only the records name the queues."""
 
     wanted: WantedQueues
-    options: SourceOptions
+    options: ScanOptions
 
     def __call__(self, queue: QueueId) -> QueueLimits | None:
         options, name = self.options, self.wanted.broker_name

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 
 from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.dataset.condition import LISTED_AT_ONCE, Condition
-from spark_source.planning.pinned_plan import QueryPlan, ReadPlan
+from rmq_store.scan.scan import Scan, StoreScan
 
 _SCHEMA = arrow_schema(
     [
@@ -49,7 +49,7 @@ _COMPARISONS: dict[type[Filter], Callable[[Any, Any], Any]] = {
 }
 
 
-def narrowed(plan: QueryPlan, filters: Sequence[Filter]) -> QueryPlan:
+def narrowed(plan: Scan, filters: Sequence[Filter]) -> Scan:
     """The plan narrowed by the filters. Rows about damage, whose values are null, match none of them."""
     known = [made for one in filters if (made := expression_of(one)) is not None]
     if not known:
@@ -89,7 +89,7 @@ def _value(value: Any, late: bool) -> Any:
     return -(-micros // 1000) if late else micros // 1000
 
 
-def _narrowed(plan: ReadPlan, condition: Condition) -> ReadPlan:
+def _narrowed(plan: StoreScan, condition: Condition) -> StoreScan:
     tags = plan.options.tags
     if condition.tags is not None:
         tags = tuple(tag for tag in condition.tags if tags is None or tag in tags)
