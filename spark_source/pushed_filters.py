@@ -10,7 +10,6 @@ PySpark has filters from 4.1 on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from functools import reduce
 from operator import and_, eq, ge, gt, le, lt, or_
@@ -30,7 +29,6 @@ from pyspark.sql.datasource import (
 
 from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.dataset.condition import LISTED_AT_ONCE, Condition
-from rmq_store.scan.scan import Scan, StoreScan
 
 _SCHEMA = arrow_schema(
     [
@@ -49,14 +47,10 @@ _COMPARISONS: dict[type[Filter], Callable[[Any, Any], Any]] = {
 }
 
 
-def narrowed(plan: Scan, filters: Sequence[Filter]) -> Scan:
-    """The plan narrowed by the filters. Rows about damage, whose values are null, match none of them."""
+def condition_of(filters: Sequence[Filter]) -> Condition | None:
+    """What the filters say together; None if they narrow nothing."""
     known = [made for one in filters if (made := expression_of(one)) is not None]
-    if not known:
-        return plan
-    condition = Condition.of(_SCHEMA, reduce(and_, known))
-    # Stores keep their positions, because shares refer to them.
-    return replace(plan, stores=tuple(_narrowed(store, condition) for store in plan.stores))
+    return Condition.of(_SCHEMA, reduce(and_, known)) if known else None
 
 
 def expression_of(condition: Any) -> Any:
@@ -87,19 +81,3 @@ def _value(value: Any, late: bool) -> Any:
     since = aware - datetime(1970, 1, 1, tzinfo=timezone.utc)
     micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
     return -(-micros // 1000) if late else micros // 1000
-
-
-def _narrowed(plan: StoreScan, condition: Condition) -> StoreScan:
-    tags = plan.options.tags
-    if condition.tags is not None:
-        tags = tuple(tag for tag in condition.tags if tags is None or tag in tags)
-    excluded = tags == () or condition.words == frozenset()
-    if excluded or not condition.may_match(plan.store.broker_name):
-        return replace(plan, ranges=(), nothing=True)
-    ranges = plan.ranges
-    if ranges:
-        with plan.store.open() as store:
-            view = store.ranges_for(plan.options.sees_compacted)
-            ranges = tuple(part for part in condition.narrowed(store, ranges, view) if len(part))
-    words = condition.words if plan.words is None else plan.words
-    return replace(plan, ranges=ranges, words=words, options=replace(plan.options, tags=tags))

@@ -18,7 +18,7 @@ from rmq_store import StoreError
 from rmq_store.errors import DataLossError
 from rmq_store.scan.options import PERMISSIVE
 from rmq_store.scan.parse_options import ScanOptions, parse_options
-from rmq_store.scan.scan import Scan, pin_all
+from rmq_store.scan.scan import Scan
 from rmq_store.scan.selection import TopicWithoutQueueError
 from spark_source.spark_reader import RmqStoreReader
 from spark_source.spark_types import spark_schema
@@ -58,7 +58,7 @@ class RmqStoreSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._parsed: ScanOptions | None = None
-        self._plan: Scan | None = None
+        self._scan: Scan | None = None
         self._failure: StoreError | None = None
 
     def _pin(self) -> None:
@@ -68,11 +68,11 @@ class RmqStoreSource(DataSource):
         never comes here, since its target may not exist, and what is wrong for a batch waits for
         its reader.
         """
-        if self._plan is not None or self._failure is not None:
+        if self._scan is not None or self._failure is not None:
             return
         try:
             self._parsed = parse_options(as_batch(self.options))
-            self._plan = pin_all(self._parsed)
+            self._scan = Scan.of(self._parsed)
         except StoreError as error:
             self._failure = error
 
@@ -103,10 +103,10 @@ class RmqStoreSource(DataSource):
         with plain_errors():
             parse_options(self.options)  # refuses what only a stream has
         assert self._parsed is not None
-        assert self._plan is not None
+        assert self._scan is not None
         if self._parsed.table is not None:
-            return TableReader(self._plan, self._parsed.table, schema)
-        return RmqStoreReader(self._plan, schema)
+            return TableReader(self._scan, self._parsed.table, schema)
+        return RmqStoreReader(self._scan, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of rows into the store of `path`. Raises StoreError for what is wrong."""

@@ -1,4 +1,4 @@
-"""Plans the shares of a query on the driver, and reads some of them in each task."""
+"""A scan as a reader of Spark: planned on the driver, a task of it read in each partition."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from pyspark.sql.types import StructType
 
 from rmq_store.errors import LOG
 from rmq_store.scan.options import PERMISSIVE
-from rmq_store.scan.read_task import DamageHandler, read_share
 from rmq_store.scan.scan import Scan
-from rmq_store.scan.tasks import Share, in_tasks, reporting_shares, shares_of
+from rmq_store.scan.tasks import Task
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
 from spark_source.spark_words import plain_errors, settle_reading_worker
 
@@ -32,11 +31,11 @@ _FILTER_TEXT = 300  # characters: a filter may list thousands of values
 
 
 class LogPartition(InputPartition):
-    """Shares of a query as a Spark partition."""
+    """A task of a scan as a Spark partition."""
 
-    def __init__(self, shares: tuple[Share, ...]) -> None:
-        super().__init__(shares)
-        self.shares = shares
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.task = task
 
 
 class PushFilters:
@@ -68,22 +67,24 @@ class _Bound:
 
 
 class RmqStoreReader(DataSourceReader):
-    """Plans the shares on the driver and reads some of them in each task."""
+    """Plans a scan on the driver, and reads a task of it in each partition."""
 
-    def __init__(self, plan: Scan, schema: StructType) -> None:
-        permissive = any(store.options.mode == PERMISSIVE for store in plan.stores)
-        self.plan, self.spark_schema = plan, schema
+    def __init__(self, scan: Scan, schema: StructType) -> None:
+        permissive = any(store.options.mode == PERMISSIVE for store in scan.stores)
+        self.scan, self.spark_schema = scan, schema
         self.columns = checked_columns(schema, all_nullable=permissive)
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrow the plan by the filters. Returns all of them: Spark applies each as well."""
+        """Narrow the scan by the filters. Returns all of them: Spark applies each as well."""
         # PySpark 4.0 has no classes of filters to import, and calls none of this.
-        from spark_source.pushed_filters import narrowed
+        from spark_source.pushed_filters import condition_of
 
-        before = self.plan
-        self.plan = narrowed(before, filters)
-        if self.plan != before and self.plan.load not in _WARNED:
-            _WARNED.append(self.plan.load)
+        condition = condition_of(filters)
+        if condition is None:
+            return filters
+        before, self.scan = self.scan, self.scan.narrowed(condition)
+        if self.scan != before and self.scan.load not in _WARNED:
+            _WARNED.append(self.scan.load)
             LOG.warning(_KEPT_BY_SPARK, ", ".join(map(str, filters))[:_FILTER_TEXT])
         return filters
 
@@ -92,23 +93,15 @@ class RmqStoreReader(DataSourceReader):
     @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
         """Partitions with about equal numbers of selected bytes."""
-        shares = [*shares_of(self.plan, self.columns), *reporting_shares(self.plan)]
-        return [LogPartition(task) for task in in_tasks(self.plan, shares)]
+        return [LogPartition(task) for task in self.scan.plan(self.columns)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The batches of one share after the other, in log order or queue after queue."""
-        # If the plan has no partition, Spark creates an empty one.
+        """The batches of a task. A query has no order of its own."""
+        # If the scan has no task, Spark creates an empty partition.
         if not isinstance(partition, LogPartition):
             return
         settle_reading_worker()
-        for share in partition.shares:
-            yield from self._read(share)
-
-    def _read(self, share: Share) -> Iterator[pa.RecordBatch]:
-        plan, schema = self.plan.stores[share.store], arrow_schema_for(self.spark_schema)
-        with plain_errors(), plan.store.open() as store:
-            damage = DamageHandler(store, plan.options)
-            batches = read_share(plan, share, store, self.columns, damage, log_order=False)
-            yield from all_to_spark(batches, schema, ahead=store.log.chain.cost.looks_at_once > 1)
-            damage.log()
-            LOG.debug("%s: %s", plan.store.broker_name, store.reads())
+        with plain_errors():
+            batches = self.scan.read(partition.task, self.columns, log_order=False)
+            schema = arrow_schema_for(self.spark_schema)
+            yield from all_to_spark(batches, schema, ahead=self.scan.is_far(partition.task))

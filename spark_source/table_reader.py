@@ -14,7 +14,8 @@ from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.scan.options import BY_QUEUE
 from rmq_store.scan.read_task import pieces_of_share, read_messages
-from rmq_store.scan.scan import Scan, StoreScan, replaced
+from rmq_store.scan.scan import Scan
+from rmq_store.scan.store_scan import StoreScan
 from rmq_store.scan.tasks import Share, in_tasks, reported_errors, reporting_shares, shares_of
 from rmq_store.snapshot.ranges import LogSlice
 from rmq_store.tables import TABLES
@@ -57,7 +58,7 @@ class TablePartition(InputPartition):
 class TableReader(DataSourceReader):
     """Reads a table about the stores of a query."""
 
-    def __init__(self, plan: Scan, name: str, schema: StructType) -> None:
+    def __init__(self, scan: Scan, name: str, schema: StructType) -> None:
         own = table_schema(name)
         for field in schema.fields:
             if field.name not in own.fieldNames() or own[field.name].dataType != field.dataType:
@@ -67,35 +68,36 @@ class TableReader(DataSourceReader):
                     expected=own.simpleString(),
                     advice="Leave out the schema and use select(...)",
                 )
-        self.plan, self.table, self.names = plan, name, schema.fieldNames()
+        self.scan, self.table, self.names = scan, name, schema.fieldNames()
 
     @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
         """Partitions of whole stores; for `usage` and `damage`, which read messages, of shares."""
         if self.table == PLAN:
-            return [TablePartition(rows=list(plan_rows(self.plan)))]
+            return [TablePartition(rows=list(plan_rows(self.scan)))]
         if self.table == STREAM:
-            rows = [row for store in self.plan.stores[:1] for row in progress_rows(store.options)]
+            rows = [row for store in self.scan.stores[:1] for row in progress_rows(store.options)]
             return [TablePartition(rows=rows)]
         if self.table == DIFF:
-            if len(self.plan.stores) != 2:
+            if len(self.scan.stores) != 2:
                 raise InvalidArgumentError(
                     reason="table 'diff' compares two stores",
-                    actual=f"{len(self.plan.stores)} stores",
+                    actual=f"{len(self.scan.stores)} stores",
                     advice='Give both: option("stores", \'{"master": "/data/a", "slave": "/data/b"}\')',
                 )
             return [TablePartition((Share(0),))]
         if self.table == DAMAGE:
-            shares = [*shares_of(self.plan, ("body",)), *reporting_shares(self.plan, verify=True)]
+            shares = shares_of(self.scan.stores, ("body",))
+            shares += reporting_shares(self.scan.stores, verify=True)
         elif self.table == USAGE:
-            shares = shares_of(replaced(self.plan, split_by=BY_QUEUE))
+            shares = shares_of(self.scan.with_options(split_by=BY_QUEUE).stores)
         else:
-            snapshots = enumerate(store.store.snapshot for store in self.plan.stores)
+            snapshots = enumerate(store.store.snapshot for store in self.scan.stores)
             shares = [
                 Share(n, log_bytes=snapshot.log_end - snapshot.log_start)
                 for n, snapshot in snapshots
             ]
-        return [TablePartition(task) for task in in_tasks(self.plan, shares)]
+        return [TablePartition(task) for task in in_tasks(self.scan.stores, shares)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""
@@ -106,7 +108,7 @@ class TableReader(DataSourceReader):
             yield from self._batches(table.pieces_of_rows("", partition.rows))
             return
         for share in partition.shares:
-            plan = self.plan.stores[share.store]
+            plan = self.scan.stores[share.store]
             with plain_errors(), plan.store.open() as store:
                 yield from self._batches(self._pieces(table, plan, share, store))
 
@@ -114,7 +116,7 @@ class TableReader(DataSourceReader):
         self, table: Table, plan: StoreScan, share: Share, store: MessageStore
     ) -> Iterator[pa.Table]:
         if self.table == DIFF:
-            with self.plan.stores[1].store.open() as other:
+            with self.scan.stores[1].store.open() as other:
                 yield from table.pieces_of_rows(store.broker_name, differences(store, other))
         elif self.table in (USAGE, DAMAGE):
             yield from _of_share(table, plan, share, store)
@@ -164,11 +166,11 @@ def _to_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
 # --- the plan -------------------------------------------------------------------------------------
 
 
-def plan_rows(plan: Scan) -> Iterator[Row]:
+def plan_rows(scan: Scan) -> Iterator[Row]:
     """The rows of the table `plan`."""
-    tasks = enumerate(in_tasks(plan, shares_of(plan)))
+    tasks = enumerate(in_tasks(scan.stores, shares_of(scan.stores)))
     for number, share in ((number, share) for number, task in tasks for share in task):
-        read_plan = plan.stores[share.store]
+        read_plan = scan.stores[share.store]
         row = {
             "brokerName": read_plan.store.broker_name,
             "path": read_plan.store.path,
@@ -181,7 +183,7 @@ def plan_rows(plan: Scan) -> Iterator[Row]:
                 yield {**row, **_log_row(share.slice, store)}
             else:
                 yield {**row, **_ranges_row(read_plan, share, store)}
-    for left_out in plan.left_out:
+    for left_out in scan.left_out:
         yield {
             "brokerName": left_out.broker_name or "",
             "path": left_out.path,

@@ -13,7 +13,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.query import DamageTaker, OnDamage, ReadHow
 from rmq_store.scan.options import FAILFAST
 from rmq_store.scan.parse_options import ScanOptions
-from rmq_store.scan.scan import StoreScan
+from rmq_store.scan.store_scan import StoreScan
 from rmq_store.scan.tasks import Share, reported_errors
 from rmq_store.search.log_partitions import offset_at_log
 from rmq_store.snapshot.ranges import pieces_of
@@ -85,7 +85,7 @@ _BODIES = frozenset(("body", "rawBody"))
 
 
 def read_share(
-    plan: StoreScan,
+    scan: StoreScan,
     share: Share,
     store: MessageStore,
     columns: Sequence[str],
@@ -102,11 +102,11 @@ def read_share(
     """
     with store.refusing_replacement():
         if share.reports:
-            for error in reported_errors(plan, share, store):
+            for error in reported_errors(scan, share, store):
                 damage.take_damage(error)
             yield from damage.rows(columns)
             return
-        batches = read_messages(plan, share, store, columns, damage, log_order=log_order)
+        batches = read_messages(scan, share, store, columns, damage, log_order=log_order)
         for batch in batches:
             if batch.num_rows:
                 yield batch
@@ -115,7 +115,7 @@ def read_share(
 
 
 def read_messages(
-    plan: StoreScan,
+    scan: StoreScan,
     share: Share,
     store: MessageStore,
     columns: Sequence[str],
@@ -124,9 +124,9 @@ def read_messages(
     log_order: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of one share; batches may be empty. `damage` takes the errors of the others."""
-    options = plan.options
+    options = scan.options
     checks_bodies = bool(_BODIES.intersection(columns))
-    first_rows = None if plan.is_wave else _FIRST_BATCH_ROWS
+    first_rows = None if scan.is_wave else _FIRST_BATCH_ROWS
     how: ReadHow = {
         "columns": columns,
         "tags": options.tags,
@@ -137,14 +137,14 @@ def read_messages(
         "unwrap_batches": options.unwrap_batches,
         "on_damage": damage,
     }
-    if plan.limits is not None:
+    if scan.limits is not None:
         assert share.slice is not None
         unqueued, part = options.include_unqueued, share.slice
         # A reader notices itself that no file is left.
         if part.start is not None and store.log.chain.segments and part.start < store.log.start:
             damage(_expired_files(store, part.start))
         yield from store.read_log(
-            part.start, part.stop, limits=plan.limits, include_unqueued=unqueued, **how
+            part.start, part.stop, limits=scan.limits, include_unqueued=unqueued, **how
         )
         return
     how |= {
@@ -152,7 +152,7 @@ def read_messages(
         "log_order": log_order,
         "compacted": options.sees_compacted,
     }  # a share of its own reports what is missing there
-    for slices in pieces_of_share(plan, share, store):
+    for slices in pieces_of_share(scan, share, store):
         yield from store.read_slices(slices, verify_queue=options.verify_queue, **how)
 
 
@@ -168,14 +168,14 @@ def _expired_files(store: MessageStore, start: int) -> MissingFileError:
 
 
 def pieces_of_share(
-    plan: StoreScan, share: Share, store: MessageStore
+    scan: StoreScan, share: Share, store: MessageStore
 ) -> Iterator[Sequence[QueueSlice]]:
     """The ranges of a share, as lists. Each list is read in log order."""
     if share.ranges is None:
         assert share.slice is not None
         edges = (share.slice.start, share.slice.stop)
-        view = store.ranges_for(plan.options.sees_compacted)
-        yield pieces_of(plan.ranges, share.slice, offset_at_log(store, plan.ranges, edges, view))
+        view = store.ranges_for(scan.options.sees_compacted)
+        yield pieces_of(scan.ranges, share.slice, offset_at_log(store, scan.ranges, edges, view))
     elif share.in_turn:
         for part in share.ranges:
             yield [part]

@@ -1,4 +1,4 @@
-"""What a query reads, resolved once: which stores, which parts, and how. Plain picklable data."""
+"""What is read of which stores, resolved once: an immutable value that plans tasks and reads them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, overload
 from uuid import uuid4
 
-from rmq_store import MessageStore, StoreSnapshot
-from rmq_store.arrow.column_definitions import column_names, needs_log
+import pyarrow as pa
+
+from rmq_store import MessageStore
+from rmq_store.arrow.column_definitions import column_names
 from rmq_store.config.locate import expanded, names_of
+from rmq_store.dataset.condition import Condition
 from rmq_store.errors import LOG, InvalidArgumentError, StoreError, nearest
-from rmq_store.files.remote.remote_store import Listing
-from rmq_store.files.remote.uri_filesystem import StorageOptions, absolute
+from rmq_store.files.remote.uri_filesystem import absolute
 from rmq_store.format.queues import QueueSlice
-from rmq_store.index.index_writer import indexed_word
-from rmq_store.reading.log_reader import Limits
 from rmq_store.reading.query import warn_of_tags
 from rmq_store.scan.options import COMMITLOG
 from rmq_store.scan.parse_options import ScanOptions
+from rmq_store.scan.read_task import DamageHandler, read_share
 from rmq_store.scan.selection import (
     LogLimits,
     WantedQueues,
@@ -28,6 +29,8 @@ from rmq_store.scan.selection import (
     check_names,
     select_ranges,
 )
+from rmq_store.scan.store_scan import PinnedStore, StoreScan
+from rmq_store.scan.tasks import Task, in_tasks, reporting_shares, shares_of
 from rmq_store.search.log_by_time import newest_time
 from rmq_store.snapshot.snapshot import collector_paused
 
@@ -180,66 +183,38 @@ def _stores_advice(paths: Sequence[str]) -> str:
     return f"Name them: option stores = {json.dumps(example)}"
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedStore:
-    """A store and the offsets it had when the source was created. Small and picklable."""
-
-    path: str
-    broker_conf: str | None
-    snapshot: StoreSnapshot
-    broker_name: str
-    storage_options: StorageOptions | None = None
-    listing: Listing | None = None  # the files at that time, for a store in an object store
-
-    def open(self) -> MessageStore:
-        """Open the store with the pinned offsets. Raises OtherStoreError for another store."""
-        return MessageStore.open(
-            self.path,
-            broker_name=self.broker_name,
-            broker_conf=self.broker_conf,
-            snapshot=self.snapshot,
-            queues=bool(self.snapshot.queues),
-            storage_options=self.storage_options,
-            listing=self.listing,
-        )
+def _in_turn(
+    opened: Iterable[tuple[Target, MessageStore]],
+) -> Iterator[tuple[Target, MessageStore]]:
+    """The opened stores, of which only the one in use has files open: there may be thousands."""
+    for target, store in opened:
+        yield target, store
+        store.release_files()
 
 
-@dataclass(frozen=True, slots=True)
-class StoreScan:
-    """What is read from one store: `limits` if the log is the source, else `ranges`.
-
-    `words` come from filters: a message must have one of them in KEYS or as UNIQ_KEY. Unlike the
-    option `keys`, they only narrow where to look.
-    """
-
-    store: PinnedStore
-    ranges: tuple[QueueSlice, ...]
-    options: ScanOptions
-    limits: Limits | None = None
-    words: frozenset[str] | None = None
-    nothing: bool = False  # the filters exclude everything
-    may_have_errors: bool = (
-        True  # False: opening the store saw nothing to be missing at ends of queues
+def _store_scan(target: Target, store: MessageStore, options: ScanOptions) -> StoreScan:
+    limits = None
+    ranges: tuple[QueueSlice, ...] = ()
+    snapshot = store.snapshot()
+    if options.source == COMMITLOG:
+        limits = LogLimits(WantedQueues.of(store, options), options)
+    else:
+        selected = select_ranges(store, options)
+        ranges = tuple(part for part in selected if len(part))
+        if (
+            options.table is None and not options.verify_queue
+        ):  # these compare the log with all queues
+            snapshot = store.opening.only(part.queue for part in selected)
+    pinned = PinnedStore(
+        target.path,
+        target.broker_conf,
+        snapshot,
+        store.broker_name,
+        options.storage_options,
+        store.listing(),
     )
-    is_wave: bool = False  # a job reads the rest of the selection by other plans
-
-    @property
-    def places(self) -> frozenset[str] | None:
-        """The words to look up in the index."""
-        return (
-            self.words
-            if self.options.keys is None
-            else frozenset(map(indexed_word, self.options.keys))
-        )
-
-    def reads_log(self, columns: Sequence[str] | None = None) -> bool:
-        """Whether a read of `columns` (default: those of the option) opens the commitLog."""
-        options = self.options
-        if self.limits is not None or options.verify_queue:
-            return True
-        if options.tags is not None or options.keys is not None:
-            return True
-        return needs_log(column_names(options.columns) if columns is None else columns)
+    errors = store.opening.errors(store.snapshot().queues) if limits is None else ()
+    return StoreScan(pinned, ranges, options, limits, may_have_errors=any(True for _ in errors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +228,71 @@ class Scan:
     stores: Sequence[StoreScan]
     left_out: tuple[LeftOut, ...] = ()
     load: str = field(default_factory=lambda: uuid4().hex, compare=False)
+
+    @classmethod
+    @collector_paused()
+    def of(cls, options: ScanOptions) -> Scan:
+        """The scan by these options, of the stores as they are now. Raises StoreError.
+
+        A warning goes to the log for what opening a store sees, and for stores that are left out.
+        """
+        warn_of_tags(options.tags)
+        opened, left_out = open_all(options)
+        try:
+            options = options.with_fixed_times(
+                lambda: newest_time(store for _, store in _in_turn(opened))
+            )
+            check_brokers([store for _, store in opened], options)
+            if options.source != COMMITLOG:
+                for _, store in _in_turn(opened):
+                    for warning in (*store.opening.losses(), *store.opening.notes()):
+                        LOG.warning("%s: %s", store.broker_name, warning)
+                check_names([store for _, store in opened], options)
+            plans = tuple(_store_scan(target, store, options) for target, store in _in_turn(opened))
+        finally:
+            for _, store in opened:
+                store.close()
+        return cls(plans, tuple(left_out))
+
+    def is_far(self, task: Task) -> bool:
+        """Whether a task reads from an object store, where each look is a request."""
+        return any(self.stores[share.store].store.listing is not None for share in task)
+
+    def with_options(self, **changed: Any) -> Scan:
+        """The scan with some options changed that select nothing."""
+        stores = (
+            replace(store, options=replace(store.options, **changed)) for store in self.stores
+        )
+        return replace(self, stores=tuple(stores))
+
+    def narrowed(self, condition: Condition) -> Scan:
+        """What can match a filter; a caller applies the filter again."""
+        # Stores keep their positions, because shares refer to them.
+        return replace(self, stores=tuple(store.narrowed(condition) for store in self.stores))
+
+    def plan(self, columns: Sequence[str] | None = None) -> list[Task]:
+        """The tasks, each for one process; the last ones report what is missing.
+
+        `columns`: those that will be read, by default those of the options.
+        """
+        shares = [*shares_of(self.stores, columns), *reporting_shares(self.stores)]
+        return in_tasks(self.stores, shares)
+
+    def read(
+        self, task: Task, columns: Sequence[str] | None = None, *, log_order: bool = True
+    ) -> Iterator[pa.RecordBatch]:
+        """The batches of a task: one share after the other, each in log order or queue after queue.
+
+        `columns` and `log_order` as in `read_share`, whose errors it raises.
+        """
+        for share in task:
+            scan = self.stores[share.store]
+            names = column_names(scan.options.columns) if columns is None else columns
+            with scan.store.open() as store:
+                damage = DamageHandler(store, scan.options)
+                yield from read_share(scan, share, store, names, damage, log_order=log_order)
+                damage.log()
+                LOG.debug("%s: %s", scan.store.broker_name, store.reads())
 
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickled, (
@@ -296,69 +336,7 @@ class _PickledPlans(Sequence[StoreScan]):
         return self._plans[number]
 
 
-@collector_paused()
-def pin_all(options: ScanOptions) -> Scan:
-    """The plan for these options, with the stores as they are now."""
-    warn_of_tags(options.tags)
-    opened, left_out = open_all(options)
-    try:
-        options = options.with_fixed_times(
-            lambda: newest_time(store for _, store in _in_turn(opened))
-        )
-        check_brokers([store for _, store in opened], options)
-        if options.source != COMMITLOG:
-            for _, store in _in_turn(opened):
-                for warning in (*store.opening.losses(), *store.opening.notes()):
-                    LOG.warning("%s: %s", store.broker_name, warning)
-            check_names([store for _, store in opened], options)
-        plans = tuple(_plan_of(target, store, options) for target, store in _in_turn(opened))
-    finally:
-        for _, store in opened:
-            store.close()
-    return Scan(plans, tuple(left_out))
-
-
-def _in_turn(
-    opened: Iterable[tuple[Target, MessageStore]],
-) -> Iterator[tuple[Target, MessageStore]]:
-    """The opened stores, of which only the one in use has files open: there may be thousands."""
-    for target, store in opened:
-        yield target, store
-        store.release_files()
-
-
 def pin(options: ScanOptions) -> StoreScan:
     """The plan for these options if there is one store."""
-    (plan,) = pin_all(options).stores
+    (plan,) = Scan.of(options).stores
     return plan
-
-
-def _plan_of(target: Target, store: MessageStore, options: ScanOptions) -> StoreScan:
-    limits = None
-    ranges: tuple[QueueSlice, ...] = ()
-    snapshot = store.snapshot()
-    if options.source == COMMITLOG:
-        limits = LogLimits(WantedQueues.of(store, options), options)
-    else:
-        selected = select_ranges(store, options)
-        ranges = tuple(part for part in selected if len(part))
-        if (
-            options.table is None and not options.verify_queue
-        ):  # these compare the log with all queues
-            snapshot = store.opening.only(part.queue for part in selected)
-    pinned = PinnedStore(
-        target.path,
-        target.broker_conf,
-        snapshot,
-        store.broker_name,
-        options.storage_options,
-        store.listing(),
-    )
-    errors = store.opening.errors(store.snapshot().queues) if limits is None else ()
-    return StoreScan(pinned, ranges, options, limits, may_have_errors=any(True for _ in errors))
-
-
-def replaced(plan: Scan, **changed: Any) -> Scan:
-    """The plan with some options changed."""
-    stores = (replace(store, options=replace(store.options, **changed)) for store in plan.stores)
-    return replace(plan, stores=tuple(stores))

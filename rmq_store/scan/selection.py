@@ -262,7 +262,7 @@ def _refuse_end_before_latest(
 
 def _first(for_all: Time | None, of_queue: int | None) -> int | None:
     """The time for all queues if there is one, else that of the queue."""
-    assert not isinstance(for_all, RelativeTime)  # pin_all fixed it
+    assert not isinstance(for_all, RelativeTime)  # Scan.of fixed it
     return of_queue if for_all is None else for_all
 
 

@@ -9,8 +9,8 @@ from rmq_store import MessageStore, StoreError
 from rmq_store.format.byte_layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
 from rmq_store.scan.options import BY_QUEUE
-from rmq_store.scan.scan import Scan, StoreScan
 from rmq_store.scan.selection import WantedQueues
+from rmq_store.scan.store_scan import StoreScan
 from rmq_store.search.log_partitions import (
     bins_of_queues,
     entry_at,
@@ -74,10 +74,13 @@ class Share:
         return self.log_bytes + sum(map(len, self.ranges or ())) * _BYTES_A_RECORD
 
 
-def in_tasks(plan: Scan, shares: Sequence[Share]) -> list[tuple[Share, ...]]:
+Task = tuple[Share, ...]
+
+
+def in_tasks(stores: Sequence[StoreScan], shares: Sequence[Share]) -> list[Task]:
     """The shares in their order, some together in one task: those of small stores, of which each takes less
     time than the start of a task. Two shares of one store are in different tasks."""
-    options = plan.stores[0].options if plan.stores else None
+    options = stores[0].options if stores else None
     if options is None or options.max_records_per_partition is not None:
         return [(share,) for share in shares]
     weights = [share.weight + OPENING_BYTES for share in shares]
@@ -98,39 +101,37 @@ def in_tasks(plan: Scan, shares: Sequence[Share]) -> list[tuple[Share, ...]]:
     return [tuple(task) for task in tasks]
 
 
-def shares_of(plan: Scan, columns: Sequence[str] | None = None) -> list[Share]:
+def shares_of(stores: Sequence[StoreScan], columns: Sequence[str] | None = None) -> list[Share]:
     """The shares of all stores. Reads some queue entries of each store, and the index for keys.
 
     `columns`: the columns to read (default: those of the option). If the queues have all of them,
     shares are measured by queue entries, not by records.
     """
-    least = plan.stores[0].options.min_partitions if plan.stores else 1
-    least = min(least, sum(map(_most_shares, plan.stores)))
+    least = stores[0].options.min_partitions if stores else 1
+    least = min(least, sum(map(_most_shares, stores)))
     shares = [
-        share
-        for n, of_store in enumerate(plan.stores)
-        for share in _shares(n, of_store, columns, 1)
+        share for n, of_store in enumerate(stores) for share in _shares(n, of_store, columns, 1)
     ]
     missing = least - len(shares)
     if missing <= 0 or not shares:
         return shares
     # Each store gets more shares in proportion to those it has now.
     again: list[Share] = []
-    for number, of_store in enumerate(plan.stores):
+    for number, of_store in enumerate(stores):
         own = sum(share.store == number for share in shares)
         if own:
             again += _shares(number, of_store, columns, -(-own * least // len(shares)))
     return again
 
 
-def reporting_shares(plan: Scan, *, verify: bool | None = None) -> list[Share]:
+def reporting_shares(stores: Sequence[StoreScan], *, verify: bool | None = None) -> list[Share]:
     """Shares that report what is missing; none for a sound store.
 
     One with what opening a store saw, and with `verify`, by default that of verifyQueue, one for each part
     of the log.
     """
     shares: list[Share] = []
-    for number, of_store in enumerate(plan.stores):
+    for number, of_store in enumerate(stores):
         verifies = of_store.options.verify_queue if verify is None else verify
         if of_store.nothing or not of_store.ranges or not (of_store.may_have_errors or verifies):
             continue
@@ -143,38 +144,38 @@ def reporting_shares(plan: Scan, *, verify: bool | None = None) -> list[Share]:
     return shares
 
 
-def reported_errors(plan: StoreScan, share: Share, store: MessageStore) -> Iterable[StoreError]:
+def reported_errors(scan: StoreScan, share: Share, store: MessageStore) -> Iterable[StoreError]:
     """What a share of `reporting_shares` reports."""
     if share.verifies is None:
         return share.lost
-    return errors_of_part(store, *share.verifies, WantedQueues.of(store, plan.options))
+    return errors_of_part(store, *share.verifies, WantedQueues.of(store, scan.options))
 
 
-def _most_shares(plan: StoreScan) -> int:
+def _most_shares(scan: StoreScan) -> int:
     """How many partitions can have a message: more of them would cost memory and hold nothing."""
-    if plan.limits is None:
-        return sum(map(len, plan.ranges))
-    snapshot = plan.store.snapshot
+    if scan.limits is None:
+        return sum(map(len, scan.ranges))
+    snapshot = scan.store.snapshot
     return (snapshot.log_end - snapshot.log_start) // MIN_RECORD_SIZE
 
 
-def _shares(number: int, plan: StoreScan, columns: Sequence[str] | None, least: int) -> list[Share]:
-    if plan.nothing:
+def _shares(number: int, scan: StoreScan, columns: Sequence[str] | None, least: int) -> list[Share]:
+    if scan.nothing:
         return []
-    if plan.limits is not None:
-        snapshot = plan.store.snapshot
-        target = plan.options.max_bytes_per_partition
+    if scan.limits is not None:
+        snapshot = scan.store.snapshot
+        target = scan.options.max_bytes_per_partition
         slices = even_slices(snapshot.log_start, snapshot.log_end, target, least)
         return [Share(number, piece) for piece in slices]
-    if not plan.ranges:
+    if not scan.ranges:
         return []
-    with plan.store.open() as store:
-        shares = _SharesOfStore(number, plan, store, columns)
-        if plan.places is not None:
-            by_keys = shares.of_keys(plan.places)
+    with scan.store.open() as store:
+        shares = _SharesOfStore(number, scan, store, columns)
+        if scan.places is not None:
+            by_keys = shares.of_keys(scan.places)
             if by_keys is not None:
                 return by_keys
-        return shares.of_ranges(plan.ranges, least)
+        return shares.of_ranges(scan.ranges, least)
 
 
 def _by_entries(look: EntryAt) -> EntryAt:
@@ -192,17 +193,17 @@ class _SharesOfStore:
     """Cuts the ranges of one store, measured by entries if `columns` are read without records."""
 
     number: int
-    plan: StoreScan
+    scan: StoreScan
     store: MessageStore
     columns: Sequence[str] | None
 
     @property
     def _view(self) -> QueueSource:
-        return self.store.ranges_for(self.plan.options.sees_compacted)
+        return self.store.ranges_for(self.scan.options.sees_compacted)
 
     def of_ranges(self, ranges: Sequence[QueueSlice], least: int) -> list[Share]:
         """Slices of the log with the parts of `ranges` in them, or ranges of whole queues."""
-        options = self.plan.options
+        options = self.scan.options
         target, most = options.max_bytes_per_partition, options.max_records_per_partition
         if options.split_by == BY_QUEUE:
             bins = bins_of_queues(self._sized(ranges), target, least, most)
@@ -211,7 +212,7 @@ class _SharesOfStore:
         slices = cut_into_slices(
             self.store, ranges, target, least, most, size_at=look, view=self._view
         )
-        if tuple(ranges) == self.plan.ranges:
+        if tuple(ranges) == self.scan.ranges:
             return [Share(self.number, piece) for piece in slices]
         # There are usually few parts of the ranges, so the share contains them.
         return [
@@ -223,12 +224,12 @@ class _SharesOfStore:
     def of_keys(self, words: frozenset[str]) -> list[Share] | None:
         """Shares of index hits, of log ranges that no index covers, and of queues that are not in
         the index."""
-        compacted = self.plan.options.sees_compacted
-        hits = plan_keys(self.store, self.plan.ranges, words, compacted=compacted)
+        compacted = self.scan.options.sees_compacted
+        hits = plan_keys(self.store, self.scan.ranges, words, compacted=compacted)
         if hits is None:
             return None
         shares = []
-        most = self.plan.options.max_records_per_partition or HITS_PER_SHARE
+        most = self.scan.options.max_records_per_partition or HITS_PER_SHARE
         for start in range(0, len(hits.hits), most):
             shares.append(Share(self.number, ranges=hits.hits[start : start + most]))
         rest = hits.beside_hits(self._view.offset_at_log)
@@ -245,7 +246,7 @@ class _SharesOfStore:
 
     def _size_at(self, ranges: Sequence[QueueSlice]) -> EntryAt:
         look = entry_at(self.store, ranges, self._view)
-        return look if self.plan.reads_log(self.columns) else _by_entries(look)
+        return look if self.scan.reads_log(self.columns) else _by_entries(look)
 
 
 def cut_into_slices(

@@ -26,7 +26,7 @@ from rmq_store.questions.answer_by_shares import OnProgress, ask
 from rmq_store.reading.slice_reader import ranges_of_slices
 from rmq_store.scan.options import BY_LOG, CORRUPT, PERMISSIVE
 from rmq_store.scan.read_task import DamageHandler, read_share
-from rmq_store.scan.scan import Scan, StoreScan
+from rmq_store.scan.store_scan import StoreScan
 from rmq_store.scan.tasks import Share, reporting_shares, shares_of
 from rmq_store.text.bodies import UTF8, as_text, marked
 from rmq_store.text.lines import BASE64_SUFFIX, BODY, json_lines, text_columns
@@ -183,9 +183,9 @@ class WaveFiles:
 
     def plan(self, store: MessageStore) -> list[tuple[int, Share]]:
         """The shares with their numbers, and those that report what is missing."""
-        plan = Scan((self.read.plan,))
-        missing = reporting_shares(plan, verify=self.read.verifies)
-        return list(enumerate((*shares_of(plan, self.read.columns), *missing)))
+        scans = (self.read.plan,)
+        missing = reporting_shares(scans, verify=self.read.verifies)
+        return list(enumerate((*shares_of(scans, self.read.columns), *missing)))
 
     def work(self, store: MessageStore, share: tuple[int, Share], progress: OnProgress) -> Written:
         """Write the files of a share. Raises what the read raises, and OSError."""

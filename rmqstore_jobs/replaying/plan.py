@@ -11,7 +11,8 @@ from rmq_store.files.journal import JournalError, has_content, refuse_content
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.scan.parse_options import parse_options
-from rmq_store.scan.scan import StoreScan, pin
+from rmq_store.scan.scan import pin
+from rmq_store.scan.store_scan import StoreScan
 from rmq_store.scan.tasks import cut_into_slices
 from rmq_store.search.log_partitions import joined, offset_steps
 from rmq_store.search.plan_key_search import plan_keys

@@ -19,7 +19,7 @@ from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.questions.dead_letters import origin_topics
 from rmq_store.scan.options import DEFAULT_PARTITION_BYTES
 from rmq_store.scan.read_task import DamageHandler, read_share
-from rmq_store.scan.scan import Scan, StoreScan
+from rmq_store.scan.store_scan import StoreScan
 from rmq_store.scan.tasks import Share, cut_into_slices, reporting_shares
 from rmq_store.search.queue_selection import stored_in_time
 from rmq_store.system_topics.open_state import kind_of
@@ -219,7 +219,7 @@ class ReplayRows(Generic[_Part]):
             total = self.selected_bytes
             slices = cut_into_slices(store, ranges, self.share_bytes, selected_bytes=total)
             shares = [Share(0, piece) for piece in slices]
-        return list(enumerate((*shares, *reporting_shares(Scan((self.read,))))))
+        return list(enumerate((*shares, *reporting_shares((self.read,)))))
 
     def work(
         self, store: MessageStore, share: tuple[int, Share], progress: OnProgress

@@ -25,8 +25,9 @@ from rmq_store.reading.growing_log import LogPlace, expired
 from rmq_store.scan.options import PERMISSIVE
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.read_task import DamageHandler, read_share
-from rmq_store.scan.scan import PinnedStore, StoreScan, Target
+from rmq_store.scan.scan import Target
 from rmq_store.scan.selection import WantedQueues
+from rmq_store.scan.store_scan import PinnedStore, StoreScan
 from rmq_store.scan.tasks import Share
 from rmq_store.search.log_partitions import even_slices
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns

@@ -228,9 +228,9 @@ def test_a_writer_keeps_the_bak_of_damaged_topics(tmp_path: Path) -> None:
 
 def test_a_spark_read_names_the_bak(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from rmq_store.scan.parse_options import parse_options
-    from rmq_store.scan.scan import pin_all
+    from rmq_store.scan.scan import Scan
 
     golden = damaged(tmp_path, "topics.json", bak=True)
     with caplog.at_level(logging.WARNING, logger="rmqstore"):
-        pin_all(parse_options({"path": golden.path, "topic": "orders"}))
+        Scan.of(parse_options({"path": golden.path, "topic": "orders"}))
     assert "topics.json.bak: read instead of topics.json" in caplog.text

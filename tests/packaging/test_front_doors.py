@@ -16,14 +16,14 @@ INSIDE = """
 *: rmq_store.format rmq_store.markers: numbers, hashes and marks by which tests make and read bytes
 *: rmq_store.config: settings, and files of a store that nobody opens
 *: rmq_store.arrow.column_definitions rmq_store.tables: names of columns
-*: rmq_store.scan.options rmq_store.scan.parse_options: names of options
+*: rmq_store.scan.options: names of options
 *: rmq_store.admin.info rmq_store.report.store_report: what is printed for people, as values
 *: rmqstore_jobs.export rmqstore_jobs.dlq rmqstore_jobs.running rmq_store.files.journal: jobs as scripts
 admin: rmq_store.arrow.encoding rmq_store.system_topics: strings and rows that a new store has to have
 arrow: rmq_store.arrow rmq_store.commitlog rmq_store.consumequeue rmq_store.loops: fast against readable
 browse: rmq_store.browse rmq_store.report.report_scope rmq_store.search: a server here
 cli: rmq_store.cli rmq_store.text rmq_store.questions: words, widths and forms of the shell
-config: rmq_store.admin.reset_offsets rmq_store.scan: writers and readers of configuration
+config: rmq_store.admin.reset_offsets: writers and readers of configuration
 dataset: rmq_store.commitlog.other_store_at_path: how many bytes tell a store
 files: rmq_store.files rmq_store.commitlog rmq_store.consumequeue: holes and maps, which no row shows
 files: rmq_store.reading rmq_store.snapshot spark_source.streaming: looks at files that change meanwhile
@@ -41,7 +41,7 @@ remote: rmq_store.files rmq_store.commitlog rmq_store.scan: requests and blocks
 report: rmq_store.report rmq_store.questions rmq_store.text rmq_store.system_topics: parts
 search: rmq_store.search rmq_store.index rmq_store.reading: walks of an index, which messages do not show
 snapshot: rmq_store.snapshot rmq_store.files rmq_store.commitlog rmq_store.consumequeue: looks of an opening
-snapshot: rmq_store.search rmq_store.scan: ranges by time in library and source
+snapshot: rmq_store.search: ranges by time
 spark_source: spark_source rmq_store.scan rmq_store.files rmq_store.search: without Spark
 spark_source: rmq_store.snapshot rmq_store.index: what a query leaves unread
 sql: rmq_store.sql rmq_store.index: a database in this process
@@ -49,7 +49,7 @@ support: rmq_store.files rmq_store.index rmq_store.system_topics rmq_store.cli r
 system_topics: rmq_store.system_topics rmq_store.search rmq_store.commitlog rmq_store.admin: one pass
 text: rmq_store.text rmq_store.cli: texts, times and bars by themselves
 verify: rmq_store.verify rmq_store.recovery rmq_store.questions rmq_store.report spark_source: by place
-verify: rmq_store.commitlog rmq_store.index rmq_store.files rmq_store.text rmq_store.scan: parts of files
+verify: rmq_store.commitlog rmq_store.index rmq_store.files rmq_store.text: parts of files
 writing: rmq_store.writing rmq_store.arrow.encoding rmq_store.commitlog rmq_store.files: flushes
 """
 LINES = re.findall(r"(.+?): (.+): ", INSIDE)

@@ -313,8 +313,8 @@ def test_credentials_are_in_no_message_plan_or_log(
         plan = rows_of({**options, "table": "plan"})
         source = RmqStoreSource(options)
         source.schema()
-        assert source._plan is not None
-        said = [str(plan), repr(source._plan), repr(source._parsed)]
+        assert source._scan is not None
+        said = [str(plan), repr(source._scan), repr(source._parsed)]
         for wrong in (
             {**options, "path": "s3://stores/nothing-here"},
             {**options, "path": "s3://somebody:a-secret-that-must-not-show@stores/clean-5.5.0"},

@@ -9,7 +9,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.info import store_info
 from rmq_store.scan.parse_options import parse_options
-from rmq_store.scan.scan import pin_all
+from rmq_store.scan.scan import Scan
 from tests.support.golden import GoldenStore
 
 
@@ -31,7 +31,7 @@ def test_a_topic_with_the_name_of_the_folder_is_a_users(
         rows = sum(batch["topic"].to_pylist().count("orders") for batch in batches)
     assert rows == sent
     for options in ({"path": str(path)}, {"path": str(tmp_path / "ord*")}):
-        (plan,) = pin_all(parse_options(options)).stores
+        (plan,) = Scan.of(parse_options(options)).stores
         assert sum(len(part) for part in plan.ranges if part.queue.topic == "orders") == sent
     assert store_info(str(path)).topics == store_info(str(path), broker_name="x").topics
 

@@ -15,7 +15,7 @@ from rmq_store import MessageStore, QueueId, QueueSlice
 from rmq_store.errors import DataLossError, MissingFileError
 from rmq_store.scan.parse_options import ScanOptions, parse_options
 from rmq_store.scan.read_task import DamageHandler
-from rmq_store.scan.scan import pin_all
+from rmq_store.scan.scan import Scan
 from rmq_store.scan.tasks import reporting_shares
 from spark_source.source import RmqStoreSource
 from tests.support.golden import unpack_kind
@@ -70,8 +70,8 @@ def test_what_was_compacted_away_is_not_missing(tmp_path: Path, name: str, colum
     for topic in ({}, {"topic": TOPIC}):
         options = {"path": golden.path, "columns": columns, **topic}
         for more in ({}, {"verifyQueue": "true"}):
-            plan = pin_all(parse_options({**options, **more}))
-            assert [share for share in reporting_shares(plan) if share.lost] == []
+            scan = Scan.of(parse_options({**options, **more}))
+            assert [share for share in reporting_shares(scan.stores) if share.lost] == []
 
 
 def test_a_task_notices_that_the_broker_has_compacted_since_the_plan(tmp_path: Path) -> None:

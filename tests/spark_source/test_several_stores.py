@@ -16,7 +16,8 @@ import pytest
 from rmq_store.config.locate import names_of
 from rmq_store.errors import InvalidArgumentError, NotAStoreError, UnknownQueueError
 from rmq_store.scan.parse_options import parse_options
-from rmq_store.scan.scan import PinnedStore, pin, pin_all
+from rmq_store.scan.scan import Scan, pin
+from rmq_store.scan.store_scan import PinnedStore
 from rmq_store.scan.tasks import Share, in_tasks, reporting_shares, shares_of
 from tests.support.golden import Golden, unpack, user_topic
 from tests.support.spark.reads import rows_of
@@ -172,9 +173,9 @@ def test_a_query_has_the_files_of_one_store_open_at_a_time(many: Path) -> None:
     free = (number for number in count() if number not in used)
     resource.setrlimit(resource.RLIMIT_NOFILE, (next(islice(free, 60, None)), before[1]))
     try:
-        plan = pin_all(parse_options(options))
-        shares = shares_of(plan)
-        shares += reporting_shares(plan)
+        scan = Scan.of(parse_options(options))
+        shares = shares_of(scan.stores)
+        shares += reporting_shares(scan.stores)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert {share.store for share in shares} == set(range(20))
@@ -182,8 +183,10 @@ def test_a_query_has_the_files_of_one_store_open_at_a_time(many: Path) -> None:
 
 def tasks_of(many: Path, **options: str) -> list[list[int]]:
     """The stores of the shares of each task."""
-    plan = pin_all(parse_options({"path": str(many / "broker-*"), **options}))
-    return [[share.store for share in task] for task in in_tasks(plan, shares_of(plan))]
+    scan = Scan.of(parse_options({"path": str(many / "broker-*"), **options}))
+    return [
+        [share.store for share in task] for task in in_tasks(scan.stores, shares_of(scan.stores))
+    ]
 
 
 def test_small_stores_share_a_task(many: Path) -> None:
@@ -200,25 +203,25 @@ def test_small_stores_share_a_task(many: Path) -> None:
 
 
 def test_shares_refusing_replacement_are_in_different_tasks(two: dict[str, str]) -> None:
-    plan = pin_all(parse_options({"stores": json.dumps(two)}))
+    scan = Scan.of(parse_options({"stores": json.dumps(two)}))
     shares = [Share(store, verifies=(at, at + 10)) for store in (0, 1) for at in (0, 10)]
-    assert [len(task) for task in in_tasks(plan, shares)] == [1, 2, 1]
+    assert [len(task) for task in in_tasks(scan.stores, shares)] == [1, 2, 1]
 
 
 def test_stores_with_long_logs_have_a_task_each(two: dict[str, str]) -> None:
-    plan = pin_all(parse_options({"stores": json.dumps(two)}))
+    scan = Scan.of(parse_options({"stores": json.dumps(two)}))
     for size, tasks in ((1 << 20, [2]), (1 << 30, [1, 1])):
         shares = [Share(store, log_bytes=size) for store in (0, 1)]
-        assert [len(task) for task in in_tasks(plan, shares)] == tasks
+        assert [len(task) for task in in_tasks(scan.stores, shares)] == tasks
 
 
 def test_a_task_unpickles_the_plan_of_its_store_alone(two: dict[str, str]) -> None:
-    plan = pin_all(parse_options({"stores": json.dumps(two)}))
+    scan = Scan.of(parse_options({"stores": json.dumps(two)}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             PinnedStore, "__setstate__", lambda *_: pytest.fail("unpickled"), raising=False
         )
-        shipped = pickle.loads(pickle.dumps(plan))
+        shipped = pickle.loads(pickle.dumps(scan))
     assert shipped.stores[1].store.broker_name == "broker-b"
-    assert pickle.loads(pickle.dumps(shipped)) == plan == shipped
+    assert pickle.loads(pickle.dumps(shipped)) == scan == shipped
     assert len(shipped.stores) == len(shipped.stores[:9]) == 2

@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from rmq_store.arrow.column_definitions import COLUMNS, DEFAULT_NAMES
 from rmq_store.format.compression import SysFlag
 from rmq_store.scan.parse_options import parse_options
-from rmq_store.scan.scan import pin_all
+from rmq_store.scan.scan import Scan
 from rmq_store.scan.tasks import Share
 from rmq_store.snapshot.ranges import LogSlice
 from spark_source.source import RmqStoreSource
@@ -198,7 +198,7 @@ def test_source_reader_and_partitions_pickle_small(clean: GoldenStore) -> None:
 
 def test_the_first_batch_of_a_partition_is_small(golden: Golden) -> None:
     reader = RmqStoreReader(
-        pin_all(parse_options({"path": golden("clean-5.5.0").path})), spark_schema()
+        Scan.of(parse_options({"path": golden("clean-5.5.0").path})), spark_schema()
     )
     first = next(iter(reader.read(LogPartition((Share(0, LogSlice(None, None, 0)),)))))
     assert 0 < first.num_rows <= 256

@@ -34,12 +34,12 @@ def listed_places(golden: GoldenStore) -> list[int]:
 
 def test_the_table_damage_of_one_topic_lists_the_record(tmp_path: Path) -> None:
     from rmq_store.scan.parse_options import parse_options
-    from rmq_store.scan.scan import pin_all
+    from rmq_store.scan.scan import Scan
     from rmq_store.tables import TABLES
     from spark_source.table_reader import TableReader, table_schema
 
     golden, skipped = twice(tmp_path, 11)
-    plan = pin_all(parse_options({"path": golden.path, "topic": "orders", "table": "damage"}))
+    plan = Scan.of(parse_options({"path": golden.path, "topic": "orders", "table": "damage"}))
     table = TableReader(plan, "damage", table_schema("damage"))
     batches = [batch for part in table.partitions() for batch in table.read(part)]
     rows = [row for batch in batches for row in batch.to_pylist()]

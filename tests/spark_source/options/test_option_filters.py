@@ -156,7 +156,7 @@ def test_the_plan_shows_what_filters_leave(clean: GoldenStore) -> None:
             list(reader.pushFilters(filters))
         listed = Counter(
             (topic, int(queue), offset)
-            for row in plan_rows(reader.plan)
+            for row in plan_rows(reader.scan)
             for topic, queues in json.loads(row["ranges"] or "{}").items()
             for queue, ranges in queues.items()
             for start, stop in ranges

@@ -197,7 +197,7 @@ def test_a_place_where_no_record_starts_makes_a_plan_no_larger(copy: GoldenStore
         reader = source.reader(source.schema())
         assert isinstance(reader, RmqStoreReader)
         list(reader.pushFilters([EqualTo(("msgId",), named)]))
-        (plan,) = reader.plan.stores
+        (plan,) = reader.scan.stores
         assert len(plan.ranges) == ranges
 
 
