@@ -21,7 +21,7 @@ from rmqstore_jobs.running.job_command import STORE_OPTIONS, Job, spec_from
 from rmqstore_jobs.running.results import Answer, provenance_of
 from rmqstore_jobs.running.source_options import source_options
 from rmqstore_jobs.running.spark_engine import Session, ShouldStop
-from rmqstore_jobs.running.store_selection import plan_of
+from rmqstore_jobs.running.store_selection import scan_of
 
 DEFAULT_TOP = 100
 _MOST_LISTED = 1_000_000  # rows that --top keeps in memory
@@ -63,14 +63,14 @@ class DlqSpec(HidesSecrets):
 def run(spark: Session, spec: DlqSpec, should_stop: ShouldStop = lambda: False) -> Answer:
     """Report dead letters, and send them again if requested. Raises StoreError, also for a group without."""
     began = time.monotonic()
-    plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
-    with plan.store.open() as store, Progress("dlq", unit="messages") as progress:
-        ranges = dead_ranges(store, spec.groups, plan.ranges)
+    scan = scan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
+    with scan.store.open() as store, Progress("dlq", unit="messages") as progress:
+        ranges = dead_ranges(store, spec.groups, scan.ranges)
         progress.expect(sum(map(len, ranges)))
         dead = dead_letters(store, ranges, spec.origin_topics, spec.top, progress, keys=spec.keys)
     resent, target = None, spec.resent_to
     if target is not None:
-        resent = replay.run(spark, resend_spec(spec, plan), should_stop)
+        resent = replay.run(spark, resend_spec(spec, scan), should_stop)
     numbers: dict[str, Any] = {
         "dead letters": sum(row["messages"] for row in dead.groups),
         "bytes": sum(row["bytes"] for row in dead.groups),
@@ -86,7 +86,7 @@ def run(spark: Session, spec: DlqSpec, should_stop: ShouldStop = lambda: False) 
         ok=resent is None or resent.ok,
         tables={"of whom": dead.groups, "the newest": dead.newest},
         numbers=numbers,
-        source=provenance_of(spark, plan, ranges, options, checksums=spec.checksums),
+        source=provenance_of(spark, scan, ranges, options, checksums=spec.checksums),
         seconds=round(time.monotonic() - began, 3),
         problems=() if resent is None else resent.problems,
         resumed=resent is not None and resent.resumed,
@@ -94,16 +94,16 @@ def run(spark: Session, spec: DlqSpec, should_stop: ShouldStop = lambda: False) 
     )
 
 
-def resend_spec(spec: DlqSpec, plan: StoreScan) -> ReplaySpec:
-    """The spec of the replay that puts the dead letters of a plan into their origin topics."""
+def resend_spec(spec: DlqSpec, scan: StoreScan) -> ReplaySpec:
+    """The spec of the replay that puts the dead letters of a scan into their origin topics."""
     if spec.origin_topics:
         raise InvalidArgumentError(
             reason="dead letters can be sent again by group, not by origin topic",
             advice="Leave out --topic",
         )
-    with plan.store.open() as store:
+    with scan.store.open() as store:
         topics = [topic for topic in store.topics() if topic.startswith(DLQ_PREFIX)]
-    since, until = plan.options.starting_timestamp, plan.options.ending_timestamp
+    since, until = scan.options.starting_timestamp, scan.options.ending_timestamp
     return ReplaySpec(
         source=spec.store,
         to_store=spec.resend,
@@ -125,11 +125,11 @@ def validate(spec: DlqSpec) -> None:
             reason="--append and --dry-run are for dead letters that are sent again",
             advice="Give --to or --to-broker too",
         )
-    plan = plan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
-    with plan.store.open() as store:
-        dead_ranges(store, spec.groups, plan.ranges)
+    scan = scan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
+    with scan.store.open() as store:
+        dead_ranges(store, spec.groups, scan.ranges)
     if spec.resent_to is not None:
-        replay.validate(resend_spec(spec, plan))
+        replay.validate(resend_spec(spec, scan))
 
 
 _OF_SOURCE = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")

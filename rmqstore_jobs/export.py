@@ -47,7 +47,7 @@ from rmqstore_jobs.running.job_command import RANGES, SELECTION, Job, size, spec
 from rmqstore_jobs.running.results import Answer, provenance_of
 from rmqstore_jobs.running.source_options import QUEUE_OPTIONS, source_options, with_queues
 from rmqstore_jobs.running.spark_engine import Session, ShouldStop
-from rmqstore_jobs.running.store_selection import pieces_in, plan_of
+from rmqstore_jobs.running.store_selection import pieces_in, scan_of
 
 if TYPE_CHECKING:
     from rmqstore_jobs.exporting.delta import DeltaTarget
@@ -123,12 +123,12 @@ def check(spec: ExportSpec) -> None:
 
 
 class _Export:
-    """One call of `run`: the plan, the remaining ranges, and the waves written by this call."""
+    """One call of `run`: the scan, the remaining ranges, and the waves written by this call."""
 
     def __init__(self, spark: Session, spec: ExportSpec, manifest: Manifest) -> None:
         self.spark, self.spec, self.manifest = spark, spec, manifest
         self.began = time.monotonic()
-        self.plan = plan_of(spec.store, spec.options)
+        self.scan = scan_of(spec.store, spec.options)
         self.problems = list[str]()
         self.stopped_by: str | None = None
         self.written: list[Wave] = []
@@ -143,13 +143,13 @@ class _Export:
             charset = spec.charset or (UTF8 if spec.body else None)
             self.target = FolderTarget(spark, manifest, charset)
         self._refuse_other_questions()
-        done = manifest.finished(self.plan.store.broker_name)
-        with self.plan.store.open() as store:
+        done = manifest.finished(self.scan.store.broker_name)
+        with self.scan.store.open() as store:
             self._refuse_another_store(store, done)
             if not done:
                 self._refuse_another_name(store)
         finished = [part.slice for parts in done.values() for part in parts]
-        self.left = replace(self.plan, ranges=tuple(without(self.plan.ranges, finished)))
+        self.left = replace(self.scan, ranges=tuple(without(self.scan.ranges, finished)))
         self._note_gaps(done)
         self._note_left_out()
 
@@ -209,19 +209,19 @@ class _Export:
                 raise JournalError(
                     store.path,
                     reason=f"the target has messages of this store as those of broker {name!r}",
-                    actual=f"broker {self.plan.store.broker_name!r}",
+                    actual=f"broker {self.scan.store.broker_name!r}",
                     advice=f"If the broker was renamed, go on with --broker-name {name}; if this is a copy "
                     "of its store, export into a new folder",
                 )
 
     def _note_gaps(self, done: Mapping[Any, Sequence[ExportedRange]]) -> None:
-        states = self.plan.store.snapshot.queues
+        states = self.scan.store.snapshot.queues
         expired = [
             QueueSlice(queue, state.max_offset, state.max_offset)
             for queue, state in states.items()
             if state.min_offset == state.max_offset and self._is_whole(queue)
         ]
-        for part in (*self.plan.ranges, *expired):
+        for part in (*self.scan.ranges, *expired):
             low = states[part.queue].min_offset
             before = [one.stop for one in done.get(part.queue, ()) if one.stop <= low]
             if before and max(before) < low and part.start <= low:
@@ -232,14 +232,14 @@ class _Export:
 
     def _is_whole(self, queue: QueueId) -> bool:
         """Whether no option ends the range of a queue or selects times: so all that expired was asked for."""
-        asked, name = self.plan.options, self.plan.store.broker_name
+        asked, name = self.scan.options, self.scan.store.broker_name
         times = (asked.starting_timestamps.of(name, queue), asked.ending_timestamps.of(name, queue))
         end = asked.ending_offsets.of(name, queue)
         return {*asked.times, *times} == {None} and end in (None, LATEST)
 
     def _note_left_out(self) -> None:
         """What no later run exports, because of damage. Where no manifest says it, numbers of messages do."""
-        exported, asked = self.manifest.exported, self.plan.options
+        exported, asked = self.manifest.exported, self.scan.options
         noted = [words for one in exported.left_out for words in one.sentences()]
         if self._counts_all and asked.mode == DROPMALFORMED and asked.fail_on_data_loss:
             known = sum(some.count for one in exported.left_out for some in one.left_out)
@@ -255,7 +255,7 @@ class _Export:
             )
 
     def run(self, should_stop: ShouldStop) -> Answer:
-        with self.plan.store.open() as store:
+        with self.scan.store.open() as store:
             ranges, size = self.left.ranges, self.spec.wave_bytes
             waves = cut_into_slices(store, ranges, size) if ranges else []
         with Progress("export", sum(wave.selected_bytes for wave in waves)) as progress:
@@ -280,7 +280,7 @@ class _Export:
     def _write(self, pieces: Sequence[QueueSlice]) -> None:
         if not pieces:
             return
-        pinned = self.plan.store
+        pinned = self.scan.store
         with pinned.open() as store:
             ranges = tuple(
                 ExportedRange(*p.queue, p.start, p.stop, store.log_offset_of(p.queue, p.stop - 1))
@@ -299,7 +299,7 @@ class _Export:
             written=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             table=self.spec.format,
         )
-        read = ExportRead.of(self.plan, pieces, is_first=not self.written)
+        read = ExportRead.of(self.scan, pieces, is_first=not self.written)
         done, damaged = self.target.write(read, wave)
         self._compare(pieces, done, damaged)
         self.written.append(done)
@@ -307,11 +307,11 @@ class _Export:
     @property
     def _counts_all(self) -> bool:
         """Whether each queue offset of a range is a row, unless something is missing."""
-        asked = self.plan.options
+        asked = self.scan.options
         return asked.tags is None and asked.keys is None and asked.unwrap_batches
 
     def _compare(self, pieces: Sequence[QueueSlice], done: Wave, damaged: int) -> None:
-        asked = self.plan.options
+        asked = self.scan.options
         if asked.mode == PERMISSIVE:
             if damaged:
                 self.problems.append(f"rows about damage (see their corruptRecord): {damaged:,}")
@@ -356,7 +356,7 @@ class _Export:
             },
             source=provenance_of(
                 self.spark,
-                self.plan,
+                self.scan,
                 (part.slice for wave in self.written for part in wave.ranges),
                 dict(self.spec.options),
                 checksums=self.spec.checksums,
@@ -383,7 +383,7 @@ def _as_text(asked: Mapping[str, str]) -> str:
 def validate(spec: ExportSpec) -> None:
     """Raise StoreError for a store or a selection that cannot be read."""
     check(spec)
-    plan_of(spec.store, spec.options)
+    scan_of(spec.store, spec.options)
 
 
 def _delta() -> ModuleType:

@@ -108,18 +108,18 @@ class TableReader(DataSourceReader):
             yield from self._batches(table.pieces_of_rows("", partition.rows))
             return
         for share in partition.shares:
-            plan = self.scan.stores[share.store]
-            with plain_errors(), plan.store.open() as store:
-                yield from self._batches(self._pieces(table, plan, share, store))
+            scan = self.scan.stores[share.store]
+            with plain_errors(), scan.store.open() as store:
+                yield from self._batches(self._pieces(table, scan, share, store))
 
     def _pieces(
-        self, table: Table, plan: StoreScan, share: Share, store: MessageStore
+        self, table: Table, scan: StoreScan, share: Share, store: MessageStore
     ) -> Iterator[pa.Table]:
         if self.table == DIFF:
             with self.scan.stores[1].store.open() as other:
                 yield from table.pieces_of_rows(store.broker_name, differences(store, other))
         elif self.table in (USAGE, DAMAGE):
-            yield from _of_share(table, plan, share, store)
+            yield from _of_share(table, scan, share, store)
         else:
             yield from table.pieces(store, wanted=self.names)
 
@@ -130,22 +130,22 @@ class TableReader(DataSourceReader):
 
 
 def _of_share(
-    table: Table, plan: StoreScan, share: Share, store: MessageStore
+    table: Table, scan: StoreScan, share: Share, store: MessageStore
 ) -> Iterator[pa.Table]:
     if share.reports:
-        errors = map(damage_row, reported_errors(plan, share, store))
+        errors = map(damage_row, reported_errors(scan, share, store))
         return table.pieces_of_rows(store.broker_name, errors)
     if table.name == DAMAGE:
-        return table.pieces_of_rows(store.broker_name, _damage_of(plan, share, store))
-    slices = [part for pieces in pieces_of_share(plan, share, store) for part in pieces]
+        return table.pieces_of_rows(store.broker_name, _damage_of(scan, share, store))
+    slices = [part for pieces in pieces_of_share(scan, share, store) for part in pieces]
     return table.pieces(store, slices)
 
 
-def _damage_of(plan: StoreScan, share: Share, store: MessageStore) -> Iterator[Row]:
-    options = replace(plan.options, tags=None, keys=None, unwrap_batches=False)
+def _damage_of(scan: StoreScan, share: Share, store: MessageStore) -> Iterator[Row]:
+    options = replace(scan.options, tags=None, keys=None, unwrap_batches=False)
     met: list[StoreError] = []
     columns = ("commitLogOffset", "body")
-    unfiltered = replace(plan, options=options)
+    unfiltered = replace(scan, options=options)
     for _ in read_messages(unfiltered, share, store, columns, met.append):
         yield from map(damage_row, met)
         met.clear()
@@ -170,19 +170,19 @@ def plan_rows(scan: Scan) -> Iterator[Row]:
     """The rows of the table `plan`."""
     tasks = enumerate(in_tasks(scan.stores, shares_of(scan.stores)))
     for number, share in ((number, share) for number, task in tasks for share in task):
-        read_plan = scan.stores[share.store]
+        of_store = scan.stores[share.store]
         row = {
-            "brokerName": read_plan.store.broker_name,
-            "path": read_plan.store.path,
+            "brokerName": of_store.store.broker_name,
+            "path": of_store.store.path,
             "partition": number,
-            "readsLog": read_plan.reads_log(),
+            "readsLog": of_store.reads_log(),
         }
-        with read_plan.store.open() as store:
-            if read_plan.limits is not None:
+        with of_store.store.open() as store:
+            if of_store.limits is not None:
                 assert share.slice is not None
                 yield {**row, **_log_row(share.slice, store)}
             else:
-                yield {**row, **_ranges_row(read_plan, share, store)}
+                yield {**row, **_ranges_row(of_store, share, store)}
     for left_out in scan.left_out:
         yield {
             "brokerName": left_out.broker_name or "",
@@ -201,8 +201,8 @@ def _log_row(piece: LogSlice, store: MessageStore) -> Row:
     }
 
 
-def _ranges_row(plan: StoreScan, share: Share, store: MessageStore) -> Row:
-    slices = [part for pieces in pieces_of_share(plan, share, store) for part in pieces]
+def _ranges_row(scan: StoreScan, share: Share, store: MessageStore) -> Row:
+    slices = [part for pieces in pieces_of_share(scan, share, store) for part in pieces]
     ranges: dict[str, dict[str, list[list[int]]]] = {}
     for part in slices:
         of_topic = ranges.setdefault(part.queue.topic, {})
@@ -214,6 +214,6 @@ def _ranges_row(plan: StoreScan, share: Share, store: MessageStore) -> Row:
         "queues": len({part.queue for part in slices}),
         "entries": sum(map(len, slices)),
         "selectedBytes": None if piece is None else piece.selected_bytes,
-        "files": files_opened(store, slices, with_log=plan.reads_log()),
+        "files": files_opened(store, slices, with_log=scan.reads_log()),
         "ranges": json.dumps(ranges),
     }

@@ -97,8 +97,8 @@ def read_share(
 
     `log_order`: see ReadManner; a query has no order of its own.
     Rows about damage follow the batch they belong to; in them every column can be null. `store` is
-    the plan's store, opened. Raises what `damage` raises, and OtherStoreError
-    if another store took the place of the plan's meanwhile.
+    the scan's store, opened. Raises what `damage` raises, and OtherStoreError
+    if another store took the place of the scan's meanwhile.
     """
     with store.refusing_replacement():
         if share.reports:

@@ -221,8 +221,8 @@ def _store_scan(target: Target, store: MessageStore, options: ScanOptions) -> St
 class Scan:
     """What is read from all stores, and the stores left out.
 
-    Every task gets it and reads one store, so each plan is pickled for itself, and unpickled when it
-    is used: those of 1,000 stores take 1 ms then, not 160. `load`: a name of its own, for all readers.
+    Every task gets it and reads few stores, so what it says of each is pickled for itself, and unpickled
+    when it is used: 1,000 stores take 1 ms then, not 160. `load`: a name of its own, for all readers.
     """
 
     stores: Sequence[StoreScan]
@@ -248,11 +248,13 @@ class Scan:
                     for warning in (*store.opening.losses(), *store.opening.notes()):
                         LOG.warning("%s: %s", store.broker_name, warning)
                 check_names([store for _, store in opened], options)
-            plans = tuple(_store_scan(target, store, options) for target, store in _in_turn(opened))
+            stores = tuple(
+                _store_scan(target, store, options) for target, store in _in_turn(opened)
+            )
         finally:
             for _, store in opened:
                 store.close()
-        return cls(plans, tuple(left_out))
+        return cls(stores, tuple(left_out))
 
     def is_far(self, task: Task) -> bool:
         """Whether a task reads from an object store, where each look is a request."""
@@ -303,15 +305,15 @@ class Scan:
 
 
 def _unpickled(stores: list[bytes], left_out: tuple[LeftOut, ...], load: str) -> Scan:
-    return Scan(_PickledPlans(stores), left_out, load)
+    return Scan(_PickledStores(stores), left_out, load)
 
 
-class _PickledPlans(Sequence[StoreScan]):
-    """Plans that are unpickled one by one."""
+class _PickledStores(Sequence[StoreScan]):
+    """Stores that are unpickled one by one."""
 
     def __init__(self, pickled: list[bytes]) -> None:
         self._pickled = pickled
-        self._plans: dict[int, StoreScan] = {}
+        self._stores: dict[int, StoreScan] = {}
 
     def __len__(self) -> int:
         return len(self._pickled)
@@ -331,12 +333,12 @@ class _PickledPlans(Sequence[StoreScan]):
         if isinstance(which, slice):
             return [self[number] for number in range(len(self))[which]]
         number = range(len(self))[which]
-        if number not in self._plans:
-            self._plans[number] = pickle.loads(self._pickled[number])
-        return self._plans[number]
+        if number not in self._stores:
+            self._stores[number] = pickle.loads(self._pickled[number])
+        return self._stores[number]
 
 
 def pin(options: ScanOptions) -> StoreScan:
-    """The plan for these options if there is one store."""
-    (plan,) = Scan.of(options).stores
-    return plan
+    """The scan of the one store that these options name."""
+    (scan,) = Scan.of(options).stores
+    return scan

@@ -57,7 +57,7 @@ class StoreScan:
     may_have_errors: bool = (
         True  # False: opening the store saw nothing to be missing at ends of queues
     )
-    is_wave: bool = False  # a job reads the rest of the selection by other plans
+    is_wave: bool = False  # a job reads the rest of the selection by other scans
 
     @property
     def places(self) -> frozenset[str] | None:

@@ -163,7 +163,7 @@ class DeltaTarget:
         return done, damaged
 
     def _damaged(self, read: ExportRead, done: Wave) -> int:
-        mode, paths = read.plan.options.mode, [str(self.table / file.path) for file in done.files]
+        mode, paths = read.scan.options.mode, [str(self.table / file.path) for file in done.files]
         if mode == FAILFAST or (mode == PERMISSIVE and not paths):
             return 0
         if mode == PERMISSIVE:
@@ -216,16 +216,16 @@ def _rows_of(
     spark: SparkSession, read: ExportRead, options: Mapping[str, str], *more: str
 ) -> DataFrame:
     """The rows of a wave through the source: mapInArrow would need pandas. `more`: further columns."""
-    plan, columns = read.plan, dict.fromkeys((*read.columns, *more))
+    scan, columns = read.scan, dict.fromkeys((*read.columns, *more))
     kept = {name: value for name, value in options.items() if name not in RANGES}
-    given = {**kept, "columns": ",".join(columns), "brokerName": plan.store.broker_name}
-    if plan.store.broker_conf is not None:
-        given["brokerConf"] = plan.store.broker_conf
+    given = {**kept, "columns": ",".join(columns), "brokerName": scan.store.broker_name}
+    if scan.store.broker_conf is not None:
+        given["brokerConf"] = scan.store.broker_conf
     revealed = {name: reveal(value) for name, value in given.items()}
     source = spark.read.format("rmqstore").options(**revealed)
     parts = [
-        source.options(**range_options(ranges)).load(plan.store.path)
-        for ranges in once(plan.ranges)
+        source.options(**range_options(ranges)).load(scan.store.path)
+        for ranges in once(scan.ranges)
     ]
     return reduce(DataFrame.unionAll, parts)
 

@@ -50,18 +50,18 @@ _NEEDED = ("topic", "storeTimestamp", "commitLogOffset")
 class ExportRead:
     """The rows of a wave. In mode PERMISSIVE, rows about damage are described by `corruptRecord`."""
 
-    plan: StoreScan
+    scan: StoreScan
     columns: tuple[str, ...]
     verifies: bool
 
     @classmethod
-    def of(cls, plan: StoreScan, pieces: Sequence[QueueSlice], *, is_first: bool) -> ExportRead:
+    def of(cls, scan: StoreScan, pieces: Sequence[QueueSlice], *, is_first: bool) -> ExportRead:
         """The rows of `pieces`, with the columns of a target. verifyQueue verifies with the first wave."""
-        names = plan.options.columns or DEFAULT_NAMES
-        needed = (*_NEEDED, CORRUPT) if plan.options.mode == PERMISSIVE else _NEEDED
+        names = scan.options.columns or DEFAULT_NAMES
+        needed = (*_NEEDED, CORRUPT) if scan.options.mode == PERMISSIVE else _NEEDED
         columns = (*names, *(name for name in needed if name not in names))
-        asked = replace(plan.options, split_by=BY_LOG)
-        wave = replace(plan, ranges=tuple(pieces), options=asked, is_wave=True)
+        asked = replace(scan.options, split_by=BY_LOG)
+        wave = replace(scan, ranges=tuple(pieces), options=asked, is_wave=True)
         return cls(wave, columns, is_first and asked.verify_queue)
 
 
@@ -133,9 +133,9 @@ class Written:
 class _NotedDamage(DamageHandler):
     """Notes what is left out of some ranges. A later run exports what a queue lacks at its ends."""
 
-    def __init__(self, store: MessageStore, plan: StoreScan) -> None:
-        super().__init__(store, plan.options)
-        self._ranges = ranges_of_slices(plan.ranges)
+    def __init__(self, store: MessageStore, scan: StoreScan) -> None:
+        super().__init__(store, scan.options)
+        self._ranges = ranges_of_slices(scan.ranges)
         self.left_out: Counter[QueueId | None] = Counter()
 
     def __call__(self, error: StoreError) -> None:
@@ -160,7 +160,7 @@ class FolderTarget:
     def write(self, read: ExportRead, wave: Wave) -> tuple[Wave, int]:
         """Write a wave. Returns it with its files, and the number of damaged messages."""
         files = WaveFiles(read, str(self.manifest.staging), wave.number, wave.table, self.charset)
-        written = ask(files, read.plan.store, engine_of(self.spark))
+        written = ask(files, read.scan.store, engine_of(self.spark))
         rows = sum(file.rows for file in written.files)
         left_out = tuple(
             LeftOut(count) if queue is None else LeftOut(count, *queue)
@@ -183,21 +183,21 @@ class WaveFiles:
 
     def plan(self, store: MessageStore) -> list[tuple[int, Share]]:
         """The shares with their numbers, and those that report what is missing."""
-        scans = (self.read.plan,)
+        scans = (self.read.scan,)
         missing = reporting_shares(scans, verify=self.read.verifies)
         return list(enumerate((*shares_of(scans, self.read.columns), *missing)))
 
     def work(self, store: MessageStore, share: tuple[int, Share], progress: OnProgress) -> Written:
         """Write the files of a share. Raises what the read raises, and OSError."""
-        (number, part), plan, columns = share, self.read.plan, self.read.columns
-        damage = _NotedDamage(store, plan)
+        (number, part), scan, columns = share, self.read.scan, self.read.columns
+        damage = _NotedDamage(store, scan)
         name = f"{self.number:06d}-{number:05d}.{self.format}"
         files = _Files(Path(self.staging), name, partial(_File, self.format, self.charset))
         fields = list(arrow_schema(columns))
-        if plan.options.mode == PERMISSIVE:
+        if scan.options.mode == PERMISSIVE:
             fields = [field.with_nullable(True) for field in fields]
         schema = pa.schema([*fields, pa.field(DAY, pa.date32())])
-        for batch in read_share(plan, part, store, columns, damage):
+        for batch in read_share(scan, part, store, columns, damage):
             # That of storeTimestamp, in UTC.
             day = pc.floor_temporal(batch["storeTimestamp"], unit="day").cast(pa.date32())
             files.add(pa.RecordBatch.from_arrays([*batch.columns, day], schema=schema))

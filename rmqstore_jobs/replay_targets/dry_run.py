@@ -118,7 +118,7 @@ class DryRun(ReplayCall):
             columns=READ_TO_SEND if live else columns_for_store(self.spec),
         )
         with Progress("replay") as progress:
-            handled = ask(question, self.plan.store, engine_of(self.spark), progress=progress)
+            handled = ask(question, self.scan.store, engine_of(self.spark), progress=progress)
         return _grouped(handled.parts).to_pylist(), handled.counts
 
 

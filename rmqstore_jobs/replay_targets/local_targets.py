@@ -310,7 +310,7 @@ class LocalReplay(ReplayCall):
                 share_bytes=share_bytes,
                 selected_bytes=wave.selected_bytes,
             )
-            return ask(question, self.plan.store, engine_of(self.spark, tasks_a_core=1))
+            return ask(question, self.scan.store, engine_of(self.spark, tasks_a_core=1))
 
         try:
             yield from one_ahead((wave, read(wave)) for wave in waves)
@@ -320,8 +320,8 @@ class LocalReplay(ReplayCall):
 
     def _declare_batch_topics(self, target: StoreWriter) -> None:
         """A broker does not start if a topic has another kind of queue than declared."""
-        states = self.plan.store.snapshot.queues
-        for topic in {part.queue.topic for part in self.plan.ranges if states[part.queue].batch}:
+        states = self.scan.store.snapshot.queues
+        for topic in {part.queue.topic for part in self.scan.ranges if states[part.queue].batch}:
             new = self.spec.topic_map.get(topic, topic)
             target.declare_topic(new, attributes={"queue.type": "BatchCQ"})
 

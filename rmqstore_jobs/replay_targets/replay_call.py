@@ -106,7 +106,7 @@ class ReplayReport(JobResult):
 
 
 class ReplayCall:
-    """One call of a replay: the spec, the plan, the journal and the numbers so far.
+    """One call of a replay: the spec, the scan, the journal and the numbers so far.
 
     A subclass writes to a kind of target, between `_begin` and `_end`. `refused_as`: what the report
     calls messages that the target refused. `broken`: the target may not be what the journal says, so it
@@ -124,16 +124,16 @@ class ReplayCall:
         self.target_queues: tuple[TargetRange, ...] = ()
         unfinished = cut_short(journal, spec)
         self.resumed = unfinished is not None
-        self.plan = planned(spec, unfinished)
+        self.scan = planned(spec, unfinished)
         self.current = unfinished or self._new_run()
         self.counts = Counter(self.current.counts)
-        self.read = narrowed(self.plan, spec)
+        self.read = narrowed(self.scan, spec)
 
     def _new_run(self) -> ReplayRun:
-        snapshot = self.plan.store.snapshot
+        snapshot = self.scan.store.snapshot
         return ReplayRun(
             self.spec.asked(),
-            self.plan.ranges,
+            self.scan.ranges,
             (snapshot.log_start, snapshot.log_end),
             marks=snapshot.marks,
         )
@@ -155,7 +155,7 @@ class ReplayCall:
         self, matched: int, written: Mapping[str, int], known: Iterable[str]
     ) -> ReplayReport:
         """`matched`: rows; `written`: those of each target; `known`: the problems of the target."""
-        selected, read = messages_selected(self.plan, self.spec), self.counts[READ]
+        selected, read = messages_selected(self.scan, self.spec), self.counts[READ]
         names = (OTHER_TIME, OTHER_KEY, ENDED, self.refused_as)
         skipped = {name: self.counts[name] for name in names}
         problems = list(known)
@@ -165,7 +165,7 @@ class ReplayCall:
         elif finished and self.counts_all and read != selected:
             problems.append(f"{selected:,} messages were selected, but {read:,} were read")
         asked, checksums = self.spec.asked(), self.spec.checksums
-        source = provenance_of(self.spark, self.plan, self.plan.ranges, asked, checksums=checksums)
+        source = provenance_of(self.spark, self.scan, self.scan.ranges, asked, checksums=checksums)
         return ReplayReport(
             job="replay",
             run_id=self.current.run_id,

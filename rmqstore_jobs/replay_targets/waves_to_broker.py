@@ -106,13 +106,13 @@ class LiveReplay(ReplayCall):
     def _send(self, wave: LogSlice) -> None:
         question = ReplayRows.of(
             self.spec,
-            self.plan,
+            self.scan,
             pieces_in(self.read, wave),
             partial(_send_rows, self.spec, self.access, self.tasks),
             columns=READ_TO_SEND,
             tasks=self.tasks,
         )
-        sent = ask(question, self.plan.store, engine_of(self.spark, tasks_a_core=1))
+        sent = ask(question, self.scan.store, engine_of(self.spark, tasks_a_core=1))
         failures = [part.failure for part in sent.parts if part.failure]
         if failures:
             self.stopped_by = f"the broker could not be reached: {failures[0]}"

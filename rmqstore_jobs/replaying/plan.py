@@ -29,16 +29,16 @@ _SMALLEST_WAVE, _LARGEST_WAVE, _WAVE_BYTES_A_QUEUE = 64 << 20, 256 << 20, 1 << 2
 
 
 def planned(spec: ReplaySpec, before: ReplayRun | None) -> StoreScan:
-    """The plan with the pinned store and the ranges. An interrupted run keeps its ranges.
+    """The scan, with the pinned store and the ranges. An interrupted run keeps its ranges.
 
     Light queues are selected only if named, because their records also come with their own topic.
     Raises StoreError if something cannot be selected.
     """
     if before is None:
-        plan = pin(parse_options(source_options(spec)))
+        scan = pin(parse_options(source_options(spec)))
         named = spec.topics or spec.queues or spec.offsets
-        kept = (r for r in plan.ranges if named or not r.queue.topic.startswith(LMQ_PREFIX))
-        return replace(plan, ranges=tuple(kept))
+        kept = (r for r in scan.ranges if named or not r.queue.topic.startswith(LMQ_PREFIX))
+        return replace(scan, ranges=tuple(kept))
     start = before.next_log_offset
     again = spec.to_parquet is not None and not before.parquet_done  # it is written as a whole
     with MessageStore.open(
@@ -52,47 +52,47 @@ def planned(spec: ReplaySpec, before: ReplayRun | None) -> StoreScan:
             rest = LogSlice(start, None, 0)
             left = pieces_of(before.ranges, rest, source.view.offset_at_log) or left
         snapshot = source.opening.only(queues)
-    plan = pin(parse_options(source_options(spec, left)))
-    return replace(plan, ranges=before.ranges, store=replace(plan.store, snapshot=snapshot))
+    scan = pin(parse_options(source_options(spec, left)))
+    return replace(scan, ranges=before.ranges, store=replace(scan.store, snapshot=snapshot))
 
 
-def state_of_source(plan: StoreScan) -> OpenState | None:
-    """What is open of the source's own records; None if the plan has none of them."""
-    if all(kind_of(part.queue.topic) is None for part in plan.ranges):
+def state_of_source(scan: StoreScan) -> OpenState | None:
+    """What is open of the source's own records; None if the scan has none of them."""
+    if all(kind_of(part.queue.topic) is None for part in scan.ranges):
         return None
-    with plan.store.open() as source:
+    with scan.store.open() as source:
         return OpenState.of(source)
 
 
-def left_of(plan: StoreScan, start: int | None) -> list[QueueSlice]:
+def left_of(scan: StoreScan, start: int | None) -> list[QueueSlice]:
     """The parts of the ranges at or after a commitLog offset of the source; none for None."""
-    return [] if start is None else pieces_in(plan, LogSlice(start, None, 0))
+    return [] if start is None else pieces_in(scan, LogSlice(start, None, 0))
 
 
-def narrowed(plan: StoreScan, spec: ReplaySpec) -> StoreScan:
-    """The plan with ranges cut to the places where the index has a requested key, if it is asked.
+def narrowed(scan: StoreScan, spec: ReplaySpec) -> StoreScan:
+    """The scan with ranges cut to the places where the index has a requested key, if it is asked.
 
     Ranges that no index covers stay.
     """
     if not spec.by_index:
-        return plan
-    with plan.store.open() as source:
-        found = plan_keys(source, plan.ranges, spec.keys)
+        return scan
+    with scan.store.open() as source:
+        found = plan_keys(source, scan.ranges, spec.keys)
         if found is None:
-            return plan
+            return scan
         left = joined((*found.hits, *found.beside_hits(source.view.offset_at_log)))
-    return replace(plan, ranges=tuple(left))
+    return replace(scan, ranges=tuple(left))
 
 
-def waves_of(plan: StoreScan, start: int | None, wave_bytes: int | None = None) -> list[LogSlice]:
+def waves_of(scan: StoreScan, start: int | None, wave_bytes: int | None = None) -> list[LogSlice]:
     """The remaining ranges as waves: log slices with about `wave_bytes` selected bytes.
 
     By default 64 MiB, because nothing is written before the first one is read, and two are held; up
     to 256 MiB for many queues, because each wave opens the source: 0.4 ms a queue, an eighth of the
     time that 1 MiB takes.
     """
-    left = left_of(plan, start)
-    with plan.store.open() as source:
+    left = left_of(scan, start)
+    with scan.store.open() as source:
         if wave_bytes is None:
             wanted = len(source.queues()) * _WAVE_BYTES_A_QUEUE
             wave_bytes = min(max(wanted, _SMALLEST_WAVE), _LARGEST_WAVE)
@@ -100,14 +100,14 @@ def waves_of(plan: StoreScan, start: int | None, wave_bytes: int | None = None) 
     return [replace(waves[0], start=start), *waves[1:]] if waves else []
 
 
-def messages_selected(plan: StoreScan, spec: ReplaySpec) -> int:
+def messages_selected(scan: StoreScan, spec: ReplaySpec) -> int:
     """The number of messages to read. For a store or Parquet, an inner batch counts as one."""
-    states, count = plan.store.snapshot.queues, sum(map(len, plan.ranges))
+    states, count = scan.store.snapshot.queues, sum(map(len, scan.ranges))
     if spec.to_broker is not None:
         return count
-    batched = [part for part in plan.ranges if states[part.queue].batch]
+    batched = [part for part in scan.ranges if states[part.queue].batch]
     count -= sum(map(len, batched))
-    with plan.store.open() as source:
+    with scan.store.open() as source:
         for part in batched:
             steps = offset_steps(source, part.start, part.stop, OFFSETS_COUNTED_AT_A_TIME)
             for start in steps:

@@ -173,7 +173,7 @@ class ReplayRows(Generic[_Part]):
     """The question of a replay: read ranges of a store, and hand the changed rows to `handle`.
 
     Shares are slices of the log of about `share_bytes`, or whole queues if `tasks` is given; then
-    each queue is in one share, in order. `plan` has the ranges and the options of the read.
+    each queue is in one share, in order. `read` has the ranges and the options.
     `selected_bytes` is an estimate of the bytes of all records, if there is one.
     """
 
@@ -189,20 +189,20 @@ class ReplayRows(Generic[_Part]):
     def of(
         cls,
         spec: ReplaySpec,
-        plan: StoreScan,
+        scan: StoreScan,
         ranges: Sequence[QueueSlice],
         handle: Handle[_Part],
         *,
         columns: tuple[str, ...],
         **how: Any,
     ) -> ReplayRows[_Part]:
-        """The question about `ranges` of a plan.
+        """The question about `ranges` of a scan.
 
         A broker gets each member of an inner batch; other targets get records as stored.
         """
         keys, unwrap = spec.keys if spec.by_index else None, spec.to_broker is not None
-        asked = replace(plan.options, keys=keys, unwrap_batches=unwrap)
-        read = replace(plan, ranges=tuple(ranges), options=asked, is_wave=True)
+        asked = replace(scan.options, keys=keys, unwrap_batches=unwrap)
+        read = replace(scan, ranges=tuple(ranges), options=asked, is_wave=True)
         return cls(spec, read, columns, handle, **how)
 
     def plan(self, store: MessageStore) -> list[tuple[int, Share]]:

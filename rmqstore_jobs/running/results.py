@@ -64,22 +64,22 @@ class Provenance:
 
 def provenance_of(
     spark: Session,
-    plan: StoreScan,
+    scan: StoreScan,
     ranges: Iterable[QueueSlice],
     options: Mapping[str, Any],
     *,
     checksums: bool = False,
 ) -> Provenance:
-    """The provenance of the store of a plan, and the queue ranges read. Several ranges of a queue become
-    one, from first to last; times among the options are those of the plan. `checksums`: of every file
+    """The provenance of the store of a scan, and the queue ranges read. Several ranges of a queue become
+    one, from first to last; times among the options are those of the scan. `checksums`: of every file
     of the store too. Raises the errors of that."""
     queues: dict[str, dict[int, tuple[int, int]]] = {}
     for part in ranges:
         of_topic = queues.setdefault(part.queue.topic, {})
         start, stop = of_topic.get(part.queue.queue_id, (part.start, part.stop))
         of_topic[part.queue.queue_id] = (min(start, part.start), max(stop, part.stop))
-    pinned, snapshot = plan.store, plan.store.snapshot
-    since, until = plan.options.times
+    pinned, snapshot = scan.store, scan.store.snapshot
+    since, until = scan.options.times
     times = {"startingTimestamp": since, "since": since, "endingTimestamp": until, "until": until}
     files: list[FileSum] = []
     if checksums:

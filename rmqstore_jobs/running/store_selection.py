@@ -12,8 +12,8 @@ from rmq_store.scan.store_scan import PinnedStore, StoreScan
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
 
 
-def plan_of(store: str, options: Mapping[str, str]) -> StoreScan:
-    """The plan for what the source's options select in a store as it is now. Raises StoreError.
+def scan_of(store: str, options: Mapping[str, str]) -> StoreScan:
+    """The scan of what the source's options select in a store as it is now. Raises StoreError.
 
     Jobs take queues as they are, with every message of a compaction topic.
     """
@@ -22,19 +22,19 @@ def plan_of(store: str, options: Mapping[str, str]) -> StoreScan:
 
 def pinned_store(store: str, options: Mapping[str, str]) -> PinnedStore:
     """A store as it is now, with all queues, including system queues. Raises StoreError."""
-    # A table is about the whole store. A plan for messages would pin only the selected queues.
-    return plan_of(store, {**options, "table": "queues"}).store
+    # A table is about the whole store. A scan of messages would pin only the selected queues.
+    return scan_of(store, {**options, "table": "queues"}).store
 
 
 def log_of_store(store: str, options: Mapping[str, str]) -> PinnedStore:
     """A store with only its log; its queues are not read. Raises StoreError."""
-    return plan_of(store, {**options, "source": "commitlog"}).store
+    return scan_of(store, {**options, "source": "commitlog"}).store
 
 
-def pieces_in(plan: StoreScan, wave: LogSlice) -> list[QueueSlice]:
-    """The parts of the ranges of a plan in a range of the log."""
-    with plan.store.open() as store:
-        return list(pieces_of(plan.ranges, wave, store.view.offset_at_log))
+def pieces_in(scan: StoreScan, wave: LogSlice) -> list[QueueSlice]:
+    """The parts of the ranges of a scan in a range of the log."""
+    with scan.store.open() as store:
+        return list(pieces_of(scan.ranges, wave, store.view.offset_at_log))
 
 
 def range_options(ranges: Sequence[QueueSlice]) -> dict[str, str]:

@@ -24,12 +24,12 @@ from rmq_store.format.queues import QueueId
 from rmq_store.reading.growing_log import LogPlace, expired
 from rmq_store.scan.options import PERMISSIVE
 from rmq_store.scan.parse_options import ScanOptions
-from rmq_store.scan.read_task import DamageHandler, read_share
-from rmq_store.scan.scan import Target
+from rmq_store.scan.scan import Scan, Target
 from rmq_store.scan.selection import WantedQueues
 from rmq_store.scan.store_scan import PinnedStore, StoreScan
 from rmq_store.scan.tasks import Share
 from rmq_store.search.log_partitions import even_slices
+from rmq_store.snapshot.ranges import LogSlice
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
 from spark_source.spark_words import plain_errors, settle_reading_worker
 from spark_source.streaming.micro_batch_ends import (
@@ -45,9 +45,9 @@ from spark_source.streaming.stream_options import StreamOptions
 class StreamPartition(InputPartition):
     """A slice of the log of one store."""
 
-    def __init__(self, plan: StoreScan, share: Share) -> None:
-        super().__init__((plan, share))
-        self.plan, self.share = plan, share
+    def __init__(self, scan: Scan, piece: LogSlice) -> None:
+        super().__init__((scan, piece))
+        self.scan, self.task = scan, (Share(0, piece),)
 
 
 class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -157,24 +157,22 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self.options.storage_options,
                 store.listing(),
             )
-        plan = StoreScan(pinned, (), self.options, limits)
+        scan = Scan((StoreScan(pinned, (), self.options, limits),))
         pieces = even_slices(
             start, stop, self.options.max_bytes_per_partition, self.options.min_partitions
         )
         for piece in pieces:
-            yield StreamPartition(plan, Share(0, piece))
+            yield StreamPartition(scan, piece)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one slice, in log order. Runs on an executor."""
         assert isinstance(partition, StreamPartition)
         settle_reading_worker()
-        schema, plan = arrow_schema_for(self.spark_schema), partition.plan
-        with plain_errors(), plan.store.open() as store:
-            damage = DamageHandler(store, plan.options)
-            share, names = partition.share, self.columns
-            batches = read_share(plan, share, store, names, damage)
-            yield from all_to_spark(batches, schema, ahead=store.log.chain.cost.looks_at_once > 1)
-            damage.log()
+        scan, task = partition.scan, partition.task
+        schema = arrow_schema_for(self.spark_schema)
+        with plain_errors():
+            batches = scan.read(task, self.columns)
+            yield from all_to_spark(batches, schema, ahead=scan.is_far(task))
 
 
 # What a stream selects, as its checkpoint keeps it: a query that goes on must not select more.

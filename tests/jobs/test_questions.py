@@ -21,7 +21,7 @@ from rmq_store.questions.trace import trace as trace_of
 from rmq_store.questions.usage import UsageAnswer
 from rmqstore_jobs import dlq
 from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_REFUSED
-from rmqstore_jobs.running.store_selection import plan_of
+from rmqstore_jobs.running.store_selection import scan_of
 from tests.support.golden import Golden, GoldenStore, in_a_queue, messages_in, unpack
 from tests.support.running.commands import Done, call, complaint, objects
 from tests.support.running.screens import shown
@@ -278,7 +278,7 @@ def test_a_relative_time_is_the_same_for_the_report_and_for_what_is_sent_again(
     store: GoldenStore,
 ) -> None:
     options = {**conf(store), "startingTimestamp": "-1h"}
-    plan = plan_of(store.path, {**options, "includeSystemTopics": "true"})
+    plan = scan_of(store.path, {**options, "includeSystemTopics": "true"})
     spec = dlq.DlqSpec(store.path, options, resend="again")
     newest = max(record["storeTimestamp"] for record in store.truth)
     assert dlq.resend_spec(spec, plan).since == str(newest - 3_600_000)
