@@ -9,7 +9,14 @@ from typing import TypeVar
 
 from pyspark import TaskContext
 
-from rmq_store.errors import StoreError, speak_as
+from rmq_store.errors import (
+    BodyError,
+    CorruptQueueError,
+    CorruptRecordError,
+    MissingFileError,
+    StoreError,
+    speak_as,
+)
 from rmq_store.heap_settings import settle_worker
 
 _Error = TypeVar("_Error", bound=StoreError)
@@ -36,17 +43,23 @@ def plain_errors() -> Iterator[None]:
         raise without_traceback(error) from None
 
 
-_SPARK = {
-    "Read with on_damage to skip it": "mode=PERMISSIVE returns a row about it, "
-    "mode=DROPMALFORMED leaves it out"
-}
+_TO_SKIP = "mode=PERMISSIVE returns a row about it, mode=DROPMALFORMED leaves it out"
+
+
+@contextmanager
+def errors_of_reads() -> Iterator[None]:
+    """As `plain_errors`; those of damage say how a query passes it."""
+    with plain_errors():
+        try:
+            yield
+        except (BodyError, CorruptQueueError, CorruptRecordError, MissingFileError) as error:
+            told = f"{error.advice}. " if error.advice else ""
+            raise error if _TO_SKIP in told else error.with_advice(told + _TO_SKIP) from None
 
 
 def in_spark_words(text: str) -> str:
     """An advice, with options of the source in place of arguments of the library."""
-    for phrase, words in _SPARK.items():
-        text = text.replace(phrase, words)
-    return text
+    return text.replace("Read with on_damage to skip it", _TO_SKIP)
 
 
 def settle_reading_worker() -> None:

@@ -59,7 +59,7 @@ def test_the_modes_fail_report_or_drop(
     bad = hit(store)
     whole = {r["commitLogOffset"] for r in orders(store)} - set(bad)
     options = options_of(store, source=source)
-    with pytest.raises(CorruptRecordError):
+    with pytest.raises(CorruptRecordError, match="mode=DROPMALFORMED leaves it out"):
         rows_of(options)
 
     with caplog.at_level(logging.WARNING, "rmqstore"):
