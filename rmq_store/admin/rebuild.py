@@ -111,7 +111,7 @@ class RebuildReport:
     def all_well(self) -> bool:
         """Whether the log has no damage, and the target and its queues have and serve all its records."""
         done = self.recovery
-        lost = done.damage or done.intact_cut or done.entries_after_log
+        lost = done.damage or done.records_cut or done.entries_after_log
         return not (lost or done.left_out or self.unserved)
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,8 +132,8 @@ class RebuildReport:
                     "damage",
                     "entries_rebuilt",
                     "index_items_rebuilt",
-                    "intact_cut",
-                    "older_cut",
+                    "records_cut",
+                    "old_records_cut",
                     "entries_after_log",
                     "left_out",
                     "earlier_lives",

@@ -500,7 +500,7 @@ class BrokerRecovery:
             self._folders, self.log, end, self._folders.stops()
         )
         behind = intact_records_behind(self.log, end, self._newest)
-        self.report.intact_cut = sum(len(run.headers) for run in behind)
+        self.report.records_cut = sum(len(run.headers) for run in behind)
         self.changes.release()
         self._dispatch_from(number, reached if self.report.clean else None)
         if max((q.max_physic_offset for q in self.queues.values()), default=-1) >= end:

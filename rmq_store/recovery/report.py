@@ -77,9 +77,10 @@ class RecoveryReport:
     `log_start` and `log_end`: the log afterwards. `scanned_from`: start of the scan. `damage`: log
     ranges that are not records and were not changed. `entries_cut` and `entries_rebuilt`: units of
     queues. `delayed_rebuilt`: those of them that have the time of a delayed message, and
-    `default_delays`: by default delay levels, because no configuration was given. `intact_cut`: intact
-    records behind the log's new end, which are cut or hidden with the damage before them. `older_cut`: those
-    that are older than the records before them, and what follows these, as a log that was cut leaves them.
+    `default_delays`: by default delay levels, because no configuration was given. `records_cut`: intact
+    records behind the log's new end, which are cut or hidden with the damage before them. `old_records_cut`:
+    those that are older than the records before them, and what follows these, as a log that was cut leaves
+    them.
     `entries_after_log`: of each queue, entries that lead after the log's end, and to no intact record.
     `entries_in_damage`: those that lead into `damage`. `entries_left`: entries after the new end of a queue,
     or of the log, that a broker leaves in the last file of the queue. `lacking`: a sentence for each
@@ -106,8 +107,8 @@ class RecoveryReport:
     entries_rebuilt: int = 0
     index_items_rebuilt: int = 0
     default_delays: int = 0
-    intact_cut: int = 0
-    older_cut: int = 0
+    records_cut: int = 0
+    old_records_cut: int = 0
     entries_after_log: dict[QueueId, int] = field(default_factory=dict)
     entries_in_damage: dict[QueueId, int] = field(default_factory=dict)
     entries_left: dict[QueueId, int] = field(default_factory=dict)
@@ -127,19 +128,20 @@ class RecoveryReport:
         """Bytes cut from the end of the log, up to its last nonzero byte."""
         return sum(file.bytes for file in self.files if file.what == "cut log")
 
-    def lines_of_intact_cut(self) -> Iterator[str]:
+    def lines_of_records_cut(self) -> Iterator[str]:
         """Sentences about intact records behind the log's new end."""
         cut = "cut" if self.method == "strict" else "left out"  # a broker leaves them in the file
         done = "are cut too" if self.applied else f"would be {cut} too"
-        if self.intact_cut:
+        if self.records_cut:
             yield (
-                f"{self.intact_cut} intact records after log offset {self.log_end} {done}, because the one "
+                f"{self.records_cut} intact records after log offset {self.log_end} {done}, because the one "
                 "there is damaged. rmqstore salvage copies them into a new store, before a recovery"
             )
-        if self.older_cut:
+        if self.old_records_cut:
             yield (
-                f"{self.older_cut} intact records after log offset {self.log_end} {done}: they are older "
-                "than those before, as a recovery that cut the log leaves them. rmqstore salvage copies them"
+                f"{self.old_records_cut} intact records after log offset {self.log_end} {done}: they are "
+                "older than those before, as a recovery that cut the log leaves them. rmqstore salvage "
+                "copies them"
             )
 
     def line_of_lost_end(self) -> str:
@@ -238,7 +240,7 @@ class RecoveryReport:
             f"  queues: {len(self.queues)}, entries cut {self.entries_cut}, "
             f"rebuilt {self.entries_rebuilt}; index items rebuilt {self.index_items_rebuilt}",
         ]
-        lines += [f"  {line}" for line in self.lines_of_intact_cut()]
+        lines += [f"  {line}" for line in self.lines_of_records_cut()]
         lines += [f"  {self.line_of_lost_end()}"] if self.entries_after_log else []
         lines += [f"  {self.line_of_left()}"] if self.entries_left else []
         lines += [f"  {line}" for line in self.lines_of_left_out()]

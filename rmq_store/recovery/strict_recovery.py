@@ -310,8 +310,8 @@ class StrictRecovery:
         closed: no crash lost their records. New messages would get the offsets of those, which consumers
         have passed, and the file that is lost could no longer be put back."""
         report = self.report
-        if report.intact_cut:
-            reason = f"{report.intact_cut} intact records are behind a damaged one, and a recovery cuts them"
+        if report.records_cut:
+            reason = f"{report.records_cut} intact records are behind a damaged one, and a recovery cuts them"
             advice = (
                 "Copy them into a new store first: rmqstore salvage; "
                 "then rmqstore recover --apply cuts them here"
@@ -334,10 +334,10 @@ class StrictRecovery:
             whole = starts + run.headers.total <= run.segment.base + run.segment.size
             count = int((whole & (starts > end)).sum())
             stored = run.headers.store_timestamp
-            if self.report.older_cut or int(stored[0]) < newest:
-                self.report.older_cut += count
+            if self.report.old_records_cut or int(stored[0]) < newest:
+                self.report.old_records_cut += count
             else:
-                self.report.intact_cut += count
+                self.report.records_cut += count
             newest = int(stored[-1])
 
     def _first_walk(self, log: CommitLog, start: int) -> LogWalk:

@@ -236,7 +236,7 @@ def _help(
     if any(refusal.kind == LOG_FILE for refusal in refusals):
         return _recovery(store, records) or salvage
     plan = None if start is None else start.plan
-    if wrong.keys() & {*_IN_LOG} or (plan is not None and plan.intact_cut):
+    if wrong.keys() & {*_IN_LOG} or (plan is not None and plan.records_cut):
         return salvage
     if wrong.keys() & {*_LOST_END}:
         where = "look for the end of the log in a replica or a copy"
@@ -266,7 +266,7 @@ def _recovery(store: MessageStore, records: int) -> Help | None:
         plan = plan_recovery(store.path, store.config)
     except StoreError:
         return None
-    if plan.untouched or plan.intact_cut:
+    if plan.untouched or plan.records_cut:
         return None
     effect = f"keeps {counted(records, 'message')}, cuts {counted(plan.bytes_cut, 'byte')}"
     return Help(_command(store, "recover", "--apply"), effect)

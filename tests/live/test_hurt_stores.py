@@ -83,7 +83,7 @@ def test_a_broker_does_what_the_verdict_says(case: str, tmp_path: Path) -> None:
     page = store_report(store.path, broker_conf=store.conf, verify=True)
     assert page.verdict == list(verdict.lines())
     try:
-        assert not plan_recovery(store.path, store.conf).intact_cut or verdict.lacks_messages
+        assert not plan_recovery(store.path, store.conf).records_cut or verdict.lacks_messages
     except StoreError:
         assert verdict.state != SOUND
     expected = expected_of(store)

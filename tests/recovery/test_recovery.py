@@ -237,7 +237,7 @@ def test_intact_records_that_are_cut_with_a_damaged_one_are_counted(
     hurt, behind = places[-number - 1], number
     write_in_log(store, hurt + 4, b"\xff")
     plan = plan_recovery(store.path, method=method, release="5.3.3")
-    assert (plan.log_end, plan.intact_cut) == (hurt, behind)
+    assert (plan.log_end, plan.records_cut) == (hurt, behind)
     done = "cut" if method == "strict" else "left out"  # as a broker leaves them in the file
     assert f"{behind} intact records after log offset {hurt} would be {done} too" in str(plan)
     if method == "strict":
@@ -250,7 +250,7 @@ def test_intact_records_that_are_cut_with_a_damaged_one_are_counted(
         assert [start for start, _ in rebuilt.recovery.damage] == [hurt]
         assert not rebuilt.all_well
         report = recover(store.path, release="5.3.3")
-        assert (report.log_end, report.intact_cut) == (hurt, behind)
+        assert (report.log_end, report.records_cut) == (hurt, behind)
         assert "are cut too" in str(report)
 
 
@@ -402,7 +402,7 @@ def test_intact_records_of_an_only_file_that_begins_with_damage_are_counted(tmp_
     (Path(store.path) / "abort").touch()
     for method in ("strict", "broker"):
         plan = plan_recovery(store.path, method=method)
-        assert (plan.log_end, plan.intact_cut) == (0, len(store.truth) - 1)
+        assert (plan.log_end, plan.records_cut) == (0, len(store.truth) - 1)
 
 
 @pytest.mark.parametrize("method", ["strict", "broker"])
@@ -419,7 +419,7 @@ def test_damage_behind_the_end_of_the_log_is_not_left_in_it(copy: GoldenStore, m
     (Path(copy.path) / "abort").touch()
     plan = plan_recovery(copy.path, copy.conf, method=method)
     inside = sum(place > int(last.name) for place in places)
-    assert (plan.log_end, plan.damage, plan.intact_cut) == (cut, [], inside)
+    assert (plan.log_end, plan.damage, plan.records_cut) == (cut, [], inside)
 
 
 @pytest.mark.parametrize("magic", [b"\xff", b"\x5a"])
@@ -475,7 +475,7 @@ def test_entries_that_lead_to_an_intact_record_behind_damage_are_not_lost(tmp_pa
     hit, *behind = store.truth[-60:]
     flip_in_log(store, hit["commitLogOffset"] + 95, 4)
     report = plan_recovery(store.path, method="broker", release="5.5.0")
-    assert report.intact_cut == len(behind)
+    assert report.records_cut == len(behind)
     assert report.entries_after_log == {QueueId(hit["topic"], hit["queueId"]): 1}
 
 
@@ -526,7 +526,7 @@ def test_records_from_before_the_log_was_cut_are_counted(tmp_path: Path) -> None
         upto = opened.log_range()[1] - int(file.name)
     file.write_bytes(file.read_bytes()[:upto] + before[upto:])
     report = rebuild(store.path, tmp_path / "rebuilt").recovery
-    assert (report.intact_cut, report.older_cut) == (0, len(behind))
+    assert (report.records_cut, report.old_records_cut) == (0, len(behind))
     assert f"{len(behind)} intact records after log offset {report.log_end}" in str(report)
 
 

@@ -131,7 +131,7 @@ def test_a_record_that_the_last_file_ends_inside_of_is_not_counted_as_intact(
         shutil.rmtree(tmp_path / NAME, ignore_errors=True)
         store, _, _ = crashed(tmp_path, -1, size)
         plan = plan_recovery(store.path)
-        assert (plan.log_end, plan.intact_cut) == (cut["commitLogOffset"], 0)
+        assert (plan.log_end, plan.records_cut) == (cut["commitLogOffset"], 0)
 
 
 @pytest.mark.parametrize("zeros", [1, 10, 60])
@@ -144,7 +144,7 @@ def test_a_half_written_last_record_is_cut_and_not_called_intact(
     end = last["commitLogOffset"] + last["storeSize"]
     write_in_log(copy, end - zeros, bytes(zeros))
     plan = plan_recovery(copy.path)
-    assert (plan.log_end, plan.intact_cut) == (last["commitLogOffset"], 0)
+    assert (plan.log_end, plan.records_cut) == (last["commitLogOffset"], 0)
     lost = {QueueId(last["topic"], last["queueId"]): 1}
     assert plan.entries_after_log == lost
     report = rebuild(copy.path, tmp_path / "new")

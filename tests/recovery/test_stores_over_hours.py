@@ -115,7 +115,7 @@ def test_a_recovery_lists_every_record(
     golden = unpack(name, tmp_path)
     hurt(golden)
     report = recover(golden.path, release=release_of(golden))
-    assert (report.damage, report.intact_cut) == ([], 0)
+    assert (report.damage, report.records_cut) == ([], 0)
     assert int(log_files(golden)[-1].name) < report.log_end  # the one that was made ahead is gone
     first = golden.truth[0]["commitLogOffset"]  # what is before it has expired
     listed_ranges = {queue: ends for queue, ends in report.queues.items() if ends[0] < ends[1]}
@@ -152,7 +152,7 @@ def test_a_lost_file_before_the_last_one_ends_no_log(
     gone = range(int(lost.name), int(last.name))
     report = recover(golden.path, release=release_of(golden))
     end = golden.truth[-1]["commitLogOffset"] + golden.truth[-1]["storeSize"]
-    assert (report.log_end, report.intact_cut) == (end, 0)
+    assert (report.log_end, report.records_cut) == (end, 0)
     assert report.damage == [(gone.start, gone.stop)]
     with golden.open() as store:
         assert offsets(store, on_damage=lambda error: None) == [

@@ -77,7 +77,7 @@ def recover(
         note(f"nothing was changed; {next_step}")
     lost = report.entries_after_log or report.entries_left or report.lacking or report.left_out
     lacks = really and not report.untouched and _warned(store, broker_conf)
-    return bool(report.damage or report.intact_cut or lost or lacks)
+    return bool(report.damage or report.records_cut or lost or lacks)
 
 
 def _warned(store: str, broker_conf: str | None) -> bool:
@@ -178,7 +178,7 @@ def _lines_of_rebuild(report: RebuildReport) -> Iterator[str]:
         )
     if report.default_delays:
         yield line_of_default_delays(report.default_delays, again=GIVE_THE_FILE)
-    yield from recovery.lines_of_intact_cut()
+    yield from recovery.lines_of_records_cut()
     if recovery.entries_after_log:
         yield line_of_lost_end(recovery.entries_after_log, report.source_end)
     yield from recovery.lines_of_left_out()
