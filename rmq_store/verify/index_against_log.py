@@ -524,8 +524,8 @@ def _check_range(
 
 
 def items_between(files: Sequence[IndexFile], start: int, stop: int) -> npt.NDArray[np.int64]:
-    """Items that point into the log range [start, stop), each as one number, sorted. Some may
-    repeat.
+    """Items that point into the log range [start, stop), each as one number, by their positions, of one
+    position in the order of the files. Some may repeat.
 
     The number combines the position in the range and the hash. Ranges are shorter than 2 GiB.
     """
@@ -541,7 +541,9 @@ def items_between(files: Sequence[IndexFile], start: int, stop: int) -> npt.NDAr
     if not parts:
         return np.zeros(0, dtype=np.int64)
     joined: npt.NDArray[np.int64] = np.concatenate(parts)
-    joined.sort()
+    positions = joined >> 32
+    if (positions[1:] < positions[:-1]).any():
+        joined = joined[np.argsort(positions, kind="stable")]
     return joined
 
 
@@ -556,7 +558,6 @@ class IndexPart:
     def __init__(self, store: MessageStore, start: int, stop: int) -> None:
         """Load the items of the log range [start, stop)."""
         files = open_index_files(store.path, store.config)
-        self.dialect = _WITHOUT_TAG_ITEMS
         self._base = start
         self._items = items_between(files, start, stop)
         self._of_a_record = np.zeros(len(self._items), dtype=np.bool_)
@@ -573,7 +574,14 @@ class IndexPart:
         if not self._there:
             return
         places = records.headers.at + records.headers.base
-        items, of_tags = index_items(records, self.dialect), tag_items(records)
+        first, last = int(places[0]), int(places[-1])
+        mine = self._items_at(first, last + 1)
+        reached = last <= self._end if self._closed else last < self._end
+        if reached and self._are_items_of(records, places, mine):
+            self._of_a_record[mine] = True
+            return
+        self._items[mine].sort()
+        items, of_tags = index_items(records, _WITHOUT_TAG_ITEMS), tag_items(records)
         row = items.row
         has_item = self._has(places[row], items.hashes)
         self._has(places[of_tags.row], of_tags.hashes)
@@ -584,6 +592,22 @@ class IndexPart:
         self._missing += len(lost)
         if len(lost) and self._first_missing < 0:
             self._first_missing = int(places[row[lost[0]]])
+
+    def _items_at(self, start: int, stop: int) -> slice:
+        """The items that lead into the log range [start, stop)."""
+        return slice(
+            *np.searchsorted(self._items, [(at - self._base) << 32 for at in (start, stop)])
+        )
+
+    def _are_items_of(self, records: DecodedRecords, places: Ints, mine: slice) -> bool:
+        """Whether some items are those of these records, in the order in which a broker puts them."""
+        for kind in (dialect(), _WITHOUT_TAG_ITEMS):
+            items = index_items(records, kind)
+            if len(items.hashes) == mine.stop - mine.start:
+                made = pair(places[items.row] - self._base, items.hashes.astype(np.int64))
+                if np.array_equal(made, self._items[mine]):
+                    return True
+        return False
 
     def _has(self, places: Ints, hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Which of these keys have an item, by the log offsets of their records and their hashes."""
@@ -597,8 +621,7 @@ class IndexPart:
 
     def excuse(self, start: int, stop: int) -> None:
         """Expect no records in the log range [start, stop), which is damaged."""
-        rows = np.searchsorted(self._items, [(at - self._base) << 32 for at in (start, stop)])
-        self._of_a_record[rows[0] : rows[1]] = True
+        self._of_a_record[self._items_at(start, stop)] = True
 
     def _false_items(self) -> Ints:
         """The log offsets of items that lead to no record with their key. Of equal items, one is noted."""
