@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -119,9 +120,13 @@ class WantedEntries:
         """The wanted entries of all slices, in log order unless the caller lets go of it."""
         parts = [part for part in slices if part.start < part.stop]
         ends = [-1] * len(parts)
+        batched = {part.queue for part in parts if self._view.is_batch(part.queue)}
+        before = _stops_before(parts) if batched and self._reads_log else [-1] * len(parts)
 
         def keep(number: int, entries: Entries) -> Entries:
             part = parts[number]
+            if before[number] >= 0:
+                entries = entries.take(entries.offset >= before[number])
             entries = self._leading(part, entries)
             wanted = self._with_tags(part.queue, entries)
             if not self._reads_log and len(wanted):
@@ -134,7 +139,7 @@ class WantedEntries:
             parts,
             self._view.listed_entries if self._query.unwrap_batches else self._view.slice_entries,
             keep,
-            batch_queues={part.queue for part in parts if self._view.is_batch(part.queue)},
+            batch_queues=batched,
             least_rows=self._query.batch_rows,
             first_rows=self._query.first_batch_rows,
         )
@@ -230,6 +235,17 @@ class WantedEntries:
             entry = entries.listed_at(queue, row)
             folder, why = self._view.folder(queue), self._view.why_missing(queue)
             self._damaged(leads_nowhere(folder, entry, self._log_end, why), entry)
+
+
+def _stops_before(parts: Sequence[QueueSlice]) -> list[int]:
+    """Where the part before each part in its queue stops, -1 without one: that part reads the members of an
+    inner batch that begins there, for all parts of the queue."""
+    stops = [-1] * len(parts)
+    order = sorted(range(len(parts)), key=lambda number: (parts[number].queue, parts[number].start))
+    for one, other in pairwise(order):
+        if parts[one].queue == parts[other].queue:
+            stops[other] = parts[one].stop
+    return stops
 
 
 def _each_message(entries: Entries, part: QueueSlice) -> Entries:

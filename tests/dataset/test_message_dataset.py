@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from rmq_store import MessageStore, QueueId, StoreError
+from rmq_store import MessageStore, QueueId, QueueSlice, StoreError
 from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.commitlog.other_store_at_path import MARK_BYTES
 from rmq_store.dataset.message_dataset import messages_of
@@ -176,6 +176,27 @@ def test_each_message_of_an_inner_batch_is_a_row(clean: GoldenStore) -> None:
             counts[record["topic"]] += messages_in(record)
     assert Counter(rows["topic"].to_pylist()) == counts
     assert counts["inner"] > sum(record["topic"] == "inner" for record in clean.truth)
+
+
+@pytest.mark.parametrize("columns", [["queueOffset"], ["queueOffset", "body"]])
+def test_ranges_that_share_an_inner_batch_give_each_message_once(
+    clean: GoldenStore, columns: list[str]
+) -> None:
+    queue = QueueId("inner", 0)
+    with clean.open() as opened:
+        entries = opened.entries(queue, *opened.view.limits(queue))
+        widest = int(entries.count.argmax())
+        first, last = int(entries.offset[widest]), int((entries.offset + entries.count)[widest]) - 1
+        assert last > first + 1
+        wanted = [first, *range(last, last + 4)]
+        slices = [QueueSlice(queue, first, first + 1), QueueSlice(queue, last, last + 4)]
+        for some in (slices, slices[::-1]):
+            rows = opened.read_slices(some, columns=columns, unwrap_batches=True).read_all()
+            assert sorted(rows["queueOffset"].to_pylist()) == wanted
+        found = opened.messages(["inner"]).to_table(
+            columns=columns, filter=F("queueOffset").isin(wanted) & (F("queueId") == 0)
+        )
+        assert sorted(found["queueOffset"].to_pylist()) == wanted
 
 
 def selected(dataset: Any, wanted: Any) -> int:
