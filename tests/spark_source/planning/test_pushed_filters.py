@@ -148,7 +148,10 @@ def test_key_and_time_filters_spare_reading(clean: GoldenStore) -> None:
     assert rows_of(options, [LessThan(("storeTimestamp",), before)]) == []
 
 
-def test_several_filters_are_all_heeded(clean: GoldenStore) -> None:
+def test_several_filters_are_all_heeded(
+    clean: GoldenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq_store.dataset.condition._LEAST_STEP", 32)
     one = next(r for r in clean.truth if r["topic"] == "orders" and r["tags"])
     filters: list[Filter] = [
         EqualTo(("topic",), "orders"),
