@@ -1,4 +1,4 @@
-"""Reads shares of a query, and what becomes of damage in them. Needs no pyspark: jobs read by it too."""
+"""Reads shares of a scan, and what becomes of damage in them."""
 
 from __future__ import annotations
 

@@ -201,9 +201,8 @@ def _store_scan(target: Target, store: MessageStore, options: ScanOptions) -> St
     else:
         selected = select_ranges(store, options)
         ranges = tuple(part for part in selected if len(part))
-        if (
-            options.table is None and not options.verify_queue
-        ):  # these compare the log with all queues
+        # A table, and verifyQueue, compare the log with all queues.
+        if options.table is None and not options.verify_queue:
             snapshot = store.opening.only(part.queue for part in selected)
     pinned = PinnedStore(
         target.path,

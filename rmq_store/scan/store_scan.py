@@ -18,7 +18,7 @@ from rmq_store.scan.parse_options import ScanOptions
 
 @dataclass(frozen=True, slots=True)
 class PinnedStore:
-    """A store and the offsets it had when the source was created. Small and picklable."""
+    """A store and the offsets it had when the scan was made. Small and picklable."""
 
     path: str
     broker_conf: str | None
@@ -54,19 +54,14 @@ class StoreScan:
     limits: Limits | None = None
     words: frozenset[str] | None = None
     nothing: bool = False  # the filters exclude everything
-    may_have_errors: bool = (
-        True  # False: opening the store saw nothing to be missing at ends of queues
-    )
+    may_have_errors: bool = True  # opening the store saw something to be missing at ends of queues
     is_wave: bool = False  # a job reads the rest of the selection by other scans
 
     @property
     def places(self) -> frozenset[str] | None:
         """The words to look up in the index."""
-        return (
-            self.words
-            if self.options.keys is None
-            else frozenset(map(indexed_word, self.options.keys))
-        )
+        keys = self.options.keys
+        return self.words if keys is None else frozenset(map(indexed_word, keys))
 
     def reads_log(self, columns: Sequence[str] | None = None) -> bool:
         """Whether a read of `columns` (default: those of the option) opens the commitLog."""

@@ -1,4 +1,4 @@
-"""The shares of a query: what each Spark partition reads."""
+"""The tasks of a scan: shares of what it reads, each for one process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _BYTES_A_RECORD = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A part of what a query reads from store number `store`: a slice of the log, or some queue ranges.
+    """A part of what a scan reads from store number `store`: a slice of the log, or some queue ranges.
 
     `in_turn`: read queue after queue, each in order; else all of them in log order. Or it has no
     message, and reports what is missing: what is `lost` already, or what `verify` finds in the part of the
