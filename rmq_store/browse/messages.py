@@ -291,7 +291,7 @@ def trace(question: Question) -> Page:
 def _history(question: Question, key: str, most_unindexed: int | None = None) -> list[Section]:
     """The history of each message with a key; none if more bytes of the log have no index."""
     try:
-        if most_unindexed is not None and question.inquiry.unindexed > most_unindexed:
+        if most_unindexed is not None and question.inquiry.bytes_without_index > most_unindexed:
             return []
         lives = lives_of(question.store, key)
     except StoreError as error:

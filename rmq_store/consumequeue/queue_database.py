@@ -24,7 +24,7 @@ from rmq_store.errors import CorruptQueueError, is_utf8
 from rmq_store.files.rocksdb import Database, NewDatabase, open_database, require_rocksdict
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segments import SegmentFile
-from rmq_store.files.source import Source, Sources
+from rmq_store.files.source import ReadableFile, Sources
 from rmq_store.format.byte_layout import Bytes, Ints, Mask
 from rmq_store.format.queues import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY, QueueId
 
@@ -290,7 +290,7 @@ def _segments(units: _UnitsOfQueue, folder: str, known: QueueRange) -> Iterator[
         yield SegmentFile(name, base * units.width, file.size, opened=file.again)
 
 
-class _DatabaseFile(Source):
+class _DatabaseFile(ReadableFile):
     """Some entries of a queue as bytes, read from the database when they are asked for. It stays open, as
     it was at one moment."""
 

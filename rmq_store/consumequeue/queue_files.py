@@ -223,7 +223,7 @@ class QueueFiles:
         segments, width = self.chain.segments, self.dtype.itemsize
         if self.batch or not segments:
             return None
-        file = self.chain.source_of(segments[-1])
+        file = self.chain.file_of(segments[-1])
         count = min(self.units_per_file, segments[-1].size // width)
         stored = min(count, -(-file.stored_until() // width))
         at_end = stored > count - _LAST_LOOK

@@ -23,7 +23,7 @@ from rmq_store.files.segments import (
     refuse_sizes,
     without_overlaps,
 )
-from rmq_store.files.source import Ranges, Source, Sources, Window, fetch_all
+from rmq_store.files.source import Ranges, ReadableFile, Sources, Window, fetch_all
 from rmq_store.format.byte_layout import Bytes
 
 # Open files that a chain without a shared cache keeps: one pass along the log needs two.
@@ -209,7 +209,7 @@ class SegmentChain:
             self._sources.get(segment).check(segment.size)
         return True
 
-    def source_of(self, segment: SegmentFile) -> Source:
+    def file_of(self, segment: SegmentFile) -> ReadableFile:
         """One of the files."""
         return self._sources.get(segment)
 

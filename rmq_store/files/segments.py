@@ -26,7 +26,7 @@ from rmq_store.files.parallel import LOOKS_IN_FLIGHT
 from rmq_store.format.byte_layout import is_segment_name
 
 if TYPE_CHECKING:
-    from rmq_store.files.source import Source
+    from rmq_store.files.source import ReadableFile
 
 LARGEST_FILE = 2**31 - 1
 """Bytes of the largest file that a broker can write: the setting is a Java int."""
@@ -45,7 +45,7 @@ class SegmentFile:
     path: str
     base: int
     size: int
-    opened: Callable[[], Source] | None = field(default=None, compare=False, repr=False)
+    opened: Callable[[], ReadableFile] | None = field(default=None, compare=False, repr=False)
     empty_from: int | None = field(default=None, compare=False, repr=False)
 
 

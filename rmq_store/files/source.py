@@ -1,4 +1,4 @@
-"""Bytes of the files of a store, local or in an object store: one interface, `Source`.
+"""Bytes of the files of a store, local or in an object store: one interface, `ReadableFile`.
 
 Few bytes are read as a copy. Many are used in a `Window`, which is a view on the mapped file, or on the
 part of it that was fetched. A window checks itself when it is left: if somebody cut the file meanwhile,
@@ -38,7 +38,7 @@ _MOST_RANGES = 64
 _ROOM = 10_000_000
 
 
-class Source(Protocol):
+class ReadableFile(Protocol):
     """The bytes of one file. Positions count from its first byte.
 
     The methods with nothing to do for a local file, whose view keeps its mapping, do nothing here.
@@ -86,7 +86,7 @@ class Source(Protocol):
 class Ranges(NamedTuple):
     """Ranges [starts, stops) of a file, for `fetch_all`."""
 
-    file: Source
+    file: ReadableFile
     starts: Ints
     stops: Ints
 
@@ -112,13 +112,13 @@ class Sources:
         self.room = _ROOM
         self.counts = ReadCounts()
         self._block = block
-        self._kept: OrderedDict[str, Source] = OrderedDict()
+        self._kept: OrderedDict[str, ReadableFile] = OrderedDict()
         self._held = Held()
         self._lock = threading.Lock()
         self._guarded: weakref.WeakSet[Guarded] = weakref.WeakSet()  # released ones with views too
         self._faults = Faults.count
 
-    def get(self, segment: SegmentFile, *, to_fetch: bool = False) -> Source:
+    def get(self, segment: SegmentFile, *, to_fetch: bool = False) -> ReadableFile:
         """The file; opens it if it is not kept.
 
         `to_fetch`: more of it will be fetched, so large remote files may have to be released.
@@ -194,7 +194,7 @@ class Sources:
 _mapping = threading.Lock()
 
 
-class LocalFile(Source):
+class LocalFile(ReadableFile):
     """One file of a disk, open. It is mapped with the first window, and unmapped after the last."""
 
     is_there = True
@@ -372,7 +372,9 @@ class Window:
 
     __slots__ = ("_fetched", "_file", "_held", "_is_open", "_size", "_sources", "_start", "bytes")
 
-    def __init__(self, sources: Sources, file: Source, start: int, stop: int, size: int) -> None:
+    def __init__(
+        self, sources: Sources, file: ReadableFile, start: int, stop: int, size: int
+    ) -> None:
         """The bytes [start, stop) of a file of `size` bytes; zeros where it is shorter.
 
         Raises DataLossError if the file became shorter than that.

@@ -48,7 +48,7 @@ class UsageAnswer:
         return sum(row["messages"] for row in self.rows if not row["shared"])
 
     @property
-    def listed_bytes(self) -> int:
+    def bytes_in_queues(self) -> int:
         """Bytes of the records that queues list, without light queues."""
         return sum(row["bytes"] for row in self.rows if not row["shared"])
 

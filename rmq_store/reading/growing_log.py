@@ -186,7 +186,7 @@ def _only_zeros_after(log: CommitLog, file: SegmentFile, offset: int) -> bool:
 
     False if that is not known without reading much.
     """
-    stop = file.base + log.chain.source_of(file).stored_until()
+    stop = file.base + log.chain.file_of(file).stored_until()
     if stop - offset > min(_MOST_ZEROS, log.chain.cost.spare):
         return False
     return stop <= offset or not log.chain.read(offset, stop).any()

@@ -27,7 +27,7 @@ class Bounds:
     """How much a report reads at most, so that it holds for a store of any size.
 
     `entries`: of queues, 20 bytes each. `held`: messages of the broker's own topics, for each section.
-    `offsets`: of consumer groups. `unindexed`: bytes of the log without an index, which finding the
+    `offsets`: of consumer groups. `bytes_without_index`: bytes of the log without an index, which finding the
     copies of delayed and prepared messages reads. `verified`: bytes of the log that are checked without
     being asked for, which takes seconds.
     """
@@ -35,7 +35,7 @@ class Bounds:
     entries: int = 20_000_000
     held: int = 50_000
     offsets: int = 50_000
-    unindexed: int = 1 << 30
+    bytes_without_index: int = 1 << 30
     verified: int = 4 << 30
 
 
@@ -112,7 +112,7 @@ class Inquiry:
         return sum(map(len, self.ranges(topics)))
 
     @cached_property
-    def unindexed(self) -> int:
+    def bytes_without_index(self) -> int:
         """Bytes of the log that no index file covers."""
         return sum(stop - start for start, stop in self.store.key_index().gaps())
 

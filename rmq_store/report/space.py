@@ -40,7 +40,7 @@ def space(inquiry: Inquiry) -> Section:
     """What fills the log, by topic and by day (the answer of `rmqstore usage`)."""
     usage = inquiry.usage
     topics, days = usage.by("topic"), _by_day(inquiry)
-    rest = usage.log_bytes - usage.listed_bytes
+    rest = usage.log_bytes - usage.bytes_in_queues
     most = inquiry.most_of_a_queue
     about = "" if most is None else "about "
     estimated = (
@@ -48,7 +48,7 @@ def space(inquiry: Inquiry) -> Section:
         f"store has {inquiry.messages:,} messages. rmqstore usage, or rmqstore report --all, adds them up."
     )
     by_day = inquiry.command("usage", "--by", "topic,day")
-    listed = _share(usage.listed_bytes, usage.log_bytes)
+    listed = _share(usage.bytes_in_queues, usage.log_bytes)
     remarks = []
     for row in topics[:1]:
         if row["bytes"] >= _MUCH * usage.log_bytes and not row["shared"]:

@@ -223,9 +223,9 @@ def _too_many(
             f"the broker's topics hold {messages:,} such messages, and a report reads "
             f"{bounds.held:,}; rmqstore report --all reads all"
         )
-    elif copies and messages and inquiry.unindexed > bounds.unindexed:
+    elif copies and messages and inquiry.bytes_without_index > bounds.bytes_without_index:
         reason = (
-            f"{inquiry.unindexed:,} bytes of the log have no index, and would be read to "
+            f"{inquiry.bytes_without_index:,} bytes of the log have no index, and would be read to "
             "find what became of the messages; rmqstore report --all reads them"
         )
     return None if reason is None else LeftOutSection(reason, command, bounded=True)

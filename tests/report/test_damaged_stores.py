@@ -111,7 +111,7 @@ def test_what_would_take_long_is_left_out_and_the_report_says_so(golden: Golden)
     assert not [text for section in every.sections for text in section.unseen]
     (unseen,) = store_report(store.path, bounds=Bounds(verified=0)).sections[2].unseen
     assert "checksums" in unseen
-    index = store_report(store.path, bounds=Bounds(unindexed=0))
+    index = store_report(store.path, bounds=Bounds(bytes_without_index=0))
     assert index.failed == []
     (left_out,) = {one.missing.reason for one in index.sections if one.missing}
     assert "bytes of the log have no index" in left_out

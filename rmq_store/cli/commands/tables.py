@@ -305,7 +305,7 @@ def _cells(
             sign = "-" if (change or 0) < 0 else "+"
             line.append("" if change is None else f"{sign}{size(abs(change))}")
         yield line
-    rest = found.log_bytes - found.listed_bytes
+    rest = found.log_bytes - found.bytes_in_queues
     if whole and rest > 0:
         last = ["(in no queue)", *[""] * (len(names) - 1), "", size(rest), share(rest)]
         yield [*last, ""] if by == _DAY else last

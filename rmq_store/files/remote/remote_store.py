@@ -227,7 +227,7 @@ class Run(NamedTuple):
 
 
 class RemoteFile:
-    """A remote file as memory that is filled on demand: a `files.source.Source`."""
+    """A remote file as memory that is filled on demand: a `files.source.ReadableFile`."""
 
     cost = REMOTE
     is_there = False
