@@ -12,7 +12,7 @@ from rmq_store.format.topics import is_group_of_broker
 from rmq_store.search.log_partitions import COUNTED
 from rmq_store.search.queue_selection import require_group, require_topic
 from rmq_store.store import MessageStore
-from rmq_store.system_topics.pop import has_more_than_newest
+from rmq_store.system_topics.pop import has_unread_pops
 from rmq_store.tables.groups import (
     ABOVE_MAX,
     LOST_ENTRIES,
@@ -174,7 +174,7 @@ def lag_of(
         rows.append(row)
         if progress is not None:
             progress(1)
-    return LagAnswer(rows, has_more_than_newest(store))
+    return LagAnswer(rows, has_unread_pops(store))
 
 
 def _is_unknown(row: Row, name: str) -> bool:

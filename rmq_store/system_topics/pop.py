@@ -198,7 +198,7 @@ def _in_pieces(
         yield from _with_records(store, some, on_damage)
 
 
-def has_more_than_newest(store: MessageStore) -> bool:
+def has_unread_pops(store: MessageStore) -> bool:
     """Whether `newest_popped` leaves out some check points and acknowledgements."""
     ranges = _ranges(store)
     return any(len(part) > NEWEST // len(ranges) for part in ranges)

@@ -154,7 +154,7 @@ class Beside(NamedTuple):
 
 
 @dataclass(slots=True)
-class LogPart:
+class CheckedPart:
     """The findings and counts of a part of the log, or what is beside it. Parts add up. Picklable."""
 
     findings: Findings = field(default_factory=Findings)
@@ -168,7 +168,7 @@ class LogPart:
     entries: list[EntrySpan] = field(default_factory=list)  # of a DLedger log
     beside: Beside | None = None
 
-    def add(self, other: LogPart) -> None:
+    def add(self, other: CheckedPart) -> None:
         """Add another part."""
         self.findings.add_all(other.findings)
         self.tally.add(other.tally)
@@ -225,7 +225,7 @@ def verify(
 
     Damage becomes findings. Raises StoreError only if the store cannot be checked.
     """
-    whole = LogPart()
+    whole = CheckedPart()
     for start, stop in log_parts(store):
         whole.add(check_log(store, start, stop, progress, bodies=bodies))
     return conclude(store, whole)
@@ -245,7 +245,7 @@ def check_log(
     progress: Progress | None = None,
     *,
     bodies: bool = False,
-) -> LogPart:
+) -> CheckedPart:
     """Check one part of `log_parts`, and the queue entries and index items of its records."""
     check = _PartCheck(store, start, stop, bodies)
     at = start
@@ -267,7 +267,7 @@ class _PartCheck:
     """The checks of one part of the log."""
 
     def __init__(self, store: MessageStore, start: int, stop: int, bodies: bool) -> None:
-        self.store, self.start, self.part = store, start, LogPart()
+        self.store, self.start, self.part = store, start, CheckedPart()
         self.opens_bodies = bodies
         self.unopened, self.first_unopened = 0, -1  # bodies, and a log offset
         self.index = IndexPart(store, start, stop)
@@ -291,7 +291,7 @@ class _PartCheck:
         else:
             self._check(piece.headers)
 
-    def finish(self) -> LogPart:
+    def finish(self) -> CheckedPart:
         """Complete the checks. Returns the result."""
         self.part.entries = self.entries.spans
         self.listed.finish()
@@ -424,7 +424,7 @@ def _unreached(piece: AfterEnd) -> Finding:
     )
 
 
-def _note_gap(store: MessageStore, extent: Extent, part: LogPart) -> None:
+def _note_gap(store: MessageStore, extent: Extent, part: CheckedPart) -> None:
     gap = extent.gap
     if gap is Gap.GHOST and not _is_left_over(store, extent):
         gap = Gap.DAMAGED
@@ -525,7 +525,7 @@ _PAGE_REST_ADVICE = (
 )
 
 
-def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
+def conclude(store: MessageStore, whole: CheckedPart) -> VerifyReport:
     """The report of a store whose whole log was checked. Adds the checks outside the log."""
     findings = whole.findings
     findings.add_all(waiting_findings(store, whole.tally))
@@ -570,7 +570,7 @@ def conclude(store: MessageStore, whole: LogPart) -> VerifyReport:
 
 
 def _about_index(
-    store: MessageStore, health: Sequence[IndexHealth], whole: LogPart
+    store: MessageStore, health: Sequence[IndexHealth], whole: CheckedPart
 ) -> Iterator[Finding]:
     folder = str(store.path / INDEX_DIR)
     lost = list(_lost_index(store, whole, len(health)))
@@ -599,7 +599,7 @@ def _about_index(
         )
 
 
-def _lost_index(store: MessageStore, whole: LogPart, readable: int) -> Iterator[Finding]:
+def _lost_index(store: MessageStore, whole: CheckedPart, readable: int) -> Iterator[Finding]:
     """The finding for an index that ends before the time up to which the checkpoint has flushed it."""
     try:
         said = Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).index_msg_timestamp
@@ -734,19 +734,19 @@ class VerifyQuestion:
         """The log ranges to check, as log offsets, and what is beside the log."""
         return [*log_parts(store), _BESIDE]
 
-    def work(self, store: MessageStore, share: tuple[int, int], progress: Progress) -> LogPart:
+    def work(self, store: MessageStore, share: tuple[int, int], progress: Progress) -> CheckedPart:
         """Check one range of the log, and the queue entries and index items of its records."""
         if share == _BESIDE:
-            return LogPart(beside=Beside.of(store))
+            return CheckedPart(beside=Beside.of(store))
         return check_log(store, *share, progress, bodies=self.bodies)
 
     def weight(self, share: tuple[int, int]) -> int:
         """Bytes of the range."""
         return share[1] - share[0]
 
-    def merge(self, store: MessageStore, parts: Iterable[LogPart]) -> VerifyReport:
+    def merge(self, store: MessageStore, parts: Iterable[CheckedPart]) -> VerifyReport:
         """The report. Also checks what no single part of the log shows."""
-        whole = LogPart()
+        whole = CheckedPart()
         for part in parts:
             whole.add(part)
         return conclude(store, whole)

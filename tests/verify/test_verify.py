@@ -28,7 +28,13 @@ from rmq_store.questions.answer_by_shares import OpenedStore, ask, processes_for
 from rmq_store.recovery import plan_recovery
 from rmq_store.verify import Finding, Severity, VerifyReport, verify
 from rmq_store.verify.findings import Findings
-from rmq_store.verify.verify_store import LogPart, VerifyQuestion, check_log, conclude, log_parts
+from rmq_store.verify.verify_store import (
+    CheckedPart,
+    VerifyQuestion,
+    check_log,
+    conclude,
+    log_parts,
+)
 from tests.support.damage import DamagedStore, flip, log_file_at, write_at, write_in_log
 from tests.support.golden import (
     MODEST,
@@ -278,7 +284,7 @@ def test_files_missing_in_the_middle_are_errors_of_their_bytes(tmp_path: Path) -
 def test_the_parts_of_a_log_add_up_to_the_whole(golden: Golden, name: str) -> None:
     with golden(name).open() as store:
         whole = verify(store)
-        joined = LogPart()
+        joined = CheckedPart()
         parts = log_parts(store)
         for start, stop in reversed(parts):
             joined.add(check_log(store, start, stop))
