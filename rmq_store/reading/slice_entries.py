@@ -125,7 +125,7 @@ class WantedEntries:
 
         def keep(number: int, entries: Entries) -> Entries:
             part = parts[number]
-            if before[number] >= 0:
+            if before[number] >= 0 and part.queue in batched:
                 entries = entries.take(entries.offset >= before[number])
             entries = self._leading(part, entries)
             wanted = self._with_tags(part.queue, entries)
