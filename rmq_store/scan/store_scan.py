@@ -11,7 +11,6 @@ from rmq_store.dataset.condition import Condition
 from rmq_store.files.remote.remote_store import Listing
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.queues import QueueSlice
-from rmq_store.index.index_writer import indexed_word
 from rmq_store.reading.log_reader import Limits
 from rmq_store.scan.parse_options import ScanOptions
 
@@ -59,9 +58,8 @@ class StoreScan:
 
     @property
     def places(self) -> frozenset[str] | None:
-        """The words to look up in the index."""
-        keys = self.options.keys
-        return self.words if keys is None else frozenset(map(indexed_word, keys))
+        """What to look up in the index."""
+        return self.words if self.options.keys is None else frozenset(self.options.keys)
 
     def reads_log(self, columns: Sequence[str] | None = None) -> bool:
         """Whether a read of `columns` (default: those of the option) opens the commitLog."""

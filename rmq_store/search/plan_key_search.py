@@ -72,7 +72,8 @@ def plan_keys(
     by_topic: dict[str, _Parts] = {}
     for part in served:
         by_topic.setdefault(part.queue.topic, {}).setdefault(part.queue, []).append(part)
-    words = set(map(indexed_word, keys))
+    # A UNIQ_KEY is one item, whatever it has; of all of KEYS each word is one.
+    words = {word for key in keys for word in (key, indexed_word(key)) if word}
     wanted = [(topic, word) for topic in by_topic for word in words]
     found = index.indexed(wanted)
     gaps = list(index.to_read())
