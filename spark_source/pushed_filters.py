@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 )
 
 from rmq_store.arrow.column_definitions import arrow_schema
-from rmq_store.dataset.condition import LISTED_AT_ONCE, Condition
+from rmq_store.dataset.condition import LISTED_AT_ONCE, MOST_VALUES, Condition
 
 _SCHEMA = arrow_schema(
     [
@@ -64,8 +64,9 @@ def expression_of(condition: Any) -> Any:
         values = [_value(value, late) for value in condition.value]
         if not values or None in values:
             return None
-        parts = range(0, len(values), LISTED_AT_ONCE)
-        lists = (pa.array(values[at : at + LISTED_AT_ONCE], kind) for at in parts)
+        length = LISTED_AT_ONCE if len(values) <= MOST_VALUES else len(values)
+        parts = range(0, len(values), length)
+        lists = (pa.array(values[at : at + length], kind) for at in parts)
         return reduce(or_, map(field.isin, lists))
     compare = _COMPARISONS.get(type(condition))
     if compare is None or condition.value is None:

@@ -37,10 +37,11 @@ _IN_ORDER = {"queueOffset": pa.int64(), "commitLogOffset": pa.int64(), "storeTim
 """Columns whose values ascend in a queue; the last one as long as nobody sets the broker's clock back."""
 
 # Messages of a part: of the first ones that are looked at, where times that go back have to be seen; of those
-# in them; and the least, of which a look takes half the time of the read.
-_FIRST_STEP, _STEP, _LEAST_STEP = 1 << 11, 1 << 9, 1 << 8
+# in them; and the least. To look for a time takes as long as to read a hundred.
+_FIRST_STEP, _STEP, _LEAST_STEP, _LEAST_STEP_OF_TIMES = 1 << 11, 1 << 9, 1 << 5, 1 << 8
 _MOST_PARTS = 1 << 13
 _MOST_PARTS_FAR = 1 << 6  # where a look is a request
+_MOST = (1 << 63) - 1  # of a value
 _PIECES = 4  # of each part at least: a few messages may be in two of them
 
 
@@ -108,15 +109,16 @@ class _Narrowing:
         parts = self._possible(ranges, ())
         if not self._ordered:
             return parts
+        least = _LEAST_STEP_OF_TIMES if "storeTimestamp" in self._ordered else _LEAST_STEP
         most = _MOST_PARTS if self._store.log.chain.cost.looks_at_once == 1 else _MOST_PARTS_FAR
         messages, a_part = sum(map(len, parts)), _FIRST_STEP
         while messages:
             count = max(min(messages // a_part, most), _PIECES * len(parts))
-            step = max(_LEAST_STEP, -(-messages // count))
+            step = max(least, -(-messages // count))
             pieces = [piece for part in parts for piece in self._steps(part, step)]
             parts = joined(self._possible(pieces, self._ordered))
             before, messages, a_part = messages, sum(map(len, parts)), _STEP
-            if step == _LEAST_STEP or messages > before * 3 // 4:
+            if step == least or messages > before * 3 // 4:
                 break
         return [part for part in parts if len(part)]
 
@@ -131,7 +133,7 @@ class _Narrowing:
     def _possible(self, parts: Sequence[QueueSlice], ordered: Sequence[str]) -> list[QueueSlice]:
         if not parts:
             return []
-        # The last message of a part is that before the next part, if there is one.
+        # The values of a part end with those of the next message, where a part follows; else with its last.
         starts = {(part.queue, part.start) for part in parts}
         ends = [(part.queue, part.stop - ((part.queue, part.stop) not in starts)) for part in parts]
         self._look([(name, *place) for place in (*starts, *ends) for name in ordered])
@@ -165,8 +167,9 @@ class _Narrowing:
             first, last = (self._values[name, part.queue, at] for at in (part.start, end))
             if first is not None and last is not None and first <= last:
                 slack = CLOCK_SLACK_MS if name == "storeTimestamp" else 0
-                yield pc.field(name) >= pa.scalar(first - slack, _IN_ORDER[name])
-                yield pc.field(name) <= pa.scalar(last + slack, _IN_ORDER[name])
+                low, high = max(first - slack, -_MOST - 1), min(last + slack, _MOST)
+                yield pc.field(name) >= pa.scalar(low, _IN_ORDER[name])
+                yield pc.field(name) <= pa.scalar(high, _IN_ORDER[name])
 
     def _look(self, places: Sequence[tuple[str, QueueId, int]]) -> None:
         """Note the values at some places: of a column, at a queue offset."""
@@ -187,7 +190,7 @@ class _Narrowing:
 
 
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
-_MOST_VALUES = 1 << 10
+MOST_VALUES = 1 << 10
 LISTED_AT_ONCE = 20
 """So many values of `isin` its text names. Arrow narrows by longer lists if they are several of these."""
 
@@ -228,7 +231,7 @@ def implied_values(schema: pa.Schema, wanted: Any, column: str) -> frozenset[str
     It is proven: no other value, and no null, can match.
     """
     values = sorted(named_texts(wanted))
-    if not values or len(values) > _MOST_VALUES:
+    if not values or len(values) > MOST_VALUES:
         return None
     field = pc.field(column)
     between = [(field > low) & (field < high) for low, high in pairwise(values)]

@@ -65,9 +65,9 @@ class MessageDataset(LazyDataset):
     - Only columns that the query or its filter names are read. If the queue entries have all of them
       (see `read_slices`), the log is not opened; `count_rows()` reads the queues alone.
     - A filter on brokerName, topic, queueId, queueOffset, commitLogOffset and storeTimestamp chooses the
-      parts of queues to read, by what their first and last messages have (`Condition.narrowed`); so it
-      allows for a clock that was set back by five minutes. Other filters, whatever their form, read all
-      messages.
+      parts of queues to read, by what their first and last messages have (`Condition.narrowed`). It allows
+      for a clock that was set back by five minutes; where it went further back, a filter on storeTimestamp
+      may miss messages around that moment. Other filters, whatever their form, read all messages.
     - A filter that only some values of `tags` can match reads the records of these tags, by the hashes in the
       entries; one that only some values of `msgId` can match, the records at their log offsets.
     - A filter that only some values of `keys` or `uniqKey` can match (up to 20 in a list) uses the

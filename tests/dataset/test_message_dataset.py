@@ -266,6 +266,28 @@ def test_ranges_of_a_long_queue_are_narrow_and_right(long_queue: MessageStore) -
     assert dataset.count_rows(F("commitLogOffset") == place) == 1
 
 
+def test_a_unique_key_with_a_blank_and_the_last_time_of_all_are_found(tmp_path: Path) -> None:
+    last = (1 << 63) - 1
+    batch = pa.record_batch(
+        {
+            "topic": ["orders"] * 3000,
+            "queueId": pa.array([0] * 3000, pa.int32()),
+            "body": [b""] * 3000,
+            "uniqKey": [f"U {number} x" for number in range(3000)],
+            "keys": ["A B"] * 3000,
+            "storeTimestamp": pa.array([1_795_253_000_000] * 1500 + [last] * 1500),
+        }
+    )
+    with MessageStore.create(tmp_path / "odd") as writer:
+        writer.append_batch(batch)
+    with MessageStore.open(tmp_path / "odd") as store:
+        dataset = store.messages()
+        assert dataset.count_rows(F("uniqKey") == "U 500 x") == 1
+        assert store.messages(keys=["U 500 x"]).count_rows() == 1
+        assert dataset.count_rows(F("keys") == "A B") == 3000
+        assert dataset.count_rows(F("storeTimestamp") > time(1_795_253_000_000)) == 1500
+
+
 def test_columns_of_the_queues_leave_the_log_closed(copy: GoldenStore) -> None:
     expected = len(listed(copy))
     with copy.open() as opened:

@@ -131,11 +131,8 @@ def test_an_offset_filter_may_cut_a_batch(clean: GoldenStore, unwrap: str, first
     assert of_place(found) == of_place(wanted)
 
 
-def test_the_plan_shows_what_filters_leave(
-    clean: GoldenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plan_shows_what_filters_leave(clean: GoldenStore) -> None:
     """table=plan x filters: the entries that are listed are those of the truth, and few others."""
-    monkeypatch.setattr("rmq_store.dataset.condition._LEAST_STEP", AT_AN_END)
     given = {"subscribePattern": "(?!inner).*", "maxBytesPerPartition": "60k"}
     options = {name.lower(): value for name, value in {**given, "path": clean.path}.items()}
     chosen: list[tuple[list[Filter], Callable[[dict[str, Any]], bool]]] = [
