@@ -27,8 +27,8 @@ from rmq_store.reading.query import (
     several,
 )
 from rmq_store.search.log_by_time import newest_time
-from rmq_store.search.log_partitions import joined, parts_along_log
-from rmq_store.search.plan_key_search import KeyPlan, plan_keys
+from rmq_store.search.log_partitions import parts_along_log
+from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.search.queue_selection import CLOCK_SLACK_MS, DamageInTime, Search, selected_slices
 from rmq_store.store import MessageStore
 from rmq_store.text.times import NotATimeError, Time, fixed_range, parse_time
@@ -209,7 +209,7 @@ class MessageDataset(LazyDataset):
                 compacted = _sees_compacted(how)
                 plan = plan_keys(store, slices, part.words, compacted=compacted)
                 if plan is not None:  # else nearly every message has one of the words
-                    slices = _places(store, plan, compacted)
+                    slices = plan.ranges(store.ranges_for(compacted).offset_at_log)
                     how["check_ends"] = False
             for batch in store.read_slices(slices, **how):
                 if batch.num_rows:
@@ -302,11 +302,6 @@ def _has_rows_about_damage(how: ReadHow) -> bool:
 
 def _sees_compacted(how: ReadHow) -> bool:
     return how.get("compacted", True)
-
-
-def _places(store: MessageStore, plan: KeyPlan, compacted: bool) -> list[QueueSlice]:
-    at = store.ranges_for(compacted).offset_at_log
-    return joined((*plan.hits, *plan.beside_hits(at)))
 
 
 def _pieces(part: StorePart, compacted: bool) -> Iterator[StorePart]:

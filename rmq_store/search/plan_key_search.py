@@ -47,6 +47,10 @@ class KeyPlan:
         )
         return joined((*self.unindexed, *in_gaps))
 
+    def ranges(self, offset_at_log: Callable[[QueueId, int], int]) -> list[QueueSlice]:
+        """All places to search."""
+        return joined((*self.hits, *self.beside_hits(offset_at_log)))
+
 
 def plan_keys(
     store: MessageStore,

@@ -149,7 +149,7 @@ def _copies(
     else:
         # A record that its queue has lost was stored all the same.
         pieces = [LogSlice(place, place + 1, 1) for place in plan.unlisted]
-        slices = [*plan.hits, *plan.beside_hits(store.view.offset_at_log)]
+        slices = plan.ranges(store.view.offset_at_log)
         in_log = (store.read_log(piece.start, piece.stop, **how) for piece in pieces)
         batches = chain(store.read_slices(slices, **how), chain.from_iterable(in_log))
     for batch in batches:

@@ -14,7 +14,7 @@ from rmq_store.scan.parse_options import parse_options
 from rmq_store.scan.scan import pin
 from rmq_store.scan.store_scan import StoreScan
 from rmq_store.scan.tasks import cut_into_slices
-from rmq_store.search.log_partitions import joined, offset_steps
+from rmq_store.search.log_partitions import offset_steps
 from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
 from rmq_store.system_topics.open_state import OpenState, kind_of
@@ -80,8 +80,7 @@ def narrowed(scan: StoreScan, spec: ReplaySpec) -> StoreScan:
         found = plan_keys(source, scan.ranges, spec.keys)
         if found is None:
             return scan
-        left = joined((*found.hits, *found.beside_hits(source.view.offset_at_log)))
-    return replace(scan, ranges=tuple(left))
+        return replace(scan, ranges=tuple(found.ranges(source.view.offset_at_log)))
 
 
 def waves_of(scan: StoreScan, start: int | None, wave_bytes: int | None = None) -> list[LogSlice]:
