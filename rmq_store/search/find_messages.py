@@ -127,18 +127,20 @@ def _shares(store: MessageStore, search: Search, on_damage: OnDamage | None) -> 
     raised.
     """
     slices = selected_slices(store, search, CLOCK_SLACK_MS)
-    keys = search.keys
-    plan = plan_keys(store, slices, keys) if keys else None
+    topics = _topics_anywhere(store, search)
+    plan = plan_keys(store, slices, search.keys, topics=topics) if search.keys else None
     if plan is None:  # there is no key, or nearly every message has it
         yield _Share(tuple(slices))
         return
     if plan.hits or plan.unindexed:
         yield _Share((*plan.hits, *plan.unindexed))
-    topics = _topics_anywhere(store, search)
     anywhere = AnywhereLimits(search, frozenset(topics), frozenset(p.queue for p in plan.unindexed))
-    for offset in _unlisted_hits(store, search, keys, plan, on_damage):
+    for offset in _in_no_queue(store, search, plan, on_damage):
         yield _Share(log=(offset, offset + 1), limits=anywhere)
-    for start, stop in _gaps(store, search, plan):
+    first, end = store.log_range()
+    for gap in plan.gaps:
+        start = first if gap.start is None else gap.start
+        stop = end if gap.stop is None else gap.stop
         for at in range(start, stop, _GAP_STEP):
             upto = min(at + _GAP_STEP, stop)
             yield _Share(log=(at, upto), limits=anywhere, starts_gap=at == start)
@@ -275,63 +277,25 @@ def _tell_damage_around(store: MessageStore, start: int, on_damage: OnDamage | N
         _tell(record, on_damage)
 
 
-def _gaps(store: MessageStore, search: Search, plan: KeyPlan) -> Sequence[tuple[int, int]]:
-    """The log ranges that no index covers. The plan does not have them if its topics have no
-    queue."""
-    if plan.indexed or all(store.queues(topic) for topic in _topics_anywhere(store, search)):
-        start, end = store.log_range()
-        return [
-            (start if gap.start is None else gap.start, end if gap.stop is None else gap.stop)
-            for gap in plan.gaps
-        ]
-    return list(store.key_index().to_read())
-
-
-def _unlisted_hits(
-    store: MessageStore,
-    search: Search,
-    keys: Collection[str],
-    plan: KeyPlan,
-    on_damage: OnDamage | None,
+def _in_no_queue(
+    store: MessageStore, search: Search, plan: KeyPlan, on_damage: OnDamage | None
 ) -> Iterator[int]:
     """Log offsets of records that the index has but no queue lists, because their queue lost files.
 
     `on_damage` receives the errors of unreadable records; without it they are raised.
     """
-    wanted = [(topic, key) for topic in _topics_anywhere(store, search) for key in keys]
-    topics_at: dict[int, list[str]] = {}
-    for topic, offsets in _indexed(store, wanted).items():
-        for offset in offsets:
-            topics_at.setdefault(offset, []).append(topic)
-    for hit in plan.hits:
-        topics_at.pop(store.log_offset_of(hit.queue, hit.start), None)
-    start, end = store.log_range()
-    gaps = _gaps(store, search, plan)
-    for offset in sorted(topics_at):
-        if not start <= offset < end or any(low <= offset < high for low, high in gaps):
-            continue  # expired, or found by the read of the gap
-        queues = [queue for topic in topics_at[offset] for queue in store.queues(topic)]
-        record = record_or_damage(store.log, end, offset)
+    end = store.log_range()[1]
+    for offset, topic in sorted(plan.unlisted.items()):
+        queues, record = store.queues(topic), record_or_damage(store.log, end, offset)
         if isinstance(record, StoreError):
-            if not any(leads_to(store, hit, offset) for hit in queues):
-                error = behind_index(record, topics_at[offset][0], " || ".join(keys), offset)
-                _tell(error, on_damage)
+            if not any(leads_to(store, queue, offset) for queue in queues):
+                _tell(behind_index(record, topic, " || ".join(search.keys), offset), on_damage)
             continue
         if record is None or not enters_queue(record.sys_flag):
             continue  # in the queue of another topic, or in no queue
         own = QueueId(decode_utf8(record.topic), record.queue_id)
         if own not in queues or not leads_to(store, own, offset):
             yield offset
-
-
-def _indexed(store: MessageStore, wanted: Sequence[tuple[str, str]]) -> dict[str, set[int]]:
-    """Log offsets of the index items of topics and keys."""
-    found = store.key_index().indexed(wanted)
-    by_request = store.log.chain.cost.looks_at_once > 1
-    missed = store.key_index().look_up_short_gaps(wanted) if by_request else None
-    for topic, offsets in (missed or {}).items():
-        found[topic] |= offsets
-    return found
 
 
 def _tell(error: StoreError, on_damage: OnDamage | None) -> None:

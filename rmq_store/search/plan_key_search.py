@@ -30,14 +30,14 @@ class KeyPlan:
 
     `hits` are single entries in log order. `gaps` are log ranges that no index file covers, for the
     queues in `indexed`. `unindexed` are ranges of queues that are not in the index. `unlisted` are the
-    log offsets of index items to which no entry of the ranges leads.
+    log offsets of index items to which no entry of the ranges leads, each with the topic of the item.
     """
 
     hits: tuple[QueueSlice, ...]
     gaps: tuple[LogSlice, ...]
     indexed: tuple[QueueSlice, ...]
     unindexed: tuple[QueueSlice, ...]
-    unlisted: tuple[int, ...] = ()
+    unlisted: Mapping[int, str]
 
     def beside_hits(self, offset_at_log: Callable[[QueueId, int], int]) -> list[QueueSlice]:
         """The ranges to scan: those in gaps of the index, and those of queues that are not in the
@@ -57,9 +57,12 @@ def plan_keys(
     ranges: Sequence[QueueSlice],
     keys: Collection[str],
     *,
+    topics: Collection[str] = (),
     compacted: bool = False,
 ) -> KeyPlan | None:
     """The places in `ranges` where messages with one of `keys` can be; None if there are too many.
+
+    `topics`: those of which the index is asked too if none of the ranges is of them.
 
     Reads the index and the queues. In the log it reads only records that no queue seems to list
     and, if hits times queues are very many, the records of index hits. Light queues are not in the
@@ -73,7 +76,7 @@ def plan_keys(
         outside = outside or (compacted and store.served.compacted(part.queue) is not None)
         (others if outside else served).append(part)
     index = store.key_index()
-    by_topic: dict[str, _Parts] = {}
+    by_topic: dict[str, _Parts] = {topic: {} for topic in topics}
     for part in served:
         by_topic.setdefault(part.queue.topic, {}).setdefault(part.queue, []).append(part)
     # A UNIQ_KEY is one item, whatever it has; of all of KEYS each word is one.
@@ -84,7 +87,7 @@ def plan_keys(
     if sum(map(len, found.values())) > MOST_HITS:
         return None
     by_request = store.log.chain.cost.looks_at_once > 1
-    if by_request and served:
+    if by_request and by_topic:
         # Finding the part of each queue in a gap takes more requests than reading it.
         missed = index.look_up_short_gaps(wanted)
         if missed is not None:
@@ -95,20 +98,24 @@ def plan_keys(
     said = _said_places(store, found) if by_request or looks > _MOST_LOOKS else {}
     start, end = store.log_range()
     hits: list[tuple[int, QueueSlice]] = []
-    unlisted: list[int] = []
+    unlisted: dict[int, str] = {}
     for topic, offsets in found.items():
         for offset in sorted(offsets):
             in_gap = any(low <= offset < high for low, high in gaps)
             if not in_gap and start <= offset < end:
-                parts = _entries_at(store, by_topic[topic], offset, said.get(offset))
-                hits += [(offset, piece) for piece in parts]
-                unlisted += [] if parts else [offset]
+                parts = by_topic[topic]
+                entries = _entries_at(store, parts, offset, said.get(offset))
+                if not entries:
+                    # A damaged entry misleads the binary search, but the record names its queue offset.
+                    unlisted[offset] = topic
+                    entries = _said_by_record(store, parts, offset)
+                hits += [(offset, entry) for entry in entries]
     return KeyPlan(
         tuple(piece for _, piece in sorted(hits)),
-        tuple(LogSlice(low, high, high - low) for low, high in gaps) if served else (),
+        tuple(LogSlice(low, high, high - low) for low, high in gaps) if by_topic else (),
         tuple(served),
         tuple(others),
-        tuple(unlisted),
+        unlisted,
     )
 
 
@@ -151,18 +158,14 @@ def _entries_at(
         if store.log_offset_of(said.queue, said.start) == log_offset:
             inside = any(part.start <= said.start < part.stop for part in mine)
             return [said] if inside else []
-    every = [part for of_queue in parts.values() for part in of_queue]
-    for part in every:
+    for part in (part for of_queue in parts.values() for part in of_queue):
         at = store.view.offset_at_log(part.queue, log_offset)
         if part.start <= at < part.stop and store.log_offset_of(part.queue, at) == log_offset:
             slices.append(QueueSlice(part.queue, at, at + 1))
-    # A damaged entry misleads the binary search, but the record names its queue offset.
-    return slices or _said_by_record(store, every, log_offset)
+    return slices
 
 
-def _said_by_record(
-    store: MessageStore, parts: Sequence[QueueSlice], log_offset: int
-) -> list[QueueSlice]:
+def _said_by_record(store: MessageStore, parts: _Parts, log_offset: int) -> list[QueueSlice]:
     """The entry in `parts` that the record at a log offset names, unless it leads to another record that
     names it.
 
@@ -171,8 +174,8 @@ def _said_by_record(
     said = store.lookup.recorded_queue_offset(log_offset)
     if said is None:
         return []
-    for part in parts:
-        if part.queue == said.queue and part.start <= said.start < part.stop:
+    for part in parts.get(said.queue, ()):
+        if part.start <= said.start < part.stop:
             entries = store.entries(said.queue, said.start, said.stop)
             if not len(entries):
                 return []
