@@ -3,6 +3,7 @@ lists it."""
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -278,10 +279,9 @@ class UnlistedRun:
     @property
     def offsets(self) -> str:
         """The queue offsets as text."""
-        if self.ranges == [(self.ranges[0][0],) * 2]:
-            return f"queue offset {self.ranges[0][0]}"
-        if self.joined or len(self.ranges) > _RANGES_NAMED:
-            return f"queue offsets from {self.ranges[0][0]} to {self.ranges[-1][1]}"
+        low, high = self.ranges[0][0], self.ranges[-1][1]
+        if low == high or self.joined or len(self.ranges) > _RANGES_NAMED:
+            return _offsets(low, high)
         named = (str(a) if a == b else f"{a} to {b}" for a, b in self.ranges)
         return f"queue offsets {', '.join(named)}"
 
@@ -533,9 +533,10 @@ def _dangling(
     first: dict[tuple[int, int] | None, StoreError] = {}
     counts: Counter[bool] = Counter()
     of_others = 0  # entries that lead to records of other queues
+    messages, low, high = 0, sys.maxsize, -1  # that are lost in damage, and their queue offsets
 
     def take(error: StoreError) -> None:
-        nonlocal of_others
+        nonlocal of_others, messages, low, high
         if error.reason.endswith(OTHER_OFFSET):
             return  # its record is reported as listed elsewhere
         place = None if error.entry is None else _around(damage, error.entry.log_offset)
@@ -544,6 +545,10 @@ def _dangling(
         of_others += units if place is None and error.reason.endswith(NOT_OF_QUEUE) else 0
         if place is not None or isinstance(error, MissingFileError):
             lost[queue] += 1 if error.entry is None else error.entry.messages
+        if place is not None and error.entry is not None:
+            messages += error.entry.messages
+            low = min(low, error.entry.queue_offset)
+            high = max(high, error.entry.queue_offset + error.entry.messages - 1)
         first.setdefault(place, error)
 
     part = QueueSlice(queue, state.min_offset, state.max_offset)
@@ -561,7 +566,7 @@ def _dangling(
         places = sorted(place[0] for place in first if place is not None)
         more = f" and {len(places) - 1} more places" if len(places) > 1 else ""
         where, todo = (
-            f"into the damage at log offset {places[0]}{more}",
+            f"in the damage at log offset {places[0]}{more}",
             "Repair the damage of the log",
         )
         if places == [store.log_range()[1]]:
@@ -572,8 +577,7 @@ def _dangling(
         yield an_error(
             "queue-dangling-entry",
             folder,
-            f"{counted(counts[True], 'entry')} of queue {name} leading {where}, which is reported too: what "
-            "they list is lost",
+            f"queue {name}: {counted(messages, 'message')} lost, {_offsets(low, high)}, {where}",
             f"Readers skip them; a consumer stops or skips there. {todo} first",
             count=counts[True],
         )
@@ -586,6 +590,10 @@ def _dangling(
             f"Readers skip them; a consumer stops or skips there. {todo}",
             count=counts[False],
         )
+
+
+def _offsets(low: int, high: int) -> str:
+    return f"queue offset {low}" if low == high else f"queue offsets from {low} to {high}"
 
 
 def _without_record(first: StoreError, *, are_of_others: bool) -> tuple[str, str]:

@@ -158,7 +158,8 @@ def test_entries_of_a_damaged_record_name_the_damage(clean: GoldenStore) -> None
     write_in_log(clean, at, bytes(record["storeSize"]))
     report = verified(clean.path)
     (finding,) = [one for one in report.findings if one.code == "queue-dangling-entry"]
-    assert f"leading into the damage at log offset {at}, which" in finding.meaning
+    place = f"queue offset {record['queueOffset']}, in the damage at log offset {at}"
+    assert f"1 message lost, {place}" in finding.meaning
     assert finding.count == 1
     assert one(report, "log-damaged").start == at
 
