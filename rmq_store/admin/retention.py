@@ -68,6 +68,7 @@ class RetentionPlan:
 
     path: str
     trigger: str | None
+    disk_used_percent: float
     log_start: int
     log_start_after: int
     log: tuple[Expired, ...]
@@ -130,6 +131,7 @@ def plan_retention(
     return RetentionPlan(
         str(store.path),
         trigger,
+        used,
         start,
         after,
         tuple(log),

@@ -258,7 +258,8 @@ def retention(
     }
     lines = []
     if plan.trigger is None:
-        lines = ["nothing is due: it is not the hour of deleteWhen, and the disk is not too full"]
+        disk = f"disk {plan.disk_used_percent:.0f} %, limit {policy.due_above} %"
+        lines = [f"nothing is due: {disk}; next deletion in hour {policy.deleteWhen} (deleteWhen)"]
     elif not files:
         lines = ["nothing is due: no file has only messages that are old enough"]
     done = f": deleted, {size(freed)}" if really else "; --apply deletes them" if files else ""
