@@ -107,8 +107,9 @@ def plan_keys(
                 entries = _entries_at(store, parts, offset, said.get(offset))
                 if not entries:
                     # A damaged entry misleads the binary search, but the record names its queue offset.
-                    unlisted[offset] = topic
                     entries = _said_by_record(store, parts, offset)
+                    leads = [store.log_offset_of(e.queue, e.start) == offset for e in entries]
+                    unlisted |= {} if any(leads) else {offset: topic}
                 hits += [(offset, entry) for entry in entries]
     return KeyPlan(
         tuple(piece for _, piece in sorted(hits)),
