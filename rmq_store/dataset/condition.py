@@ -34,7 +34,7 @@ from rmq_store.snapshot.compacted_view import QueueSource
 from rmq_store.store import MessageStore
 
 _IN_ORDER = {"queueOffset": pa.int64(), "commitLogOffset": pa.int64(), "storeTimestamp": TIMESTAMP}
-"""Columns whose values ascend in a queue; the last one as long as nobody sets the broker's clock back."""
+"""Columns whose values ascend in a queue; the last one unless the broker's clock is set back."""
 
 # Messages of a part: of the first ones that are looked at, where times that go back have to be seen; of those
 # in them; and the least. To look for a time takes as long as to read a hundred.
@@ -55,14 +55,18 @@ class Condition:
 
     schema: pa.Schema
     expression: Any
-    named: frozenset[str]  # columns that the filter may name
+    named: frozenset[str]  # columns that the filter may name, and that narrow
     words: frozenset[str] | None
     tags: tuple[str, ...] | None
     places: frozenset[int] | None
 
     @classmethod
-    def of(cls, schema: pa.Schema, expression: Any) -> Condition:
-        """That of a filter over the columns of `schema`. Raises what Arrow raises for another one."""
+    def of(cls, schema: pa.Schema, expression: Any, *, by_time: bool = False) -> Condition:
+        """That of a filter over the columns of `schema`. Raises what Arrow raises for another one.
+
+        `by_time`: a filter on storeTimestamp narrows too, and misses messages where the broker's clock was
+        set back by more than CLOCK_SLACK_MS. Nothing shows where without a look at each record.
+        """
         named = named_columns([expression], schema.names)
 
         def values(column: str) -> frozenset[str] | None:
@@ -73,12 +77,12 @@ class Condition:
             own = None if words else values(column)
             if own is not None and "" not in (those := frozenset(map(word, own))):
                 words = those
-        tags, ids = values("tags"), values("msgId")
-        plain = tags and all(map(is_plain_tag, tags))
+        of_tags, ids = values("tags"), values("msgId")
+        plain = of_tags and all(map(is_plain_tag, of_tags))
         places = None if ids is None else log_offsets_of_ids(ids)
-        return cls(
-            schema, expression, named, words, tuple(sorted(tags or ())) if plain else None, places
-        )
+        tags = tuple(sorted(of_tags or ())) if plain else None
+        narrowing = named if by_time else named - {"storeTimestamp"}
+        return cls(schema, expression, narrowing, words, tags, places)
 
     def may_match(self, broker_name: str) -> bool:
         """Whether a message of that broker can match."""
@@ -89,8 +93,7 @@ class Condition:
     ) -> list[QueueSlice]:
         """The parts of some ranges of `view` that can have a message that matches.
 
-        Reads entries, and heads of records for times, at the ends of parts. A part whose times go back is
-        taken, and others allow for a clock that was set back by CLOCK_SLACK_MS.
+        Reads entries, and heads of records for times, at the ends of parts.
         """
         parts = joined(_Narrowing(self, store, view).of(ranges))
         return parts if self.places is None else at_log_offsets(store, parts, self.places, view)

@@ -64,10 +64,10 @@ class MessageDataset(LazyDataset):
 
     - Only columns that the query or its filter names are read. If the queue entries have all of them
       (see `read_slices`), the log is not opened; `count_rows()` reads the queues alone.
-    - A filter on brokerName, topic, queueId, queueOffset, commitLogOffset and storeTimestamp chooses the
-      parts of queues to read, by what their first and last messages have (`Condition.narrowed`). It allows
-      for a clock that was set back by five minutes; where it went further back, a filter on storeTimestamp
-      may miss messages around that moment. Other filters, whatever their form, read all messages.
+    - A filter on brokerName, topic, queueId, queueOffset and commitLogOffset chooses the parts of queues to
+      read. Other filters, whatever their form, read all messages: one on storeTimestamp too, because a
+      broker's clock may have been set back. `since` and `until` of `messages` find a range of times
+      without a look at the others.
     - A filter that only some values of `tags` can match reads the records of these tags, by the hashes in the
       entries; one that only some values of `msgId` can match, the records at their log offsets.
     - A filter that only some values of `keys` or `uniqKey` can match (up to 20 in a list) uses the
@@ -128,7 +128,7 @@ class MessageDataset(LazyDataset):
     def plan(self, filter: Any = None) -> list[StorePart]:
         """What a scan with this filter reads of each store: ranges of queues, and words of the index.
 
-        Reads queue entries and heads of records where the filter names their values.
+        Reads queue entries where the filter names their places.
         """
         wanted = self._wanted(filter)
         if self._given is not None and not self._given:
