@@ -720,13 +720,13 @@ def _opens(headers: Headers, row: int) -> bool:
     return True
 
 
-_BESIDE = (0, 0)
+_BESIDE = (-1, -1)  # no part of a log
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyQuestion:
-    """Checks a whole store. A share is one log file, or `_BESIDE` the log. Progress counts bytes of the log.
-    `bodies`: as in `verify`."""
+    """Checks a whole store. A share is one log file, or `_BESIDE`: what is beside the log. Progress counts
+    bytes of the log. `bodies`: as in `verify`."""
 
     bodies: bool = False
 
@@ -735,7 +735,8 @@ class VerifyQuestion:
         return [*log_parts(store), _BESIDE]
 
     def work(self, store: MessageStore, share: tuple[int, int], progress: Progress) -> CheckedPart:
-        """Check one range of the log, and the queue entries and index items of its records."""
+        """Check one range of the log with the queue entries and index items of its records, or what is beside
+        the log."""
         if share == _BESIDE:
             return CheckedPart(beside=Beside.of(store))
         return check_log(store, *share, progress, bodies=self.bodies)
