@@ -57,8 +57,8 @@ class StoreScan:
     is_wave: bool = False  # a job reads the rest of the selection by other scans
 
     @property
-    def places(self) -> frozenset[str] | None:
-        """What to look up in the index."""
+    def indexed_keys(self) -> frozenset[str] | None:
+        """The keys to look up in the index; None to read the ranges whole."""
         return self.words if self.options.keys is None else frozenset(self.options.keys)
 
     def reads_log(self, columns: Sequence[str] | None = None) -> bool:

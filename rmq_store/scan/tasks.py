@@ -171,8 +171,8 @@ def _shares(number: int, scan: StoreScan, columns: Sequence[str] | None, least: 
         return []
     with scan.store.open() as store:
         shares = _SharesOfStore(number, scan, store, columns)
-        if scan.places is not None:
-            by_keys = shares.of_keys(scan.places)
+        if scan.indexed_keys is not None:
+            by_keys = shares.of_keys(scan.indexed_keys)
             if by_keys is not None:
                 return by_keys
         return shares.of_ranges(scan.ranges, least)
