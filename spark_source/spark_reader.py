@@ -15,7 +15,7 @@ from rmq_store.scan.options import PERMISSIVE
 from rmq_store.scan.scan import Scan
 from rmq_store.scan.tasks import Task
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
-from spark_source.spark_words import errors_of_reads, plain_errors, settle_reading_worker
+from spark_source.spark_words import plain_errors, settle_reading_worker
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -101,7 +101,7 @@ class RmqStoreReader(DataSourceReader):
         if not isinstance(partition, LogPartition):
             return
         settle_reading_worker()
-        with errors_of_reads():
+        with plain_errors():
             batches = self.scan.read(partition.task, self.columns, log_order=False)
             schema = arrow_schema_for(self.spark_schema)
             yield from all_to_spark(batches, schema, ahead=self.scan.is_far(partition.task))

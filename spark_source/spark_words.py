@@ -9,15 +9,9 @@ from typing import TypeVar
 
 from pyspark import TaskContext
 
-from rmq_store.errors import (
-    BodyError,
-    CorruptQueueError,
-    CorruptRecordError,
-    MissingFileError,
-    StoreError,
-    speak_as,
-)
+from rmq_store.errors import StoreError, speak_as
 from rmq_store.heap_settings import settle_worker
+from rmq_store.scan.read_task import TO_PASS_DAMAGE
 
 _Error = TypeVar("_Error", bound=StoreError)
 
@@ -43,23 +37,9 @@ def plain_errors() -> Iterator[None]:
         raise without_traceback(error) from None
 
 
-_TO_SKIP = "mode=PERMISSIVE returns a row about it, mode=DROPMALFORMED leaves it out"
-
-
-@contextmanager
-def errors_of_reads() -> Iterator[None]:
-    """As `plain_errors`; those of damage say how a query passes it."""
-    with plain_errors():
-        try:
-            yield
-        except (BodyError, CorruptQueueError, CorruptRecordError, MissingFileError) as error:
-            told = f"{error.advice}. " if error.advice else ""
-            raise error if _TO_SKIP in told else error.with_advice(told + _TO_SKIP) from None
-
-
 def in_spark_words(text: str) -> str:
     """An advice, with options of the source in place of arguments of the library."""
-    return text.replace("Read with on_damage to skip it", _TO_SKIP)
+    return text.replace("Read with on_damage to skip it", TO_PASS_DAMAGE)
 
 
 def settle_reading_worker() -> None:

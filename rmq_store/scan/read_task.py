@@ -18,15 +18,20 @@ from rmq_store.scan.tasks import Share, reported_errors
 from rmq_store.search.log_partitions import offset_at_log
 from rmq_store.snapshot.ranges import pieces_of
 
+TO_PASS_DAMAGE = "mode=PERMISSIVE returns a row about it, mode=DROPMALFORMED leaves it out"
+
 
 class DamageHandler(DamageTaker):
     """Handles the errors of one task. `mode` decides about damage, `failOnDataLoss` about expired
     messages."""
 
-    def __init__(self, store: MessageStore, options: ScanOptions) -> None:
+    def __init__(
+        self, store: MessageStore, options: ScanOptions, *, advises_modes: bool = False
+    ) -> None:
+        """`advises_modes`: an error that is raised says by which modes a read passes its place."""
         super().__init__(options.mode)
         self._store = store
-        self._options = options
+        self._options, self._advises_modes = options, advises_modes
         self.damaged = 0  # errors that are not about expired messages
 
     def __call__(self, error: StoreError) -> None:
@@ -40,7 +45,7 @@ class DamageHandler(DamageTaker):
     def take_damage(self, error: StoreError) -> None:
         """Take an error that is not about expired messages."""
         if self._options.mode == FAILFAST:
-            raise error
+            raise _with_modes(error) if self._advises_modes else error
         self.damaged += 1
         super().__call__(error)
 
@@ -67,6 +72,13 @@ class DamageHandler(DamageTaker):
     def log(self) -> None:
         """Log one line about what the task left out or found damaged, if anything."""
         self.log_counts(f"{self._store.broker_name} ({self._store.path})")
+
+
+def _with_modes(error: StoreError) -> StoreError:
+    advice = error.advice or ""
+    if TO_PASS_DAMAGE in advice:
+        return error
+    return error.with_advice(f"{advice}. {TO_PASS_DAMAGE}" if advice else TO_PASS_DAMAGE)
 
 
 def _data_loss(error: StoreError) -> DataLossError:

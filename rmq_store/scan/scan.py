@@ -290,7 +290,7 @@ class Scan:
             scan = self.stores[share.store]
             names = column_names(scan.options.columns) if columns is None else columns
             with scan.store.open() as store:
-                damage = DamageHandler(store, scan.options)
+                damage = DamageHandler(store, scan.options, advises_modes=True)
                 yield from read_share(scan, share, store, names, damage, log_order=log_order)
                 damage.log()
                 LOG.debug("%s: %s", scan.store.broker_name, store.reads())

@@ -31,7 +31,7 @@ from rmq_store.scan.tasks import Share
 from rmq_store.search.log_partitions import even_slices
 from rmq_store.snapshot.ranges import LogSlice
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
-from spark_source.spark_words import errors_of_reads, plain_errors, settle_reading_worker
+from spark_source.spark_words import plain_errors, settle_reading_worker
 from spark_source.streaming.micro_batch_ends import (
     Follower,
     StorePlace,
@@ -170,7 +170,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         settle_reading_worker()
         scan, task = partition.scan, partition.task
         schema = arrow_schema_for(self.spark_schema)
-        with errors_of_reads():
+        with plain_errors():
             batches = scan.read(task, self.columns)
             yield from all_to_spark(batches, schema, ahead=scan.is_far(task))
 
