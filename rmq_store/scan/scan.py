@@ -218,10 +218,12 @@ def _store_scan(target: Target, store: MessageStore, options: ScanOptions) -> St
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What is read from all stores, and the stores left out.
+    """What is read of some stores, as they were when the scan was made: messages by the options of the Spark
+    source.
 
-    Every task gets it and reads few stores, so what it says of each is pickled for itself, and unpickled
-    when it is used: 1,000 stores take 1 ms then, not 160. `load`: a name of its own, for all readers.
+    `left_out`: stores that could not be opened. `load`: a name of its own, also of narrowed ones. A task may
+    be read in another process, and reads few stores: so what the scan says of each store is pickled for
+    itself, and unpickled when it is used. 1,000 stores take 1 ms then, not 160.
     """
 
     stores: Sequence[StoreScan]
@@ -231,7 +233,7 @@ class Scan:
     @classmethod
     @collector_paused()
     def of(cls, options: ScanOptions) -> Scan:
-        """The scan by these options, of the stores as they are now. Raises StoreError.
+        """The scan by what `parse_options` gives, of the stores as they are now. Raises StoreError.
 
         A warning goes to the log for what opening a store sees, and for stores that are left out.
         """
@@ -267,14 +269,15 @@ class Scan:
         return replace(self, stores=tuple(stores))
 
     def narrowed(self, condition: Condition) -> Scan:
-        """What can match a filter; a caller applies the filter again."""
+        """The scan of what can match a filter, which whoever reads it applies again."""
         # Stores keep their positions, because shares refer to them.
         return replace(self, stores=tuple(store.narrowed(condition) for store in self.stores))
 
     def plan(self, columns: Sequence[str] | None = None) -> list[Task]:
-        """The tasks, each for one process; the last ones report what is missing.
+        """The tasks, each for one process: about `maxBytesPerPartition` of selected records, or small stores.
 
-        `columns`: those that will be read, by default those of the options.
+        The last ones give no message and raise what is missing. `columns`: those that will be read, by
+        default those of the options. Raises the errors of opening a store.
         """
         shares = [*shares_of(self.stores, columns), *reporting_shares(self.stores)]
         return in_tasks(self.stores, shares)
@@ -282,9 +285,10 @@ class Scan:
     def read(
         self, task: Task, columns: Sequence[str] | None = None, *, log_order: bool = True
     ) -> Iterator[pa.RecordBatch]:
-        """The batches of a task: one share after the other, each in log order or queue after queue.
+        """The messages of a task in Arrow batches, in the order of the log with `log_order`.
 
-        `columns` and `log_order` as in `read_share`, whose errors it raises.
+        `columns`: by default those of the options. Raises StoreError for damage with mode=FAILFAST, for
+        messages that have expired since with failOnDataLoss, and if another store took the place of one.
         """
         for share in task:
             scan = self.stores[share.store]
