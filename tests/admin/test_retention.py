@@ -232,6 +232,21 @@ def test_the_disks_decide_as_they_do_for_the_broker(
     assert plan.trigger == trigger
 
 
+def test_a_disk_that_is_not_full_says_when_the_next_deletion_is(
+    aged: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf, hour = tmp_path / "half.conf", (time.localtime().tm_hour + 12) % 24
+    conf.write_text(f"deleteWhen={hour:02}\ndiskMaxUsedSpaceRatio=60\n", "utf-8")
+    for used, due in ((600, False), (601, True)):
+        disk = SimpleNamespace(total=1000, used=used, free=1000 - used)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, disk=disk: disk)
+        said = run("retention", aged.path, "--broker-conf", str(conf))
+        waits = (
+            f"nothing is due: disk 60 %, limit 60 %; next deletion in hour {hour:02} (deleteWhen)"
+        )
+        assert (waits in said, "--apply deletes them" in said) == (not due, due), said
+
+
 def test_hours_that_are_none_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="is not a list of hours"):
         RetentionPolicy.of(StoreConfig(deleteWhen="25"))
