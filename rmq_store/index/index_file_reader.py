@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -320,10 +320,17 @@ class IndexFile:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def pieces(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """All items in pieces: the number of the first item of each piece, and the piece as stored."""
+    def pieces(
+        self, wanted: Callable[[int], bool] = lambda _: True
+    ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """All items in pieces: the number of the first item of each piece, and the piece as stored.
+
+        `wanted`: whether to read a piece, by the number behind its last item.
+        """
         for first in range(1, self.header.items + 1, _PIECE):
-            yield first, self._places(first, min(first + _PIECE, self.header.items + 1))
+            behind = min(first + _PIECE, self.header.items + 1)
+            if wanted(behind):
+                yield first, self._places(first, behind)
 
     def jumps(self) -> list[tuple[int, int]]:
         """Long stretches of the log between two items, as the log offsets of both.

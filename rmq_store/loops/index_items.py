@@ -19,6 +19,8 @@ _PREVIOUS_AT = cython.declare(cython.int, 16)
 _MOST_SECONDS = cython.declare(bits.Long, 0x7FFFFFFF)
 _MOST_SLOTS = cython.declare(bits.Long, 0x7FFFFFFF)
 _AHEAD = cython.declare(cython.int, 16)  # items whose slots are on their way from the memory
+_FARTHEST = cython.declare(bits.Long, 0x7FFFFFFFFFFFFFFF)
+_LOWER_HALF = cython.declare(bits.Long, 0xFFFFFFFF)
 _WRONG = cython.declare(cython.int, 1)
 _EMPTY = cython.declare(cython.int, 2)
 
@@ -158,3 +160,30 @@ def check_items(
             if counts:
                 used[slot] += 1
             number += 1
+
+
+def pairs_between(
+    raw: bits.Bytes, start: bits.Long, stop: bits.Long, found: bits.LongRoom
+) -> tuple[int, int, int]:
+    """Write to `found` the items of `raw` that lead into the log range [start, stop), shorter than 2 GiB.
+
+    Each as one number: how far its log offset is from `start` in the upper half, its hash in the lower.
+    Returns how many there are, and the lowest and the highest log offset of all items of `raw`. Raises
+    IndexError if `found` is too short.
+    """
+    item: bits.Place
+    at: bits.Place
+    offset: bits.Long
+    low: bits.Long = _FARTHEST
+    high: bits.Long = -1
+    count: bits.Place = 0
+    with cython.nogil:
+        for item in range(raw.shape[0] // _ITEM_SIZE):
+            at = item * _ITEM_SIZE
+            offset = bits.i64(raw, at + _LOG_OFFSET_AT)
+            low = min(low, offset)
+            high = max(high, offset)
+            if start <= offset < stop:
+                found[count] = (offset - start) << 32 | (bits.i32(raw, at) & _LOWER_HALF)
+                count += 1
+    return int(count), int(low), int(high)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,7 @@ from rmq_store.index.index_file_reader import (
     open_index_files,
 )
 from rmq_store.index.index_writer import index_items, tag_items
-from rmq_store.loops.index_items import check_items
+from rmq_store.loops.index_items import check_items, pairs_between
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.lock_file import was_closed
 from rmq_store.store import MessageStore
@@ -523,21 +524,36 @@ def _check_range(
         )
 
 
-def items_between(files: Sequence[IndexFile], start: int, stop: int) -> npt.NDArray[np.int64]:
+_Span = tuple[int, int]
+_spans: WeakKeyDictionary[MessageStore, dict[tuple[str, int], _Span]] = WeakKeyDictionary()
+
+
+def items_between(
+    files: Sequence[IndexFile], start: int, stop: int, spans: dict[tuple[str, int], _Span]
+) -> npt.NDArray[np.int64]:
     """Items that point into the log range [start, stop), each as one number, by their positions, of one
     position in the order of the files. Some may repeat.
 
-    The number combines the position in the range and the hash. Ranges are shorter than 2 GiB.
+    The number combines the position in the range and the hash. Ranges are shorter than 2 GiB. `spans`: the
+    lowest and highest log offset of the items before each number of a file that ends a piece; those that are
+    known decide what is read, and those of what is read are added.
     """
-    parts = []
+    parts, room = [], np.empty(0, dtype=np.int64)
     for file in files:
         header = file.header
         if not header.items or header.end_log_offset < start or header.begin_log_offset >= stop:
             continue
-        for _, piece in file.pieces():
-            offset = piece["log_offset"].astype(np.int64)
-            rows = np.flatnonzero((offset >= start) & (offset < stop))
-            parts.append(pair(offset[rows] - start, piece["key_hash"][rows].astype(np.int64)))
+
+        def may_lead_there(behind: int, path: str = file.path) -> bool:
+            low, high = spans.get((path, behind), (start, start))
+            return low < stop and high >= start
+
+        for first, piece in file.pieces(may_lead_there):
+            room = room if len(room) >= len(piece) else np.empty(len(piece), dtype=np.int64)
+            raw, behind = piece.view(np.uint8).data, first + len(piece)
+            count, low, high = pairs_between(raw, start, stop, room.data)
+            spans[file.path, behind] = low, high
+            parts.append(room[:count].copy())
     if not parts:
         return np.zeros(0, dtype=np.int64)
     joined: npt.NDArray[np.int64] = np.concatenate(parts)
@@ -559,7 +575,7 @@ class IndexPart:
         """Load the items of the log range [start, stop)."""
         files = open_index_files(store.path, store.config)
         self._base = start
-        self._items = items_between(files, start, stop)
+        self._items = items_between(files, start, stop, _spans.setdefault(store, {}))
         self._of_a_record = np.zeros(len(self._items), dtype=np.bool_)
         self._end, self._log_end = _end_of(files), store.log_range()[1]
         self._there = bool(files)
@@ -625,6 +641,8 @@ class IndexPart:
 
     def _false_items(self) -> Ints:
         """The log offsets of items that lead to no record with their key. Of equal items, one is noted."""
+        if self._of_a_record.all():
+            return self._items[:0]
         fresh = np.ones(len(self._items), dtype=np.bool_)
         fresh[1:] = self._items[1:] != self._items[:-1]
         group = np.cumsum(fresh) - 1

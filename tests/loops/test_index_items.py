@@ -113,6 +113,18 @@ def test_wrong_items_are_found(form: Form, seed: int) -> None:
     assert found.tolist() == [len(astray), first_astray, expected_number, beyond, newest_offset]
 
 
+@both_forms
+def test_the_items_of_a_range_of_the_log(form: Form) -> None:
+    items = np.zeros(4, INDEX_ITEM)
+    items["log_offset"] = (100, 99, 2**40, 199)
+    items["key_hash"] = (7, 8, 9, -1)
+    raw, found = items.view(np.uint8).data, np.zeros(2, np.int64)
+    assert form(index_items).pairs_between(raw, 100, 200, found.data) == (2, 99, 2**40)
+    assert found.tolist() == [7, 99 << 32 | 0xFFFFFFFF]
+    with pytest.raises(IndexError):
+        form(index_items).pairs_between(raw, 0, 200, found.data)
+
+
 def test_the_numbers_of_the_loop_are_those_of_the_format() -> None:
     loop, fields = source_of(index_items), INDEX_ITEM.fields
     assert fields is not None
