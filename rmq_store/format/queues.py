@@ -91,6 +91,7 @@ EXT_ADDRESS_BASE: Final = -(2**63)
 DEFAULT_QUEUE_FILE_SIZE: Final = 300_000 * QUEUE_ENTRY.itemsize
 DEFAULT_BATCH_QUEUE_FILE_SIZE: Final = 300_000 * BATCH_QUEUE_ENTRY.itemsize
 
+_FEW = 1 << 15  # numbers of two bytes are sorted in the time that reading them takes
 _FAR = 4096  # queue offsets
 
 # --- as columns -----------------------------------------------------------------------------------
@@ -219,7 +220,10 @@ class ListedEntries(Entries):
     def by_queue(self, rows: Ints | None = None) -> Iterator[tuple[QueueId, Ints]]:
         """Each queue with entries, and the rows of those, in order; only some `rows` if given."""
         rows = np.arange(len(self)) if rows is None else rows
-        rows = rows[np.argsort(self.queue[rows], kind="stable")]
+        queue = self.queue[rows]
+        if len(self.queues) <= _FEW:
+            queue = queue.astype(np.int16)
+        rows = rows[np.argsort(queue, kind="stable")]
         for part in np.split(rows, np.flatnonzero(np.diff(self.queue[rows])) + 1):
             if len(part):
                 yield self.queue_of(int(part[0])), part

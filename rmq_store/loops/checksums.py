@@ -86,6 +86,8 @@ def stored_in_records(
         for row in range(properties_at.shape[0]):
             found[row] = -1
             item = length[row] - _ITEM_SIZE
+            if row + 8 < found.shape[0]:
+                bits.prefetch(raw, properties_at[row + 8] + length[row + 8] - _ITEM_SIZE, 1)
             if item < 0 or bits.word(raw, properties_at[row] + item) != _NAME:
                 continue
             if item > 0 and raw[properties_at[row] + item - 1] != 2:

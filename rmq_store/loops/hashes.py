@@ -10,6 +10,8 @@ else:
     from rmq_store.loops import bits
 
 _PLACES = cython.declare(cython.int, 10)  # numbers of a record in `values`
+_AHEAD = cython.declare(cython.int, 8)  # records whose keys are on their way from the memory
+_KEY = cython.declare(cython.int, 32)  # bytes of a UNIQ_KEY
 _SPACE = cython.declare(cython.int, 0x20)
 _REPLACEMENT = cython.declare(cython.int, 0xFFFD)
 _CONTINUES = cython.declare(cython.int, 0x80)
@@ -149,6 +151,8 @@ def tags_codes(raw: bits.Bytes, values: bits.Longs, found: bits.LongRoom) -> Non
     with cython.nogil:
         for row in range(found.shape[0]):
             at = row * _PLACES
+            if row + _AHEAD < found.shape[0]:
+                bits.prefetch(raw, values[at + _AHEAD * _PLACES], 1)
             found[row] = bits.signed32(_hash(raw, values[at], values[at + 1], 0))
 
 
@@ -204,6 +208,8 @@ def index_items(
             at = row * _PLACES
             topic = topic_code[row]
             more = count
+            if row + _AHEAD < counts.shape[0]:  # its UNIQ_KEY, or what stands in place of one
+                bits.prefetch(raw, values[at + _AHEAD * _PLACES + 4], _KEY)
             if counts[row] < 0:
                 counts[row] = 0
                 row += 1

@@ -85,24 +85,26 @@ class RecordComparison:
         if not len(entries):
             places = self._places(queue, log_offset)
             return Compared(nothing, places, nothing, nothing, np.zeros_like(places))
-        # Of two entries of one queue offset in a BatchConsumeQueue, the first leads to no record.
-        at = np.maximum(np.searchsorted(entries.offset, offset, side="right") - 1, 0)
-        there = entries.offset[at] == offset
-        listed = there & (entries.log_offset[at] == log_offset)
-        listed &= entries.size[at] == requests.size[rows]
+        if not np.array_equal(entries.offset, offset) or (np.diff(offset) == 0).any():
+            # Of two entries of one queue offset in a BatchConsumeQueue, the first leads to no record.
+            at = np.searchsorted(entries.offset, offset, side="right") - 1
+            entries = entries.take(np.maximum(at, 0))
+        there = entries.offset == offset
+        listed = there & (entries.log_offset == log_offset)
+        listed &= entries.size == requests.size[rows]
         place = np.full(len(rows), -1, dtype=np.int64)
         taken, reused = nothing.copy(), nothing.copy()
         others = np.flatnonzero(~listed)
         if len(others):
             place[others] = self._places(queue, log_offset[others])
-            others = others[there[others] & (entries.log_offset[at[others]] != log_offset[others])]
-            listing = entries.take(at[others])
+            others = others[there[others] & (entries.log_offset[others] != log_offset[others])]
+            listing = entries.take(others)
             own = self._own_offsets(queue, listing)
             earlier = listing.log_offset < log_offset[others]
             # A broker lists each record with the queueOffset 0, whatever the queue has by then.
             taken[others] = earlier & ((own == offset[others]) | (own == 0))
             reused[others] = ~earlier & (own == offset[others])
-        return Compared(listed, place, taken, reused, entries.tags_code[at])
+        return Compared(listed, place, taken, reused, entries.tags_code)
 
     def _own_offsets(self, queue: QueueId, entries: Entries) -> Ints:
         """The queueOffset of the record that each entry leads to; -1 if it is no record of the queue."""
@@ -399,6 +401,8 @@ class ListedCheck:
         same = compared.listed
         self._check_tags(queue, requests, rows[same], compared.tags_code[same])
         self._tally.listed[queue] += int(same.sum())
+        if same.all():
+            return
         earlier = ~same & (requests.log_offset[rows] < self._beginning_of(queue))
         moved = ~same & (compared.place >= 0)
         gone = ~same & ~moved & ~earlier
