@@ -426,7 +426,9 @@ class _Known:
 _known: WeakKeyDictionary[CommitLog, _Known] = WeakKeyDictionary()
 
 
-def next_start(log: CommitLog, segment: SegmentFile, offset: int) -> tuple[int, int | None]:
+def next_start(
+    log: CommitLog, segment: SegmentFile, offset: int, *, check_crc: bool = False
+) -> tuple[int, int | None]:
     """The first log offset at or after `offset`, within one file, where a record or a gap starts.
 
     Of a record with a frame it is where the frame starts, which may be before `offset`.
@@ -434,7 +436,7 @@ def next_start(log: CommitLog, segment: SegmentFile, offset: int) -> tuple[int, 
     Every caller gets the same result: the walk starts well before `offset` and goes record by
     record, because bytes inside a body may look like a record. Without a record in the rest of the
     file, returns its end. Second value: the start of the record that contains `offset`, according
-    to its head; None without one.
+    to its head; None without one. `check_crc`: as the walk that goes there has it.
     """
     end = log.chain.segment_end(segment)
     at = segment.base
@@ -446,7 +448,7 @@ def next_start(log: CommitLog, segment: SegmentFile, offset: int) -> tuple[int, 
             return at, None
     around: int | None = None
     # The record at an offset begins before it, with its frame.
-    for piece in walk(log, at, offset - log.frame_at(at), check_crc=False):
+    for piece in walk(log, at, offset - log.frame_at(at), check_crc=check_crc):
         at, around = piece.stop, piece.last if isinstance(piece, SoundRun) else None
         if isinstance(piece, Extent) and piece.gap is Gap.DAMAGED:
             _note_damage(log, piece.start, piece.stop)

@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,10 +19,11 @@ import numpy as np
 from rmq_store.arrow.column_values import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import MisnamedFile, empty_files, misnamed_files
-from rmq_store.commitlog.walk import Extent, SoundRun, end_now, page_rest, walk
+from rmq_store.commitlog.walk import Extent, SoundRun, end_now, next_start, page_rest, walk
 from rmq_store.config.dledger import DATA, dledger_folders, members_in
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.errors import AccessError, BodyError, InvalidArgumentError, StoreError
+from rmq_store.files.segments import SegmentFile
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR, RECORD_HEAD, Bytes, Ints
 from rmq_store.format.compression import SysFlag, begin_compressed, decompress
 from rmq_store.format.queues import QueueId
@@ -231,11 +232,34 @@ def verify(
     return conclude(store, whole)
 
 
-def log_parts(store: MessageStore) -> list[tuple[int, int]]:
-    """The log cut into parts that can be checked separately: one per file, with the gap before
-    it."""
-    bases = [segment.base for segment in store.log.chain.segments]
-    return list(zip(bases, [*bases[1:], store.log.chain.stop], strict=False))
+_PARTS = 16  # of a log of a few large files, so that several processes end at about the same time
+_LEAST_PART = 64 << 20  # bytes
+
+
+def log_parts(store: MessageStore, least: int = _LEAST_PART) -> list[tuple[int, int]]:
+    """The log cut into parts that can be checked separately, at starts of records or gaps.
+
+    One per file, with the gap after it; a file that is long for its log is cut, into parts of `least` bytes
+    or more.
+    """
+    chain = store.log.chain
+    size = max(least, (chain.stop - chain.start) // _PARTS)
+    stops = [*(file.base for file in chain.segments[1:]), chain.stop]
+    files = zip(chain.segments, stops, strict=False)
+    return [part for file, stop in files for part in pairwise(_cuts(store, file, stop, size))]
+
+
+def _cuts(store: MessageStore, file: SegmentFile, stop: int, size: int) -> list[int]:
+    """Where to cut the log from a file to `stop` into parts of `size` bytes, its ends included."""
+    log, start = store.log, file.base
+    end = min(log.chain.segment_end(file), store.log_range()[1])
+    count = (end - start) // size
+    # Entries of a DLedger log are held against those before them; of a remote one, a look costs a request.
+    if count < 2 or log.frame_at(start) or log.chain.cost.looks_at_once > 1:
+        return [start, stop]
+    places = (start + (end - start) * number // count for number in range(1, count))
+    cuts = {next_start(log, file, place, check_crc=True)[0] for place in places}
+    return sorted({start, *cuts, stop})
 
 
 def check_log(
@@ -274,8 +298,8 @@ class _PartCheck:
         self.listed = ListedCheck(store, self.part.tally, self.part.findings)
         self.log_end = store.log_range()[1]
         self.entries = EntryChecks(store, self.part.findings)
-        files = [file for file in store.log.chain.segments_from(start) if file.base == start]
-        self.misnamed = list(misnamed_files(store.log, files))
+        file = store.log.chain.segment_at(start)
+        self.misnamed = [] if file is None else list(misnamed_files(store.log, [file]))
 
     def take(self, piece: SoundRun | Extent) -> None:
         """Check the next piece of the log."""
@@ -296,7 +320,8 @@ class _PartCheck:
         self.part.entries = self.entries.spans
         self.listed.finish()
         self.part.unindexed += self.index.conclude(self.part.findings)
-        self.part.findings.add_all(map(_misnamed, self.misnamed))
+        begun = (misnamed for misnamed in self.misnamed if misnamed.file.base == self.start)
+        self.part.findings.add_all(map(_misnamed, begun))
         if self.unopened:
             self.part.findings.add(_unopened(self.store, self.unopened, self.first_unopened))
         return self.part
@@ -725,14 +750,16 @@ _BESIDE = (-1, -1)  # no part of a log
 
 @dataclass(frozen=True, slots=True)
 class VerifyQuestion:
-    """Checks a whole store. A share is one log file, or `_BESIDE`: what is beside the log. Progress counts
-    bytes of the log. `bodies`: as in `verify`."""
+    """Checks a whole store. A share is a part of `log_parts`, or `_BESIDE`: what is beside the log.
+
+    Progress counts bytes of the log. `bodies`: as in `verify`.
+    """
 
     bodies: bool = False
 
     def plan(self, store: MessageStore) -> list[tuple[int, int]]:
         """The log ranges to check, as log offsets, and what is beside the log."""
-        return [*log_parts(store), _BESIDE]
+        return [_BESIDE, *log_parts(store)]
 
     def work(self, store: MessageStore, share: tuple[int, int], progress: Progress) -> CheckedPart:
         """Check one range of the log with the queue entries and index items of its records, or what is beside
