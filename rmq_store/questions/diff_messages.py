@@ -34,8 +34,8 @@ from rmq_store.questions.answer_by_shares import (
     processes_for,
 )
 from rmq_store.reading.query import OnDamage
+from rmq_store.search.known_names import require_topic
 from rmq_store.search.log_partitions import parts_along_log
-from rmq_store.search.queue_selection import require_topic
 from rmq_store.store import MessageStore
 from rmq_store.text.progress import Progress
 
