@@ -103,7 +103,7 @@ def resend_spec(spec: DlqSpec, scan: StoreScan) -> ReplaySpec:
         )
     with scan.store.open() as store:
         topics = [topic for topic in store.topics() if topic.startswith(DLQ_PREFIX)]
-    since, until = scan.options.starting_timestamp, scan.options.ending_timestamp
+    since, until = scan.options.since, scan.options.until
     return ReplaySpec(
         source=spec.store,
         to_store=spec.resend,

@@ -16,10 +16,10 @@ from pyspark.sql.types import StructType
 
 from rmq_store import StoreError
 from rmq_store.errors import DataLossError
+from rmq_store.scan.check_names import TopicWithoutQueueError
 from rmq_store.scan.options import PERMISSIVE
 from rmq_store.scan.parse_options import ScanOptions, parse_options
 from rmq_store.scan.scan import Scan
-from rmq_store.scan.selection import TopicWithoutQueueError
 from spark_source.spark_reader import RmqStoreReader
 from spark_source.spark_types import spark_schema
 from spark_source.spark_words import plain_errors, without_traceback

@@ -35,7 +35,7 @@ from rmq_store.search.find_messages import find as find_by
 from rmq_store.search.find_messages import find_by_id
 from rmq_store.search.message_history import Life
 from rmq_store.search.plan_key_search import where_it_was
-from rmq_store.search.queue_selection import Search, selected_slices, stored_in_time
+from rmq_store.search.selection import Search, selected_slices, stored_in_time
 from rmq_store.tables.queues import QUEUES, queue_rows
 from rmq_store.text.bodies import BASE64, HEX, JSON, TEXT, UTF8, bodies_as, charset_named, marked
 from rmq_store.text.lines import json_lines

@@ -29,7 +29,7 @@ from rmq_store.format.record import log_offsets_of_ids
 from rmq_store.index.index_writer import indexed_word
 from rmq_store.reading.query import is_plain_tag
 from rmq_store.search.log_partitions import joined, offset_steps
-from rmq_store.search.queue_selection import CLOCK_SLACK_MS, at_log_offsets
+from rmq_store.search.selection import CLOCK_SLACK_MS, at_log_offsets
 from rmq_store.snapshot.compacted_view import QueueSource
 from rmq_store.store import MessageStore
 

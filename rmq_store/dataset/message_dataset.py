@@ -29,7 +29,7 @@ from rmq_store.reading.query import (
 from rmq_store.search.log_by_time import newest_time
 from rmq_store.search.log_partitions import parts_along_log
 from rmq_store.search.plan_key_search import plan_keys
-from rmq_store.search.queue_selection import CLOCK_SLACK_MS, DamageInTime, Search, selected_slices
+from rmq_store.search.selection import CLOCK_SLACK_MS, DamageInTime, Search, selected_slices
 from rmq_store.store import MessageStore
 from rmq_store.text.times import NotATimeError, Time, fixed_range, parse_time
 

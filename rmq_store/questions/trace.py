@@ -28,7 +28,7 @@ from rmq_store.search.message_history import (
     once,
     sent_to,
 )
-from rmq_store.search.queue_selection import Search
+from rmq_store.search.selection import Search
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.pop import ACKNOWLEDGED, DUE, INVISIBLE, newest_popped
 from rmq_store.system_topics.system_topic_rows import Row

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 from rmq_store.arrow.column_definitions import column_names
 from rmq_store.files.remote.uri_filesystem import StorageOptions, parse_storage_options
 from rmq_store.format.queues import QueueId
+from rmq_store.search.selection import EARLIEST, LATEST, Assignment, ByQueue
 from rmq_store.text.times import NotATimeError, Time, parse_time
 
-EARLIEST = -2
-LATEST = -1
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 _MOST_BYTES = 2**63 - 1
 _SIZE_UNITS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
@@ -23,30 +21,6 @@ _SIZE_UNITS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 class InvalidValue(ValueError):
     """The reason why a value is invalid. It becomes an InvalidArgumentError that names the
     option."""
-
-
-@dataclass(frozen=True, slots=True)
-class ByQueue:
-    """A number for each of some queues, on all brokers or on one named broker."""
-
-    everywhere: Mapping[QueueId, int] = field(default_factory=dict)
-    on_broker: Mapping[tuple[str, QueueId], int] = field(default_factory=dict)
-
-    def of(self, broker_name: str, queue: QueueId) -> int | None:
-        """The number of a queue of a broker; None if none was given."""
-        own = self.on_broker.get((broker_name, queue))
-        return self.everywhere.get(queue) if own is None else own
-
-    def on(self, broker_name: str) -> set[QueueId]:
-        """The queues of a broker that have a number."""
-        return {*self.everywhere, *(q for broker, q in self.on_broker if broker == broker_name)}
-
-    def brokers(self) -> set[str]:
-        """The named brokers."""
-        return {broker for broker, _ in self.on_broker}
-
-    def __bool__(self) -> bool:
-        return bool(self.everywhere or self.on_broker)
 
 
 def text(value: str) -> str:
@@ -187,23 +161,6 @@ def _queue_number(value: Any, shape: str) -> int:
     if not re.fullmatch(r"[0-9]{1,10}", str(value)) or isinstance(value, bool):
         raise InvalidValue(f"has {value!r} as a queue id; it looks like {shape}")
     return int(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """Queues to read, on all brokers or on one named broker."""
-
-    everywhere: tuple[QueueId, ...] = ()
-    on_broker: tuple[tuple[str, QueueId], ...] = ()
-
-    def of(self, broker_name: str) -> list[QueueId]:
-        """The queues of one broker."""
-        own = (queue for broker, queue in self.on_broker if broker == broker_name)
-        return list(dict.fromkeys((*self.everywhere, *own)))
-
-    def brokers(self) -> set[str]:
-        """The named brokers."""
-        return {broker for broker, _ in self.on_broker}
 
 
 def assignment(value: str) -> Assignment:

@@ -127,6 +127,7 @@ OPTIONS: tuple[Option, ...] = (
         "none",
         f"start every queue at the first message stored at or after this time: {TIME_FORMS}; takes "
         "precedence over startingOffsetsByTimestamp and startingOffsets",
+        fills="since",
     ),
     Option(
         "startingOffsetsByTimestampStrategy",
@@ -156,6 +157,7 @@ OPTIONS: tuple[Option, ...] = (
         "none",
         "stop every queue before the first message stored at or after this time; takes precedence "
         "over endingOffsetsByTimestamp and endingOffsets",
+        fills="until",
     ),
     Option(
         "failOnDataLoss",

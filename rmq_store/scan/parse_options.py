@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rmq_store.errors import LOG, InvalidArgumentError, StoreError, nearest, spoken
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
 from rmq_store.scan import option_values as values
-from rmq_store.scan.option_values import Assignment, ByQueue, InvalidValue
+from rmq_store.scan.option_values import InvalidValue
 from rmq_store.scan.options import (
     BY_LOG,
     COMMITLOG,
@@ -23,6 +23,7 @@ from rmq_store.scan.options import (
     STREAM_OPTIONS,
     Option,
 )
+from rmq_store.search.selection import Selection
 from rmq_store.text.times import Time, fixed_time, reversed_range, shown_time
 
 _NO_CLIENT = "the source reads the files of a store and asks no broker"
@@ -69,33 +70,20 @@ def why_only_a_client(name: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ScanOptions:
+class ScanOptions(Selection):
     """The options of a read as typed values. None means not given.
 
-    Offsets are queue offsets. EARLIEST and LATEST have the values of Kafka's source. Times are
-    milliseconds since the epoch; `with_fixed_times` makes them of relative ones.
+    `with_fixed_times` makes milliseconds of relative times.
     """
 
     paths: tuple[str, ...] = ()
     stores: Mapping[str, str] | None = None
     unavailable_stores: str = "fail"
-    topics: tuple[str, ...] | None = None
-    topic_pattern: str | None = None
-    assign: Assignment | None = None
-    include_system_topics: bool = False
     columns: tuple[str, ...] | None = None
     tags: tuple[str, ...] | None = None
     keys: tuple[str, ...] | None = None
     broker_name: str | None = None
     broker_conf: str | None = None
-    starting_offsets: ByQueue = field(default_factory=ByQueue)
-    ending_offsets: ByQueue = field(default_factory=ByQueue)
-    starting_timestamp: Time | None = None
-    ending_timestamp: Time | None = None
-    starting_timestamps: ByQueue = field(default_factory=ByQueue)
-    ending_timestamps: ByQueue = field(default_factory=ByQueue)
-    timestamp_strategy: str = "latest"
-    fail_on_data_loss: bool = True
     source: str = CONSUMEQUEUE
     include_unqueued: bool = False
     split_by: str = BY_LOG
@@ -127,9 +115,9 @@ class ScanOptions:
 
         Raises InvalidArgumentError if they end before they begin.
         """
-        given = self.starting_timestamp, self.ending_timestamp
+        given = self.since, self.until
         first, stop = (fixed_time(time, newest) for time in given)
-        fixed = replace(self, starting_timestamp=first, ending_timestamp=stop)
+        fixed = replace(self, since=first, until=stop)
         if not any(isinstance(time, int) for time in given):  # else a store without new messages
             refuse_reversed_ranges(fixed)
         return fixed
@@ -139,12 +127,6 @@ class ScanOptions:
         if self.fail_on_data_loss:
             raise error
         LOG.warning("%s", error)
-
-    @property
-    def times(self) -> tuple[int | None, int | None]:
-        """The range [start, stop) of times for all queues (ms), as far as it is fixed."""
-        start, stop = self.starting_timestamp, self.ending_timestamp
-        return start if isinstance(start, int) else None, stop if isinstance(stop, int) else None
 
 
 _OF_A_STREAM = {option.name.casefold() for option in STREAM_OPTIONS}
@@ -242,7 +224,7 @@ def _check_together(options: ScanOptions, given: set[str]) -> None:
 
 def refuse_reversed_ranges(options: ScanOptions) -> None:
     """Raise InvalidArgumentError for a range that ends before it begins. An empty one has no row."""
-    first, stop = options.starting_timestamp, options.ending_timestamp
+    first, stop = options.since, options.until
     _refuse_reversed("", ("startingTimestamp", first), ("endingTimestamp", stop), shown_time)
     times = options.starting_timestamps, options.ending_timestamps
     offsets = options.starting_offsets, options.ending_offsets

@@ -19,19 +19,14 @@ from rmq_store.errors import LOG, InvalidArgumentError, StoreError, nearest
 from rmq_store.files.remote.uri_filesystem import absolute
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import warn_of_tags
+from rmq_store.scan.check_names import check_brokers, check_names
 from rmq_store.scan.options import COMMITLOG
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.read_task import DamageHandler, read_share
-from rmq_store.scan.selection import (
-    LogLimits,
-    WantedQueues,
-    check_brokers,
-    check_names,
-    select_ranges,
-)
 from rmq_store.scan.store_scan import PinnedStore, StoreScan
 from rmq_store.scan.tasks import Task, in_tasks, reporting_shares, shares_of
 from rmq_store.search.log_by_time import newest_time
+from rmq_store.search.selection import LogLimits, WantedQueues, select_ranges
 from rmq_store.snapshot.snapshot import collector_paused
 
 
@@ -197,7 +192,7 @@ def _store_scan(target: Target, store: MessageStore, options: ScanOptions) -> St
     ranges: tuple[QueueSlice, ...] = ()
     snapshot = store.snapshot()
     if options.source == COMMITLOG:
-        limits = LogLimits(WantedQueues.of(store, options), options)
+        limits = LogLimits(WantedQueues.of(store, options))
     else:
         selected = select_ranges(store, options)
         ranges = tuple(part for part in selected if len(part))

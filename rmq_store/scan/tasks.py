@@ -9,7 +9,6 @@ from rmq_store import MessageStore, StoreError
 from rmq_store.format.byte_layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
 from rmq_store.scan.options import BY_QUEUE
-from rmq_store.scan.selection import WantedQueues
 from rmq_store.scan.store_scan import StoreScan
 from rmq_store.search.log_partitions import (
     bins_of_queues,
@@ -20,6 +19,7 @@ from rmq_store.search.log_partitions import (
     with_at_most,
 )
 from rmq_store.search.plan_key_search import plan_keys
+from rmq_store.search.selection import WantedQueues
 from rmq_store.snapshot.compacted_view import QueueSource
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
 from rmq_store.verify.errors_of_part import errors_of_part

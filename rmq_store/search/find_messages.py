@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +18,15 @@ from rmq_store.format.compression import SysFlag, enters_queue
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Message
-from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.message_lookup import behind_index
 from rmq_store.reading.query import OnDamage, ReadHow
 from rmq_store.search.plan_key_search import KeyPlan, leads_to, plan_keys
-from rmq_store.search.queue_selection import (
+from rmq_store.search.selection import (
     CLOCK_SLACK_MS,
     DamageInTime,
+    LogLimits,
     Search,
+    WantedQueues,
     selected_slices,
     stored_in_time,
 )
@@ -95,7 +96,7 @@ class _Share:
 
     slices: tuple[QueueSlice, ...] = ()
     log: tuple[int, int] = (0, 0)
-    limits: AnywhereLimits | None = None
+    limits: LogLimits | None = None
     starts_gap: bool = False  # damage before the log range may reach into it
 
 
@@ -134,7 +135,8 @@ def _shares(store: MessageStore, search: Search, on_damage: OnDamage | None) -> 
         return
     if plan.hits or plan.unindexed:
         yield _Share((*plan.hits, *plan.unindexed))
-    anywhere = AnywhereLimits(search, frozenset(topics), frozenset(p.queue for p in plan.unindexed))
+    wanted = WantedQueues.of(store, replace(search, topics=topics))
+    anywhere = LogLimits(wanted, but=frozenset(part.queue for part in plan.unindexed))
     for offset in _in_no_queue(store, search, plan, on_damage):
         yield _Share(log=(offset, offset + 1), limits=anywhere)
     first, end = store.log_range()
@@ -233,29 +235,6 @@ def _find_in(
         progress(share.log[1] - share.log[0])
 
 
-@dataclass(frozen=True, slots=True)
-class AnywhereLimits:
-    """The limits of a search for each queue in a log range, also for queues that lost their files.
-
-    Queues in `read` have no limits here, because they are read by their entries.
-    """
-
-    search: Search
-    topics: frozenset[str]
-    read: frozenset[QueueId]
-
-    def __call__(self, queue: QueueId) -> QueueLimits | None:
-        """The limits of a queue; None if nothing is wanted."""
-        search, whole = self.search, QueueLimits()
-        wanted = search.queue_ids is None or queue.queue_id in search.queue_ids
-        if not wanted or queue.topic not in self.topics or queue in self.read:
-            return None
-        return QueueLimits(
-            first_time=whole.first_time if search.begin is None else search.begin,
-            stop_time=whole.stop_time if search.end is None else search.end,
-        )
-
-
 def _needed(search: Search) -> list[str]:
     names = ["storeTimestamp"]
     names += ["properties"] if search.properties else []
@@ -304,7 +283,7 @@ def _tell(error: StoreError, on_damage: OnDamage | None) -> None:
     on_damage(error)
 
 
-def _topics_anywhere(store: MessageStore, search: Search) -> Collection[str]:
+def _topics_anywhere(store: MessageStore, search: Search) -> Sequence[str]:
     """The topics to search, including those that have no queue and are only in topics.json."""
     if search.topics is not None:
         return search.topics
@@ -318,7 +297,7 @@ def _topics_anywhere(store: MessageStore, search: Search) -> Collection[str]:
 def _matching(batch: pa.RecordBatch, search: Search) -> pa.RecordBatch:
     kept = np.ones(batch.num_rows, dtype=bool)
     if search.is_timed:
-        kept &= stored_in_time(batch, search.begin, search.end)
+        kept &= stored_in_time(batch, *search.times)
     for name, value in search.properties.items():
         kept &= _has_property(batch.column("properties"), name, value)
     if search.text is not None:

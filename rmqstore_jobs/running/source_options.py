@@ -13,8 +13,9 @@ from rmq_store.cli import shell_words
 from rmq_store.cli.options import WORDS, Declared, RareOption, joined, option, rare_option, spelled
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
-from rmq_store.scan.option_values import EARLIEST, flag, time
+from rmq_store.scan.option_values import flag, time
 from rmq_store.scan.options import OPTIONS, Option
+from rmq_store.search.selection import EARLIEST
 from rmqstore_jobs.running.store_selection import options_of_queues
 
 _ALL = frozenset(option.name for option in OPTIONS)

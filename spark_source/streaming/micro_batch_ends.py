@@ -26,11 +26,10 @@ from rmq_store.reading.growing_log import (
 )
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.query import warn_of_tags
-from rmq_store.scan.option_values import ByQueue
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.scan import Target, require_one_name_each, targets
-from rmq_store.scan.selection import LogLimits, WantedQueues, first_offsets
 from rmq_store.search.log_by_time import newest_time
+from rmq_store.search.selection import ByQueue, LogLimits, WantedQueues, first_offsets
 from spark_source.streaming.stream_options import EARLIEST, LATEST, StreamOptions
 
 VERSION = 1
@@ -355,13 +354,10 @@ class Follower:
     def limits(self, store: MessageStore, first: StorePlace) -> StreamLimits:
         """What a micro-batch that starts at a place wants of each queue."""
         without_start = replace(
-            self.options,
-            starting_timestamp=None,
-            starting_offsets=ByQueue(),
-            starting_timestamps=ByQueue(),
+            self.options, since=None, starting_offsets=ByQueue(), starting_timestamps=ByQueue()
         )
-        wanted = WantedQueues.of(store, self.options)
-        return StreamLimits(LogLimits(wanted, without_start), first.first_offsets)
+        wanted = WantedQueues.of(store, without_start)
+        return StreamLimits(LogLimits(wanted), first.first_offsets)
 
 
 def _moved(store: MessageStore, before: StorePlace, end: int) -> StorePlace:

@@ -25,10 +25,10 @@ from rmq_store.reading.growing_log import LogPlace, expired
 from rmq_store.scan.options import PERMISSIVE
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.scan import Scan, Target
-from rmq_store.scan.selection import WantedQueues
 from rmq_store.scan.store_scan import PinnedStore, StoreScan
 from rmq_store.scan.tasks import Share
 from rmq_store.search.log_partitions import even_slices
+from rmq_store.search.selection import Assignment, Selection, WantedQueues
 from rmq_store.snapshot.ranges import LogSlice
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
 from spark_source.spark_words import plain_errors, settle_reading_worker
@@ -249,17 +249,18 @@ class StreamSelection:
         return f"queue {number} of topic {topic!r}" if partly else f"topic {topic!r}"
 
     def _wanted(self, store: MessageStore) -> WantedQueues:
-        name, queues = store.broker_name, self.queues
-        return WantedQueues(
-            None
-            if queues is None
-            else frozenset(QueueId(t, n) for b, t, n in queues if b in ("", name)),
-            self.topics,
-            self.pattern,
-            self.system,
-            name,
-            store.own_names,
+        assign = None
+        if self.queues is not None:
+            queues = [(broker, QueueId(topic, number)) for broker, topic, number in self.queues]
+            everywhere = tuple(queue for broker, queue in queues if not broker)
+            assign = Assignment(everywhere, tuple(pair for pair in queues if pair[0]))
+        selection = Selection(
+            None if self.topics is None else tuple(self.topics),
+            topic_pattern=self.pattern,
+            assign=assign,
+            include_system_topics=self.system,
         )
+        return WantedQueues.of(store, selection)
 
 
 def _words_added(kind: str, now: _Words, before: _Words) -> str | None:

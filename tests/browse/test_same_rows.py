@@ -13,7 +13,7 @@ from bs4 import Tag
 from rmq_store.browse import messages
 from rmq_store.browse.page import before, messages_in, newest_slices
 from rmq_store.errors import StoreError
-from rmq_store.search.queue_selection import Search, selected_slices
+from rmq_store.search.selection import Search, selected_slices
 from rmq_store.tables import TABLES_OF_A_STORE
 from tests.browse.conftest import Site, shown
 from tests.support.golden import Golden, GoldenStore, bodies_of

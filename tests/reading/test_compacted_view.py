@@ -27,7 +27,7 @@ from rmq_store.errors import (
     MissingFileError,
     StoreError,
 )
-from rmq_store.search.queue_selection import Search, selected_slices
+from rmq_store.search.selection import Search, selected_slices
 from rmq_store.testing.store_checks import StoreChecks
 from tests.support.damage import flip, write_at
 from tests.support.golden import GoldenStore, unpack_kind

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from rmq_store.search.find_messages import find
-from rmq_store.search.queue_selection import Search
+from rmq_store.search.selection import Search
 from tests.support.golden import Golden, messages_in, user_topic
 
 HOUR = 3_600_000
@@ -54,7 +54,7 @@ def test_find_gives_what_was_stored_in_some_hours(golden: Golden, name: str) -> 
     places = range(eighth, len(stamps), eighth) if step is None else range(step - 5, step + 5)
     near = [(stamps[at] - 2000, stamps[at]) for at in places]
     for low, high in ((stamps[0], stamps[len(stamps) // 3]), (stamps[-200], stamps[-1]), *near):
-        search = Search(begin=low, end=high)
+        search = Search(since=low, until=high)
         with store.open() as opened:
             found = [
                 offset

@@ -23,7 +23,7 @@ from rmq_store.files.remote import remote_store as remotefile
 from rmq_store.files.segments import REMOTE
 from rmq_store.report.store_report import store_report
 from rmq_store.scan.parse_options import parse_options
-from rmq_store.scan.selection import select_ranges
+from rmq_store.search.selection import select_ranges
 from rmq_store.tables import TABLES
 from spark_source.source import RmqStoreSource
 from tests.support.golden import Golden, GoldenStore, unpack, unpack_kind

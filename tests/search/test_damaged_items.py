@@ -16,7 +16,7 @@ from rmq_store import MessageStore
 from rmq_store.errors import StoreError
 from rmq_store.reading.slice_entries import OTHER_OFFSET
 from rmq_store.search.find_messages import find
-from rmq_store.search.queue_selection import Search
+from rmq_store.search.selection import Search
 from rmq_store.verify import verify
 from tests.support.damage import flip_in_log, write_at
 from tests.support.golden import GoldenStore, in_a_queue, unpack

@@ -18,7 +18,7 @@ from rmq_store.format.hashes import index_key, index_key_hash
 from rmq_store.index import index_file_reader as index_file
 from rmq_store.index.index_file_reader import Hit
 from rmq_store.search.find_messages import find
-from rmq_store.search.queue_selection import Search
+from rmq_store.search.selection import Search
 from tests.support.counted_store import IndexFile, java_hash, settings_of
 from tests.support.damage import flip_in_log, write_at
 from tests.support.golden import (

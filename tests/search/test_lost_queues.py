@@ -21,7 +21,7 @@ from rmq_store.index import query_message
 from rmq_store.index.query_message import walk_chains
 from rmq_store.questions.trace import trace
 from rmq_store.search.find_messages import find
-from rmq_store.search.queue_selection import Search
+from rmq_store.search.selection import Search
 from rmq_store.verify import verify
 from tests.support.damage import damage_entry, flip_in_log, write_in_log
 from tests.support.golden import (
@@ -63,9 +63,9 @@ def test_a_key_is_found_though_its_queue_is_gone(copy: GoldenStore, gone: str) -
             other = Search(["orders"], [(record["queueId"] + 1) % 4], keys=[key])
             assert record["commitLogOffset"] not in places(store, other)
             at = record["storeTimestamp"]
-            of_time = Search(keys=[key], begin=at, end=at + 1)
+            of_time = Search(keys=[key], since=at, until=at + 1)
             assert record["commitLogOffset"] in places(store, of_time)
-            assert record["commitLogOffset"] not in places(store, Search(keys=[key], begin=at + 1))
+            assert record["commitLogOffset"] not in places(store, Search(keys=[key], since=at + 1))
         with pytest.raises(UnknownQueueError):
             places(store, Search(["no-such-topic"], keys=["k"]))
 
@@ -184,7 +184,7 @@ def test_a_damaged_record_outside_of_the_selection_is_not_reported(copy: GoldenS
             places(store, Search(["orders"], keys=[key]))
         others = [(record["queueId"] + 1) % 4]
         assert places(store, Search(["orders"], others, keys=[key])) == []
-        assert places(store, Search(["orders"], begin=after, keys=[key])) == []
+        assert places(store, Search(["orders"], since=after, keys=[key])) == []
 
 
 def test_a_key_that_no_index_has_is_found_though_its_queue_is_gone(copy: GoldenStore) -> None:

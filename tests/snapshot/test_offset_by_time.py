@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.consumequeue.bisection import Boundary, find_boundary, offset_by_time
 from rmq_store.search.find_messages import find
-from rmq_store.search.queue_selection import Search
+from rmq_store.search.selection import Search
 from tests.support.damage import write_in_log
 from tests.support.golden import GoldenStore, Truth, unpack
 from tests.support.spark.reads import rows_of
@@ -103,7 +103,7 @@ def test_times_select_the_same_messages_around_damage(copy: GoldenStore, spoiled
         found = spark_rows(copy, startingTimestamp=str(since), endingTimestamp=str(until))
         assert found == wanted, (spoiled, since, until, SEED)
         reported: list[StoreError] = []
-        search = Search(topics=["orders"], queue_ids=[1], begin=since, end=until)
+        search = Search(topics=["orders"], queue_ids=[1], since=since, until=until)
         with MessageStore.open(copy.path) as opened:
             batches = list(find(opened, search, ["commitLogOffset", "body"], reported.append))
         assert [at for b in batches for at in b.column(0).to_pylist()] == wanted
@@ -129,7 +129,7 @@ def test_a_file_of_another_queue_in_the_middle_hides_no_message(tmp_path: Path) 
     ours.write_bytes((queues / "SCHEDULE_TOPIC_XXXX/2/00000000000000000000").read_bytes())
     own = store.by_queue[QueueId("payments", 0)]
     until = own[140]["storeTimestamp"]
-    search = Search(topics=["payments"], queue_ids=[0], end=until)
+    search = Search(topics=["payments"], queue_ids=[0], until=until)
     reported: list[StoreError] = []
     with store.open() as opened:
         with pytest.raises(StoreError, match="payments/0"):

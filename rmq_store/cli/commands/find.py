@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmq_store.search.message_history import ConsumedBy, Life
-    from rmq_store.search.queue_selection import Search
+    from rmq_store.search.selection import Search
     from rmq_store.store import MessageStore
 
 
@@ -60,7 +60,7 @@ def cat(
     from rmq_store.cli.batch_printer import BatchPrinter
     from rmq_store.format.queues import QueueSlice
     from rmq_store.search.find_messages import watched, with_place
-    from rmq_store.search.queue_selection import (
+    from rmq_store.search.selection import (
         CLOCK_SLACK_MS,
         DamageInTime,
         Search,
@@ -168,7 +168,7 @@ def find(
     from rmq_store.search.find_messages import find as search_for
     from rmq_store.search.find_messages import find_by_id
     from rmq_store.search.plan_key_search import where_it_was
-    from rmq_store.search.queue_selection import Search
+    from rmq_store.search.selection import Search
 
     conditions = (topics, queue_ids, keys, tags, properties, begin, end, text)
     if message_id is not None and any(conditions):

@@ -233,14 +233,14 @@ def usage(
         rmqstore usage /data/store --by message --top 5
     """
     from rmq_store.questions.usage import usage_of
-    from rmq_store.search.queue_selection import Search, selected_slices
+    from rmq_store.search.selection import Search, selected_slices
     from rmq_store.tables.table import all_ranges
 
     with at.open() as opened, Progress("usage", unit="messages") as progress:
         first, stop = options.time_range([opened], begin, end)
         ranges = None
         if topics or first is not None or stop is not None:
-            wanted = Search(topics or None, begin=first, end=stop, include_system_topics=True)
+            wanted = Search(topics or None, since=first, until=stop, include_system_topics=True)
             ranges = tuple(selected_slices(opened, wanted))
         progress.expect(sum(map(len, all_ranges(opened) if ranges is None else ranges)))
         most = (top or _LARGEST) if by == _MESSAGE else 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rmq_store.format.queues import QueueId, QueueSlice
     from rmq_store.reading.growing_log import LogPlace
     from rmq_store.reading.log_reader import QueueLimits
-    from rmq_store.search.queue_selection import Search
+    from rmq_store.search.selection import Search
     from rmq_store.store import MessageStore
 
 
@@ -65,7 +65,7 @@ def tail(
         rmqstore tail /data/store -f --topic orders --tag shipped
     """
     from rmq_store.cli.batch_printer import BatchPrinter
-    from rmq_store.search.queue_selection import Search
+    from rmq_store.search.selection import Search
 
     printer = BatchPrinter(form)
     how: dict[str, Any] = {
@@ -171,7 +171,7 @@ def _interrupt_event() -> threading.Event:
 def _newest(store: MessageStore, search: Search, lines: int, end: int | None) -> list[QueueSlice]:
     """The newest messages of each queue; of those before a log offset, if that is given."""
     from rmq_store.format.queues import QueueSlice
-    from rmq_store.search.queue_selection import selected_slices
+    from rmq_store.search.selection import selected_slices
 
     slices = []
     for part in selected_slices(store, search):

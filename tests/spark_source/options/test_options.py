@@ -8,9 +8,9 @@ import pytest
 
 from rmq_store import QueueId
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.scan.option_values import Assignment, ByQueue
 from rmq_store.scan.options import OPTIONS
 from rmq_store.scan.parse_options import ScanOptions, parse_options
+from rmq_store.search.selection import Assignment, ByQueue
 
 
 def parsed(**raw: str) -> ScanOptions:
@@ -66,11 +66,11 @@ def test_the_case_of_a_name_does_not_matter() -> None:
         ("startingOffsets", '{"a": {"0": 23}}', "starting_offsets", ByQueue({QueueId("a", 0): 23})),
         ("endingOffsets", '{"a": {"0": -1}}', "ending_offsets", ByQueue({QueueId("a", 0): -1})),
         ("endingOffsets", "Latest", "ending_offsets", ByQueue()),
-        ("startingTimestamp", "1700000000123", "starting_timestamp", 1700000000123),
-        ("startingTimestamp", "2023-11-14T22:13:20.123Z", "starting_timestamp", 1700000000123),
-        ("endingTimestamp", "2023-11-15T06:13:20+08:00", "ending_timestamp", 1700000000000),
-        ("endingTimestamp", "2023-11-14T22:13:20", "ending_timestamp", 1700000000000),
-        ("endingTimestamp", "1969-12-31T23:59:59.999Z", "ending_timestamp", -1),
+        ("startingTimestamp", "1700000000123", "since", 1700000000123),
+        ("startingTimestamp", "2023-11-14T22:13:20.123Z", "since", 1700000000123),
+        ("endingTimestamp", "2023-11-15T06:13:20+08:00", "until", 1700000000000),
+        ("endingTimestamp", "2023-11-14T22:13:20", "until", 1700000000000),
+        ("endingTimestamp", "1969-12-31T23:59:59.999Z", "until", -1),
         ("maxBytesPerPartition", "64m", "max_bytes_per_partition", 64 << 20),
         ("maxBytesPerPartition", "1 GiB", "max_bytes_per_partition", 1 << 30),
         ("brokerName", "broker-a", "broker_name", "broker-a"),
@@ -140,7 +140,8 @@ def test_topic_and_assign_exclude_each_other() -> None:
 
 def test_every_option_fills_a_field_of_its_own() -> None:
     fields = [option.field for option in OPTIONS if option.name != "topic"]
-    assert sorted(fields) == sorted(ScanOptions.__dataclass_fields__)
+    of_commands = ["queue_ids", "include_lmq"]
+    assert sorted([*fields, *of_commands]) == sorted(ScanOptions.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 
 from rmq_store import QueueId
 from rmq_store.errors import CorruptQueueError
-from rmq_store.search.queue_selection import CLOCK_SLACK_MS
+from rmq_store.search.selection import CLOCK_SLACK_MS
 from spark_source.source import RmqStoreSource
 from spark_source.spark_reader import RmqStoreReader
 from tests.support.golden import Golden, GoldenStore, Truth, messages_in, unpack, user_topic
