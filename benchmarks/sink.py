@@ -31,7 +31,7 @@ from rmq_store import MessageStore
 from rmq_store.heap_settings import keep_freed_memory
 from rmqstore_jobs.running.spark_engine import builder_for
 from spark_source.writing.commit import StoreWrite, commit
-from spark_source.writing.rows_to_append import to_append
+from spark_source.writing.rows_to_append import staged_batches
 from spark_source.writing.staging import Part, folder_beside
 from spark_source.writing.write_options import WriteOptions
 
@@ -79,7 +79,7 @@ def staged(batches: list[pa.RecordBatch], target: Path) -> tuple[StoreWrite, lis
     parts = []
     for number in range(PARTS):
         own = batches[number * each : (number + 1) * each]
-        rows = (ready for batch in own for ready in to_append(batch, write.options))
+        rows = (ready for batch in own for ready in staged_batches(batch, write.options))
         parts.append(write.staging.write(number, rows))
     return write, parts
 

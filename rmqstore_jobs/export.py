@@ -40,9 +40,9 @@ from rmqstore_jobs.exporting.manifest import (
     ExportedRange,
     Manifest,
     Wave,
-    without,
+    ranges_without,
 )
-from rmqstore_jobs.running.failures import is_damage, mended, reason_of
+from rmqstore_jobs.running.failures import is_damage, readable_instead, reason_of
 from rmqstore_jobs.running.job_command import RANGES, SELECTION, Job, size, spec_from
 from rmqstore_jobs.running.results import Answer, provenance_of
 from rmqstore_jobs.running.source_options import QUEUE_OPTIONS, source_options, with_queues
@@ -149,7 +149,7 @@ class _Export:
             if not done:
                 self._refuse_another_name(store)
         finished = [part.slice for parts in done.values() for part in parts]
-        self.left = replace(self.scan, ranges=tuple(without(self.scan.ranges, finished)))
+        self.left = replace(self.scan, ranges=tuple(ranges_without(self.scan.ranges, finished)))
         self._note_gaps(done)
         self._note_left_out()
 
@@ -268,7 +268,9 @@ class _Export:
                     # An error of the read, or of Spark. Earlier waves are complete, and the answer
                     # has the reason.
                     reason = reason_of(error)
-                    way = f"{_IN_THE_WAY} {mended(reason)}" if is_damage(reason) else _GO_ON
+                    way = (
+                        f"{_IN_THE_WAY} {readable_instead(reason)}" if is_damage(reason) else _GO_ON
+                    )
                     self.stopped_by = f"{reason}. {way}"
                     break
                 progress(wave.selected_bytes)

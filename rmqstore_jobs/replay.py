@@ -11,7 +11,7 @@ from rmq_store.cli.options import Declared, RareOption, flag, option, rare_flag,
 from rmq_store.errors import CorruptQueueError, DataLossError
 from rmq_store.format.releases import dialect
 from rmq_store.scan.parse_options import parse_options
-from rmq_store.scan.scan import pin
+from rmq_store.scan.scan import pinned_scan
 from rmqstore_jobs.replay_targets.dry_run import DryRun
 from rmqstore_jobs.replay_targets.local_targets import LocalReplay
 from rmqstore_jobs.replay_targets.replay_call import ReplayReport
@@ -63,7 +63,7 @@ def validate(spec: ReplaySpec) -> None:
     if spec.release is not None:
         dialect(spec.release)
     with suppress(DataLossError, CorruptQueueError):
-        pin(parse_options(source_options(with_fixed_times(spec))))
+        pinned_scan(parse_options(source_options(with_fixed_times(spec))))
 
 
 OPTIONS: Mapping[str, Declared] = {

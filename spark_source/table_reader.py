@@ -16,7 +16,7 @@ from rmq_store.scan.options import BY_QUEUE
 from rmq_store.scan.read_task import pieces_of_share, read_messages
 from rmq_store.scan.scan import Scan
 from rmq_store.scan.store_scan import StoreScan
-from rmq_store.scan.tasks import Share, in_tasks, reported_errors, reporting_shares, shares_of
+from rmq_store.scan.tasks import Share, reported_errors, reporting_shares, shares_of, tasks_of
 from rmq_store.snapshot.ranges import LogSlice
 from rmq_store.tables import TABLES
 from rmq_store.tables.diff import differences
@@ -97,7 +97,7 @@ class TableReader(DataSourceReader):
                 Share(n, log_bytes=snapshot.log_end - snapshot.log_start)
                 for n, snapshot in snapshots
             ]
-        return [TablePartition(task) for task in in_tasks(self.scan.stores, shares)]
+        return [TablePartition(task) for task in tasks_of(self.scan.stores, shares)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""
@@ -168,7 +168,7 @@ def _to_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def plan_rows(scan: Scan) -> Iterator[Row]:
     """The rows of the table `plan`."""
-    tasks = enumerate(in_tasks(scan.stores, shares_of(scan.stores)))
+    tasks = enumerate(tasks_of(scan.stores, shares_of(scan.stores)))
     for number, share in ((number, share) for number, task in tasks for share in task):
         of_store = scan.stores[share.store]
         row = {

@@ -19,10 +19,10 @@ from rmq_store.browse.page import (
     before,
     download,
     grid_of,
-    linked,
+    linked_cell,
     messages_in,
     newest_slices,
-    readable,
+    readable_text,
     rows_section,
     table_of,
 )
@@ -33,11 +33,20 @@ from rmq_store.reading.query import ReadHow
 from rmq_store.report.section import Cell, Grid, Section, text
 from rmq_store.search.find_messages import find as find_by
 from rmq_store.search.find_messages import find_by_id
-from rmq_store.search.message_history import Life
+from rmq_store.search.message_history import MessageHistory
 from rmq_store.search.plan_key_search import where_it_was
 from rmq_store.search.selection import Search, selected_slices, stored_in_time
 from rmq_store.tables.queues import QUEUES, queue_rows
-from rmq_store.text.bodies import BASE64, HEX, JSON, TEXT, UTF8, bodies_as, charset_named, marked
+from rmq_store.text.bodies import (
+    BASE64,
+    HEX,
+    JSON,
+    TEXT,
+    UTF8,
+    bodies_as,
+    charset_named,
+    text_or_marked_base64,
+)
 from rmq_store.text.lines import json_lines
 from rmq_store.text.sizes import size
 
@@ -191,7 +200,7 @@ def _fields(rows: pa.Table) -> Grid:
     cells = (replace(cell, kind="text") for cell in row.rows[0])
     listed = [[text(name), cell] for name, cell in zip(row.columns, cells, strict=True)]
     words = (rows["keys"][0].as_py() or "").split()
-    listed += [[text("word of keys"), linked("key", word)] for word in words]
+    listed += [[text("word of keys"), linked_cell("key", word)] for word in words]
     return Grid("fields", "", ("field", "value"), listed)
 
 
@@ -249,11 +258,15 @@ def _text_of(body: bytes, form: str | None, charset: str | None) -> Markup:
     """A body for a person, in a form and of a charset; the start of a large one."""
     column = pa.array([body], pa.binary())
     known = UTF8 if charset is None else charset_named(charset)
-    shown = bodies_as(form, column, known) if form in _FORMS[1:] and form else marked(column, known)
+    shown = (
+        bodies_as(form, column, known)
+        if form in _FORMS[1:] and form
+        else text_or_marked_base64(column, known)
+    )
     every: str = shown[0].as_py()
     rest = len(every) - _MOST_SHOWN
     cut = f"\n… {rest:,} more characters: download the body" if rest > 0 else ""
-    return readable(every[:_MOST_SHOWN] + cut)
+    return readable_text(every[:_MOST_SHOWN] + cut)
 
 
 def body(question: Question) -> Response:
@@ -300,7 +313,7 @@ def _history(question: Question, key: str, most_unindexed: int | None = None) ->
     return [_section_of(question, life, number) for number, life in enumerate(lives)]
 
 
-def _section_of(question: Question, life: Life, number: int) -> Section:
+def _section_of(question: Question, life: MessageHistory, number: int) -> Section:
     """The records of a message, and the groups and clients that had to do with it."""
     for error in life.damage:
         question.note(error)

@@ -20,11 +20,11 @@ from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.errors import InvalidArgumentError, StoreError, is_utf8, printable
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import OnDamage, leave_out
-from rmq_store.report.report_scope import Bounds, Inquiry, Named
+from rmq_store.report.report_scope import Inquiry, NamedStore, ReadLimits
 from rmq_store.report.section import Cell, Command, Grid, Remark, Section
 from rmq_store.search.log_by_time import newest_time
 from rmq_store.store import MessageStore
-from rmq_store.text.bodies import shown
+from rmq_store.text.bodies import readable_bodies
 from rmq_store.text.lines import plain_text, printable_columns
 from rmq_store.text.times import NotATimeError, Time, fixed_range, parse_time
 from rmq_store.verify.findings import Severity
@@ -41,7 +41,7 @@ def address(page: str, **words: object) -> str:
     return f"{page}?{urlencode(query, errors='surrogatepass')}" if query else page
 
 
-def readable(text: str) -> Markup:
+def readable_text(text: str) -> Markup:
     """A text for a person: lines stay lines, and what else is not printable is escaped."""
     pieces = re.split(r"([\n\t])", text.replace("\r\n", "\n"))
     return escape("".join(piece if piece in "\n\t" else printable(piece) for piece in pieces))
@@ -91,7 +91,7 @@ class Question:
     """What a page asks of the open store. `page`, `words`: its address; `stops`: see `Job`."""
 
     store: MessageStore
-    named: Named
+    named: NamedStore
     now_ms: int
     page: str
     words: Mapping[str, str]
@@ -158,7 +158,7 @@ class Question:
     @cached_property
     def inquiry(self) -> Inquiry:
         """The same for a section of the report."""
-        return Inquiry(self.store, self.named, Bounds(), self.now_ms)
+        return Inquiry(self.store, self.named, ReadLimits(), self.now_ms)
 
     def left_out(self) -> list[Section]:
         """The section on what the page left out because of damage; none without any."""
@@ -193,7 +193,7 @@ def _leads_to(column: str, row: Mapping[str, Any]) -> str | None:
     return address(page, **{word: row[column]})
 
 
-def linked(column: str, value: str) -> Cell:
+def linked_cell(column: str, value: str) -> Cell:
     """A cell that leads to the page about its value, as one of a column does."""
     return Cell(value, leads_to=_leads_to(column, {column: value}))
 
@@ -232,7 +232,7 @@ def _cells(name: str, column: pa.Array, rows: Iterable[Mapping[str, Any]]) -> li
     kind = "number" if pa.types.is_integer(column.type) else "text"
     kind = "time" if pa.types.is_timestamp(column.type) else kind
     if pa.types.is_binary(column.type):
-        column = shown(column)
+        column = readable_bodies(column)
     if pa.types.is_string(column.type):  # before control characters are escaped: it may be large
         column = pc.utf8_slice_codeunits(column, 0, LONGEST + 1)
     return [

@@ -33,7 +33,7 @@ from rmq_store.browse.messages import (
     topic,
     trace,
 )
-from rmq_store.browse.page import Form, Page, Question, address, readable
+from rmq_store.browse.page import Form, Page, Question, address, readable_text
 from rmq_store.browse.state_pages import (
     GROUPS_FORM,
     SQL_FORM,
@@ -47,7 +47,7 @@ from rmq_store.browse.state_pages import (
 )
 from rmq_store.errors import LOG, InvalidArgumentError, StoreError
 from rmq_store.report.page import drawn_plots, templates
-from rmq_store.report.report_scope import Named
+from rmq_store.report.report_scope import NamedStore
 from rmq_store.report.section import LeftOutSection, Section
 from rmq_store.store import MessageStore
 from rmq_store.text.times import shown_time
@@ -227,7 +227,9 @@ _AGAIN, _STOP = "again", "stop"
 class Dashboard:
     """Answers requests. `app` is the application; `path`: where its pages are."""
 
-    def __init__(self, open_store: Callable[[], MessageStore], named: Named, limit: float) -> None:
+    def __init__(
+        self, open_store: Callable[[], MessageStore], named: NamedStore, limit: float
+    ) -> None:
         """`limit`: seconds for a page. Raises as `open_store`."""
         self._token = secrets.token_urlsafe(24)
         self.path = f"/{self._token}/"
@@ -314,7 +316,7 @@ class Dashboard:
         html = self._template.render(
             page=page,
             sections=sections,
-            words={name: readable(word) for name, word in (words or {}).items()},
+            words={name: readable_text(word) for name, word in (words or {}).items()},
             menu=MENU,
             own=own,
             store=self._named.path,

@@ -13,7 +13,7 @@ from rmq_store.browse.page import (
     Page,
     Question,
     address,
-    readable,
+    readable_text,
     rows_section,
     table_of,
 )
@@ -137,7 +137,7 @@ def sql(question: Question) -> Page:
                 rows = rows_from(answer.rows, 0, ROWS + 1)
                 more = f"Only the first {ROWS} rows are shown." if len(rows) > ROWS else ""
                 sections.append(rows_section("rows", "Rows", rows.slice(0, ROWS), more=more))
-    return Page("SQL", sections, SQL_FORM, text=None if plan is None else readable(plan))
+    return Page("SQL", sections, SQL_FORM, text=None if plan is None else readable_text(plan))
 
 
 def plots(question: Question) -> Page:

@@ -15,7 +15,7 @@ from rmq_store.cli.messages import TEXT_COLUMNS, MessageForm
 from rmq_store.cli.output import make_room, note, write
 from rmq_store.errors import printable
 from rmq_store.text import lines
-from rmq_store.text.bodies import UTF8, bodies_as, marked, shown
+from rmq_store.text.bodies import UTF8, bodies_as, readable_bodies, text_or_marked_base64
 from rmq_store.text.lines import BODY, plain_text
 from rmq_store.text.progress import Progress
 
@@ -130,7 +130,11 @@ class BatchPrinter:
         """The values as printable text, of a length that fits several rows of the terminal."""
         if pa.types.is_binary(column.type):
             form, charset = self._form.body, self._charset if name == BODY else UTF8
-            column = shown(column, charset) if form is None else bodies_as(form, column, charset)
+            column = (
+                readable_bodies(column, charset)
+                if form is None
+                else bodies_as(form, column, charset)
+            )
             if not self._form.full:
                 # Before control characters are escaped: a body can have many MiB.
                 most = get_terminal_size().columns * _LOOKED_AT
@@ -159,7 +163,9 @@ def _with_bodies(batch: pa.RecordBatch, form: str | None, charset: str) -> pa.Re
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if pa.types.is_binary(column.type):
             own = charset if name == BODY else UTF8
-            column = marked(column, own) if form is None else bodies_as(form, column, own)
+            column = (
+                text_or_marked_base64(column, own) if form is None else bodies_as(form, column, own)
+            )
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 

@@ -226,7 +226,7 @@ class Layout:
         wraps = column.kind is Kind.SENTENCE and room >= _LEAST_SENTENCE
         lines = _lines_of(_WORDS.findall(cell), room) if wraps else [cell] * bool(cell)
         heads = [column.name, *[""] * len(lines)]
-        return [filled(head, names) + GAP + line for head, line in zip(heads, lines, strict=False)]
+        return [padded(head, names) + GAP + line for head, line in zip(heads, lines, strict=False)]
 
     def _shown(self, column: Column, cell: str, width: int) -> str:
         kind = column.kind
@@ -246,7 +246,7 @@ class Layout:
         for one, cell, width in zip(self._columns, cells, self.widths, strict=True):
             is_number = one.kind is Kind.NUMBER
             is_last = len(filled_up) == len(cells) - 1 and not is_number
-            filled_up.append(cell if is_last else filled(cell, width, right=is_number))
+            filled_up.append(cell if is_last else padded(cell, width, right=is_number))
         return GAP.join(filled_up)
 
 
@@ -288,7 +288,7 @@ def _lines_of(words: Iterable[str], width: int) -> list[str]:
     return lines
 
 
-def filled(text: str, width: int, *, right: bool = False) -> str:
+def padded(text: str, width: int, *, right: bool = False) -> str:
     """A text with blanks up to a width."""
     blanks = " " * (width - cell_len(text))
     return blanks + text if right else text + blanks

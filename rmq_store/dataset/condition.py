@@ -28,7 +28,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import log_offsets_of_ids
 from rmq_store.index.index_writer import indexed_word
 from rmq_store.reading.query import is_plain_tag
-from rmq_store.search.log_partitions import joined, offset_steps
+from rmq_store.search.log_partitions import joined_ranges, offset_steps
 from rmq_store.search.selection import CLOCK_SLACK_MS, at_log_offsets
 from rmq_store.snapshot.compacted_view import QueueSource
 from rmq_store.store import MessageStore
@@ -86,7 +86,11 @@ class Condition:
 
     def may_match(self, broker_name: str) -> bool:
         """Whether a message of that broker can match."""
-        return bool(possible(self.schema, self.expression, [pc.field("brokerName") == broker_name]))
+        return bool(
+            parts_that_may_match(
+                self.schema, self.expression, [pc.field("brokerName") == broker_name]
+            )
+        )
 
     def narrowed(
         self, store: MessageStore, ranges: Sequence[QueueSlice], view: QueueSource
@@ -95,7 +99,7 @@ class Condition:
 
         Reads entries, and heads of records for times, at the ends of parts.
         """
-        parts = joined(_Narrowing(self, store, view).of(ranges))
+        parts = joined_ranges(_Narrowing(self, store, view).of(ranges))
         return parts if self.places is None else at_log_offsets(store, parts, self.places, view)
 
 
@@ -119,7 +123,7 @@ class _Narrowing:
             count = max(min(messages // a_part, most), _PIECES * len(parts))
             step = max(least, -(-messages // count))
             pieces = [piece for part in parts for piece in self._steps(part, step)]
-            parts = joined(self._possible(pieces, self._ordered))
+            parts = joined_ranges(self._possible(pieces, self._ordered))
             before, messages, a_part = messages, sum(map(len, parts)), _STEP
             if step == least or messages > before * 3 // 4:
                 break
@@ -147,7 +151,9 @@ class _Narrowing:
             )
             for part, (_, end) in zip(parts, ends, strict=True)
         ]
-        chosen = possible(self._condition.schema, self._condition.expression, guarantees)
+        chosen = parts_that_may_match(
+            self._condition.schema, self._condition.expression, guarantees
+        )
         return [parts[number] for number in chosen]
 
     def _of_queue(self, queue: QueueId) -> list[Any]:
@@ -198,7 +204,7 @@ LISTED_AT_ONCE = 20
 """So many values of `isin` its text names. Arrow narrows by longer lists if they are several of these."""
 
 
-def possible(schema: pa.Schema, wanted: Any, guarantees: Sequence[Any]) -> list[int]:
+def parts_that_may_match(schema: pa.Schema, wanted: Any, guarantees: Sequence[Any]) -> list[int]:
     """Which of some parts can have a row that matches the filter `wanted`, by what is true of all rows
     of each: expressions over the columns of `schema`. Ascending numbers.
 
@@ -239,7 +245,7 @@ def implied_values(schema: pa.Schema, wanted: Any, column: str) -> frozenset[str
     field = pc.field(column)
     between = [(field > low) & (field < high) for low, high in pairwise(values)]
     others = [field < values[0], *between, field > values[-1], field.is_null()]
-    if possible(schema, wanted, others):
+    if parts_that_may_match(schema, wanted, others):
         return None
-    left = possible(schema, wanted, [field == value for value in values])
+    left = parts_that_may_match(schema, wanted, [field == value for value in values])
     return frozenset(values[number] for number in left)

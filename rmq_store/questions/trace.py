@@ -22,10 +22,10 @@ from rmq_store.search.find_messages import find
 from rmq_store.search.message_history import (
     TRACED,
     ConsumedBy,
-    Life,
+    MessageHistory,
     TracedRecord,
-    lives_of,
-    once,
+    histories_of,
+    one_error_a_place,
     sent_to,
 )
 from rmq_store.search.selection import Search
@@ -42,7 +42,7 @@ _MOST_DAMAGE = 10_000  # errors; without a limit, a missing file would cause a m
 
 def trace(
     store: MessageStore, key: str, topic: str | None = None, progress: Progress | None = None
-) -> list[Life]:
+) -> list[MessageHistory]:
     """The histories of all messages that have `key` as a word of KEYS, as UNIQ_KEY or as
     offsetMsgId.
 
@@ -75,8 +75,13 @@ def trace(
         if record.uniq_key in unique or record in records
     }
     lives = [
-        replace(life, damage=once(*life.damage, *damage, *of_message.get(life.uniqKey or "", ())))
-        for life in lives_of(store, every.values())
+        replace(
+            life,
+            damage=one_error_a_place(
+                *life.damage, *damage, *of_message.get(life.uniqKey or "", ())
+            ),
+        )
+        for life in histories_of(store, every.values())
     ]
     # What clients reported is shown with the message that they reported of.
     lives = [life for life in lives if {s.topic for s in life.steps} != {TRACE_TOPIC}] or lives
@@ -94,7 +99,7 @@ def trace(
 
 
 def _listed_of(
-    life: Life, every: Mapping[tuple[int, str | None], TracedRecord]
+    life: MessageHistory, every: Mapping[tuple[int, str | None], TracedRecord]
 ) -> list[TracedRecord]:
     """The records of a history that a queue lists, oldest first."""
     records = (every[step.commitLogOffset, step.uniqKey] for step in life.steps)
@@ -205,7 +210,7 @@ def _records(
     search = Search(keys=keys, include_system_topics=True, include_lmq=False, unwrap_batches=True)
     batches = find(store, search, TRACED, note, progress)
     records = [record for batch in batches for record in TracedRecord.rows_of(batch)]
-    return records, list(once(*damage))
+    return records, list(one_error_a_place(*damage))
 
 
 def _may_hide(store: MessageStore, error: StoreError, topic: str | None) -> bool:

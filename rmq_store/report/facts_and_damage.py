@@ -10,7 +10,7 @@ from rmq_store.errors import StoreError, spoken
 from rmq_store.format.byte_layout import ABORT_BACKUP_FILE
 from rmq_store.markers.lock_file import was_closed
 from rmq_store.questions.answer_by_shares import OpenedStore, ask, processes_for
-from rmq_store.report.report_scope import Inquiry, Named
+from rmq_store.report.report_scope import Inquiry, NamedStore
 from rmq_store.report.section import Cell, Grid, Remark, Section, in_units, not_listed, number, text
 from rmq_store.store import MessageStore
 from rmq_store.tables import TABLES
@@ -28,7 +28,7 @@ def facts(inquiry: Inquiry) -> Section:
     return facts_from(info_of(inquiry.store), inquiry.named)
 
 
-def facts_from(info: StoreInfo, named: Named) -> Section:
+def facts_from(info: StoreInfo, named: NamedStore) -> Section:
     """The section `facts`, also of a store whose queues cannot be read."""
     rows = [[text(name), text(value)] for name, value in facts_of(info)]
     return Section(
@@ -40,7 +40,7 @@ def facts_from(info: StoreInfo, named: Named) -> Section:
     )
 
 
-def _ending(named: Named, info: StoreInfo) -> Iterator[Remark]:
+def _ending(named: NamedStore, info: StoreInfo) -> Iterator[Remark]:
     if info.lockHeld:
         yield Remark(
             Severity.NOTE,

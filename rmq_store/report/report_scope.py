@@ -23,7 +23,7 @@ _WHICH_BROKER = ("--broker-conf", "--broker-name")
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ReadLimits:
     """How much a report reads at most, so that it holds for a store of any size.
 
     `entries`: of queues, 20 bytes each. `held`: messages of the broker's own topics, for each section.
@@ -39,11 +39,11 @@ class Bounds:
     verified: int = 4 << 30
 
 
-NO_BOUNDS = Bounds(*[1 << 62] * 4)
+NO_BOUNDS = ReadLimits(*[1 << 62] * 4)
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedStore:
     """How the user names a store: its path, made absolute, and options of every command."""
 
     path: str
@@ -51,7 +51,9 @@ class Named:
     broker_name: str | None = None
 
     @classmethod
-    def of(cls, path: str, broker_conf: str | None = None, broker_name: str | None = None) -> Named:
+    def of(
+        cls, path: str, broker_conf: str | None = None, broker_name: str | None = None
+    ) -> NamedStore:
         """The store at `path`; relative paths start at the working folder."""
         return cls(absolute(path), broker_conf and os.path.abspath(broker_conf), broker_name)
 
@@ -68,8 +70,8 @@ class Inquiry:
     """An open store and what is asked of it. `now_ms`: the moment that retention is planned for."""
 
     store: MessageStore
-    named: Named
-    bounds: Bounds
+    named: NamedStore
+    bounds: ReadLimits
     now_ms: int
     verify: bool = False
     progress: OnProgress | None = None

@@ -12,7 +12,14 @@ from rmq_store.admin.info import store_info
 from rmq_store.errors import LOG, StoreError
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.report import consumer_groups, facts_and_damage, space, undelivered
-from rmq_store.report.report_scope import NO_BOUNDS, Bounds, Inquiry, Named, SectionOf, missing
+from rmq_store.report.report_scope import (
+    NO_BOUNDS,
+    Inquiry,
+    NamedStore,
+    ReadLimits,
+    SectionOf,
+    missing,
+)
 from rmq_store.report.section import Remark, Report, Section, worst_first
 from rmq_store.store import MessageStore
 
@@ -52,7 +59,7 @@ def store_report(
     broker_name: str | None = None,
     verify: bool = False,
     everything: bool = False,
-    bounds: Bounds | None = None,
+    bounds: ReadLimits | None = None,
     now_ms: int | None = None,
     on_open: Callable[[MessageStore], OnProgress | None] = lambda store: None,
 ) -> Report:
@@ -65,8 +72,8 @@ def store_report(
     of the report.
     """
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    named = Named.of(path, broker_conf, broker_name)
-    limits = NO_BOUNDS if everything else bounds or Bounds()
+    named = NamedStore.of(path, broker_conf, broker_name)
+    limits = NO_BOUNDS if everything else bounds or ReadLimits()
     try:
         with MessageStore.open(path, broker_conf=broker_conf, broker_name=broker_name) as store:
             chain = store.log.chain

@@ -15,7 +15,7 @@ from rmq_store.scan.options import FAILFAST
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.store_scan import StoreScan
 from rmq_store.scan.tasks import Share, reported_errors
-from rmq_store.search.log_partitions import offset_at_log
+from rmq_store.search.log_partitions import prefetched_offset_at_log
 from rmq_store.snapshot.ranges import pieces_of
 
 TO_PASS_DAMAGE = "mode=PERMISSIVE returns a row about it, mode=DROPMALFORMED leaves it out"
@@ -187,7 +187,9 @@ def pieces_of_share(
         assert share.slice is not None
         edges = (share.slice.start, share.slice.stop)
         view = store.ranges_for(scan.options.sees_compacted)
-        yield pieces_of(scan.ranges, share.slice, offset_at_log(store, scan.ranges, edges, view))
+        yield pieces_of(
+            scan.ranges, share.slice, prefetched_offset_at_log(store, scan.ranges, edges, view)
+        )
     elif share.in_turn:
         for part in share.ranges:
             yield [part]

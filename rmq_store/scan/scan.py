@@ -24,7 +24,7 @@ from rmq_store.scan.options import COMMITLOG
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.read_task import DamageHandler, read_share
 from rmq_store.scan.store_scan import PinnedStore, StoreScan
-from rmq_store.scan.tasks import Task, in_tasks, reporting_shares, shares_of
+from rmq_store.scan.tasks import Task, reporting_shares, shares_of, tasks_of
 from rmq_store.search.log_by_time import newest_time
 from rmq_store.search.selection import LogLimits, WantedQueues, select_ranges
 from rmq_store.snapshot.snapshot import collector_paused
@@ -40,7 +40,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class UnavailableStore:
     """A store that could not be opened and was left out (unavailableStores=skip)."""
 
     path: str
@@ -120,14 +120,16 @@ def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str
     return {name: str(path) for name, path in confs.items()}
 
 
-def open_all(options: ScanOptions) -> tuple[list[tuple[Target, MessageStore]], list[LeftOut]]:
+def open_all(
+    options: ScanOptions,
+) -> tuple[list[tuple[Target, MessageStore]], list[UnavailableStore]]:
     """Open every store. Returns the opened stores, which the caller closes, and those left out.
 
     Raises the error of a store that cannot be opened unless unavailableStores is `skip`, and
     InvalidArgumentError if two stores have the same name or none is left.
     """
     opened: list[tuple[Target, MessageStore]] = []
-    left_out: list[LeftOut] = []
+    left_out: list[UnavailableStore] = []
     last: StoreError | None = None
     try:
         for target in targets(options):
@@ -138,7 +140,7 @@ def open_all(options: ScanOptions) -> tuple[list[tuple[Target, MessageStore]], l
                 if options.unavailable_stores == "fail":
                     raise
                 LOG.warning("left out a store that cannot be opened: %s", error)
-                left_out.append(LeftOut(target.path, target.broker_name, str(error)))
+                left_out.append(UnavailableStore(target.path, target.broker_name, str(error)))
                 last = error
         require_one_name_each([(store.broker_name, target.path) for target, store in opened])
     except StoreError:
@@ -222,7 +224,7 @@ class Scan:
     """
 
     stores: Sequence[StoreScan]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[UnavailableStore, ...] = ()
     load: str = field(default_factory=lambda: uuid4().hex, compare=False)
 
     @classmethod
@@ -275,7 +277,7 @@ class Scan:
         default those of the options. Raises the errors of opening a store.
         """
         shares = [*shares_of(self.stores, columns), *reporting_shares(self.stores)]
-        return in_tasks(self.stores, shares)
+        return tasks_of(self.stores, shares)
 
     def read(
         self, task: Task, columns: Sequence[str] | None = None, *, log_order: bool = True
@@ -302,7 +304,7 @@ class Scan:
         )
 
 
-def _unpickled(stores: list[bytes], left_out: tuple[LeftOut, ...], load: str) -> Scan:
+def _unpickled(stores: list[bytes], left_out: tuple[UnavailableStore, ...], load: str) -> Scan:
     return Scan(_PickledStores(stores), left_out, load)
 
 
@@ -336,7 +338,7 @@ class _PickledStores(Sequence[StoreScan]):
         return self._stores[number]
 
 
-def pin(options: ScanOptions) -> StoreScan:
+def pinned_scan(options: ScanOptions) -> StoreScan:
     """The scan of the one store that these options name."""
     (scan,) = Scan.of(options).stores
     return scan

@@ -12,11 +12,11 @@ from rmq_store.scan.options import BY_QUEUE
 from rmq_store.scan.store_scan import StoreScan
 from rmq_store.search.log_partitions import (
     bins_of_queues,
-    entry_at,
+    cut_to_entries,
     even_slices,
     plan_partitions,
+    prefetched_entry_at,
     stretches_of,
-    with_at_most,
 )
 from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.search.selection import WantedQueues
@@ -77,7 +77,7 @@ class Share:
 Task = tuple[Share, ...]
 
 
-def in_tasks(stores: Sequence[StoreScan], shares: Sequence[Share]) -> list[Task]:
+def tasks_of(stores: Sequence[StoreScan], shares: Sequence[Share]) -> list[Task]:
     """The shares in their order, some together in one task: those of small stores, of which each takes less
     time than the start of a task. Two shares of one store are in different tasks."""
     options = stores[0].options if stores else None
@@ -245,7 +245,7 @@ class _SharesOfStore:
         ]
 
     def _size_at(self, ranges: Sequence[QueueSlice]) -> EntryAt:
-        look = entry_at(self.store, ranges, self._view)
+        look = prefetched_entry_at(self.store, ranges, self._view)
         return look if self.scan.reads_log(self.columns) else _by_entries(look)
 
 
@@ -268,7 +268,7 @@ def cut_into_slices(
     are of, by default the queues themselves.
     """
     view = view or store.view
-    look = size_at or entry_at(store, ranges, view)
+    look = size_at or prefetched_entry_at(store, ranges, view)
     start, stop = store.log_range()
     slices = plan_partitions(
         ranges,
@@ -281,7 +281,7 @@ def cut_into_slices(
     )
     if max_entries is None or len(slices) * len(ranges) > EXACT_PIECES:
         return slices
-    return with_at_most(
+    return cut_to_entries(
         slices,
         max_entries,
         lambda piece: pieces_of(ranges, piece, view.offset_at_log),

@@ -37,12 +37,12 @@ PLACE = "commitLogOffset"
 _MOST_LOOKED_UP = 1000  # slices whose places are looked up
 
 
-def with_place(columns: Sequence[str]) -> list[str]:
-    """The columns with the one that `watched` needs."""
+def with_place_column(columns: Sequence[str]) -> list[str]:
+    """The columns with the one that `with_progress` needs."""
     return [*columns] if PLACE in columns else [*columns, PLACE]
 
 
-def watched(
+def with_progress(
     store: MessageStore,
     slices: Sequence[QueueSlice],
     batches: Iterable[pa.RecordBatch],
@@ -208,7 +208,7 @@ def _find_in(
     wanted = column_names(columns)
     needed = [*wanted, *(name for name in _needed(search) if name not in wanted)]
     if progress is not None and progress.active:
-        needed = with_place(needed)
+        needed = with_place_column(needed)
     how: ReadHow = {
         "columns": needed,
         "tags": search.tags,
@@ -222,7 +222,7 @@ def _find_in(
         how["concerns"] = DamageInTime(store, search)
         batches = store.read_slices(share.slices, **how)
         if progress is not None:
-            batches = watched(store, share.slices, batches, progress)
+            batches = with_progress(store, share.slices, batches, progress)
     else:
         if share.starts_gap:
             _tell_damage_around(store, share.log[0], on_damage)

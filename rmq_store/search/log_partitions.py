@@ -157,7 +157,7 @@ def plan_partitions(
         return cut_log(slices, target_bytes, min_slices, max_entries)
 
     # Where all entries that were looked at are damaged or gone, others may not be, and the read reports it.
-    slices = slices_of(looked_at(parts, most)) or slices_of((part, 1.0) for part in parts)
+    slices = slices_of(ranges_to_sample(parts, most)) or slices_of((part, 1.0) for part in parts)
     return slices or [LogSlice(None, None, 0)] * bool(parts)
 
 
@@ -174,13 +174,13 @@ def parts_along_log(
     """
     view = view or store.view
     some = [part for part in ranges if len(part)]
-    cuts = plan_partitions(some, entry_at(store, some, view), target_bytes)
+    cuts = plan_partitions(some, prefetched_entry_at(store, some, view), target_bytes)
     parts = [pieces_of(some, cut, view.offset_at_log) for cut in cuts]
     parts[:1] = [[part for part in ranges if not len(part)] + (parts[0] if parts else [])]
     return [tuple(part) for part in parts if part]
 
 
-def looked_at(
+def ranges_to_sample(
     parts: Sequence[QueueSlice], most: int = QUEUES_IN_ALL
 ) -> list[tuple[QueueSlice, float]]:
     """The ranges whose entries are sampled, and for how many times its size each of them stands.
@@ -207,7 +207,7 @@ def even_slices(start: int, stop: int, target_bytes: int, min_slices: int = 1) -
     return [LogSlice(a, b, b - a) for a, b in pairwise(edges)]
 
 
-def with_at_most(
+def cut_to_entries(
     slices: Iterable[LogSlice],
     most: int,
     pieces_in: Callable[[LogSlice], Sequence[QueueSlice]],
@@ -274,7 +274,7 @@ def bins_of_queues(
     return [tuple(sorted(bin_)) for bin_ in bins if bin_]
 
 
-def joined(ranges: Iterable[QueueSlice]) -> list[QueueSlice]:
+def joined_ranges(ranges: Iterable[QueueSlice]) -> list[QueueSlice]:
     """The ranges sorted, with adjacent and overlapping ones merged."""
     found: list[QueueSlice] = []
     for part in sorted(ranges):
@@ -336,18 +336,20 @@ _Found = TypeVar("_Found")
 _Look = Callable[[QueueId, int], _Found]
 
 
-def entry_at(store: MessageStore, ranges: Sequence[QueueSlice], view: QueueSource) -> EntryAt:
+def prefetched_entry_at(
+    store: MessageStore, ranges: Sequence[QueueSlice], view: QueueSource
+) -> EntryAt:
     """`view.entry_at`, with the entries that a plan of `ranges` needs fetched in advance."""
 
     def places() -> Iterator[tuple[QueueId, int]]:
-        for part, _ in looked_at([part for part in ranges if len(part)]):
+        for part, _ in ranges_to_sample([part for part in ranges if len(part)]):
             for offset in dict.fromkeys((*sample_offsets(part, len(ranges)), part.stop - 1)):
                 yield part.queue, offset
 
     return _prefetched(store, view.entry_at, places())
 
 
-def offset_at_log(
+def prefetched_offset_at_log(
     store: MessageStore,
     ranges: Sequence[QueueSlice],
     places: Sequence[int | None],

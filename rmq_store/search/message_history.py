@@ -77,7 +77,7 @@ class ConsumedBy:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class MessageHistory:
     """All records of one message, oldest first. `transaction`: None if it was in no transaction.
 
     `damage`: unreadable places where the message may have further records. `consumers`: groups that read it.
@@ -139,7 +139,7 @@ TRACED = tuple(map(camel_case, TracedRecord.__slots__))
 """The columns of these fields."""
 
 
-def once(*damage: StoreError) -> tuple[StoreError, ...]:
+def one_error_a_place(*damage: StoreError) -> tuple[StoreError, ...]:
     """The errors without repeats: one for each place."""
     first: dict[tuple[str | None, int | None], StoreError] = {}
     for error in damage:
@@ -147,7 +147,7 @@ def once(*damage: StoreError) -> tuple[StoreError, ...]:
     return tuple(first.values())
 
 
-def lives_of(store: MessageStore, records: Iterable[TracedRecord]) -> list[Life]:
+def histories_of(store: MessageStore, records: Iterable[TracedRecord]) -> list[MessageHistory]:
     """The histories of these records, which must include all records of each message."""
     lives: dict[str, list[TracedRecord]] = {}
     for message in sorted(records, key=lambda record: record.commit_log_offset):
@@ -172,10 +172,10 @@ def sent_to(store: MessageStore, message: TracedRecord, topic: str | None) -> bo
     )
 
 
-def _life(store: MessageStore, messages: list[TracedRecord]) -> Life:
+def _life(store: MessageStore, messages: list[TracedRecord]) -> MessageHistory:
     steps = tuple(_step(store, message) for message in messages)
     transaction, damage = _transaction(store, messages, {step.step for step in steps})
-    return Life(messages[0].uniq_key, steps, transaction, damage)
+    return MessageHistory(messages[0].uniq_key, steps, transaction, damage)
 
 
 def _step(store: MessageStore, message: TracedRecord) -> Step:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.index.index_writer import indexed_word
-from rmq_store.search.log_partitions import joined
+from rmq_store.search.log_partitions import joined_ranges
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import size
@@ -45,11 +45,11 @@ class KeyPlan:
         in_gaps = (
             part for gap in self.gaps for part in pieces_of(self.indexed, gap, offset_at_log)
         )
-        return joined((*self.unindexed, *in_gaps))
+        return joined_ranges((*self.unindexed, *in_gaps))
 
     def ranges(self, offset_at_log: Callable[[QueueId, int], int]) -> list[QueueSlice]:
         """All places to search."""
-        return joined((*self.hits, *self.beside_hits(offset_at_log)))
+        return joined_ranges((*self.hits, *self.beside_hits(offset_at_log)))
 
 
 def plan_keys(

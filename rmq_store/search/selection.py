@@ -18,7 +18,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX, is_system_topic
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.search.known_names import require_topic
-from rmq_store.search.log_partitions import joined
+from rmq_store.search.log_partitions import joined_ranges
 from rmq_store.snapshot.compacted_view import ConsumerQueues, QueueSource
 from rmq_store.store import MessageStore
 from rmq_store.text.times import RelativeTime, Time, shown_time
@@ -366,7 +366,7 @@ def at_log_offsets(
                 pieces.append(part.cut(first, view.offset_at_log(part.queue, place + 1)))
                 if entry is not None:
                     pieces.append(part.cut(entry.start, entry.stop))
-    return joined(piece for piece in pieces if len(piece))
+    return joined_ranges(piece for piece in pieces if len(piece))
 
 
 class DamageInTime:

@@ -22,7 +22,7 @@ from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore
 from rmq_store.tables import TABLES_OF_A_STORE
 from rmq_store.tables.table import TableDataset
-from rmq_store.text.bodies import decoded
+from rmq_store.text.bodies import text_in_charset
 
 MESSAGES, RAW_MESSAGES = "messages", "rawMessages"
 _RAW_COLUMNS = [column.name for column in COLUMNS if column.name != "corruptRecord"]
@@ -421,7 +421,7 @@ def _text(bodies: pa.ChunkedArray, charsets: pa.ChunkedArray) -> pa.Array:
     for charset in names.unique().to_pylist():
         if charset is not None:
             mine = pa.compute.equal(names, charset).fill_null(False)
-            texts = pa.compute.if_else(mine, decoded(column, charset), texts)
+            texts = pa.compute.if_else(mine, text_in_charset(column, charset), texts)
     return texts
 
 

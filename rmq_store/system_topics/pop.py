@@ -33,7 +33,7 @@ from rmq_store.format.topics import (
 )
 from rmq_store.reading.query import OnDamage
 from rmq_store.search.log_by_time import newest_time
-from rmq_store.search.log_partitions import joined
+from rmq_store.search.log_partitions import joined_ranges
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.system_topic_rows import (
     Copy,
@@ -319,7 +319,7 @@ def _with_records(
         if queue in store.snapshot().queues
         and store.min_offset(*queue) <= offset < store.max_offset(*queue)
     ]
-    for batch in store.read_slices(joined(there), columns=_OF_RECORD, on_damage=on_damage):
+    for batch in store.read_slices(joined_ranges(there), columns=_OF_RECORD, on_damage=on_damage):
         for topic, queue_id, offset, uniq_key, times in values_in(batch, _OF_RECORD):
             records[QueueId(topic, queue_id), offset] = uniq_key, times
     due = [row for row in rows if row["state"] == DUE]

@@ -17,7 +17,7 @@ from rmq_store.errors import InvalidArgumentError, is_utf8, nearest
 
 TEXT, JSON, BASE64, HEX, NONE = FORMS = ("text", "json", "base64", "hex", "none")
 MOST_JSON_BYTES = 64 << 10
-"""The largest body, in bytes, that `shown` looks at as JSON. JSON is parsed one body at a time."""
+"""The largest body, in bytes, that `readable_bodies` looks at as JSON. JSON is parsed one body at a time."""
 _MARK = "base64:"
 _BLANKS = re.compile(r'("(?:[^"\\]|\\.)*")|[ \t\r\n]+')
 # Well-formed byte sequences (table 3-7 of the Unicode Standard). Arrow matches bytes one by one.
@@ -53,7 +53,7 @@ def charset_named(name: str) -> str:
     return found.name
 
 
-def decoded(column: pa.Array, charset: str) -> pa.Array:
+def text_in_charset(column: pa.Array, charset: str) -> pa.Array:
     """Binary values as text of a charset, by any of its names; null where the bytes are not of it. Raises
     InvalidArgumentError for an unknown charset."""
     name = charset_named(charset)
@@ -77,7 +77,7 @@ def as_text(column: pa.Array, charset: str = UTF8) -> tuple[pa.Array, pa.Array |
     `charset`: as `charset_named` has it.
     """
     if charset != UTF8:
-        text = decoded(column, charset)
+        text = text_in_charset(column, charset)
         other = pc.and_(text.is_null(), column.is_valid())
         if not pc.any(other).as_py():
             return text, None
@@ -159,13 +159,13 @@ def bodies_as(form: str, column: pa.Array, charset: str = UTF8) -> pa.Array:
     return _json_on_one_line(text) if form == JSON else text
 
 
-def shown(column: pa.Array, charset: str = UTF8) -> pa.Array:
+def readable_bodies(column: pa.Array, charset: str = UTF8) -> pa.Array:
     """Binary values for a person: JSON on one line, other text of a charset as it is, and the rest as
     `base64:...`. JSON of more than MOST_JSON_BYTES is shown as it is."""
-    return _json_on_one_line(marked(column, charset), MOST_JSON_BYTES)
+    return _json_on_one_line(text_or_marked_base64(column, charset), MOST_JSON_BYTES)
 
 
-def marked(column: pa.Array, charset: str = UTF8) -> pa.Array:
+def text_or_marked_base64(column: pa.Array, charset: str = UTF8) -> pa.Array:
     """Binary values as text of a charset, and others as `base64:...`."""
     text, encoded = as_text(column, charset)
     if encoded is None:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.arrow.property_columns import buffers
 from rmq_store.errors import CONTROLS, json_text, printable
-from rmq_store.text.bodies import UTF8, as_base64, as_text, marked
+from rmq_store.text.bodies import UTF8, as_base64, as_text, text_or_marked_base64
 from rmq_store.text.times import LATEST_MS, in_utc
 
 _EMPTY = pa.scalar("", pa.string())
@@ -193,7 +193,7 @@ def _plain(column: pa.Array) -> pa.Array:
     if pa.types.is_map(kind):
         return _objects(column)
     if pa.types.is_binary(kind):
-        return _with_escapes(marked(column))
+        return _with_escapes(text_or_marked_base64(column))
     return _with_escapes(column) if pa.types.is_string(kind) else pc.cast(column, pa.string())
 
 

@@ -31,7 +31,7 @@ from rmq_store.scan.parse_options import reveal
 from rmqstore_jobs.exporting.export_files import DAY, TOPIC, ExportRead, summed_file
 from rmqstore_jobs.exporting.manifest import (
     ExportedFile,
-    LeftOut,
+    LeftOutMessages,
     Manifest,
     Wave,
     from_json,
@@ -39,7 +39,7 @@ from rmqstore_jobs.exporting.manifest import (
     to_json,
 )
 from rmqstore_jobs.running.job_command import RANGES
-from rmqstore_jobs.running.spark_engine import submitted
+from rmqstore_jobs.running.spark_engine import started_by_spark_submit
 from rmqstore_jobs.running.store_selection import range_options
 
 APPLICATION = "rmqstore-export"
@@ -65,7 +65,7 @@ def with_delta(builder: SparkSession.Builder) -> SparkSession.Builder:
 
     A session that spark-submit started gets jars and settings from spark-submit.
     """
-    if submitted():
+    if started_by_spark_submit():
         return builder
     if find_spec("delta") is None:
         raise DeltaUnavailableError(reason="the package delta-spark is not installed", advice=_HOW)
@@ -158,7 +158,7 @@ class DeltaTarget:
             )
         damaged = self._damaged(read, done)
         if damaged:
-            done = replace(done, left_out=(LeftOut(damaged),))
+            done = replace(done, left_out=(LeftOutMessages(damaged),))
             self.manifest.note_left_out(done)
         return done, damaged
 
@@ -225,12 +225,12 @@ def _rows_of(
     source = spark.read.format("rmqstore").options(**revealed)
     parts = [
         source.options(**range_options(ranges)).load(scan.store.path)
-        for ranges in once(scan.ranges)
+        for ranges in with_one_range_a_queue(scan.ranges)
     ]
     return reduce(DataFrame.unionAll, parts)
 
 
-def once(pieces: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
+def with_one_range_a_queue(pieces: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
     """The ranges in lists that have each queue once: the options of the source allow one range per queue."""
     lists: list[list[QueueSlice]] = []
     turn: Counter[QueueId] = Counter()

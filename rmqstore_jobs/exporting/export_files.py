@@ -28,18 +28,18 @@ from rmq_store.scan.options import BY_LOG, CORRUPT, PERMISSIVE
 from rmq_store.scan.read_task import DamageHandler, read_share
 from rmq_store.scan.store_scan import StoreScan
 from rmq_store.scan.tasks import Share, reporting_shares, shares_of
-from rmq_store.text.bodies import UTF8, as_text, marked
+from rmq_store.text.bodies import UTF8, as_text, text_or_marked_base64
 from rmq_store.text.lines import BASE64_SUFFIX, BODY, json_lines, text_columns
 from rmqstore_jobs.exporting.manifest import (
     CSV,
     JSONL,
     PARQUET,
     ExportedFile,
-    LeftOut,
+    LeftOutMessages,
     Manifest,
     Wave,
 )
-from rmqstore_jobs.running.results import sum_of
+from rmqstore_jobs.running.results import file_sum
 from rmqstore_jobs.running.spark_engine import Session, engine_of
 
 TOPIC, DAY = "topic", "day"
@@ -97,7 +97,9 @@ class _File:
     def _for_csv(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         at = batch.schema.get_field_index(BODY)
         if self._charset is not None and at >= 0:
-            batch = batch.set_column(at, BODY, marked(batch.column(at), self._charset))
+            batch = batch.set_column(
+                at, BODY, text_or_marked_base64(batch.column(at), self._charset)
+            )
         return text_columns(batch)
 
     def _for_parquet(self, table: pa.Table) -> pa.Table:
@@ -163,7 +165,7 @@ class FolderTarget:
         written = ask(files, read.scan.store, engine_of(self.spark))
         rows = sum(file.rows for file in written.files)
         left_out = tuple(
-            LeftOut(count) if queue is None else LeftOut(count, *queue)
+            LeftOutMessages(count) if queue is None else LeftOutMessages(count, *queue)
             for queue, count in sorted(written.left_out.items(), key=str)
         )
         done = replace(wave, rows=rows, files=written.files, left_out=left_out)
@@ -288,5 +290,5 @@ def _escaped(text: str) -> str:
 def summed_file(path: str, root: str, rows: int) -> ExportedFile:
     """Bytes and SHA-256 of one file, which has `rows` messages. Flushes it to the disk."""
     sync_file(path)
-    found = sum_of(path)
+    found = file_sum(path)
     return ExportedFile(os.path.relpath(path, root), rows, found.size, found.sha256)

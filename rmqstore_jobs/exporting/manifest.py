@@ -63,7 +63,7 @@ class ExportedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOutMessages:
     """Messages of a queue inside of a wave's ranges that are not in its files, or only as damage.
 
     Without a queue it is unknown which one had them, and `count` is the number of damaged places.
@@ -90,17 +90,17 @@ class Wave:
     written: str  # ISO 8601
     table: str = PARQUET
     delta_version: int | None = None  # version of the Delta table with this wave
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[LeftOutMessages, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOutOf:
+class LeftOutOfWave:
     """What a wave left out, the wave's broker, and when it was written."""
 
     wave: int
     broker_name: str
     written: str
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[LeftOutMessages, ...]
 
     def sentences(self) -> Iterator[str]:
         """A few words for each queue."""
@@ -129,7 +129,7 @@ class Exported:
     rows: int = 0
     bytes: int = 0
     ranges: Mapping[str, tuple[ExportedRange, ...]] = field(default_factory=dict)  # by broker
-    left_out: tuple[LeftOutOf, ...] = ()
+    left_out: tuple[LeftOutOfWave, ...] = ()
 
     @property
     def selected(self) -> int:
@@ -138,7 +138,7 @@ class Exported:
 
     def with_left_out(self, wave: Wave) -> Exported:
         """The sum with what a wave of it left out."""
-        noted = LeftOutOf(wave.number, wave.broker_name, wave.written, wave.left_out)
+        noted = LeftOutOfWave(wave.number, wave.broker_name, wave.written, wave.left_out)
         return replace(self, left_out=(*self.left_out, noted)) if wave.left_out else self
 
     def plus(self, wave: Wave) -> Exported:
@@ -153,7 +153,7 @@ class Exported:
             files=self.files + len(wave.files),
             rows=self.rows + sum(file.rows for file in wave.files),
             bytes=self.bytes + sum(file.size for file in wave.files),
-            ranges={**self.ranges, wave.broker_name: tuple(joined([*before, *wave.ranges]))},
+            ranges={**self.ranges, wave.broker_name: tuple(joined_ranges([*before, *wave.ranges]))},
         )
         return exported.with_left_out(wave)
 
@@ -314,7 +314,7 @@ def refuse_outside(path: str) -> None:
         raise ValueError(f"{path!r} is not a path inside the target")
 
 
-def joined(parts: Iterable[ExportedRange]) -> list[ExportedRange]:
+def joined_ranges(parts: Iterable[ExportedRange]) -> list[ExportedRange]:
     """The ranges in order, with adjacent ones merged."""
     found: list[ExportedRange] = []
     for part in sorted(parts, key=lambda p: (p.topic, p.queue_id, p.start)):
@@ -326,7 +326,9 @@ def joined(parts: Iterable[ExportedRange]) -> list[ExportedRange]:
     return found
 
 
-def without(wanted: Iterable[QueueSlice], done: Iterable[QueueSlice]) -> Iterator[QueueSlice]:
+def ranges_without(
+    wanted: Iterable[QueueSlice], done: Iterable[QueueSlice]
+) -> Iterator[QueueSlice]:
     """The parts of the ranges `wanted` that are not in `done`."""
     by_queue: dict[QueueId, list[QueueSlice]] = {}
     for part in sorted(done):

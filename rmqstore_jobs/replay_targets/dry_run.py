@@ -33,13 +33,13 @@ from rmqstore_jobs.replay_targets.replay_call import (
     PlannedQueue,
     ReplayCall,
     ReplayReport,
+    batch_to_append,
     most_common,
-    to_append,
 )
 from rmqstore_jobs.replay_targets.sending import GrpcClient, RefusedMessage
 from rmqstore_jobs.replay_targets.waves_to_broker import rows_to_send
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX, property_map
-from rmqstore_jobs.replaying.plan import left_of, refuse_to_mix, state_of_source
+from rmqstore_jobs.replaying.plan import ranges_left, refuse_to_mix, state_of_source
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_question import (
     ENDED,
@@ -77,7 +77,7 @@ class DryRun(ReplayCall):
         ranges, parquet = list(self.read.ranges), spec.to_parquet is not None
         # Parquet is written again as a whole.
         if self.resumed and (not parquet or self.current.parquet_done):
-            ranges = left_of(self.read, self.current.next_log_offset)
+            ranges = ranges_left(self.read, self.current.next_log_offset)
         self.groups, self.counts = self._looked_at(ranges)
         by_reason = _messages_by_reason(self.groups)
         self.messages, self.taken = by_reason.total(), by_reason.pop(None, 0)
@@ -96,7 +96,7 @@ class DryRun(ReplayCall):
         spec, taken = self.spec, self.taken
         if self.resumed and spec.to_store is not None and spec.to_parquet is not None:
             # The store continues where it was, while Parquet starts again.
-            left, _ = self._looked_at(left_of(self.read, self.current.next_log_offset))
+            left, _ = self._looked_at(ranges_left(self.read, self.current.next_log_offset))
             taken = _messages_by_reason(left)[None]
         # Parquet accepts messages that a store refuses.
         would = {spec.to_store: taken, spec.to_broker: taken, spec.to_parquet: self.messages}
@@ -195,7 +195,7 @@ def _by_writer(spec: ReplaySpec, path: str, state: OpenState | None) -> Refusals
             config = config.with_defaults_of(target.geometry())
 
     def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:
-        rows = to_append(batch, how, keep_timestamps=spec.keep_timestamps)
+        rows = batch_to_append(batch, how, keep_timestamps=spec.keep_timestamps)
         refused = refused_rows(rows, lambda b: prepare(b, config, how, LOOPBACK, copied=True))
         ended = [] if state is None else state.rows_ended(batch)
         return {row: _plain(error) for row, error in refused} | dict.fromkeys(ended, ENDED)

@@ -40,7 +40,7 @@ from rmqstore_jobs.replay_targets.replay_call import (
     ReplayCall,
     ReplayReport,
     TargetRange,
-    to_append,
+    batch_to_append,
 )
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.plan import refuse_to_mix, state_of_source, waves_of
@@ -55,9 +55,9 @@ from rmqstore_jobs.replaying.replay_question import (
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import failure, is_damage
-from rmqstore_jobs.running.spark_engine import Session, ShouldStop, cores_of, engine_of
+from rmqstore_jobs.running.spark_engine import Session, ShouldStop, engine_of, parallel_shares
 from rmqstore_jobs.running.store_selection import pieces_in
-from spark_source.writing.write_journal import settle_append
+from spark_source.writing.write_journal import finish_or_undo_append
 from spark_source.writing.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def settle_target(run: ReplayRun, journal: ReplayJournal, asked: WriteOptions) -
             )
         return
     with _continuing(run, journal, asked.path):
-        settle_append(run.append, asked, journal.path)
+        finish_or_undo_append(run.append, asked, journal.path)
 
 
 def open_target(
@@ -297,7 +297,7 @@ class LocalReplay(ReplayCall):
     ) -> Iterator[tuple[LogSlice, Handled[list[pa.RecordBatch]]]]:
         """Each wave with the batches of its shares, in order, read while the one before is appended."""
         # The driver's heap has the results of all cores at once, with several copies.
-        bytes_a_core = IN_FLIGHT_BYTES // cores_of(self.spark)
+        bytes_a_core = IN_FLIGHT_BYTES // parallel_shares(self.spark)
         share_bytes = min(max(bytes_a_core, MIN_SHARE_BYTES), MAX_SHARE_BYTES)
 
         def read(wave: LogSlice) -> Handled[list[pa.RecordBatch]]:
@@ -343,7 +343,7 @@ class LocalReplay(ReplayCall):
 
     def _append_rows(self, target: StoreWriter, batch: pa.RecordBatch) -> Iterator[Refusal]:
         keeps, moved = self.spec.keep_timestamps, self._moved
-        rows = to_append(
+        rows = batch_to_append(
             batch, target.dialect, keep_timestamps=keeps, with_halves=moved is not None
         )
         if moved is None:

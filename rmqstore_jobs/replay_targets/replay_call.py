@@ -13,9 +13,20 @@ import pyarrow.compute as pc
 
 from rmq_store.format.releases import Dialect
 from rmq_store.text.json_keys import as_json_object
-from rmqstore_jobs.replaying.plan import cut_short, messages_selected, narrowed, planned
+from rmqstore_jobs.replaying.plan import (
+    interrupted_run,
+    messages_selected,
+    narrowed_by_index,
+    scan_of_run,
+)
 from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
-from rmqstore_jobs.replaying.replay_question import ENDED, OTHER_KEY, OTHER_TIME, READ, left_unread
+from rmqstore_jobs.replaying.replay_question import (
+    ENDED,
+    OTHER_KEY,
+    OTHER_TIME,
+    READ,
+    why_left_unread,
+)
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.results import (
     JobResult,
@@ -122,12 +133,12 @@ class ReplayCall:
         self.broken = False
         self.counts_all = True
         self.target_queues: tuple[TargetRange, ...] = ()
-        unfinished = cut_short(journal, spec)
+        unfinished = interrupted_run(journal, spec)
         self.resumed = unfinished is not None
-        self.scan = planned(spec, unfinished)
+        self.scan = scan_of_run(spec, unfinished)
         self.current = unfinished or self._new_run()
         self.counts = Counter(self.current.counts)
-        self.read = narrowed(self.scan, spec)
+        self.read = narrowed_by_index(self.scan, spec)
 
     def _new_run(self) -> ReplayRun:
         snapshot = self.scan.store.snapshot
@@ -159,7 +170,7 @@ class ReplayCall:
         names = (OTHER_TIME, OTHER_KEY, ENDED, self.refused_as)
         skipped = {name: self.counts[name] for name in names}
         problems = list(known)
-        finished, unread = self.stopped_by is None, left_unread(self.spec)
+        finished, unread = self.stopped_by is None, why_left_unread(self.spec)
         if finished and self.counts_all and unread is not None:
             skipped[unread] = max(0, selected - read)
         elif finished and self.counts_all and read != selected:
@@ -193,7 +204,7 @@ def most_common(reasons: Counter[Any]) -> Iterator[str]:
 _KEPT = ("topic", "queueId", "flag", "sysFlag", "bornTimestamp", "bornHost", "reconsumeTimes")
 
 
-def to_append(
+def batch_to_append(
     batch: pa.RecordBatch, release: Dialect, *, keep_timestamps: bool, with_halves: bool = False
 ) -> pa.RecordBatch:
     """Rows of the source as a batch for `append_batch` of a store of `release`, with stored bodies

@@ -40,7 +40,7 @@ from rmqstore_jobs.replaying.replay_question import (
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import failure
-from rmqstore_jobs.running.spark_engine import Session, ShouldStop, cores_of, engine_of
+from rmqstore_jobs.running.spark_engine import Session, ShouldStop, engine_of, parallel_shares
 from rmqstore_jobs.running.store_selection import pieces_in
 
 REFUSED = pa.schema(
@@ -77,7 +77,7 @@ class LiveReplay(ReplayCall):
     def __init__(self, spark: Session, spec: ReplaySpec, journal: ReplayJournal) -> None:
         super().__init__(spark, spec, journal)
         self.reasons: Counter[str] = Counter()
-        self.tasks = min(cores_of(spark), _MOST_TASKS)
+        self.tasks = min(parallel_shares(spark), _MOST_TASKS)
         self.access = BrokerAccess.of(spec)
 
     def run(self, should_stop: ShouldStop) -> ReplayReport:

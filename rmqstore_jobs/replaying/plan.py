@@ -11,7 +11,7 @@ from rmq_store.files.journal import JournalError, has_content, refuse_content
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.scan.parse_options import parse_options
-from rmq_store.scan.scan import pin
+from rmq_store.scan.scan import pinned_scan
 from rmq_store.scan.store_scan import StoreScan
 from rmq_store.scan.tasks import cut_into_slices
 from rmq_store.search.log_partitions import offset_steps
@@ -28,14 +28,14 @@ OFFSETS_COUNTED_AT_A_TIME = 1 << 20
 _SMALLEST_WAVE, _LARGEST_WAVE, _WAVE_BYTES_A_QUEUE = 64 << 20, 256 << 20, 1 << 20
 
 
-def planned(spec: ReplaySpec, before: ReplayRun | None) -> StoreScan:
+def scan_of_run(spec: ReplaySpec, before: ReplayRun | None) -> StoreScan:
     """The scan, with the pinned store and the ranges. An interrupted run keeps its ranges.
 
     Light queues are selected only if named, because their records also come with their own topic.
     Raises StoreError if something cannot be selected.
     """
     if before is None:
-        scan = pin(parse_options(source_options(spec)))
+        scan = pinned_scan(parse_options(source_options(spec)))
         named = spec.topics or spec.queues or spec.offsets
         kept = (r for r in scan.ranges if named or not r.queue.topic.startswith(LMQ_PREFIX))
         return replace(scan, ranges=tuple(kept))
@@ -52,7 +52,7 @@ def planned(spec: ReplaySpec, before: ReplayRun | None) -> StoreScan:
             rest = LogSlice(start, None, 0)
             left = pieces_of(before.ranges, rest, source.view.offset_at_log) or left
         snapshot = source.opening.only(queues)
-    scan = pin(parse_options(source_options(spec, left)))
+    scan = pinned_scan(parse_options(source_options(spec, left)))
     return replace(scan, ranges=before.ranges, store=replace(scan.store, snapshot=snapshot))
 
 
@@ -64,12 +64,12 @@ def state_of_source(scan: StoreScan) -> OpenState | None:
         return OpenState.of(source)
 
 
-def left_of(scan: StoreScan, start: int | None) -> list[QueueSlice]:
+def ranges_left(scan: StoreScan, start: int | None) -> list[QueueSlice]:
     """The parts of the ranges at or after a commitLog offset of the source; none for None."""
     return [] if start is None else pieces_in(scan, LogSlice(start, None, 0))
 
 
-def narrowed(scan: StoreScan, spec: ReplaySpec) -> StoreScan:
+def narrowed_by_index(scan: StoreScan, spec: ReplaySpec) -> StoreScan:
     """The scan with ranges cut to the places where the index has a requested key, if it is asked.
 
     Ranges that no index covers stay.
@@ -90,7 +90,7 @@ def waves_of(scan: StoreScan, start: int | None, wave_bytes: int | None = None) 
     to 256 MiB for many queues, because each wave opens the source: 0.4 ms a queue, an eighth of the
     time that 1 MiB takes.
     """
-    left = left_of(scan, start)
+    left = ranges_left(scan, start)
     with scan.store.open() as source:
         if wave_bytes is None:
             wanted = len(source.queues()) * _WAVE_BYTES_A_QUEUE
@@ -115,7 +115,7 @@ def messages_selected(scan: StoreScan, spec: ReplaySpec) -> int:
     return count
 
 
-def cut_short(journal: ReplayJournal, spec: ReplaySpec) -> ReplayRun | None:
+def interrupted_run(journal: ReplayJournal, spec: ReplaySpec) -> ReplayRun | None:
     """The interrupted run to continue. Raises JournalError if it has other options, AlreadyDoneError
     if a run with these options is done."""
     before, asked = journal.begun, spec.asked()

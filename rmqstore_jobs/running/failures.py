@@ -32,7 +32,7 @@ def is_damage(reason: str) -> bool:
     return _DAMAGE.search(reason) is not None
 
 
-def mended(reason: str) -> str:
+def readable_instead(reason: str) -> str:
     """The store that a job can read where damage stopped it: of queues, their log may be whole."""
     return _REBUILT if _OF_QUEUES.search(reason) else _SALVAGED
 
@@ -66,4 +66,4 @@ def failure(error: Exception) -> str:
     if not is_damage(reason):
         return reason
     again = "The same command would fail again: replay into a new target, from"
-    return f"{reason}. {again} {mended(reason)}"
+    return f"{reason}. {again} {readable_instead(reason)}"

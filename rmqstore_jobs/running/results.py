@@ -21,7 +21,7 @@ import click
 from rich.cells import cell_len
 
 from rmq_store.cli.output import Output, cell, echo, say
-from rmq_store.cli.table_layout import filled
+from rmq_store.cli.table_layout import padded
 from rmq_store.errors import OsErrorsOf, json_text, printable
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.remote.uri_filesystem import real_path
@@ -107,14 +107,14 @@ def _sums_of(spark: Session, sizes: Mapping[str, int]) -> list[FileSum]:
         sums = []
         with Progress("checksums", sum(sizes.values())) as progress:
             for path in sizes:
-                sums.append(sum_of(path))
+                sums.append(file_sum(path))
                 progress(sums[-1].size)
         return sums
     tasks = -(-len(sizes) // _FILES_A_TASK)
-    return list(spark.sparkContext.parallelize(list(sizes), tasks).map(sum_of).collect())
+    return list(spark.sparkContext.parallelize(list(sizes), tasks).map(file_sum).collect())
 
 
-def sum_of(path: str) -> FileSum:
+def file_sum(path: str) -> FileSum:
     """Size and SHA-256 of one file, read in pieces."""
     digest = hashlib.sha256()
     size = 0
@@ -259,7 +259,7 @@ def print_pairs(title: str, pairs: Iterable[tuple[str, Any]]) -> None:
     on_screen = sys.stdout.isatty()
     width = max((cell_len(name) for name, _ in shown), default=0) if on_screen else 0
     for name, value in shown:
-        echo(filled(name, width) + ("  " if on_screen else "\t") + value)
+        echo(padded(name, width) + ("  " if on_screen else "\t") + value)
 
 
 def _print_title(title: str) -> None:

@@ -34,12 +34,12 @@ def engine_of(spark: Session, tasks_a_core: int = _TASKS_A_CORE) -> Engine:
     return answer_by_shares.InProcess() if spark is None else SparkEngine(spark, tasks_a_core)
 
 
-def cores_of(spark: Session) -> int:
+def parallel_shares(spark: Session) -> int:
     """The number of shares that the engine works on at the same time."""
     return 1 if spark is None else spark.sparkContext.defaultParallelism
 
 
-def submitted() -> bool:
+def started_by_spark_submit() -> bool:
     """Whether spark-submit started this process, and so its JVM with master and jars."""
     return "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
 
@@ -91,9 +91,9 @@ def builder_for(name: str, master: str | None) -> SparkSession.Builder:
     builder = SparkSession.builder.appName(f"rmqstore {name}")
     if master is not None:
         builder = builder.master(master)
-    elif not submitted():
+    elif not started_by_spark_submit():
         builder = builder.master("local[*]")
-    if not submitted():
+    if not started_by_spark_submit():
         logging = (Path(__file__).parents[1] / "log4j2.properties").resolve().as_uri()
         # Not extraJavaOptions, because users set them. These options come before them.
         builder = builder.config(
@@ -125,7 +125,12 @@ def runs_on_spark(name: str, given: Mapping[str, Any], *, needed: bool) -> bool:
     """
     if given["engine"] == LOCAL:
         return False
-    if given["engine"] == SPARK or given["master"] is not None or submitted() or needed:
+    if (
+        given["engine"] == SPARK
+        or given["master"] is not None
+        or started_by_spark_submit()
+        or needed
+    ):
         if not _has_spark():
             raise SparkUnavailableError(
                 reason="this asks for Spark, but pyspark is not installed",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.scan.parse_options import parse_options
-from rmq_store.scan.scan import pin
+from rmq_store.scan.scan import pinned_scan
 from rmq_store.scan.store_scan import PinnedStore, StoreScan
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
 
@@ -17,7 +17,7 @@ def scan_of(store: str, options: Mapping[str, str]) -> StoreScan:
 
     Jobs take queues as they are, with every message of a compaction topic.
     """
-    return pin(parse_options({"path": store, **options, "compacted": "false"}))
+    return pinned_scan(parse_options({"path": store, **options, "compacted": "false"}))
 
 
 def pinned_store(store: str, options: Mapping[str, str]) -> PinnedStore:

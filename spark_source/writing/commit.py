@@ -34,7 +34,7 @@ from rmq_store.format.byte_layout import OF_A_ROOT
 from rmq_store.markers.lock_file import StoreLock, refuse_locked
 from rmq_store.recovery.strict_recovery import refuse_abort
 from rmq_store.writing.store_writer import StoreWriter
-from spark_source.writing.rows_to_append import Turns, append_staged
+from spark_source.writing.rows_to_append import QueuesInTurn, append_staged
 from spark_source.writing.staging import Part, Staging, remove_abandoned
 from spark_source.writing.write_journal import (
     APPENDING,
@@ -43,7 +43,7 @@ from spark_source.writing.write_journal import (
     StreamBatch,
     WriteJournal,
     end_of_log,
-    settle,
+    finish_or_undo,
 )
 from spark_source.writing.write_options import APPEND, ERROR, IGNORE, WriteOptions
 
@@ -55,7 +55,7 @@ _NOT_HERE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
-def place(new: Path, target: Path) -> None:
+def put_in_place(new: Path, target: Path) -> None:
     """Put the folder `new` at `target`, which is missing or an empty folder.
 
     Raises TargetExistsError, and changes nothing, if anything else is there.
@@ -76,7 +76,7 @@ def place(new: Path, target: Path) -> None:
     sync_one_folder(new.parent)
 
 
-def exchange(new: Path, target: Path, aside: Path) -> None:
+def exchange_folders(new: Path, target: Path, aside: Path) -> None:
     """Put the folder `new` at `target`. The folder that was at `target` is then at `new` or `aside`.
 
     At every moment `target` is the old folder or the new one. Where the file system cannot exchange
@@ -162,7 +162,7 @@ def commit(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None 
     staging = write.staging
     with WriteJournal(write.options.path) as journal:
         staging.begin(commit=True)
-        settle(journal, write.options)
+        finish_or_undo(journal, write.options)
         of = None if stream is None else f"{stream.query}-"
         remove_abandoned(write.options.path, but=staging.path.name, of=of)
         done = None if stream is None else journal.done_of(stream.query)
@@ -186,7 +186,7 @@ def _has_work(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | No
 
 
 def _with_queues(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> Batches:
-    turns = Turns(options.queues)
+    turns = QueuesInTurn(options.queues)
     return one_ahead(turns.fill(batch) for batch in batches)  # read and checked by a thread
 
 
@@ -238,7 +238,7 @@ def _settled(journal: WriteJournal, options: WriteOptions, done: bool) -> bool:
     `done`: the journal has the write as done, so an error would make its user write the rows again.
     """
     try:
-        return settle(journal, options) or done
+        return finish_or_undo(journal, options) or done
     except Exception as error:
         if not done:
             raise
@@ -308,9 +308,9 @@ def _replace(
         if write.overwrite and has_content(options.path):
             _exchange_locked(new, options, aside)
         else:
-            place(new, target)
+            put_in_place(new, target)
     except BaseException as error:
-        if not settle(journal, options) or not isinstance(error, Exception):
+        if not finish_or_undo(journal, options) or not isinstance(error, Exception):
             raise
         LOG.warning("%s: the store is replaced; what came after failed: %s", target, error)
     else:
@@ -325,7 +325,7 @@ def _exchange_locked(new: Path, options: WriteOptions, aside: Path) -> None:
     # earlier write in that store, so that only the new store has one.
     with StoreLock(target):
         _refuse_other_files(target, options.config_of_target())
-        exchange(new, target, aside)
+        exchange_folders(new, target, aside)
 
 
 def _refuse_other_files(root: Path, config: StoreConfig) -> None:

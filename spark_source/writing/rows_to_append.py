@@ -157,12 +157,12 @@ def _missing(name: str, advice: str) -> InvalidArgumentError:
     return InvalidArgumentError(reason=f"there is no column {name!r}", advice=advice)
 
 
-def to_append(batch: pa.RecordBatch, options: WriteOptions) -> Iterator[pa.RecordBatch]:
+def staged_batches(batch: pa.RecordBatch, options: WriteOptions) -> Iterator[pa.RecordBatch]:
     """The rows as checked batches of about BATCH_BYTES, in their order and in their staged form.
 
     Raises InvalidMessageError, with the row, for what the store would refuse.
     """
-    columns, prepared = checked(batch, options)
+    columns, prepared = columns_and_records(batch, options)
     encodes = can_encode(prepared)
     for rows in in_portions(prepared.total, BATCH_BYTES):
         if encodes:
@@ -172,7 +172,9 @@ def to_append(batch: pa.RecordBatch, options: WriteOptions) -> Iterator[pa.Recor
             yield columns.slice(rows.start, rows.stop - rows.start)
 
 
-def checked(batch: pa.RecordBatch, options: WriteOptions) -> tuple[pa.RecordBatch, Prepared]:
+def columns_and_records(
+    batch: pa.RecordBatch, options: WriteOptions
+) -> tuple[pa.RecordBatch, Prepared]:
     """The rows as columns for `StoreWriter.append_batch`, and the same as `prepare` gives it."""
     columns = {name: batch.column(name) for name in batch.schema.names if name in WRITTEN}
     rows = _Rows(columns, options, batch.num_rows)
@@ -344,7 +346,7 @@ def _queues_by_key(queue_id: pa.Array, properties: pa.Array, queues: int) -> pa.
     return pa.array(values, pa.int32(), mask=unknown)
 
 
-class Turns:
+class QueuesInTurn:
     """Gives rows without queueId their queues, one after the other by topic."""
 
     def __init__(self, queues: int) -> None:

@@ -124,7 +124,7 @@ class WriteJournal(Journal[Begun, Done]):
 # the mark away. So a mark that is still there proves that what follows in the log is of that writer.
 
 
-def settle(journal: WriteJournal, options: WriteOptions) -> bool:
+def finish_or_undo(journal: WriteJournal, options: WriteOptions) -> bool:
     """Undo the write that the journal has as begun, or finish it if all its rows are in the target.
 
     Returns whether there was such a write and it is finished. Raises JournalError if that is
@@ -136,7 +136,7 @@ def settle(journal: WriteJournal, options: WriteOptions) -> bool:
     how = "undone" if begun.end is None else "finished"
     LOG.warning("%s: the write begun at %s was interrupted; it is %s", options.path, begun.at, how)
     if begun.kind == APPENDING:
-        settle_append(begun, options, journal.path)
+        finish_or_undo_append(begun, options, journal.path)
         journal.forget()
         return begun.end is not None
     return _settle_replacement(journal, begun, options)
@@ -144,7 +144,7 @@ def settle(journal: WriteJournal, options: WriteOptions) -> bool:
 
 def _settle_replacement(journal: WriteJournal, begun: Begun, options: WriteOptions) -> bool:
     staging, placed = Staging(options.path, begun.write_id), False
-    if signature(staging.new_store / LOCK_FILE) == begun.mark:  # it is still to be put in place
+    if signature_in(staging.new_store / LOCK_FILE) == begun.mark:  # it is still to be put in place
         _put_back(staging.old_store, Path(options.path), begun)
         journal.forget()
     elif not has_content(options.path):
@@ -177,7 +177,7 @@ def _put_back(aside: Path, target: Path, begun: Begun) -> None:
 def _refuse_unknown(staging: Staging, begun: Begun, options: WriteOptions, journal: Path) -> None:
     """Raise JournalError if nothing shows whether the new store is in its place."""
     # Its folder without the new store shows it, as does the mark in the target.
-    marked = signature(Path(options.path) / LOCK_FILE) == begun.mark
+    marked = signature_in(Path(options.path) / LOCK_FILE) == begun.mark
     if not marked and not staging.path.exists():
         raise JournalError(
             options.path,
@@ -191,7 +191,7 @@ def _refuse_unknown(staging: Staging, begun: Begun, options: WriteOptions, journ
 # --- an append -----------------------------------------------------------------------------------
 
 
-def settle_append(begun: Begun, options: WriteOptions, journal: Path) -> None:
+def finish_or_undo_append(begun: Begun, options: WriteOptions, journal: Path) -> None:
     """Finish or undo an interrupted append.
 
     `journal`: the file that says so. Raises JournalError if another process has opened the store
@@ -201,7 +201,7 @@ def settle_append(begun: Begun, options: WriteOptions, journal: Path) -> None:
     if not has_content(options.path):
         return  # the store was deleted since
     unclean = (root / ABORT_FILE).exists()
-    nobody_since = signature(root / LOCK_FILE) == begun.mark
+    nobody_since = signature_in(root / LOCK_FILE) == begun.mark
     if begun.signed and unclean and nobody_since:
         _recover(begun, root, config, options.release)
         return
@@ -232,7 +232,7 @@ def end_of_log(options: WriteOptions) -> int:
         return store.log_range()[1]
 
 
-def signature(lock: Path) -> bytes:
+def signature_in(lock: Path) -> bytes:
     """The 4 bytes that the last writer of a store left in its lock file; empty without a file."""
     with refusals(lock):
         return lock.read_bytes()[:4] if lock.exists() else b""

@@ -15,7 +15,7 @@ from rmq_store.errors import InvalidMessageError
 from rmq_store.heap_settings import settle_worker
 from spark_source.spark_words import plain_errors
 from spark_source.writing.commit import StoreWrite, check_target, commit
-from spark_source.writing.rows_to_append import check_columns, check_types, to_append
+from spark_source.writing.rows_to_append import check_columns, check_types, staged_batches
 from spark_source.writing.staging import Part
 from spark_source.writing.write_options import WriteOptions, parse_write_options
 
@@ -85,7 +85,7 @@ def prepared_rows(
     for batch in batches:
         if batch.num_rows:
             try:
-                yield from to_append(batch, options)
+                yield from staged_batches(batch, options)
             except InvalidMessageError as error:
                 raise _of_partition(error, batch, before, options) from None
         before += batch.num_rows

@@ -17,7 +17,7 @@ from bs4 import BeautifulSoup, Tag
 
 from rmq_store.browse.page import address
 from rmq_store.browse.server import HOST, Dashboard, listening_on, server_of
-from rmq_store.report.report_scope import Named
+from rmq_store.report.report_scope import NamedStore
 from rmq_store.store import MessageStore
 from tests.support.golden import GoldenStore
 
@@ -102,7 +102,7 @@ class Site:
 @contextmanager
 def served(path: str, limit: float = 60, **how: Any) -> Iterator[Site]:
     """A server over a store, in this process."""
-    dashboard = Dashboard(partial(MessageStore.open, path, **how), Named.of(path), limit)
+    dashboard = Dashboard(partial(MessageStore.open, path, **how), NamedStore.of(path), limit)
     listening = listening_on(0)
     server = server_of(dashboard)
     thread = threading.Thread(target=server.run, args=([listening],))

@@ -245,7 +245,7 @@ def test_an_error_of_an_executor_is_reported_in_our_words(
 def functions() -> Sequence[object]:
     spec = ReplaySpec("/store", to_broker="127.0.0.1:1", failed="/failed")
     sending = partial(waves_to_broker._send_rows, spec, BrokerAccess.of(spec), 2)
-    return [results.sum_of, export_files.summed_file, sending]
+    return [results.file_sum, export_files.summed_file, sending]
 
 
 @pytest.mark.campaign

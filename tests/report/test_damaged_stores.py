@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store.report.page import html_of
-from rmq_store.report.report_scope import Bounds, Inquiry
+from rmq_store.report.report_scope import Inquiry, ReadLimits
 from rmq_store.report.section import Section
 from rmq_store.report.store_report import _SECTIONS, store_report
 from tests.config.test_lock_state import another_process_holding
@@ -97,7 +97,7 @@ def test_an_empty_store_and_one_without_config(
 @pytest.mark.usefixtures("_no_plots")
 def test_what_would_take_long_is_left_out_and_the_report_says_so(golden: Golden) -> None:
     store = golden("clean-4.9.7")
-    html = html_of(store_report(store.path, bounds=Bounds(200, 5, 3, 0), now_ms=1 << 40))
+    html = html_of(store_report(store.path, bounds=ReadLimits(200, 5, 3, 0), now_ms=1 << 40))
     for said in (
         "with more than 11 messages are estimated from samples; the store has 1,550 messages",
         "Only the newest 11 messages of each queue were looked at",
@@ -107,11 +107,11 @@ def test_what_would_take_long_is_left_out_and_the_report_says_so(golden: Golden)
         "Only the newest 5 of 13 dead letters were read",
     ):
         assert html.count(said) == 2, said  # in its section, and where all of these are listed
-    every = store_report(store.path, bounds=Bounds(200, 5, 3, 0), everything=True)
+    every = store_report(store.path, bounds=ReadLimits(200, 5, 3, 0), everything=True)
     assert not [text for section in every.sections for text in section.unseen]
-    (unseen,) = store_report(store.path, bounds=Bounds(verified=0)).sections[2].unseen
+    (unseen,) = store_report(store.path, bounds=ReadLimits(verified=0)).sections[2].unseen
     assert "checksums" in unseen
-    index = store_report(store.path, bounds=Bounds(bytes_without_index=0))
+    index = store_report(store.path, bounds=ReadLimits(bytes_without_index=0))
     assert index.failed == []
     (left_out,) = {one.missing.reason for one in index.sections if one.missing}
     assert "bytes of the log have no index" in left_out
@@ -122,7 +122,7 @@ def test_many_findings_of_a_section_are_counted(copy: GoldenStore) -> None:
     offsets = ",".join(f'"orders@group-{number:02}":{{"0":999999}}' for number in range(25))
     path = Path(copy.path, "config", "consumerOffset.json")
     path.write_text(f'{{"offsetTable":{{{offsets}}}}}')
-    made = store_report(copy.path, bounds=Bounds(verified=0))
+    made = store_report(copy.path, bounds=ReadLimits(verified=0))
     (damage,) = (one for one in made.sections if one.anchor == "damage")
     assert len(damage.remarks) == 11
     assert damage.remarks[-1].text == "15 more findings are in the section Damage"

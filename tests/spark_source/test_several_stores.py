@@ -16,9 +16,9 @@ import pytest
 from rmq_store.config.locate import names_of
 from rmq_store.errors import InvalidArgumentError, NotAStoreError, UnknownQueueError
 from rmq_store.scan.parse_options import parse_options
-from rmq_store.scan.scan import Scan, pin
+from rmq_store.scan.scan import Scan, pinned_scan
 from rmq_store.scan.store_scan import PinnedStore
-from rmq_store.scan.tasks import Share, in_tasks, reporting_shares, shares_of
+from rmq_store.scan.tasks import Share, reporting_shares, shares_of, tasks_of
 from tests.support.golden import Golden, unpack, user_topic
 from tests.support.spark.reads import rows_of
 from tests.support.spark.selections import NAME, PLACE, plan_of
@@ -107,7 +107,7 @@ def test_plans_have_absolute_paths(
         {"path": "st*", "brokerConf": "./broker.conf"},
         {"stores": '{"b": "store/"}', "brokerConf": '{"b": "broker.conf"}'},
     ):
-        pinned = pin(parse_options(options)).store
+        pinned = pinned_scan(parse_options(options)).store
         assert (pinned.path, pinned.broker_conf) == (store, conf)
 
 
@@ -181,23 +181,23 @@ def test_a_query_has_the_files_of_one_store_open_at_a_time(many: Path) -> None:
     assert {share.store for share in shares} == set(range(20))
 
 
-def tasks_of(many: Path, **options: str) -> list[list[int]]:
+def stores_of_tasks(many: Path, **options: str) -> list[list[int]]:
     """The stores of the shares of each task."""
     scan = Scan.of(parse_options({"path": str(many / "broker-*"), **options}))
     return [
-        [share.store for share in task] for task in in_tasks(scan.stores, shares_of(scan.stores))
+        [share.store for share in task] for task in tasks_of(scan.stores, shares_of(scan.stores))
     ]
 
 
 def test_small_stores_share_a_task(many: Path) -> None:
     every = list(range(20))
-    tasks = tasks_of(many)
+    tasks = stores_of_tasks(many)
     assert len(tasks) < 10
     assert [store for task in tasks for store in task] == every
-    assert len(tasks_of(many, minpartitions="15")) >= 15
-    alone = tasks_of(many, maxrecordsperpartition="100000")
+    assert len(stores_of_tasks(many, minpartitions="15")) >= 15
+    alone = stores_of_tasks(many, maxrecordsperpartition="100000")
     assert alone == [[store] for store in every]
-    cut = tasks_of(many, maxbytesperpartition="100k")
+    cut = stores_of_tasks(many, maxbytesperpartition="100k")
     assert all(len(set(task)) == len(task) for task in cut)
     assert sorted({store for task in cut for store in task}) == every
 
@@ -205,14 +205,14 @@ def test_small_stores_share_a_task(many: Path) -> None:
 def test_shares_refusing_replacement_are_in_different_tasks(two: dict[str, str]) -> None:
     scan = Scan.of(parse_options({"stores": json.dumps(two)}))
     shares = [Share(store, verifies=(at, at + 10)) for store in (0, 1) for at in (0, 10)]
-    assert [len(task) for task in in_tasks(scan.stores, shares)] == [1, 2, 1]
+    assert [len(task) for task in tasks_of(scan.stores, shares)] == [1, 2, 1]
 
 
 def test_stores_with_long_logs_have_a_task_each(two: dict[str, str]) -> None:
     scan = Scan.of(parse_options({"stores": json.dumps(two)}))
     for size, tasks in ((1 << 20, [2]), (1 << 30, [1, 1])):
         shares = [Share(store, log_bytes=size) for store in (0, 1)]
-        assert [len(task) for task in in_tasks(scan.stores, shares)] == tasks
+        assert [len(task) for task in tasks_of(scan.stores, shares)] == tasks
 
 
 def test_a_task_unpickles_the_plan_of_its_store_alone(two: dict[str, str]) -> None:

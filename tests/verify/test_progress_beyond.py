@@ -11,7 +11,7 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.questions.lag_summary import lag_of
-from rmq_store.report.report_scope import Bounds
+from rmq_store.report.report_scope import ReadLimits
 from rmq_store.report.store_report import store_report
 from rmq_store.text.times import shown_time
 from rmq_store.verify import Finding, Severity, verify
@@ -123,7 +123,7 @@ def test_a_checkpoint_that_knows_more_than_the_log(clean: GoldenStore, field: in
 def test_a_report_has_them_without_a_check_of_the_log(clean: GoldenStore) -> None:
     shrink(clean, "orders", 2)
     change(clean, "delayOffset.json", "18:0", "18:9")
-    said = [one.text for one in store_report(clean.path, bounds=Bounds(verified=0)).remarks]
+    said = [one.text for one in store_report(clean.path, bounds=ReadLimits(verified=0)).remarks]
     for code in ("queue-not-read", "delay-ahead"):
         assert any(text.startswith(code) for text in said), code
     with MessageStore.open(clean.path) as store:

@@ -46,9 +46,9 @@ def browse(
     """
     require_extra("browse")
     from rmq_store.browse.server import HOST, Dashboard, listening_on, serve
-    from rmq_store.report.report_scope import Named
+    from rmq_store.report.report_scope import NamedStore
 
-    named = Named.of(at.store, at.broker_conf, at.broker_name)
+    named = NamedStore.of(at.store, at.broker_conf, at.broker_name)
     with listening_on(port) as listening:
         dashboard = Dashboard(at.open, named, timeout)
         port = listening.getsockname()[1]

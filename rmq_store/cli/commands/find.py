@@ -22,7 +22,7 @@ from rmq_store.text.times import Time, shown_time
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmq_store.search.message_history import ConsumedBy, Life
+    from rmq_store.search.message_history import ConsumedBy, MessageHistory
     from rmq_store.search.selection import Search
     from rmq_store.store import MessageStore
 
@@ -59,7 +59,7 @@ def cat(
     from rmq_store.arrow.column_definitions import column_names
     from rmq_store.cli.batch_printer import BatchPrinter
     from rmq_store.format.queues import QueueSlice
-    from rmq_store.search.find_messages import watched, with_place
+    from rmq_store.search.find_messages import with_place_column, with_progress
     from rmq_store.search.selection import (
         CLOCK_SLACK_MS,
         DamageInTime,
@@ -79,7 +79,7 @@ def cat(
         needed = list(dict.fromkeys([*read, *(["storeTimestamp"] if search.is_timed else [])]))
         batches = opened.read_slices(
             slices,
-            columns=with_place(needed) if progress.active else needed,
+            columns=with_place_column(needed) if progress.active else needed,
             tags=tags,
             unwrap_batches=not raw,
             verify_queue=verify_queue,
@@ -87,7 +87,7 @@ def cat(
             concerns=DamageInTime(opened, search),
             compacted=search.compacted,
         )
-        batches = watched(opened, slices, batches, progress, compacted=search.compacted)
+        batches = with_progress(opened, slices, batches, progress, compacted=search.compacted)
         if search.is_timed:
             batches = (one.filter(stored_in_time(one, *times)) for one in batches)
         batches = (one.select(read) for one in batches)
@@ -302,7 +302,7 @@ def trace(
     """
     from rmq_store.questions.trace import trace as lives_of
     from rmq_store.search.known_names import require_topic
-    from rmq_store.search.message_history import once
+    from rmq_store.search.message_history import one_error_a_place
     from rmq_store.search.plan_key_search import where_it_was
 
     with at.open() as opened:
@@ -313,7 +313,7 @@ def trace(
         gone = "" if lives else where_it_was(opened, key)
     for life in lives:
         _print_life(life, out)
-    damage = once(*(error for life in lives for error in life.damage))
+    damage = one_error_a_place(*(error for life in lives for error in life.damage))
     for error in damage[:_MOST_LISTED]:
         problem(f"left out: {error}")
     if len(damage) > _MOST_LISTED:
@@ -326,7 +326,7 @@ def trace(
     return bool(damage) or not lives
 
 
-def _print_life(life: Life, out: Output) -> None:
+def _print_life(life: MessageHistory, out: Output) -> None:
     of_life = {
         "transaction": life.transaction,
         "damage": [str(error) for error in life.damage],

@@ -21,7 +21,7 @@ from rmq_store import MessageStore, StoreError
 from rmq_store.files.source import Sources
 from rmq_store.scan.parse_options import parse_options
 from rmq_store.scan.read_task import DamageHandler, read_share
-from rmq_store.scan.scan import pin
+from rmq_store.scan.scan import pinned_scan
 from rmq_store.scan.tasks import shares_of
 from rmqstore_jobs.export import ExportSpec
 from rmqstore_jobs.export import run as export
@@ -46,7 +46,7 @@ def command(*words: str) -> None:
 
 def share(store: str) -> None:
     """What a task of Spark does, without Spark."""
-    plan = pin(parse_options({"path": store}))
+    plan = pinned_scan(parse_options({"path": store}))
     with plan.store.open() as opened:
         damage = DamageHandler(opened, plan.options)
         for part in shares_of((plan,), COLUMNS):

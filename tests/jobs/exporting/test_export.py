@@ -25,7 +25,7 @@ from rmqstore_jobs import replay
 from rmqstore_jobs.export import ExportSpec, main, run
 from rmqstore_jobs.exporting.delta import DeltaUnavailableError
 from rmqstore_jobs.exporting.export_files import folder_of
-from rmqstore_jobs.exporting.manifest import CSV, JSONL, PARQUET, Manifest, without
+from rmqstore_jobs.exporting.manifest import CSV, JSONL, PARQUET, Manifest, ranges_without
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
 from tests.support.damage import flip_in_log
 from tests.support.exported import files_in, rows_in, rows_of
@@ -507,13 +507,13 @@ def test_ranges_without_ranges() -> None:
     queue, other = QueueId("a", 0), QueueId("a", 1)
     done = [QueueSlice(queue, 5, 10), QueueSlice(queue, 20, 30), QueueSlice(other, 0, 3)]
     wanted = [QueueSlice(queue, 0, 25), QueueSlice(other, 0, 3), QueueSlice(QueueId("b", 0), 1, 2)]
-    left = list(without(wanted, done))
+    left = list(ranges_without(wanted, done))
     assert left == [
         QueueSlice(queue, 0, 5),
         QueueSlice(queue, 10, 20),
         QueueSlice(QueueId("b", 0), 1, 2),
     ]
-    assert not list(without([QueueSlice(queue, 6, 9)], done))
+    assert not list(ranges_without([QueueSlice(queue, 6, 9)], done))
 
 
 def test_a_later_half_and_then_the_first_are_one_range_of_the_manifest(

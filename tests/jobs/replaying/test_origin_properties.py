@@ -14,7 +14,7 @@ from rmq_store.format.byte_layout import CRC_PROPERTY
 from rmq_store.format.properties import decode_properties
 from rmq_store.format.record import crc_item
 from rmq_store.format.releases import dialect
-from rmqstore_jobs.replay_targets.replay_call import _as_written_by, to_append
+from rmqstore_jobs.replay_targets.replay_call import _as_written_by, batch_to_append
 from rmqstore_jobs.replaying.origin_properties import ORIGIN, with_origin
 from tests.support.encode_record import encode_properties
 from tests.support.golden import STORES, Golden
@@ -31,7 +31,7 @@ def written(batch: pa.RecordBatch, release: str) -> tuple[str, list[bytes]]:
     names = [name if n in ("properties", "rawProperties") else n for n in batch.schema.names]
     arrays = [properties if n == name else batch[n] for n in names]
     changed = pa.RecordBatch.from_arrays(arrays, names=names)
-    columns = to_append(changed, dialect(release), keep_timestamps=False)
+    columns = batch_to_append(changed, dialect(release), keep_timestamps=False)
     by_name = dict(zip(columns.schema.names, columns.columns, strict=True))
     return name, property_strings(by_name, dialect(release), StoreConfig()).to_pylist()
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmqstore_jobs.replay import run
-from rmqstore_jobs.replaying.plan import narrowed, planned, waves_of
+from rmqstore_jobs.replaying.plan import narrowed_by_index, scan_of_run, waves_of
 from tests.support.golden import GoldenStore, unpack
 from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import NAME, arrived, expected_rows, spec
@@ -49,10 +49,10 @@ def test_only_what_has_the_key_is_read(
     asked = spec(
         clean, to_store=new, topics=("orders",), keys=(key,), by_index=True, wave_bytes=WAVE
     )
-    plan = planned(asked, None)
+    plan = scan_of_run(asked, None)
     with plan.store.open() as source:
         uncovered = sum(stop - start for start, stop in source.key_index().to_read())
-    through, by_index = (waves_of(read, 0, WAVE) for read in (plan, narrowed(plan, asked)))
+    through, by_index = (waves_of(read, 0, WAVE) for read in (plan, narrowed_by_index(plan, asked)))
     assert len(through) > 100
     assert len(by_index) <= 2 + uncovered // WAVE
     report = run(engine, asked)

@@ -346,7 +346,7 @@ def test_waves_grow_with_the_queues_of_the_source_within_limits(
     monkeypatch.setattr(plan, "_LARGEST_WAVE", 200_000)
     monkeypatch.setattr(plan, "_WAVE_BYTES_A_QUEUE", bytes_a_queue)
     store = golden("clean-5.5.0")
-    selected = plan.planned(ReplaySpec(store.path, to_store="/target"), None)
+    selected = plan.scan_of_run(ReplaySpec(store.path, to_store="/target"), None)
     assert len(selected.store.snapshot.queues) == 10
     waves = plan.waves_of(selected, 0)
     assert len(waves) > 1

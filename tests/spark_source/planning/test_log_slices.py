@@ -17,8 +17,8 @@ from rmq_store.search.log_partitions import (
     QUEUES_OF_ONE_SLICE,
     Stretch,
     cut_log,
-    looked_at,
     plan_partitions,
+    ranges_to_sample,
     sample_offsets,
 )
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
@@ -164,7 +164,7 @@ def test_of_very_many_queues_some_stand_for_the_others() -> None:
 
 def test_of_many_queues_all_are_looked_at() -> None:
     parts = [QueueSlice(QueueId("t", n), 0, 1) for n in range(QUEUES_IN_ALL)]
-    assert looked_at(parts) == [(part, 1.0) for part in parts]
+    assert ranges_to_sample(parts) == [(part, 1.0) for part in parts]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_a_wave_with_most_bytes_in_one_queue_is_cut_by_them(heavy: int) -> None:
 
 def test_readable_entries_count_where_all_that_stand_for_others_are_damaged() -> None:
     parts = [QueueSlice(QueueId("t", n), 0, 1) for n in range(3 * QUEUES_IN_ALL)]
-    damaged = {part.queue for part, _ in looked_at(parts)}
+    damaged = {part.queue for part, _ in ranges_to_sample(parts)}
 
     def entry_at(queue: QueueId, offset: int) -> Entry | None:
         return None if queue in damaged else Entry(1000 * queue.queue_id, 1000)

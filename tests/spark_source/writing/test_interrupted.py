@@ -129,7 +129,7 @@ def test_a_killed_replacement_is_recognised_on_another_disk(
         if placed:
             WriteJournal.finish = die  # type: ignore[method-assign]
         else:
-            pytest.MonkeyPatch().setattr(committing, "place", die)
+            pytest.MonkeyPatch().setattr(committing, "put_in_place", die)
         commit(write, parts, StreamBatch("q", 0))
 
     kill_in(killed)
@@ -151,7 +151,7 @@ def test_the_old_store_is_not_lost_between_the_two_steps_without_an_exchange(tar
             target.rename(aside)
             os._exit(9)
 
-        pytest.MonkeyPatch().setattr(committing, "exchange", between)
+        pytest.MonkeyPatch().setattr(committing, "exchange_folders", between)
         commit(write, parts)
 
     kill_in(killed)

@@ -16,7 +16,7 @@ from rmq_store.format.compression import SysFlag
 from rmq_store.format.hashes import java_string_hash
 from rmq_store.format.properties import decode_properties
 from spark_source.writing import rows_to_append
-from spark_source.writing.rows_to_append import Turns, checked, to_append
+from spark_source.writing.rows_to_append import QueuesInTurn, columns_and_records, staged_batches
 from spark_source.writing.write_options import WriteOptions
 from tests.support.golden import unpack
 
@@ -26,7 +26,7 @@ MAP = pa.map_(pa.string(), pa.string())
 def ready(columns: dict[str, Any], **asked: Any) -> dict[str, list[Any]]:
     """The columns that become records."""
     batch = pa.RecordBatch.from_pydict(columns)
-    return dict(checked(batch, WriteOptions("/new", **asked))[0].to_pydict())
+    return dict(columns_and_records(batch, WriteOptions("/new", **asked))[0].to_pydict())
 
 
 def test_text_becomes_utf8_and_a_topic_is_for_all_rows() -> None:
@@ -59,7 +59,7 @@ def test_a_given_queue_stays_and_keys_may_be_in_the_properties() -> None:
 
 
 def test_rows_without_keys_take_turns_by_topic() -> None:
-    turns = Turns(3)
+    turns = QueuesInTurn(3)
 
     def batch(topics: str, given: list[int | None]) -> list[int]:
         rows = {"topic": list(topics), "queueId": pa.array(given, pa.int32())}
@@ -163,9 +163,9 @@ def test_messages_of_inner_batches_become_messages_and_whole_batches_are_refused
     assert not any(flag & (SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP) for flag in found["sysFlag"])
     assert found["body"] == members["body"].to_pylist()
     with pytest.raises(InvalidMessageError, match="unwrapBatches=true"):
-        list(to_append(whole, WriteOptions("/new")))
+        list(staged_batches(whole, WriteOptions("/new")))
     with pytest.raises(InvalidMessageError, match="Add the column properties"):
-        list(to_append(whole.drop_columns(["properties"]), WriteOptions("/new")))
+        list(staged_batches(whole.drop_columns(["properties"]), WriteOptions("/new")))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_large_rows_are_staged_in_small_batches(monkeypatch: pytest.MonkeyPatch)
     batch = pa.RecordBatch.from_pydict(
         {"topic": ["t"] * 50, "body": ["x" * (number * 10) for number in range(50)]}
     )
-    found = list(to_append(batch, WriteOptions("/new")))
+    found = list(staged_batches(batch, WriteOptions("/new")))
     records = [record for one in found for record in one["records"].to_pylist()]
     bodies = [body for record in records if (body := bytes(record[88:-4]))]
     assert bodies == [body.encode() for body in batch["body"].to_pylist() if body]

@@ -13,7 +13,7 @@ import pyarrow as pa
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from spark_source.writing.commit import StoreWrite, commit
-from spark_source.writing.rows_to_append import to_append
+from spark_source.writing.rows_to_append import staged_batches
 from spark_source.writing.staging import Part, folder_beside
 from spark_source.writing.write_journal import StreamBatch
 from spark_source.writing.write_options import WriteOptions
@@ -41,7 +41,7 @@ def staged(write: StoreWrite, tasks: Sequence[pa.RecordBatch]) -> list[Part]:
             (
                 ready
                 for at in range(0, task.num_rows, 7)
-                for ready in to_append(task.slice(at, 7), write.options)
+                for ready in staged_batches(task.slice(at, 7), write.options)
             ),
             begin=True,
         )
