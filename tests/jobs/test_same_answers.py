@@ -87,17 +87,16 @@ def alike(rows: Iterable[Row], names: Iterable[str] | None = None) -> Counter[st
 
 def test_usage(asked: Asked) -> None:
     tables = asked.source(table="usage", includeSystemTopics="true")
-    for store in asked.stores:
-        for by in ("topic", "day"):
-            columns = (by, "messages", "bytes")
-            command = alike(asked.command("usage", store, "--by", by), columns)
-            messages, size = Counter[str](), Counter[str]()
-            for row in tables[store]:
-                messages[row[by]] += row["messages"]
-                size[row[by]] += row["bytes"]
-            summed = [{by: k, "messages": messages[k], "bytes": size[k]} for k in messages]
-            assert command
-            assert command == alike(summed)
+    for store, by in zip(asked.stores, ("topic", "day"), strict=True):
+        columns = (by, "messages", "bytes")
+        command = alike(asked.command("usage", store, "--by", by), columns)
+        messages, size = Counter[str](), Counter[str]()
+        for row in tables[store]:
+            messages[row[by]] += row["messages"]
+            size[row[by]] += row["bytes"]
+        summed = [{by: k, "messages": messages[k], "bytes": size[k]} for k in messages]
+        assert command
+        assert command == alike(summed)
 
 
 def test_lag(asked: Asked) -> None:

@@ -59,7 +59,7 @@ def test_a_message_whose_keys_are_in_two_index_files_is_found_by_each(tmp_path: 
         ends = [file.header.end_log_offset for file in opened.key_index().files]
     split = set(begins) & set(ends)
     assert split
-    for number, path in list(enumerate(sorted(index.iterdir())))[1::3]:
+    for number, path in list(enumerate(sorted(index.iterdir())))[1::6]:
         aside = path.rename(tmp_path / "aside")
         beside = {begins[number], ends[number], *(begins[number + 1 : number + 2])}
         with store.open() as opened:
@@ -134,7 +134,7 @@ def test_a_page_of_items_that_is_lost_hides_no_key(copy: GoldenStore) -> None:
     write_at(path, first, bytes(behind - first))
     asked = [r for r in keyed(copy) if r["commitLogOffset"] in span]
     assert len(asked) > 50
-    for record in asked:
+    for record in asked[::4]:
         with copy.open() as opened:  # once more, because a look-up remembers what it found
             found = opened.query_message(record["topic"], record["uniqKey"], 9)
             assert record["commitLogOffset"] in [message.commit_log_offset for message in found]

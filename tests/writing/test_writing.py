@@ -348,7 +348,7 @@ def check_both_ways(messages: list[dict[str, Any]], release: str, crc: bool, fol
     ]
 
 
-@fast(15)
+@fast(8)
 @given(
     messages=st.lists(one_message, min_size=1, max_size=30),
     release=st.sampled_from(["5.5.0", "5.3.3", "5.1.1"]),
