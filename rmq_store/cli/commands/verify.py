@@ -42,7 +42,7 @@ def verify(
         "--workers",
         type=options.WholeNumber(min=1),
         metavar="N",
-        help="Processes that work on files of the log, with --engine local (default: the cores of this "
+        help="Processes that work on parts of the log, with --engine local (default: the cores of this "
         "host).",
     ),
     bodies: bool = flag("--bodies", help="Open all compressed bodies, not only their first bytes."),
