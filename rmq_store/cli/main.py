@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -204,7 +203,7 @@ class _WarningsShown(logging.Handler):
             click.echo(f"rmqstore: warning: {line}", err=True)
 
 
-class _NoPandas(MetaPathFinder):
+class _NoPandas:
     """pandas loads in 0.2 s, by pyarrow, and no command of this package uses it."""
 
     def find_spec(
