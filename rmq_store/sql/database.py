@@ -21,7 +21,7 @@ from rmq_store.errors import SqlError, StoreError, is_utf8, require_extra
 from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore
 from rmq_store.tables import TABLES_OF_A_STORE
-from rmq_store.tables.table import TableDataset
+from rmq_store.tables.table import Table
 from rmq_store.text.bodies import text_in_charset
 
 MESSAGES, RAW_MESSAGES = "messages", "rawMessages"
@@ -55,6 +55,36 @@ _MACROS = (
     "CREATE MACRO json_of(body, charset := 'utf-8') AS "
     "try_cast(ltrim(rmqstore_text(body, charset), chr(65279)) AS JSON)",  # a byte order mark
 )
+
+
+class TableDataset(LazyDataset):
+    """A table of several stores, one after the other. Each scan makes the rows again.
+
+    `on_damage`: gets the errors of messages that a table about them leaves out; without it they are
+    raised.
+    """
+
+    def __init__(
+        self, table: Table, stores: Sequence[MessageStore], on_damage: OnDamage | None = None
+    ) -> None:
+        super().__init__(table.schema)
+        self._table, self._stores, self._on_damage = table, tuple(stores), on_damage
+
+    def __repr__(self) -> str:
+        stores = ", ".join(repr(store.broker_name) for store in self._stores)
+        return f"TableDataset({self._table.name!r}, {stores})"
+
+    def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
+        for opened in self._stores:
+            with opened.reopen() as store, store.refusing_replacement():
+                for piece in self._pieces(store, columns):
+                    yield from piece.select(list(columns)).to_batches()
+
+    def _pieces(self, store: MessageStore, columns: Sequence[str]) -> Iterator[pa.Table]:
+        past = self._table.rows_past_damage
+        if past is None or self._on_damage is None:
+            return self._table.pieces(store, wanted=columns)
+        return self._table.pieces_of_rows(store.broker_name, past(store, self._on_damage))
 
 
 @dataclass(frozen=True, slots=True)

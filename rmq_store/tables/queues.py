@@ -25,8 +25,6 @@ from rmq_store.tables.table import (
     columns,
 )
 from rmq_store.text.times import HOUR_MS, day_of, start_of_day, start_of_hour
-from rmq_store.verify.errors_of_part import errors_of_part
-from rmq_store.verify.verify_store import log_parts
 
 
 def _topics(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
@@ -212,6 +210,10 @@ def damage_row(error: StoreError) -> Row:
 
 
 def _damage(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+    # What only this table needs takes longer to load than a short answer of the others to make.
+    from rmq_store.verify.errors_of_part import errors_of_part
+    from rmq_store.verify.verify_store import log_parts
+
     met: list[StoreError] = []
     wanted = all_ranges(store) if ranges is None else ranges
     batches = store.read_slices(

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import TIMESTAMP as TIMESTAMP
-from rmq_store.dataset.lazy_dataset import LazyDataset
 from rmq_store.errors import is_utf8, printable, shown_path
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import OnDamage
@@ -127,33 +126,3 @@ def _text(value: str, *, path: bool) -> str:
 def all_ranges(store: MessageStore) -> list[QueueSlice]:
     """The ranges of all messages in all queues."""
     return store.view.ranges_of(store.topics())
-
-
-class TableDataset(LazyDataset):
-    """A table of several stores, one after the other. Each scan makes the rows again.
-
-    `on_damage`: gets the errors of messages that a table about them leaves out; without it they are
-    raised.
-    """
-
-    def __init__(
-        self, table: Table, stores: Sequence[MessageStore], on_damage: OnDamage | None = None
-    ) -> None:
-        super().__init__(table.schema)
-        self._table, self._stores, self._on_damage = table, tuple(stores), on_damage
-
-    def __repr__(self) -> str:
-        stores = ", ".join(repr(store.broker_name) for store in self._stores)
-        return f"TableDataset({self._table.name!r}, {stores})"
-
-    def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
-        for opened in self._stores:
-            with opened.reopen() as store, store.refusing_replacement():
-                for piece in self._pieces(store, columns):
-                    yield from piece.select(list(columns)).to_batches()
-
-    def _pieces(self, store: MessageStore, columns: Sequence[str]) -> Iterator[pa.Table]:
-        past = self._table.rows_past_damage
-        if past is None or self._on_damage is None:
-            return self._table.pieces(store, wanted=columns)
-        return self._table.pieces_of_rows(store.broker_name, past(store, self._on_damage))

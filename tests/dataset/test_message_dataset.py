@@ -32,8 +32,8 @@ from rmq_store.errors import (
     OtherStoreError,
     UnknownQueueError,
 )
+from rmq_store.sql.database import TableDataset
 from rmq_store.tables import TABLES
-from rmq_store.tables.table import TableDataset
 from tests.support.damage import flip_body, write_at
 from tests.support.golden import STORES, Golden, GoldenStore, Truth, messages_in, unpack, user_topic
 from tests.support.running.campaigns import few
