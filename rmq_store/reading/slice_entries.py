@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,7 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_values import bodies_with_crcs, stored_topics
 from rmq_store.commitlog.headers import Headers, wrong_crc_rows
-from rmq_store.commitlog.log import CommitLog
+from rmq_store.consumequeue.compacted_queue import CompactedQueue
 from rmq_store.consumequeue.entry_of_record import compare, is_also_in, other_queues, properties_of
 from rmq_store.consumequeue.log_order import in_log_order, queue_after_queue
 from rmq_store.errors import (
@@ -41,60 +40,60 @@ from rmq_store.format.queues import (
 from rmq_store.loops import queue_entries
 from rmq_store.loops.queue_entries import OTHER_QUEUE, OTHER_RECORD, SAME
 from rmq_store.reading.query import Query
-
-# The entries of queue slices that lead to a record, in log order or queue after queue.
-#
-# Others, which are filler, or point outside the log or back in it, become errors.
-
+from rmq_store.snapshot.queue_view import QueueView
 
 _MASK32 = 0xFFFFFFFF
 _MOST_MESSAGES = 32_767  # of an entry
 
 
-class EntriesOfQueues(Protocol):
-    """Queues whose entries are read: `QueueView`, or a queue of a compaction topic."""
+class EntriesOfFiles:
+    """The entries of one queue of a compaction topic as those of any queue."""
 
-    @property
-    def log(self) -> CommitLog:
-        """The log that has their records."""
-
-    @property
-    def log_end(self) -> int:
-        """Where that log ends."""
-
-    def replaced(self) -> StoreError | None:
-        """The error to report instead of others, and at the end, if the files were replaced meanwhile."""
+    def __init__(self, files: CompactedQueue) -> None:
+        self._files, self.log, self.log_end = files, files.log, files.log_end
+        self.replaced = files.replaced
 
     def is_batch(self, queue: QueueId) -> bool:
-        """Whether an entry may stand for several messages."""
+        """No: a file with an entry of several messages is refused."""
+        return False
 
     def is_dense(self, queue: QueueId) -> bool:
-        """Whether each queue offset has an entry of its own, as in a ConsumeQueue."""
+        """No: messages that were compacted away have no entry."""
+        return False
 
     def has_tag_hashes(self, queue: QueueId) -> bool:
-        """Whether tagsCode may be trusted to leave messages out."""
+        """No: the broker compares no tags here (CompactionStore#getMessage), and nothing else proves them."""
+        return False
 
     def slice_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
-        """The entries whose first message is in a range of queue offsets."""
+        """The entries of a range of queue offsets."""
+        return self._files.entries(start, stop)
 
-    def listed_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
-        """The entries with a message in a range of queue offsets."""
+    listed_entries = slice_entries
 
     def folder(self, queue: QueueId) -> str:
-        """What errors about the entries name."""
+        """The folder of the entries."""
+        return self._files.folder
 
     def why_missing(self, queue: QueueId) -> str:
-        """Why a queue offset between others may have no entry."""
+        """Offsets between others are those of messages that were compacted away."""
+        return "it was compacted away"
 
     def offsets_without_file(self, queue: QueueId) -> Sequence[tuple[int, int, bool]]:
-        """Ranges of queue offsets between others that no file holds, and whether each is one error."""
+        """None are known: a compaction leaves out offsets."""
+        return ()
 
     def was_deleted(self, queue: QueueId) -> bool:
-        """Whether the topic of a queue was deleted after the snapshot."""
+        """Never: the files are open."""
+        return False
+
+
+EntriesOfQueues = QueueView | EntriesOfFiles
 
 
 class WantedEntries:
-    """Chooses entries of one view by tag hash. `damaged` takes the errors of the others.
+    """Chooses entries of one view by tag hash. `damaged` takes the errors of those that lead to no record:
+    filler, and entries that point outside the log or back in it.
 
     `reads_log`: whether the caller compares each entry with its record.
     """

@@ -21,7 +21,6 @@ from rmq_store.arrow.property_columns import (
 )
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.consumequeue.compacted_queue import CompactedQueue
 from rmq_store.errors import (
     BodyError,
     DataLossError,
@@ -33,11 +32,16 @@ from rmq_store.errors import (
 from rmq_store.files.source import Window
 from rmq_store.format.byte_layout import Bytes, Columns, Ints, Mask
 from rmq_store.format.compression import SysFlag
-from rmq_store.format.queues import Entries, ListedEntries, QueueId, QueueSlice
+from rmq_store.format.queues import ListedEntries, QueueId, QueueSlice
 from rmq_store.index.index_writer import rows_with_key
 from rmq_store.loops.members import count_members, split_members
 from rmq_store.reading.query import DamageMode, Query
-from rmq_store.reading.slice_entries import EntriesOfQueues, EntryCheck, WantedEntries
+from rmq_store.reading.slice_entries import (
+    EntriesOfFiles,
+    EntriesOfQueues,
+    EntryCheck,
+    WantedEntries,
+)
 from rmq_store.snapshot.compacted_view import ConsumerQueues
 from rmq_store.snapshot.opening import Opening
 
@@ -502,52 +506,6 @@ def counted(pieces: Iterable[ListedEntries]) -> Iterator[ListedEntries]:
 _NOWHERE = -1
 
 
-class _EntriesOfFiles:
-    """The entries of one queue as those of any queue."""
-
-    def __init__(self, files: CompactedQueue) -> None:
-        self._files, self.log, self.log_end, self.replaced = (
-            files,
-            files.log,
-            files.log_end,
-            files.replaced,
-        )
-
-    def is_batch(self, queue: QueueId) -> bool:
-        """No: a file with an entry of several messages is refused."""
-        return False
-
-    def is_dense(self, queue: QueueId) -> bool:
-        """No: messages that were compacted away have no entry."""
-        return False
-
-    def has_tag_hashes(self, queue: QueueId) -> bool:
-        """No: the broker compares no tags here (CompactionStore#getMessage), and nothing else proves them."""
-        return False
-
-    def slice_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
-        """The entries of a range of queue offsets."""
-        return self._files.entries(start, stop)
-
-    listed_entries = slice_entries
-
-    def folder(self, queue: QueueId) -> str:
-        """The folder of the entries."""
-        return self._files.folder
-
-    def why_missing(self, queue: QueueId) -> str:
-        """Offsets between others are those of messages that were compacted away."""
-        return "it was compacted away"
-
-    def offsets_without_file(self, queue: QueueId) -> Sequence[tuple[int, int, bool]]:
-        """None are known: a compaction leaves out offsets."""
-        return ()
-
-    def was_deleted(self, queue: QueueId) -> bool:
-        """Never: the files are open."""
-        return False
-
-
 def compacted_batches(
     served: ConsumerQueues,
     parts: Mapping[QueueId, Sequence[QueueSlice]],
@@ -568,7 +526,7 @@ def compacted_batches(
             yield from report(files, ListedAt(*queue, of_queue[0].start, _NOWHERE, 0, 0))
             continue
         ranges = ranges_of_slices(of_queue)
-        reader = SliceReader(_EntriesOfFiles(files), broker_name, checked, ranges)
+        reader = SliceReader(EntriesOfFiles(files), broker_name, checked, ranges)
         try:
             yield from reader.read(of_queue)
         except DataLossError as lost:  # of the entries, which the reader does not open itself

@@ -85,8 +85,9 @@ class QueueView:
         """Where the log ends."""
         return self.snapshot.log_end
 
-    def replaced(self) -> None:
+    def replaced(self) -> StoreError | None:
         """None: a broker does not replace these files."""
+        return None
 
     @property
     def config(self) -> StoreConfig:
