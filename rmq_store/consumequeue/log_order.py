@@ -36,38 +36,17 @@ def in_log_order(
     entries_of: EntriesOf,
     keep: Keep,
     *,
-    batch_queues: Collection[QueueId] = (),
+    batch_queues: Collection[QueueId],
     least_rows: int,
-    first_rows: int | None = None,
+    first_rows: int | None,
 ) -> Iterator[ListedEntries]:
-    """The entries of queue ranges sorted by log offset; otherwise as `spans_of_log`."""
-    maker = _RowMaker(parts)
-    for listed in spans_of_log(
-        parts,
-        entries_of,
-        keep,
-        batch_queues=batch_queues,
-        least_rows=least_rows,
-        first_rows=first_rows,
-    ):
-        yield maker.rows_in_log_order(listed)
-
-
-def spans_of_log(
-    parts: Sequence[QueueSlice],
-    entries_of: EntriesOf,
-    keep: Keep,
-    *,
-    batch_queues: Collection[QueueId] = (),
-    least_rows: int,
-    first_rows: int | None = None,
-) -> Iterator[list[tuple[int, Entries]]]:
-    """The entries of queue ranges, span by span of the log: number and entries of each part in a span.
+    """The entries of queue ranges sorted by log offset, span by span of the log.
 
     `keep` receives the number of a part and some of its entries, in order, and returns the wanted
     ones. Each result has at least `least_rows` rows, except the first (`first_rows`) and the last.
     No part may be empty. `batch_queues`: the queues that are BatchConsumeQueues.
     """
+    queues = Queues(part.queue for part in parts)
     step = _ENTRIES_HELD // max(1, len(parts))
     step = min(max(step, _LEAST_ENTRIES_READ), _MOST_ENTRIES_READ)
     cursors = [_Cursor(part, entries_of, step, batch=part.queue in batch_queues) for part in parts]
@@ -86,7 +65,7 @@ def spans_of_log(
         span = _next_span(span, pending - before, aim)
         # A sparse selection is collected over several spans to avoid tiny batches.
         if pending >= enough or not (heads < _DONE).any():
-            yield waiting
+            yield _rows_in_log_order(queues, waiting)
             waiting, pending, enough = [], 0, least_rows
 
 
@@ -95,15 +74,15 @@ def queue_after_queue(
     entries_of: EntriesOf,
     keep: Keep,
     *,
-    batch_queues: Collection[QueueId] = (),
+    batch_queues: Collection[QueueId],
     least_rows: int,
-    first_rows: int | None = None,
+    first_rows: int | None,
 ) -> Iterator[ListedEntries]:
     """As `in_log_order`, but the entries of a part follow those of the part before, unsorted.
 
     One queue is read at a time, so that the first rows of ten thousand queues do not wait for all.
     """
-    maker = _RowMaker(parts)
+    queues = Queues(part.queue for part in parts)
     waiting: list[tuple[int, Entries]] = []
     pending, enough = 0, first_rows or least_rows
     for number, part in enumerate(parts):
@@ -113,10 +92,10 @@ def queue_after_queue(
             waiting.append((number, wanted))
             pending += len(wanted)
             if pending >= enough:
-                yield maker.rows(waiting)
+                yield _rows(queues, waiting)
                 waiting, pending, enough = [], 0, least_rows
     if waiting:
-        yield maker.rows(waiting)
+        yield _rows(queues, waiting)
 
 
 class _Cursor:
@@ -185,33 +164,28 @@ def _next_span(span: int, count: int, aim: int) -> int:
     return span // 2 if count > 2 * aim and span > 1 else span
 
 
-class _RowMaker:
-    """Makes rows of the entries of parts, which are numbered. Each part has a topic and a queue."""
+def _rows(queues: Queues, found: Sequence[tuple[int, Entries]]) -> ListedEntries:
+    """The entries of parts, by number, one behind the other. `queues`: the queue of each part."""
+    numbers, counts = [number for number, _ in found], [len(part.offset) for _, part in found]
+    entries = concat_entries([entries for _, entries in found])
+    queue = np.repeat(np.array(numbers, dtype=np.int64), counts)
+    return entries.extended(ListedEntries, queues=queues, queue=queue)
 
-    def __init__(self, parts: Sequence[QueueSlice]) -> None:
-        self._queues = Queues(part.queue for part in parts)
 
-    def rows(self, found: Sequence[tuple[int, Entries]]) -> ListedEntries:
-        """The entries of each of some parts, one behind the other."""
-        numbers, counts = [number for number, _ in found], [len(part.offset) for _, part in found]
-        entries = concat_entries([entries for _, entries in found])
-        queue = np.repeat(np.array(numbers, dtype=np.int64), counts)
-        return entries.extended(ListedEntries, queues=self._queues, queue=queue)
-
-    def rows_in_log_order(self, found: Sequence[tuple[int, Entries]]) -> ListedEntries:
-        """The entries of some parts in log order."""
-        ranks = _ranks_of(np.concatenate([entries.log_offset for _, entries in found]))
-        # An array each: a column of a batch may keep one of them.
-        merged = Entries(*(np.empty(len(ranks), dtype=np.int64) for _ in range(5)))
-        queue = np.empty(len(ranks), dtype=np.int64)
-        room = [column.data for column in (*merged.columns(), queue)]
-        at = 0
-        for number, entries in found:
-            first, at = at, at + len(entries)
-            places = ranks[first:at].data
-            given = (np.ascontiguousarray(column).data for column in entries.columns())
-            queue_entries.spread(places, number, *given, *room)
-        return merged.extended(ListedEntries, queues=self._queues, queue=queue)
+def _rows_in_log_order(queues: Queues, found: Sequence[tuple[int, Entries]]) -> ListedEntries:
+    """As `_rows`, in log order."""
+    ranks = _ranks_of(np.concatenate([entries.log_offset for _, entries in found]))
+    # An array each: a column of a batch may keep one of them.
+    merged = Entries(*(np.empty(len(ranks), dtype=np.int64) for _ in range(5)))
+    queue = np.empty(len(ranks), dtype=np.int64)
+    room = [column.data for column in (*merged.columns(), queue)]
+    at = 0
+    for number, entries in found:
+        first, at = at, at + len(entries)
+        places = ranks[first:at].data
+        given = (np.ascontiguousarray(column).data for column in entries.columns())
+        queue_entries.spread(places, number, *given, *room)
+    return merged.extended(ListedEntries, queues=queues, queue=queue)
 
 
 def _ranks_of(log_offset: Ints) -> Ints:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmq_store import QueueId, QueueSlice
-from rmq_store.consumequeue.log_order import _RowMaker
-from rmq_store.format.queues import FILLER_SIZE, QUEUE_ENTRY, Entries
+from rmq_store import QueueId
+from rmq_store.consumequeue.log_order import _rows_in_log_order
+from rmq_store.format.queues import FILLER_SIZE, QUEUE_ENTRY, Entries, Queues
 from rmq_store.loops import queue_entries
 from tests.loops.test_record_loops import both, numbers
 
@@ -36,8 +36,8 @@ def merged(places: list[list[int]]) -> list[tuple[int, int]]:
     for number, of_queue in enumerate(places):
         rows = np.arange(len(of_queue))
         parts.append((number, Entries(rows, numbers(of_queue), rows + 1, rows + 2, rows + 3)))
-    slices = [QueueSlice(QueueId("t", number), 0, 1) for number in range(len(places))]
-    found = _RowMaker(slices).rows_in_log_order(parts)
+    queues = Queues(QueueId("t", number) for number in range(len(places)))
+    found = _rows_in_log_order(queues, parts)
     for number, row, at in zip(found.queue, found.offset, found.log_offset, strict=True):
         assert places[number][row] == at
     assert (found.size == found.offset + 1).all()
