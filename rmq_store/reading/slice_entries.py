@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,7 @@ from rmq_store.snapshot.queue_view import QueueView
 
 _MASK32 = 0xFFFFFFFF
 _MOST_MESSAGES = 32_767  # of an entry
+_SKIP_IT = "Read with on_damage to skip it"
 
 
 class EntriesOfFiles:
@@ -190,8 +192,13 @@ class WantedEntries:
             for row in np.flatnonzero(back).tolist():
                 # Its neighbours may be the wrong ones: how many messages it hides is not known.
                 entry = entries.listed_at(part.queue, row)._replace(messages=0)
-                folder = self._view.folder(part.queue)
-                self._damaged(points_back(folder, entry, int(before[row])), entry)
+                self._refuse(
+                    entry,
+                    f"an entry of queue {entry.name} points back in the log",
+                    expected=f"log offset {int(before[row])} or more",
+                    actual=entry.log_offset,
+                    advice="Read with verifyQueue to check the entries against their records",
+                )
             entries = entries.take(~back)
             if not len(entries):
                 return entries, end
@@ -205,7 +212,10 @@ class WantedEntries:
         large = entries.count > _MOST_MESSAGES
         for row in np.flatnonzero(large).tolist():
             entry = entries.listed_at(part.queue, row)
-            self._damaged(too_many(self._view.folder(part.queue), entry), entry)
+            what = (
+                f"an inner batch of queue {entry.name} claims to have {entry.messages:,} messages"
+            )
+            self._refuse(entry, what, expected=f"at most {_MOST_MESSAGES:,}")
         return entries.take(~large) if large.any() else entries
 
     def _report_missing_files(self, part: QueueSlice, entries: Entries) -> Entries:
@@ -215,7 +225,14 @@ class WantedEntries:
         """
         if len(entries) and self._view.was_deleted(part.queue):
             entry = entries.listed_at(part.queue, 0)._replace(messages=int(entries.count.sum()))
-            self._damaged(of_deleted_topic(self._view.folder(part.queue), entry), entry)
+            last = entry.queue_offset + entry.messages - 1
+            error = MissingFileError(
+                self._view.folder(part.queue),
+                reason=f"queue {entry.name} was deleted with its topic since the store was opened: its "
+                f"queue offsets {entry.queue_offset} to {last} are gone",
+                advice=f"Open the store again to read what it has now. {_SKIP_IT}",
+            )
+            self._damaged(error, entry)
             return entries.take(slice(0))
         for start, stop, as_one in (
             self._view.offsets_without_file(part.queue) if len(entries) else ()
@@ -225,15 +242,42 @@ class WantedEntries:
             count = behind - first if as_one else 1
             for offset in entries.offset[inside & ((entries.offset - first) % count == 0)].tolist():
                 entry = ListedAt(*part.queue, offset, 0, 0, count)
-                self._damaged(without_file(self._view.folder(part.queue), entry), entry)
+                offsets = f"s {offset} to {offset + count - 1}" if count > 1 else f" {offset}"
+                self._refuse(
+                    entry,
+                    f"queue {entry.name} has no file for its queue offset{offsets}: a file is gone, empty "
+                    "or cut, or the next one has a wrong name",
+                    advice="Look for the file in a copy, or rebuild the queues: rmqstore rebuild STORE "
+                    f"--to NEW. {_SKIP_IT}",
+                )
             entries = entries.take(~inside)
         return entries
 
     def _report_dead_ends(self, queue: QueueId, entries: Entries) -> None:
+        """Report filler, entries that point outside the log, and queue offsets that no entry has: between
+        undispatched records, or in a BatchConsumeQueue."""
         for row in range(len(entries)):
             entry = entries.listed_at(queue, row)
-            folder, why = self._view.folder(queue), self._view.why_missing(queue)
-            self._damaged(leads_nowhere(folder, entry, self._log_end, why), entry)
+            if entry.log_offset < 0 and not entry.size:
+                why = self._view.why_missing(queue)
+                what = f"queue {entry.name}, which has later messages, lists none ({why})"
+                self._refuse(entry, what)
+                continue
+            what = "filler" if entry.size == FILLER_SIZE else "an entry that points outside the log"
+            self._refuse(
+                entry,
+                f"{what} in queue {entry.name}",
+                expected=f"a record before log offset {self._log_end}",
+                actual=f"log offset {entry.log_offset}, size {entry.size}",
+            )
+
+    def _refuse(
+        self, entry: ListedAt, reason: str, *, advice: str = _SKIP_IT, **sides: Any
+    ) -> None:
+        """Report an entry. `sides`: what was expected, and the actual value."""
+        folder, offset = self._view.folder(QueueId(*entry[:2])), QueueOffset(entry.queue_offset)
+        error = CorruptQueueError(folder, offset=offset, reason=reason, advice=advice, **sides)
+        self._damaged(error, entry)
 
 
 def _stops_before(parts: Sequence[QueueSlice]) -> list[int]:
@@ -257,77 +301,6 @@ def _each_message(entries: Entries, part: QueueSlice) -> Entries:
     return many.take((offset >= part.start) & (offset < part.stop))
 
 
-def leads_nowhere(folder: str, entry: ListedAt, log_end: int, why: str) -> CorruptQueueError:
-    """The error of filler, of an entry that points outside the log, and of a queue offset that none has:
-    between undispatched records, or in a BatchConsumeQueue. `folder`: of the queue; `why`: it has none."""
-    if entry.log_offset < 0 and not entry.size:
-        return CorruptQueueError(
-            folder,
-            offset=QueueOffset(entry.queue_offset),
-            reason=f"queue {entry.name}, which has later messages, lists none ({why})",
-            advice="Read with on_damage to skip it",
-        )
-    what = "filler" if entry.size == FILLER_SIZE else "an entry that points outside the log"
-    return CorruptQueueError(
-        folder,
-        offset=QueueOffset(entry.queue_offset),
-        reason=f"{what} in queue {entry.name}",
-        expected=f"a record before log offset {log_end}",
-        actual=f"log offset {entry.log_offset}, size {entry.size}",
-        advice="Read with on_damage to skip it",
-    )
-
-
-def too_many(folder: str, entry: ListedAt) -> CorruptQueueError:
-    """The error of an entry, or of an undispatched record, that claims to be of too many messages."""
-    return CorruptQueueError(
-        folder,
-        offset=QueueOffset(entry.queue_offset),
-        reason=f"an inner batch of queue {entry.name} claims to have {entry.messages:,} messages",
-        expected=f"at most {_MOST_MESSAGES:,}",
-        advice="Read with on_damage to skip it",
-    )
-
-
-def without_file(folder: str, entry: ListedAt) -> CorruptQueueError:
-    """The error of a range of queue offsets that no file of a queue holds."""
-    last = entry.queue_offset + entry.messages - 1
-    offsets = f"s {entry.queue_offset} to {last}" if entry.messages > 1 else f" {last}"
-    return CorruptQueueError(
-        folder,
-        offset=QueueOffset(entry.queue_offset),
-        reason=f"queue {entry.name} has no file for its queue offset{offsets}: a file is gone, empty or cut, "
-        "or the next one has a wrong name",
-        advice="Look for the file in a copy, or rebuild the queues: rmqstore rebuild STORE --to NEW. Read "
-        "with on_damage to skip it",
-    )
-
-
-def of_deleted_topic(folder: str, entry: ListedAt) -> MissingFileError:
-    """The error of a range of queue offsets of a queue whose topic was deleted after the snapshot."""
-    last = entry.queue_offset + entry.messages - 1
-    return MissingFileError(
-        folder,
-        reason=f"queue {entry.name} was deleted with its topic since the store was opened: its queue offsets "
-        f"{entry.queue_offset} to {last} are gone",
-        advice="Open the store again to read what it has now. Read with on_damage to skip it",
-    )
-
-
-def points_back(folder: str, entry: ListedAt, before: int) -> CorruptQueueError:
-    """The error of an entry that points before `before`, where the record of the last one ends."""
-    return CorruptQueueError(
-        folder,
-        offset=QueueOffset(entry.queue_offset),
-        reason=f"an entry of queue {entry.name} points back in the log",
-        expected=f"log offset {before} or more",
-        actual=entry.log_offset,
-        advice="Read with verifyQueue to check the entries against their records",
-    )
-
-
-# Check the entries of a batch against their records: size, queue, queueOffset and CRC.
-#
 # An entry that leads to no record, to one of another queue or at another queue offset, or to one with a wrong
 # CRC, becomes an error, and its row is left out. But one that moved up is sound: a broker that rebuilds a
 # queue of a log that lost records leaves no gap, and later messages get smaller queue offsets.
@@ -404,10 +377,26 @@ class EntryCheck:
         wrong[strangers] = True
         for row in np.flatnonzero(wrong).tolist():
             if renumbered[row]:
-                error = self._renumbered(rows, row, int(numbers[row]))
+                self._refuse(
+                    rows,
+                    row,
+                    OTHER_OFFSET,
+                    expected=f"queue offset {int(rows.offset[row])}",
+                    actual=int(numbers[row]),
+                    advice="The entry is damaged, or was written after a loss of entries. Read with "
+                    "source=commitlog, which numbers messages as their records say",
+                )
             else:
-                error = self._stranger(rows, headers, row)
-            self._damaged(error, rows.entry(row))
+                topic = stored_topics(headers.take(np.array([row])))[0].as_py()
+                self._refuse(
+                    rows,
+                    row,
+                    NOT_OF_QUEUE,
+                    expected=rows.queue_of(row).name,
+                    actual=f"{topic}/{int(headers.queue_id[row])}",
+                    advice="The entry is damaged, left from before the log was cut, or in a file or folder "
+                    "that was renamed. Rebuild the queues: rmqstore rebuild STORE --to NEW",
+                )
         return wrong
 
     def _checked(self, headers: Headers) -> tuple[Ints, pa.Array | None]:
@@ -427,17 +416,23 @@ class EntryCheck:
             except StoreError as error:
                 self._damaged(error, rows.entry(row))
                 continue
-            self._damaged(
-                CorruptQueueError(
-                    self._log.path_at(where),
-                    offset=LogOffset(where),
-                    reason=f"queue {rows.queue_of(row).name} lists a record of another size",
-                    expected=size,
-                    actual=record.total_size,
-                    advice="The entry is left from before the log was cut, or damaged",
-                ),
-                rows.entry(row),
+            self._refuse(
+                rows,
+                row,
+                "lists a record of another size",
+                expected=size,
+                actual=record.total_size,
+                advice="The entry is left from before the log was cut, or damaged",
             )
+
+    def _refuse(self, rows: ListedEntries, row: int, reason: str, **sides: Any) -> None:
+        """Report a row. `reason`: what its queue does. `sides`: expected, actual and the advice."""
+        where = int(rows.log_offset[row])
+        reason = f"queue {rows.queue_of(row).name} {reason}"
+        error = CorruptQueueError(
+            self._log.path_at(where), offset=LogOffset(where), reason=reason, **sides
+        )
+        self._damaged(error, rows.entry(row))
 
     def _moved_up(self, rows: ListedEntries, numbers: Ints) -> Mask:
         """The rows whose records have larger queue offsets than their entries, in a queue that is in order.
@@ -491,29 +486,6 @@ class EntryCheck:
             rows.queue_of(row).name,
             int(numbers[row]),
             int(rows.offset[row]),
-        )
-
-    def _stranger(self, rows: ListedEntries, headers: Headers, row: int) -> CorruptQueueError:
-        topic = stored_topics(headers.take(np.array([row])))[0].as_py()
-        return CorruptQueueError(
-            self._log.path_at(int(rows.log_offset[row])),
-            offset=LogOffset(int(rows.log_offset[row])),
-            reason=f"queue {rows.queue_of(row).name} {NOT_OF_QUEUE}",
-            expected=rows.queue_of(row).name,
-            actual=f"{topic}/{int(headers.queue_id[row])}",
-            advice="The entry is damaged, left from before the log was cut, or in a file or folder that was "
-            "renamed. Rebuild the queues: rmqstore rebuild STORE --to NEW",
-        )
-
-    def _renumbered(self, rows: ListedEntries, row: int, own: int) -> CorruptQueueError:
-        return CorruptQueueError(
-            self._log.path_at(int(rows.log_offset[row])),
-            offset=LogOffset(int(rows.log_offset[row])),
-            reason=f"queue {rows.queue_of(row).name} {OTHER_OFFSET}",
-            expected=f"queue offset {int(rows.offset[row])}",
-            actual=own,
-            advice="The entry is damaged, or was written after a loss of entries. Read with "
-            "source=commitlog, which numbers messages as their records say",
         )
 
 
