@@ -20,7 +20,6 @@ from rmq_store.arrow.property_columns import (
     slices,
 )
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import (
     BodyError,
     DataLossError,
@@ -48,103 +47,7 @@ from rmq_store.snapshot.opening import Opening
 RangesOf = Callable[[QueueId], Sequence[tuple[int, int]]]
 """Gives the wanted queue offsets of a queue as half-open ranges."""
 
-Matches = Callable[[PropertyColumns], npt.NDArray[np.bool_]]
-Damaged = Callable[[StoreError, ListedAt | None], None]
-
 _ROWS = 1 << 16  # most messages of a batch: an inner batch may hold millions
-
-
-class MemberBatches:
-    """Splits the records of inner batches into messages. `damaged` receives the errors of what is
-    left out, or raises them."""
-
-    def __init__(
-        self,
-        log: CommitLog,
-        builder: BatchBuilder,
-        ranges_of: RangesOf,
-        matches: Matches | None,
-        damaged: Damaged,
-    ) -> None:
-        """`matches`: which messages have the requested tags and keys; None if all are wanted."""
-        self._log = log
-        self._builder = builder
-        self._ranges_of = ranges_of
-        self._matches = matches
-        self._damaged = damaged
-
-    def batches(
-        self, rows: ListedEntries, headers: Headers, bodies: pa.Array
-    ) -> Iterator[pa.RecordBatch]:
-        """A row for each wanted message. `rows` are records of inner batches, `bodies` their bodies."""
-        members, broken = members_of(bodies)
-        for row in broken.tolist():
-            self._damaged(
-                BodyError(
-                    self._log.path_at(int(rows.log_offset[row])),
-                    offset=LogOffset(int(rows.log_offset[row])),
-                    reason="the body of an inner batch cannot be split into messages",
-                    advice="Read with unwrapBatches=false and rawBody to get the stored bytes",
-                ),
-                rows.entry(row),
-            )
-        members = members.take(np.flatnonzero(self._in_parts(rows, members)))
-        for start in range(0, len(members), _ROWS):
-            some = members.take(np.arange(start, min(start + _ROWS, len(members))))
-            yield self._batch(rows, headers, some)
-
-    def _batch(self, rows: ListedEntries, headers: Headers, members: Members) -> pa.RecordBatch:
-        """The wanted ones of some members."""
-        properties = decode_property_columns(
-            members.properties(), with_map="properties" in self._builder.names
-        )
-        if self._matches is not None:
-            hits = np.flatnonzero(self._matches(properties))
-            members = members.take(hits)
-            properties = decode_property_columns(
-                members.properties(), with_map="properties" in self._builder.names
-            )
-        if not len(members):
-            return self._builder.empty()
-        return self._member_batch(rows, headers, members, properties)
-
-    def _in_parts(self, rows: ListedEntries, members: Members) -> npt.NDArray[np.bool_]:
-        """Which members have a queue offset in the requested slices. A slice may start inside a
-        batch."""
-        offset = rows.offset[members.row] + members.number
-        inside = np.ones(len(members), dtype=bool)
-        for number in np.unique(rows.queue).tolist():
-            mine = (rows.queue == number)[members.row]
-            wanted = np.zeros(len(members), dtype=bool)
-            for start, stop in self._ranges_of(rows.queues[number]):
-                wanted |= (offset >= start) & (offset < stop)
-            inside &= ~mine | wanted
-        return inside
-
-    def _member_batch(
-        self, rows: ListedEntries, headers: Headers, members: Members, properties: PropertyColumns
-    ) -> pa.RecordBatch:
-        names = self._builder.names
-        bodies = members.bodies() if {"body", "rawBody"}.intersection(names) else None
-        own = {
-            "queueOffset": pa.array(rows.offset[members.row] + members.number),
-            "flag": pa.array(members.flag),
-            "body": bodies,
-            "rawBody": bodies,
-            "tags": properties.tags,
-            "keys": properties.keys,
-            "uniqKey": properties.uniq_key,
-            "properties": properties.properties,
-            "rawProperties": members.properties() if "rawProperties" in names else None,
-        }
-        used, row = np.unique(members.row, return_inverse=True)
-        records = self._builder.build(
-            rows.take(used), headers.take(used), bodies=pa.nulls(len(used), pa.binary())
-        )
-        # Only the columns that members share: a body a record would be copied for each member.
-        shared = records.select([name for name in names if name not in own]).take(pa.array(row))
-        columns = [own[name] if name in own else shared.column(name) for name in names]
-        return pa.RecordBatch.from_arrays(columns, schema=self._builder.schema)
 
 
 MOST_MEMBERS = 2**15 - 1
@@ -215,7 +118,7 @@ class SliceReader:
     ) -> None:
         """`ranges_of`: the wanted messages of inner batches, which a range may begin or end inside of.
         `opening` says what is missing at ends, if that is to be reported."""
-        self._view, self._opening = view, opening
+        self._view, self._opening, self._ranges_of = view, opening, ranges_of
         self._broker_name = broker_name
         self._damages = 0
         # To be reported once it is certain that all bytes were there.
@@ -239,13 +142,6 @@ class SliceReader:
             reads_bodies=query.check_crc or bool(_BODIES.intersection(self._builder.names)),
             check_crc=query.check_crc,
             copy_bodies="body" in self._builder.names and not self._filters,
-        )
-        self._members = MemberBatches(
-            self.log,
-            self._builder,
-            ranges_of,
-            self._matches if self._filters else None,
-            self._damaged,
         )
 
     def read(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
@@ -406,7 +302,7 @@ class SliceReader:
     ) -> Iterator[pa.RecordBatch]:
         """A row for each message of inner batches, and one for each other record."""
         batched, plain = np.flatnonzero(inner), np.flatnonzero(~inner)
-        members = self._members.batches(
+        members = self._batches_of_members(
             rows.take(batched), headers.take(batched), bodies.take(pa.array(batched))
         )
         if not len(plain):
@@ -430,6 +326,73 @@ class SliceReader:
             return None  # it has expired since the store was opened
         window.fetch(rows.log_offset - first, rows.log_offset + rows.size - first)
         return window
+
+    # --- members of inner batches ------------------------------------------------------------------
+
+    def _batches_of_members(
+        self, rows: ListedEntries, headers: Headers, bodies: pa.Array
+    ) -> Iterator[pa.RecordBatch]:
+        """A row for each wanted message. `rows` are records of inner batches, `bodies` their bodies."""
+        members, broken = members_of(bodies)
+        for row in broken.tolist():
+            where = int(rows.log_offset[row])
+            error = BodyError(
+                self.log.path_at(where),
+                offset=LogOffset(where),
+                reason="the body of an inner batch cannot be split into messages",
+                advice="Read with unwrapBatches=false and rawBody to get the stored bytes",
+            )
+            self._damaged(error, rows.entry(row))
+        members = members.take(np.flatnonzero(self._in_ranges(rows, members)))
+        for start in range(0, len(members), _ROWS):
+            some = members.take(np.arange(start, min(start + _ROWS, len(members))))
+            if self._filters:
+                properties = decode_property_columns(some.properties(), with_map=False)
+                some = some.take(np.flatnonzero(self._matches(properties)))
+            yield (
+                self._batch_of_members(rows, headers, some) if len(some) else self._builder.empty()
+            )
+
+    def _in_ranges(self, rows: ListedEntries, members: Members) -> Mask:
+        """Which members have a wanted queue offset. A range may start inside a batch."""
+        offset = rows.offset[members.row] + members.number
+        inside = np.ones(len(members), dtype=bool)
+        for number in np.unique(rows.queue).tolist():
+            mine = (rows.queue == number)[members.row]
+            wanted = np.zeros(len(members), dtype=bool)
+            for start, stop in self._ranges_of(rows.queues[number]):
+                wanted |= (offset >= start) & (offset < stop)
+            inside &= ~mine | wanted
+        return inside
+
+    def _batch_of_members(
+        self, rows: ListedEntries, headers: Headers, members: Members
+    ) -> pa.RecordBatch:
+        names = self._builder.names
+        stored = members.properties()
+        properties = decode_property_columns(stored, with_map="properties" in names)
+        bodies = members.bodies() if _BODIES.intersection(names) else None
+        own = {
+            "queueOffset": pa.array(rows.offset[members.row] + members.number),
+            "flag": pa.array(members.flag),
+            "body": bodies,
+            "rawBody": bodies,
+            "tags": properties.tags,
+            "keys": properties.keys,
+            "uniqKey": properties.uniq_key,
+            "properties": properties.properties,
+            "rawProperties": stored,
+        }
+        used, row = np.unique(members.row, return_inverse=True)
+        records = self._builder.build(
+            rows.take(used), headers.take(used), bodies=pa.nulls(len(used), pa.binary())
+        )
+        # Only the columns that members share: a body a record would be copied for each member.
+        shared = records.select([name for name in names if name not in own]).take(pa.array(row))
+        columns = [own[name] if name in own else shared.column(name) for name in names]
+        return pa.RecordBatch.from_arrays(columns, schema=self._builder.schema)
+
+    # --- damage ------------------------------------------------------------------------------------
 
     def _damaged(self, error: StoreError, entry: ListedAt | None) -> None:
         error = self._view.replaced() or error
