@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
@@ -12,8 +12,9 @@ import pyarrow as pa
 from rmq_store.arrow.column_definitions import COLUMNS
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import not_a_record, record_or_damage
+from rmq_store.consumequeue.entry_of_record import is_also_in
 from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError
-from rmq_store.format.byte_layout import MULTI_DISPATCH_SEPARATOR, Property
+from rmq_store.format.byte_layout import Property
 from rmq_store.format.compression import decompress
 from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.queues import Entries, QueueId, QueueSlice
@@ -46,8 +47,7 @@ class EntryMessages:
         """Whether a record is one of a queue, or names it as a light queue."""
         if decode_utf8(record.topic) == queue.topic and record.queue_id == queue.queue_id:
             return True
-        dispatched = decode_properties(record.properties).get(Property.INNER_MULTI_DISPATCH, "")
-        return queue.topic in dispatched.split(MULTI_DISPATCH_SEPARATOR)
+        return is_also_in(decode_properties(record.properties), queue.topic)
 
     def of_record(
         self,
@@ -173,12 +173,12 @@ class MessageLookup(EntryMessages):
         on_damage = handler_of_search(on_damage)
         report = on_damage or _raise
         try:
-            named = self._by_offset_id(message_id)
+            named = self.by_offset_id(message_id)
         except (CorruptRecordError, MissingFileError) as error:
             report(error)
-            named = []
-        if named:
-            return named
+            named = None
+        if named is not None:
+            return [named]
         by_key = self._by_uniq_key(message_id, report)
         if on_damage is not None or not by_key:  # the message may have been there
             for damage in self._key_index().damage_beside():
@@ -188,26 +188,13 @@ class MessageLookup(EntryMessages):
     def _by_uniq_key(
         self, uniq_key: str, on_damage: Callable[[StoreError], None]
     ) -> dict[_Place, Message]:
-        every = self.messages_with_key(self._view.topics.every, uniq_key, None, on_damage)
+        topics = self._view.topics.every
+        parts = [
+            self._having_key(topic, uniq_key, reversed(offsets), on_damage=on_damage)
+            for topic, offsets in self._key_index().candidates(topics, uniq_key).items()
+        ]
+        every = chain(*parts, self._in_batches(topics, uniq_key, 0, None, on_damage))
         return {_place(message): message for message in every if message.uniq_key == uniq_key}
-
-    def messages_with_key(
-        self,
-        topics: Iterable[str],
-        key: str,
-        max_messages: int | None = None,
-        on_damage: Callable[[StoreError], None] | None = None,
-    ) -> Iterator[Message]:
-        """The messages of `query_message` for several topics, with one pass over the index.
-
-        For each topic the newest `max_messages` (None: all), newest first; then all those of queues
-        of inner batches.
-        """
-        named = list(topics)
-        for topic, offsets in self._key_index().candidates(named, key).items():
-            messages = self._having_key(topic, key, reversed(offsets), on_damage=on_damage)
-            yield from islice(messages, max_messages)
-        yield from self._in_batches(named, key, 0, None, on_damage)
 
     def by_offset_id(self, message_id: str) -> Message | None:
         """The message with an offsetMsgId (32 or 56 hex digits); None if the id is not one or the
@@ -216,20 +203,17 @@ class MessageLookup(EntryMessages):
         Raises CorruptRecordError if its record is damaged, MissingFileError if its file is missing
         inside the log.
         """
-        return next(iter(self._by_offset_id(message_id)), None)
-
-    def _by_offset_id(self, message_id: str) -> list[Message]:
         offset = log_offset_of_id(message_id)
         if offset is None:
-            return []
+            return None
         try:
             message = self.message_at(offset)
         except (CorruptRecordError, MissingFileError) as error:
             damage = not_a_record(self._log(), self._view.log_end, offset, error)
             if damage is None:  # an id of another store, or a UNIQ_KEY
-                return []
+                return None
             raise damage from error
-        return [message] if message.msg_id == message_id.upper() else []
+        return message if message.msg_id == message_id.upper() else None
 
     def query_message(
         self,
