@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
 from rmq_store.commitlog.log import CommitLog
@@ -12,7 +12,7 @@ from rmq_store.consumequeue.compacted_queue import ADVICE, CompactedQueue
 from rmq_store.errors import CorruptQueueError, CorruptRecordError, MissingFileError
 from rmq_store.format.hashes import tags_code
 from rmq_store.format.queues import FILLER_SIZE, Entries, QueueId, QueueSlice
-from rmq_store.format.record import Message, Record
+from rmq_store.format.record import Message
 from rmq_store.reading.message_lookup import EntryMessages, MessageLookup, broker_position
 from rmq_store.reading.query import Query, parse_tags, positive
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
@@ -56,8 +56,13 @@ class GetMessageResult:
     messages: list[Message] = field(default_factory=list)
 
 
-def off_range(offset: int, low: int, high: int) -> GetMessageResult | None:
-    """The answer if `offset` is not in [low, high); else None."""
+def off_range(
+    offset: int, low: int, high: int, *, overflow_to_min: bool = False
+) -> GetMessageResult | None:
+    """The answer if `offset` is not in [low, high); else None.
+
+    `overflow_to_min`: a queue that begins at 0 is read from there next if `offset` is far behind its end.
+    """
     if high == 0:
         return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
     if offset < low:
@@ -65,7 +70,8 @@ def off_range(offset: int, low: int, high: int) -> GetMessageResult | None:
     if offset == high:
         return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
     if offset > high:
-        return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        at = 0 if overflow_to_min and low == 0 else high
+        return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, at, low, high)
     return None
 
 
@@ -164,11 +170,9 @@ class MessageGetter:
         if state is None:
             return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         low, high = self._view.broker_min(queue, state), state.max_offset
-        answer = off_range(offset, low, high)
+        answer = off_range(offset, low, high, overflow_to_min=overflow_to_min)
         if answer is not None:
-            badly = answer.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
-            to_min = overflow_to_min and low == 0 and badly
-            return replace(answer, next_begin_offset=low) if to_min else answer
+            return answer
         entries = self._view.with_ext(queue, self._view.to_file_end(queue, state, offset, high))
         unit_size = self._view.files(queue).dtype.itemsize
         most_bytes = max(_MAX_FILTER_BYTES, max_messages * unit_size)
@@ -243,7 +247,7 @@ class CompactedGetter:
         positive("max_messages", max_messages)
         wanted = parse_tags(tags)
         low, high = self._files.min_offset, self._files.max_offset
-        answer = self._off_range(offset)
+        answer = off_range(max(offset, low), low, high)
         if answer is not None:
             return answer
         messages: list[Message] = []
@@ -266,21 +270,16 @@ class CompactedGetter:
         CompactionStore#getMessage gets no filter; the consumer compares the tags.
         """
         files = self._files
-        answer = self._off_range(offset)
+        low, high = files.min_offset, files.max_offset
+        answer = off_range(max(offset, low), low, high, overflow_to_min=True)
         if answer is not None:
-            badly = answer.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
-            to_min = badly and files.min_offset == 0
-            return replace(answer, next_begin_offset=0) if to_min else answer
+            return answer
         entries = files.entries_from(offset)
         status, rows, at = broker_batch(
             files.log, files.log_end, entries, offset, max_messages, None
         )
         messages = [self._message(entries, row) for row in rows]
-        return GetMessageResult(status, at, files.min_offset, files.max_offset, messages)
-
-    def _off_range(self, offset: int) -> GetMessageResult | None:
-        low, high = self._files.min_offset, self._files.max_offset
-        return off_range(max(offset, low), low, high)
+        return GetMessageResult(status, at, low, high, messages)
 
     def _message(self, entries: Entries, row: int) -> Message:
         """The message of an entry. Raises CorruptRecordError, CorruptQueueError, MissingFileError, and
@@ -292,7 +291,10 @@ class CompactedGetter:
 
     def _checked(self, entries: Entries, row: int) -> Message:
         offset, size = int(entries.offset[row]), int(entries.size[row])
-        record = self._record_at(int(entries.log_offset[row]))
+        try:
+            record = self._files.log.record_at(int(entries.log_offset[row]))
+        except CorruptRecordError as error:  # what it advises is about the CommitLog
+            raise error.with_advice(ADVICE) from error
         listed = record.queue_offset, record.total_size
         if listed == (offset, size) and self._messages.belongs(record, self._queue):
             return self._messages.of_record(
@@ -307,12 +309,6 @@ class CompactedGetter:
             actual=f"queueOffset {listed[0]} and {listed[1]} bytes",
             advice=ADVICE,
         )
-
-    def _record_at(self, place: int) -> Record:
-        try:
-            return self._files.log.record_at(place)
-        except CorruptRecordError as error:  # what it advises is about the CommitLog
-            raise error.with_advice(ADVICE) from error
 
 
 def no_files() -> GetMessageResult:
