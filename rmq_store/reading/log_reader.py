@@ -25,8 +25,9 @@ from rmq_store.errors import (
     StoreError,
     shown_path,
 )
+from rmq_store.format.byte_layout import Ints
 from rmq_store.format.compression import enters_queue
-from rmq_store.format.queues import Entries, ListedEntries, QueueId
+from rmq_store.format.queues import Entries, ListedEntries, QueueId, Queues
 from rmq_store.format.record import Gap
 from rmq_store.reading.slice_reader import RangesOf, SliceReader
 from rmq_store.text.sizes import counted
@@ -135,10 +136,8 @@ class LogReader:
                 yield from self._wanted(piece.headers)
             elif piece.gap is Gap.GHOST:
                 ghosts.add(piece)
-            elif piece.gap is Gap.MISSING:
-                self._damaged(self._missing(piece.start, min(piece.stop, last)))
-            elif piece.gap in (Gap.DAMAGED, Gap.TORN, Gap.STALE):
-                self._damaged(self._gap(piece.start, min(piece.stop, last), piece.reason))
+            elif piece.gap in (Gap.MISSING, Gap.DAMAGED, Gap.TORN, Gap.STALE):
+                self._damaged(self._error_of(piece, last))
         for error in self.unread() if stop is None or stop >= self.log_end else ():
             self._damaged(error)
         ghosts.say(self.log.chain.folders[0])
@@ -154,23 +153,21 @@ class LogReader:
         yield from pieces
 
     def _in_limits(self, requests: DispatchRequests) -> Iterator[ListedEntries]:
-        limits = [self._limits_of(queue) for queue in requests.queues]
-        known = [limit or _NOTHING for limit in limits]
-        rows = np.arange(len(requests))
-        last = requests.offset + requests.count - 1 if self.unwrap else requests.offset
-        for value, low, high in (
-            (last, "first_offset", None),
-            (requests.offset, None, "stop_offset"),
-            (requests.store_timestamp, "first_time", "stop_time"),
-        ):
-            if low is not None:
-                bound = np.array([getattr(one, low) for one in known], dtype=np.int64)
-                rows = rows[value[rows] >= bound[requests.queue[rows]]]
-            if high is not None:
-                bound = np.array([getattr(one, high) for one in known], dtype=np.int64)
-                rows = rows[value[rows] < bound[requests.queue[rows]]]
+        offset, time = requests.offset, requests.store_timestamp
+        last = offset + requests.count - 1 if self.unwrap else offset
+        first_offset, stop_offset, first_time, stop_time = self._bounds(
+            requests.queues, requests.queue
+        )
+        wanted = (first_offset <= last) & (offset < stop_offset)
+        rows = np.flatnonzero(wanted & (first_time <= time) & (time < stop_time))
         if len(rows):
             yield requests.take(rows)
+
+    def _bounds(self, queues: Queues, queue: Ints) -> Iterator[Ints]:
+        """Each of the four limits of some rows, by the places of their queues."""
+        limits = [self._limits_of(one) or _NOTHING for one in queues]
+        for name in QueueLimits.__match_args__:
+            yield np.array([getattr(limit, name) for limit in limits], dtype=np.int64)[queue]
 
     def _limits_of(self, queue: QueueId) -> QueueLimits | None:
         if queue not in self._known:
@@ -181,11 +178,7 @@ class LogReader:
         """Records that are in no queue, with a wanted topic and time."""
         ids = headers.queue_id.astype(np.int64)
         queues, queue = numbered_queues(*numbered_topics(headers), ids)
-        limits = [self._limits_of(one) or _NOTHING for one in queues]
-        first, stop = (
-            np.array([getattr(limit, bound) for limit in limits], dtype=np.int64)[queue]
-            for bound in ("first_time", "stop_time")
-        )
+        _, _, first, stop = self._bounds(queues, queue)
         time = headers.store_timestamp
         kept = np.flatnonzero((first <= time) & (time < stop))
         if len(kept):
@@ -194,8 +187,7 @@ class LogReader:
             entries = Entries(nothing - 1, place, headers.total[kept], nothing, nothing + 1)
             yield entries.extended(ListedEntries, queues=queues, queue=queue[kept])
 
-    # --- boundaries of ranges
-    # ----------------------------------------------------------------------
+    # --- boundaries of ranges ----------------------------------------------------------------------
 
     def record_start(self, cut: int) -> int:
         """Where the first record at or after `cut` starts, a gap, or the log. Every caller gets the same."""
@@ -208,20 +200,21 @@ class LogReader:
 
     # --- damage ------------------------------------------------------------------------------------
 
-    def _gap(self, start: int, stop: int, reason: str | None) -> CorruptRecordError:
+    def _error_of(self, piece: Extent, stop: int) -> StoreError:
+        """The error of a gap up to a log offset."""
+        start, size = piece.start, min(piece.stop, stop) - piece.start
+        if piece.gap is Gap.MISSING:
+            return MissingFileError(
+                self.log.chain.folders[0],
+                offset=LogOffset(start),
+                reason=f"no commitLog file has {size} bytes",
+                advice="A file was lost or not copied",
+            )
         return CorruptRecordError(
             self.log.path_at(start),
             offset=LogOffset(start),
-            reason=f"{stop - start} bytes are not a record: {reason or 'left from something else'}",
+            reason=f"{size} bytes are not a record: {piece.reason or 'left from something else'}",
             advice="These bytes are lost, the rest can be read",
-        )
-
-    def _missing(self, start: int, stop: int) -> MissingFileError:
-        return MissingFileError(
-            self.log.chain.folders[0],
-            offset=LogOffset(start),
-            reason=f"no commitLog file has {stop - start} bytes",
-            advice="A file was lost or not copied",
         )
 
     def _damaged(self, error: StoreError) -> None:
