@@ -91,30 +91,35 @@ def dispatch(
     queues (INNER_MULTI_QUEUE_OFFSET) enter those too.
     """
     headers, names, codes = records.headers, records.topics, records.topic_code
-    listed = enters_queue(headers.sys_flag)
+    offset, tags_code = headers.queue_offset.copy(), records.keys.tags_codes()
+    count = np.ones(len(headers), dtype=np.int64)
     is_batch = np.isin(codes, [names.index(t) for t in batch_topics if t in names])
     is_batch |= (headers.sys_flag & SysFlag.INNER_BATCH) != 0
-    values = _Values(
-        headers.queue_offset.copy(),
-        records.keys.tags_codes(),
-        np.ones(len(headers), dtype=np.int64),
-    )
+    batches = np.flatnonzero(is_batch)
+    if len(batches):
+        offset[batches] = numbers_in(headers, batches, Property.INNER_BASE, offset[batches])
+        count[batches] = numbers_in(headers, batches, Property.INNER_NUM, count[batches])
     delayed = codes == (names.index(SCHEDULE_TOPIC) if SCHEDULE_TOPIC in names else -1)
-    extra = _read_properties(records, values, is_batch, delayed, delay_levels_ms, lmq)
-    queue_ids = headers.queue_id.astype(np.int64)
+    waiting = np.flatnonzero(delayed & ~is_batch)
+    if len(waiting):
+        levels = numbers_in(headers, waiting, Property.DELAY, np.zeros_like(waiting))
+        late, levels = waiting[levels > 0], levels[levels > 0]
+        tags_code[late] = headers.store_timestamp[late] + _delays(levels, delay_levels_ms)
+    listed = enters_queue(headers.sys_flag)
     rows = np.flatnonzero(listed)
-    result = DispatchRequests(
-        values.offset[rows],
+    queue_ids = headers.queue_id[rows].astype(np.int64)
+    own = DispatchRequests(
+        offset[rows],
         headers.at[rows] + headers.base,
         headers.total[rows],
-        values.tags_code[rows],
-        values.count[rows],
-        *numbered_queues(names, codes[rows], queue_ids[rows]),
+        tags_code[rows],
+        count[rows],
+        *numbered_queues(names, codes[rows], queue_ids),
         headers.store_timestamp[rows],
         is_batch[rows],
     )
-    listed_extra = [item for item in extra if listed[item[0]]]
-    return _with_extra(result, listed_extra, headers, values.tags_code)
+    others = np.flatnonzero(records.keys.other_queues & listed) if lmq else ()
+    return _with_others(own, headers, others, tags_code)
 
 
 def numbered_queues(names: Sequence[str], codes: Ints, queue_ids: Ints) -> tuple[Queues, Ints]:
@@ -151,48 +156,6 @@ def plain_entries(
         store_timestamp,
         np.zeros(len(codes), dtype=bool),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Values:
-    """What the properties of a record may change in its entry. Arrays of n."""
-
-    offset: Ints
-    tags_code: Ints
-    count: Ints
-
-
-def _read_properties(
-    records: DecodedRecords,
-    values: _Values,
-    is_batch: npt.NDArray[np.bool_],
-    delayed: npt.NDArray[np.bool_],
-    delay_levels_ms: Mapping[int, int],
-    lmq: bool,
-) -> list[tuple[int, QueueId, int]]:
-    """Set the values of inner batches and of delayed messages.
-
-    Returns the entries in other queues: (record, queue, queue offset).
-    """
-    headers = records.headers
-    batches, waiting = np.flatnonzero(is_batch), np.flatnonzero(delayed & ~is_batch)
-    if len(batches):
-        values.offset[batches] = numbers_in(
-            headers, batches, Property.INNER_BASE, values.offset[batches]
-        )
-        values.count[batches] = numbers_in(
-            headers, batches, Property.INNER_NUM, values.count[batches]
-        )
-    if len(waiting):
-        levels = numbers_in(headers, waiting, Property.DELAY, np.zeros_like(waiting))
-        rows, levels = waiting[levels > 0], levels[levels > 0]
-        values.tags_code[rows] = headers.store_timestamp[rows] + _delays(levels, delay_levels_ms)
-    others = np.flatnonzero(records.keys.other_queues).tolist() if lmq else []
-    return [
-        (row, queue, at)
-        for row in others
-        for queue, at in other_queues(properties_of(headers, row), int(headers.queue_id[row]))
-    ]
 
 
 def _signed(value: int) -> int:
@@ -273,24 +236,29 @@ def other_queues(properties: Mapping[str, str], queue_id: int) -> list[tuple[Que
     ]
 
 
-def _with_extra(
-    base: DispatchRequests, extra: list[tuple[int, QueueId, int]], headers: Headers, tags_code: Ints
+def _with_others(
+    own: DispatchRequests, headers: Headers, rows: Iterable[int], tags_code: Ints
 ) -> DispatchRequests:
-    """`base` plus the entries of other queues, in log order."""
-    if not extra:
-        return base
-    rows, offsets = (np.array([row[part] for row in extra], dtype=np.int64) for part in (0, 2))
-    others = plain_entries(
-        [queue.topic for _, queue, _ in extra],
-        np.arange(len(extra)),
-        np.array([queue.queue_id for _, queue, _ in extra], dtype=np.int64),
+    """`own` plus the entries of other queues that list the records `rows`, in log order."""
+    others = [
+        (row, queue, at)
+        for row in rows
+        for queue, at in other_queues(properties_of(headers, row), int(headers.queue_id[row]))
+    ]
+    if not others:
+        return own
+    listed, offsets = (np.array([one[part] for one in others], dtype=np.int64) for part in (0, 2))
+    entries = plain_entries(
+        [queue.topic for _, queue, _ in others],
+        np.arange(len(others)),
+        np.array([queue.queue_id for _, queue, _ in others], dtype=np.int64),
         offsets,
-        headers.at[rows] + headers.base,
-        headers.total[rows],
-        tags_code[rows],
-        headers.store_timestamp[rows],
+        headers.at[listed] + headers.base,
+        headers.total[listed],
+        tags_code[listed],
+        headers.store_timestamp[listed],
     )
-    joined = DispatchRequests.concat([base, others])
+    joined = DispatchRequests.concat([own, entries])
     return joined.take(np.argsort(joined.log_offset, kind="stable"))
 
 
@@ -308,11 +276,8 @@ def entries_to_write(
     records: DecodedRecords, config: StoreConfig, batch: set[str], *, lmq: bool = True
 ) -> DispatchRequests:
     """The queue entries of records that a writer of queues can write."""
-    return _with_folder_names(dispatch(records, config.delay_levels_ms, batch, lmq=lmq))
-
-
-def _with_folder_names(requests: DispatchRequests) -> DispatchRequests:
-    """The entries whose topic can name a folder. A broker stores no other; a foreign log may."""
+    requests = dispatch(records, config.delay_levels_ms, batch, lmq=lmq)
+    # A broker stores no topic that cannot name a folder; a foreign log may have one.
     odd = [n for n, queue in enumerate(requests.queues) if not is_plain_name(queue.topic)]
     if not odd:
         return requests
