@@ -12,9 +12,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from rmq_store.format.queues import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY,
 ENTRIES, OFFSETS = "default", "offset"  # the families
 _MARK, _MAX = b"\x01", b"\x01max\x01"
 _INT, _LONG, _PLACE = struct.Struct(">i"), struct.Struct(">q"), struct.Struct(">qq")
-_CHECKPOINT = "CHECKPOINT_TOPIC"
 _VALUE = 28  # bytes: log offset, size, tagsCode as in a queue file; then storeTimestamp
 _MOST_IN_BATCH = 2**15 - 1
 QUEUE_VALUE = np.dtype(
@@ -87,10 +86,8 @@ class QueueDatabase:
     def _range_of(self, queue: QueueId, last: int) -> QueueRange:
         """The range of a queue whose last offset is `last`. It begins with the first entry that is there:
         what the database calls the least offset may have expired."""
-        front = entries_front(queue)
-        low, behind = front + _LONG.pack(0), front + _LONG.pack(last + 1)
-        key = self._database.first_key(ENTRIES, low, behind)
-        start = last + 1 if key is None else _LONG.unpack_from(key, len(front))[0]
+        key = self._database.first_key(ENTRIES, *_keys_of(queue, 0, last + 1))
+        start = last + 1 if key is None else _LONG.unpack_from(key, len(entries_front(queue)))[0]
         if last - start >= MOST_OFFSETS:
             raise self._damaged(f"queue {queue.name} is from {start} to {last}")
         return QueueRange(start, last + 1)
@@ -108,10 +105,8 @@ class QueueDatabase:
 
         The database lists a batch at its first queue offset alone. Raises CorruptQueueError.
         """
-        front, known = entries_front(queue), self.ranges[queue]
-        keys = self._database.keys(
-            ENTRIES, front + _LONG.pack(known.first), front + _LONG.pack(known.stop)
-        )
+        front = entries_front(queue)
+        keys = self._database.keys(ENTRIES, *_keys_of(queue, *self.ranges[queue]))
         offsets = np.array([_LONG.unpack(key[len(front) :])[0] for key in keys], dtype=np.int64)
         units = _BatchUnits(self._database, queue, offsets, messages_in)
         return _DatabaseQueue(units, self.folder, QueueRange(0, len(keys)), sources, batch=True)
@@ -133,23 +128,8 @@ MessagesIn = Callable[[Ints, Ints], Ints]
 """Says of records, by log offsets and sizes, how many messages each holds."""
 
 
-class _UnitsOfQueue(Protocol):
-    """The entries of one queue, as bytes of a queue file."""
-
-    @property
-    def queue(self) -> QueueId:
-        """The queue."""
-
-    @property
-    def width(self) -> int:
-        """The bytes of a unit."""
-
-    def read(self, start: int, stop: int) -> Bytes:
-        """The bytes of the units [start, stop). Raises the error of a damaged database."""
-
-
 class _BatchUnits(NamedTuple):
-    """Those of a BatchConsumeQueue. `offsets`: the queue offset of each entry, ascending."""
+    """The entries of a queue as units of a BatchConsumeQueue. `offsets`: their queue offsets, ascending."""
 
     database: Database
     queue: QueueId
@@ -158,13 +138,15 @@ class _BatchUnits(NamedTuple):
     width: int = BATCH_QUEUE_ENTRY.itemsize
 
     def read(self, start: int, stop: int) -> Bytes:
-        """See `_UnitsOfQueue`. Where no offset is free, an entry is one message."""
-        front, units = entries_front(self.queue), np.zeros(stop - start, dtype=BATCH_QUEUE_ENTRY)
-        at = self.offsets[start:stop]
+        """The bytes of the units [start, stop). Where no offset is free, an entry is one message.
+
+        Raises the error of a damaged database.
+        """
+        units, at = np.zeros(stop - start, dtype=BATCH_QUEUE_ENTRY), self.offsets[start:stop]
         if not len(at):
             return units.view(np.uint8)
-        first, behind = front + _LONG.pack(int(at[0])), front + _LONG.pack(int(at[-1]) + 1)
-        values = self.database.values(ENTRIES, first, behind)
+        span = _keys_of(self.queue, int(at[0]), int(at[-1]) + 1)
+        values = self.database.values(ENTRIES, *span)
         if len(values) != len(at) or any(len(value) != _VALUE for value in values):
             raise self.database.damaged("it lists fewer entries than it has keys")
         found = np.frombuffer(b"".join(values), dtype=QUEUE_VALUE)
@@ -179,7 +161,7 @@ class _BatchUnits(NamedTuple):
 
 
 class _Units(NamedTuple):
-    """Those of a ConsumeQueue. `beside`: see `QueueDatabase.files`."""
+    """The entries of one queue as units of a ConsumeQueue. `beside`: see `QueueDatabase.files`."""
 
     database: Database
     queue: QueueId
@@ -191,9 +173,8 @@ class _Units(NamedTuple):
 
         Raises the error of a damaged database.
         """
-        front = entries_front(self.queue)
-        first, last = front + _LONG.pack(start), front + _LONG.pack(stop)
-        values = self.database.values(ENTRIES, first, last)
+        front, span = entries_front(self.queue), _keys_of(self.queue, start, stop)
+        values = self.database.values(ENTRIES, *span)
         if len(values) == stop - start and all(len(value) == _VALUE for value in values):
             raw = np.frombuffer(b"".join(values), dtype=np.uint8)
             return np.ascontiguousarray(raw.reshape(-1, _VALUE)[:, :_WIDTH]).reshape(-1)
@@ -204,11 +185,14 @@ class _Units(NamedTuple):
             real = (held["size"] > 0) & (held["size"] != FILLER_SIZE)
             units[real] = held[real]
         found = units.view(np.uint8).reshape(-1, _WIDTH)
-        for key, value in self.database.items(ENTRIES, first, last):
-            if len(key) == len(first) and len(value) == _VALUE:
+        for key, value in self.database.items(ENTRIES, *span):
+            if len(key) == len(span[0]) and len(value) == _VALUE:
                 at = _LONG.unpack(key[len(front) :])[0] - start
                 found[at] = np.frombuffer(value, dtype=np.uint8)[:_WIDTH]
         return found.reshape(-1)
+
+
+_UnitsOfQueue = _BatchUnits | _Units
 
 
 def entries_front(queue: QueueId) -> bytes:
@@ -217,19 +201,20 @@ def entries_front(queue: QueueId) -> bytes:
     return b"".join((_INT.pack(len(name)), _MARK, name, _MARK, _INT.pack(queue.queue_id), _MARK))
 
 
-def last_offset_key(queue: QueueId) -> bytes:
-    """The key of a queue's last offset in `offset`."""
-    return _offset_key(queue.topic, queue.queue_id)
-
-
-def dispatched_key() -> bytes:
-    """The key in `offset` of the log offset up to which all records are in the database."""
-    return _offset_key(_CHECKPOINT, 0)
+def _keys_of(queue: QueueId, first: int, stop: int) -> tuple[bytes, bytes]:
+    """The keys of the entries at two queue offsets: of a range, that of its end not included."""
+    front = entries_front(queue)
+    return front + _LONG.pack(first), front + _LONG.pack(stop)
 
 
 def _offset_key(topic: str, number: int) -> bytes:
+    """The key in `offset` of a queue's last offset."""
     name = topic.encode("utf-8")
     return b"".join((_INT.pack(len(name)), _MARK, name, _MAX, _INT.pack(number)))
+
+
+_DISPATCHED = _offset_key("CHECKPOINT_TOPIC", 0)
+"""The key of the log offset up to which all records are in the database."""
 
 
 def _queue_of(key: bytes) -> QueueId | None:
@@ -285,9 +270,10 @@ class _DatabaseQueue(QueueFiles):
 
 def _segments(units: _UnitsOfQueue, folder: str, known: QueueRange) -> Iterator[SegmentFile]:
     for base in range(known.first - known.first % _UNITS, known.stop, _UNITS):
-        file = _DatabaseFile(units, base, min(known.stop - base, _UNITS))
-        name = f"{folder}:{units.queue.name}/{base * units.width:020}"
-        yield SegmentFile(name, base * units.width, file.size, opened=file.again)
+        count, at = min(known.stop - base, _UNITS), base * units.width
+        name = f"{folder}:{units.queue.name}/{at:020}"
+        opened = partial(_DatabaseFile, units, base, count)
+        yield SegmentFile(name, at, count * units.width, opened=opened)
 
 
 class _DatabaseFile(ReadableFile):
@@ -298,12 +284,7 @@ class _DatabaseFile(ReadableFile):
 
     def __init__(self, units: _UnitsOfQueue, base: int, count: int) -> None:
         """`base`: the first of `count` units."""
-        self._units, self._base, self._count = units, base, count
-        self.size = count * units.width
-
-    def again(self) -> _DatabaseFile:
-        """The same without the bytes that were read."""
-        return _DatabaseFile(self._units, self._base, self._count)
+        self._units, self._base, self.size = units, base, count * units.width
 
     @cached_property
     def bytes(self) -> Bytes:
@@ -395,10 +376,8 @@ class QueueDatabaseWriter:
             end = self._ends[queue] = _End(int(offset[0]), -1, last, place)
         if int(offset[0]) <= end.highest or (np.diff(offset) <= 0).any():
             rows = self._without_replaced(queue, requests, rows, end)
-        end.first, end.highest = (
-            min(end.first, int(offset.min())),
-            max(end.highest, int(offset.max())),
-        )
+        end.first = min(end.first, int(offset.min()))
+        end.highest = max(end.highest, int(offset.max()))
         end.last, end.last_log_offset = last, place
         self._database.put(ENTRIES, self._pairs(queue, requests, rows))
 
@@ -451,17 +430,17 @@ class QueueDatabaseWriter:
             if end.highest > end.last:
                 self._note_beyond(queue, end)
         offsets = [
-            (last_offset_key(queue), _PLACE.pack(end.last_log_offset, end.last))
+            (_offset_key(*queue), _PLACE.pack(end.last_log_offset, end.last))
             for queue, end in self._ends.items()
         ]
-        self._database.put(OFFSETS, [*offsets, (dispatched_key(), _LONG.pack(log_end))])
+        self._database.put(OFFSETS, [*offsets, (_DISPATCHED, _LONG.pack(log_end))])
         self._database.close(keep=True)
 
     def _note_beyond(self, queue: QueueId, end: _End) -> None:
         """Note the entries behind the last offset, which count no more."""
         front = entries_front(queue)
-        first, stop = front + _LONG.pack(end.last + 1), front + _LONG.pack(end.highest + 1)
-        for key, value in self._database.items(ENTRIES, first, stop):
+        span = _keys_of(queue, end.last + 1, end.highest + 1)
+        for key, value in self._database.items(ENTRIES, *span):
             self._note_one(queue, _LONG.unpack(key[len(front) :])[0], value)
 
     def discard(self) -> None:
