@@ -57,7 +57,8 @@ def had_databases(folder: Path, names: Sequence[str]) -> list[Path]:
 class Database:
     """Column families of a database, as they were when it was opened. Not thread-safe.
 
-    All methods raise the error of a damaged database.
+    Each has the family `default`; `items` alone may be asked for one that it lacks. All methods raise the
+    error of a damaged database.
     """
 
     def __init__(self, opened: Any, families: Sequence[str], damaged: Damaged) -> None:
@@ -76,9 +77,8 @@ class Database:
             return []
         with self._errors():
             how = _upto(stop)
-            pairs: list[tuple[bytes, bytes]] = list(
-                self.families[family].items(from_key=first or None, read_opt=how)
-            )
+            pairs: list[tuple[bytes, bytes]]
+            pairs = list(self.families[family].items(from_key=first or None, read_opt=how))
             # The library's list ends where a block is damaged. Only an iterator says so.
             beyond = pairs[-1][0] + b"\0" if pairs else first
             if self._seek(family, beyond, how) is not None:
@@ -87,22 +87,16 @@ class Database:
 
     def keys(self, family: str, first: bytes, stop: bytes) -> list[bytes]:
         """The keys from `first` to before `stop`, in order; fewer where a block is damaged."""
-        if family not in self.families:
-            return []
         with self._errors():
             return list(self.families[family].keys(from_key=first, read_opt=_upto(stop)))
 
     def values(self, family: str, first: bytes, stop: bytes) -> list[bytes]:
         """The values of these keys, in half the time of `items`; fewer where a block is damaged."""
-        if family not in self.families:
-            return []
         with self._errors():
             return list(self.families[family].values(from_key=first, read_opt=_upto(stop)))
 
     def first_key(self, family: str, first: bytes, stop: bytes) -> bytes | None:
         """The first key at or after `first` and before `stop`; None if there is none."""
-        if family not in self.families:
-            return None
         with self._errors():
             return self._seek(family, first, _upto(stop))
 
@@ -279,18 +273,20 @@ def _copy(folder: str, *, hold: bool) -> Iterator[tuple[str, str]]:
 
 def _opened(aside: str, families: Sequence[str]) -> tuple[tuple[Any, list[str]] | None, str]:
     """The database and the families that it has, or why it cannot be opened."""
-    from rocksdict import AccessType, Options, Rdict
+    from rocksdict import AccessType, Rdict
 
-    odd = next(filter(None, map(_odd_record, _logs_in(aside))), None)
+    names = os.listdir(aside)
+    logs = [name for name in names if name.startswith(_MANIFEST) or name.endswith(_LOG)]
+    odd = next(filter(None, (_odd_record(os.path.join(aside, name)) for name in logs)), None)
     if odd is not None:
         return None, odd
     try:
-        there = set(Rdict.list_cf(aside, _options(Options)))
+        there = set(Rdict.list_cf(aside, _options()))
         wanted = [name for name in families if name in there]
         opened = Rdict(
             aside,
-            options=_options(Options),
-            column_families={name: _options(Options) for name in ("default", *wanted)},
+            options=_options(),
+            column_families={name: _options() for name in ("default", *wanted)},
             access_type=AccessType.read_only(),
         )
     except Exception as error:  # the library has no class of its own
@@ -303,8 +299,10 @@ def _sentence(error: Exception) -> str:
     return " ".join(str(error).split()).rstrip(". ")
 
 
-def _options(options: Any) -> Any:
-    settings = options(raw_mode=True)
+def _options() -> Any:
+    from rocksdict import Options
+
+    settings = Options(raw_mode=True)
     settings.create_if_missing(False)
     settings.set_max_open_files(-1)  # all, from now on: the folder is deleted
     return settings
@@ -346,14 +344,6 @@ def _held_open(path: str, held: ExitStack | None) -> str | None:
     held.callback(os.close, file)
     here = f"/dev/fd/{file}"
     return here if os.path.exists(here) else None
-
-
-def _logs_in(aside: str) -> list[str]:
-    """The files of records: manifests and logs."""
-    names = [
-        name for name in os.listdir(aside) if name.startswith(_MANIFEST) or name.endswith(_LOG)
-    ]
-    return [os.path.join(aside, name) for name in names]
 
 
 def _odd_record(path: str) -> str | None:
