@@ -36,7 +36,6 @@ from rmq_store.format.byte_layout import (
     BLANK_SIZE,
     HEAD_SIZE,
     MAGIC_BLANK,
-    MIN_RECORD_SIZE,
     RECORD_HEAD,
     Bytes,
     Ints,
@@ -57,22 +56,6 @@ _FIRST: Ints = np.zeros(1, dtype=np.int64)
 # record may begin up to three bytes before the first stored byte.
 _ZEROS_OF_A_SIZE = 3
 _ZEROS_OF_A_FILE_AHEAD = 1 << 20  # bytes at the start of a file that show one made ahead
-
-
-def _require_whole(decoded: Record | Gap, segment: SegmentFile, offset: int) -> None:
-    """Raise CorruptRecordError if the file ends inside the record.
-
-    A truncated file reads as if zeros followed, so the record may seem whole.
-    """
-    if isinstance(decoded, Record) and offset + decoded.total_size > segment.base + segment.size:
-        raise CorruptRecordError(
-            segment.path,
-            offset=LogOffset(offset),
-            reason="the file ends inside the record",
-            expected=f"{decoded.total_size} bytes",
-            actual=f"{segment.base + segment.size - offset} bytes",
-            advice="The file was truncated or copied in part; the whole file holds the rest",
-        )
 
 
 def _may_be_of(queue: QueueId, headers: Headers) -> bool:
@@ -97,14 +80,11 @@ class CommitLog:
         *,
         file_size: int | None = None,
         sources: Sources | None = None,
-        segments: Sequence[SegmentFile] | None = None,
         entries: Sequence[str | Path] = (),
         copied: bool = False,
         from_empty: bool = True,
     ) -> None:
-        """`segments`: the files; by default those in `folders`.
-
-        `copied`: its records are copies, which were given another physicalOffset (`decode_record`).
+        """`copied`: its records are copies, which were given another physicalOffset (`decode_record`).
 
         `entries`: those of `folders` with the files of a DLedger log, which follow all others.
 
@@ -113,7 +93,7 @@ class CommitLog:
         self.chain = SegmentChain(
             folders,
             file_size=file_size,
-            segments=_listed(folders, entries) if segments is None else segments,
+            segments=_listed(folders, entries),
             sources=sources,
             setting="mappedFileSizeCommitLog",
             place=LogOffset,
@@ -170,14 +150,36 @@ class CommitLog:
         Raises MissingFileError if no file holds the offset, CorruptRecordError if no record starts
         there.
         """
-        decoded = self._decode(offset)
+        segment = self.chain.segment_at(offset)
+        if segment is None:
+            raise self._in_no_file(offset)
+        decoded = self.decoded_at(segment, offset)
         if isinstance(decoded, Record):
             return decoded
         raise CorruptRecordError(
-            self.path_at(offset),
+            segment.path,
             offset=LogOffset(offset),
             reason=f"no record starts here: {decoded.value}",
             advice="rmqstore verify lists the gaps",
+        )
+
+    def _in_no_file(self, offset: int) -> MissingFileError:
+        for start, stop in self.chain.holes:
+            if start <= offset < stop:
+                return MissingFileError(
+                    self.chain.folders[0],
+                    offset=LogOffset(offset),
+                    reason=f"the files of the CommitLog from {start} to {stop} are missing or empty, "
+                    "including the record",
+                    advice="Files after them are there, so they did not expire. Restore "
+                    "them from a replica or a copy; rmqstore salvage saves the rest",
+                )
+        return MissingFileError(
+            self.chain.folders[0],
+            offset=LogOffset(offset),
+            reason="no file of the CommitLog holds this offset",
+            expected=f"{self.start} to {self.chain.stop}",
+            advice="It expired and was deleted, or was never written",
         )
 
     def intact_at(self, offset: int) -> Record | None:
@@ -187,33 +189,21 @@ class CommitLog:
         except (CorruptRecordError, MissingFileError):
             return None
 
-    def _decode(self, offset: int) -> Record | Gap:
-        segment = self.chain.segment_at(offset)
-        if segment is None:
-            hole = self._hole_at(offset)
-            if hole is not None:
-                raise MissingFileError(
-                    self.chain.folders[0],
-                    offset=LogOffset(offset),
-                    reason=f"the files of the CommitLog from {hole[0]} to {hole[1]} are missing or empty, "
-                    "including the record",
-                    advice="Files after them are there, so they did not expire. Restore "
-                    "them from a replica or a copy; rmqstore salvage saves the rest",
-                )
-            raise MissingFileError(
-                self.chain.folders[0],
-                offset=LogOffset(offset),
-                reason="no file of the CommitLog holds this offset",
-                expected=f"{self.start} to {self.chain.stop}",
-                advice="It expired and was deleted, or was never written",
-            )
-        return self.decoded_at(segment, offset)
-
     def decoded_at(self, segment: SegmentFile, offset: int) -> Record | Gap:
         """What starts at a log offset of a file. Raises CorruptRecordError for any other bytes."""
         with self._from(offset, segment) as window:
             decoded = decode_record(window.bytes.data, 0, offset, segment.path, copied=self.copied)
-        _require_whole(decoded, segment, offset)
+        stop = segment.base + segment.size
+        # A truncated file reads as if zeros followed, so the record may seem whole.
+        if isinstance(decoded, Record) and offset + decoded.total_size > stop:
+            raise CorruptRecordError(
+                segment.path,
+                offset=LogOffset(offset),
+                reason="the file ends inside the record",
+                expected=f"{decoded.total_size} bytes",
+                actual=f"{stop - offset} bytes",
+                advice="The file was truncated or copied in part; the whole file holds the rest",
+            )
         return decoded
 
     def entry_at(self, segment: SegmentFile, offset: int) -> EntryHead | None:
@@ -223,10 +213,6 @@ class CommitLog:
             return None
         stop = min(offset + frame, self.chain.segment_end(segment))
         return EntryHead.of(self.chain.read(offset, stop).tobytes())
-
-    def _hole_at(self, offset: int) -> tuple[int, int] | None:
-        """The missing range around `offset`, if files after it are there."""
-        return next((hole for hole in self.chain.holes if hole[0] <= offset < hole[1]), None)
 
     def _from(self, offset: int, segment: SegmentFile) -> Window:
         """The file from `offset` on, as far as the record there declares its size."""
@@ -248,10 +234,6 @@ class CommitLog:
         segments = list_segments(self.chain.folders)
         return self.chain.start_before(segments[0]) if segments else 0
 
-    def window_of(self, segment: SegmentFile) -> Window:
-        """The bytes of one whole file; zeros where it was truncated, or is remote and not fetched."""
-        return self.chain.window_of(segment)
-
     def is_record(self, offset: int, size: int | None = None) -> bool:
         """Whether a whole record of `size` bytes is at `offset`; its CRC is not checked."""
         return self._headers_at(offset, size) is not None
@@ -263,26 +245,18 @@ class CommitLog:
             whole[rows] = True
         return whole
 
-    def whole_headers(
-        self, offsets: Ints, sizes: Ints | None = None
-    ) -> Iterator[tuple[Ints, Headers]]:
-        """Those of these places that hold a whole record, and their fields, file by file.
-
-        `sizes`: those that the records must have; a remote log needs them, to fetch so much. CRCs are
-        not checked.
-        """
-        least = np.full(len(offsets), MIN_RECORD_SIZE) if sizes is None else sizes
+    def whole_headers(self, offsets: Ints, sizes: Ints) -> Iterator[tuple[Ints, Headers]]:
+        """Those of these places that hold a whole record of that size, and their fields, file by file. CRCs
+        are not checked."""
         for segment in self.chain.segments:
             stop = segment.base + segment.size
-            rows = np.flatnonzero((offsets >= segment.base) & (offsets + least <= stop))
+            rows = np.flatnonzero((offsets >= segment.base) & (offsets + sizes <= stop))
             if len(rows):
                 places = offsets[rows] - segment.base
-                with self.window_of(segment) as window:
-                    window.fetch(places, places + least[rows])
+                with self.chain.window_of(segment) as window:
+                    window.fetch(places, places + sizes[rows])
                     headers = Headers(window.bytes, places, segment.base)
-                    whole = headers.valid & (places + headers.total <= segment.size)
-                    if sizes is not None:
-                        whole &= headers.total == sizes[rows]
+                    whole = headers.valid & (headers.total == sizes[rows])
                     if whole.any():
                         yield rows[whole], headers.take(np.flatnonzero(whole))
 
@@ -387,7 +361,7 @@ class CommitLog:
         def stored_from(position: int) -> int:
             return max(position, self.chain.stored_from(base + position) - base - _ZEROS_OF_A_SIZE)
 
-        with self.window_of(segment) as window:
+        with self.chain.window_of(segment) as window:
             next_start = next_record(window, base, start - base, stop - base, stored_from)
         return None if next_start is None else base + next_start
 
@@ -526,7 +500,7 @@ def _other_base(log: CommitLog, file: SegmentFile) -> int | None:
     """
     if log.copied or log.frame_at(file.base) or file.size < HEAD_SIZE:
         return None
-    with log.window_of(file) as window:
+    with log.chain.window_of(file) as window:
         window.fetch([0], [HEAD_SIZE])
         head = window.bytes[:HEAD_SIZE].view(RECORD_HEAD)[0]
         said, total = int(head["physical_offset"]), int(head["total_size"])

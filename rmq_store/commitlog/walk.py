@@ -152,7 +152,7 @@ def _piece_of(
     if isinstance(content, Record):
         frame = log.frame_at(at)
         place = np.array([at + frame - segment.base], dtype=np.int64)
-        with log.window_of(segment) as window:
+        with log.chain.window_of(segment) as window:
             headers = Headers(window.bytes, place, segment.base)
         return SoundRun(segment, headers, at + frame + content.total_size, frame)
     if isinstance(content, CorruptRecordError):
@@ -308,7 +308,7 @@ def _pieces(
             at = segment.base
         end = min(log.chain.segment_end(segment), stop)
         while at < end:
-            with log.window_of(segment) as window:
+            with log.chain.window_of(segment) as window:
                 run = log.run_in(window, segment, at, min(at + step, end))
                 parts: Iterable[_Piece] = (
                     _parts_of(log, segment, window, run, check_crc, piece_at)

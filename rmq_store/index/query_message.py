@@ -310,7 +310,7 @@ class KeyIndex:
         segment = self._log.chain.segment_at(first)
         if segment is None or first >= stop:
             return False
-        with self._log.window_of(segment) as window:
+        with self._log.chain.window_of(segment) as window:
             upto = min(self._log.entry_start(stop), self._log.chain.segment_end(segment))
             run = self._log.run_in(window, segment, self._log.entry_start(first), upto)
         return len(run.at) != 1
