@@ -62,13 +62,10 @@ class SoundRun:
         """The records number `first` to `stop` of the run."""
         if first == 0 and stop == len(self.headers):
             return self
-        headers = self.headers.take(slice(first, stop))
-        end = (
-            self.stop
-            if stop == len(self.headers)
-            else self.segment.base + int(self.headers.at[stop]) - self.frame
-        )
-        return SoundRun(self.segment, headers, end, self.frame)
+        end = self.stop
+        if stop < len(self.headers):
+            end = self.segment.base + int(self.headers.at[stop]) - self.frame
+        return SoundRun(self.segment, self.headers.take(slice(first, stop)), end, self.frame)
 
 
 def piece_at(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | Extent:
@@ -81,12 +78,6 @@ def piece_at(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | Extent
         if isinstance(content, Record) or content is Gap.FILLER:
             return _piece_of(log, segment, at, content)
     return piece
-
-
-def gap_at(log: CommitLog, segment: SegmentFile, at: int) -> Extent | None:
-    """The whole gap at log offset `at` of a file; None if a record starts there."""
-    piece = piece_at(log, segment, at)
-    return piece if isinstance(piece, Extent) else None
 
 
 def front_at(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | Extent:
@@ -186,11 +177,8 @@ def _damage(
     """Bytes that are not a record: damage up to the next record, or the torn end of the log."""
     reason = f"{error.reason}: expected {error.expected}, found {error.actual}"
     behind = log.next_record(segment, at + 1, end)
-    if behind is not None:
-        return Extent(at, behind, gap=Gap.DAMAGED, reason=reason)
-    if _goes_on(log, segment):
-        return Extent(at, end, gap=Gap.DAMAGED, reason=reason)
-    return Extent(at, end, gap=Gap.TORN, reason=reason)
+    gap = Gap.DAMAGED if behind is not None or _goes_on(log, segment) else Gap.TORN
+    return Extent(at, end if behind is None else behind, gap=gap, reason=reason)
 
 
 def _goes_on(log: CommitLog, segment: SegmentFile) -> bool:
@@ -310,15 +298,14 @@ def _pieces(
         while at < end:
             with log.chain.window_of(segment) as window:
                 run = log.run_in(window, segment, at, min(at + step, end))
-                parts: Iterable[_Piece] = (
-                    _parts_of(log, segment, window, run, check_crc, piece_at)
-                    if len(run.at)
-                    else (piece_at(log, segment, at),)
-                )
-                framed = len(run.at) and log.frame_at(at)
-                if framed and order.is_left_over(window, segment.base, run):
-                    stop_of_run = segment.base + run.stop
-                    parts = (Extent(at, stop_of_run, gap=Gap.STALE, reason=_LEFT_OVER),)
+                parts: Iterable[_Piece]
+                if not len(run.at):
+                    parts = (piece_at(log, segment, at),)
+                elif log.frame_at(at) and order.is_left_over(window, segment.base, run):
+                    stale = segment.base + run.stop
+                    parts = (Extent(at, stale, gap=Gap.STALE, reason=_LEFT_OVER),)
+                else:
+                    parts = _parts_of(log, segment, window, run, check_crc, piece_at)
                 for piece in parts:
                     yield piece
                     at = piece.stop
@@ -501,11 +488,11 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
         _, around = next_start(log, segment, offset)
         if around is not None and log.intact_at(around) is not None:
             return None
-        gap = gap_at(log, segment, log.entry_start(offset))
-        if gap is None or gap.gap is Gap.FILLER:
+        piece = piece_at(log, segment, log.entry_start(offset))
+        if isinstance(piece, SoundRun) or piece.gap is Gap.FILLER:
             return None
-        ghost = gap.gap is Gap.GHOST
-        reason = "a copy of a record from another place" if ghost else gap.reason
+        ghost = piece.gap is Gap.GHOST
+        reason = "a copy of a record from another place" if ghost else piece.reason
     if why.expected is not None:
         reason = why.reason.partition(NO_RECORD)[2]
     front = log.chain.read(offset, min(offset + _SHOWN, log.chain.segment_end(segment))).tobytes()
@@ -582,8 +569,8 @@ def page_rest(log: CommitLog, end: int) -> int | None:
     used = rest.nonzero()[0]
     if not len(used) or _is_begun(rest[:_HEAD].tobytes(), end):
         return None
-    gap = gap_at(log, segment, end)
-    if gap is not None and gap.gap is Gap.GHOST:
+    piece = piece_at(log, segment, end)
+    if isinstance(piece, Extent) and piece.gap is Gap.GHOST:
         return None
     if page_end < stop and not log.chain.is_zero(page_end, stop):
         return None
