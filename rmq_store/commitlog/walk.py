@@ -58,15 +58,6 @@ class SoundRun:
         """Log offset of the last record."""
         return self.segment.base + int(self.headers.at[-1])
 
-    def part(self, first: int, stop: int) -> SoundRun:
-        """The records number `first` to `stop` of the run."""
-        if first == 0 and stop == len(self.headers):
-            return self
-        end = self.stop
-        if stop < len(self.headers):
-            end = self.segment.base + int(self.headers.at[stop]) - self.frame
-        return SoundRun(self.segment, self.headers.take(slice(first, stop)), end, self.frame)
-
 
 def piece_at(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | Extent:
     """The whole gap at log offset `at` of a file, or the one record that starts there."""
