@@ -194,7 +194,7 @@ def look(raw: Bytes, at: Ints, length: Ints) -> tuple[Ints, bool]:
     room = _Room(raw, at, length)
     values = np.empty((len(at), PLACES), dtype=np.int64)
     other = property_items.look(
-        room.raw, room.at, room.length, values.reshape(-1).data, room.places, room.items.data
+        *room.strings, values.reshape(-1).data, room.places, room.items.data
     )
     return values, not other
 
@@ -203,15 +203,8 @@ def numbers(raw: Bytes, at: Ints, length: Ints, name: str, otherwise: Ints) -> I
     """The number that a property has in each of n property strings; `otherwise` where it has none."""
     room = _Room(raw, at, length)
     values: Ints = otherwise.copy()
-    property_items.numbers(
-        room.raw,
-        room.at,
-        room.length,
-        memoryview(name.encode()),
-        values.data,
-        room.places,
-        room.items.data,
-    )
+    wanted = memoryview(name.encode())
+    property_items.numbers(*room.strings, wanted, values.data, room.places, room.items.data)
     return values
 
 
@@ -220,8 +213,8 @@ class _Room:
 
     def __init__(self, raw: Bytes, at: Ints, length: Ints) -> None:
         longest = int(length.max(initial=0))
-        self.raw = raw.data
-        self.at, self.length = np.ascontiguousarray(at).data, np.ascontiguousarray(length).data
+        at, length = np.ascontiguousarray(at), np.ascontiguousarray(length)
+        self.strings = (raw.data, at.data, length.data)
         self.places = np.empty(longest + 1, dtype=np.int64).data
         self.items = np.empty(4 * (longest // _SMALLEST_ITEM + 1), dtype=np.int64)
 
@@ -235,7 +228,6 @@ class PropertyColumns:
     def __init__(self, raw: Bytes, at: Ints, length: Ints, *, with_map: bool) -> None:
         self._raw = raw
         self._count = len(at)
-        self._copied: dict[str, pa.Array] = {}
         self.properties: pa.Array | None = None
         if with_map:
             self._split(at, length)
@@ -268,8 +260,6 @@ class PropertyColumns:
         return all(is_utf8(text) for text in texts)
 
     def _values_of(self, name: str) -> pa.Array:
-        if name in self._copied:
-            return self._copied[name]
         return values_of(self._raw, self._values, 2 * LOOKED_AT.index(name))
 
     def _split(self, at: Ints, length: Ints) -> None:
@@ -283,9 +273,7 @@ class PropertyColumns:
         (tags, tag_ends), (keys, key_ends), (uniq_keys, uniq_key_ends) = copies
         known = np.empty((len(LOOKED_AT), rows), dtype=np.uint8)
         self.is_ascii = not property_items.split(
-            room.raw,
-            room.at,
-            room.length,
+            *room.strings,
             np.empty(PLACES, dtype=np.int64).data,
             room.places,
             room.items.data,
@@ -311,5 +299,6 @@ class PropertyColumns:
             string_array(texts, text_ends, pa.string(), count=count),
             type=PROPERTIES,
         )
-        for name, (data, ends), some in zip(LOOKED_AT, copies, known, strict=True):
-            self._copied[name] = values_array(data, ends, some)
+        self.tags = values_array(tags, tag_ends, known[0])
+        self.keys = values_array(keys, key_ends, known[1])
+        self.uniq_key = values_array(uniq_keys, uniq_key_ends, known[2])
