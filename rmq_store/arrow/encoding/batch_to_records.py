@@ -74,17 +74,8 @@ NUMBER_COLUMNS = {
     "preparedTransactionOffset": np.int64,
 }
 REQUIRED = ("topic", "queueId", "body")
-KNOWN_COLUMNS = frozenset(
-    (
-        *REQUIRED,
-        *NUMBER_COLUMNS,
-        *PROPERTY_WORDS,
-        "properties",
-        "rawProperties",
-        "bornHost",
-        "storeHost",
-    )
-)
+_OTHERS = ("properties", "rawProperties", "bornHost", "storeHost")
+KNOWN_COLUMNS = frozenset((*REQUIRED, *NUMBER_COLUMNS, *PROPERTY_WORDS, *_OTHERS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +221,11 @@ def prepare(
     flags |= np.where(born_v6, np.int32(SysFlag.BORN_HOST_V6), np.int32(0))
     flags |= np.where(store_v6, np.int32(SysFlag.STORE_HOST_V6), np.int32(0))
     numbers["sysFlag"] = flags
-    fields = [_topic_field(topic) for topic in topics]
+    raw_topics = [(encode_utf8(topic), 2 if needs_v2(topic) else 1) for topic in topics]
+    fields = [len(raw).to_bytes(width, "big") + raw for raw, width in raw_topics]
     body = columns["body"]
     of_topics = np.array([len(field) for field in fields], dtype=np.int64)[topic_code]
-    parts = (lengths(body), of_topics, lengths(properties))
+    of_bodies, of_properties = lengths(body), lengths(properties)
     v6_extra = (born_v6.astype(np.int64) + store_v6) * V6_EXTRA
     prepared = Prepared(
         topics,
@@ -245,21 +237,22 @@ def prepare(
         numbers,
         born_host,
         store_host,
-        MIN_RECORD_SIZE - 1 + v6_extra + parts[0] + parts[1] + parts[2],
+        MIN_RECORD_SIZE - 1 + v6_extra + of_bodies + of_topics + of_properties,
         bool(config.enabledAppendPropCRC and dialect.has("record_crc")),
         copied,
     )
-    sizes = {
-        "body": parts[0],
-        "properties": parts[2],
-        "record": prepared.total,
-        "room": prepared.total,
-    }
-    check_sizes(sizes, config, dialect, copied=copied)
+    sizes = {"body": of_bodies, "properties": of_properties, "record": prepared.total}
+    check_sizes({**sizes, "room": prepared.total}, config, dialect, copied=copied)
     if not copied:
         _refuse_negative(prepared.queue_id, "queueId")
         _refuse_negative(prepared.store_timestamp, "storeTimestamp")
     return prepared
+
+
+def _refuse_null(column: pa.Array, name: str) -> None:
+    if column.null_count:
+        row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+        raise invalid(row, f"{name} is null")
 
 
 def _refuse_negative(values: npt.NDArray[Any], name: str) -> None:
@@ -278,9 +271,7 @@ def columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     for name in REQUIRED:
         if name not in batch.schema.names:
             raise InvalidMessageError(reason=f"the batch lacks the column {name!r}")
-        if batch.column(name).null_count:
-            row = int(np.argmax(batch.column(name).is_null().to_numpy(zero_copy_only=False)))
-            raise invalid(row, f"{name} is null")
+        _refuse_null(batch.column(name), name)
     kinds = {"topic": pa.string(), "body": pa.binary(), "queueId": pa.int32()}
     columns = {name: batch.column(name) for name in batch.schema.names}
     given = columns.get("properties")
@@ -309,21 +300,11 @@ def _topics(
     return names, codes
 
 
-def _topic_field(topic: str) -> bytes:
-    """Length and topic as they are stored in the record."""
-    raw = encode_utf8(topic)
-    width = 2 if needs_v2(topic) else 1
-    return len(raw).to_bytes(width, "big") + raw
-
-
 def _number(columns: dict[str, pa.Array], name: str, kind: Any, count: int) -> npt.NDArray[Any]:
     column = columns.get(name)
     if column is None:
         return np.zeros(count, dtype=kind)
-    if column.null_count:
-        raise invalid(
-            int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))), f"{name} is null"
-        )
+    _refuse_null(column, name)
     if pa.types.is_timestamp(column.type):
         column = cast_to(column, pa.timestamp("ms", tz=column.type.tz), name).view(pa.int64())
     numbers = cast_to(column, pa.from_numpy_dtype(kind), name)
@@ -414,10 +395,8 @@ def _column(name: str, value: Any) -> pa.Array:
             values = bytes(memoryview(value))
         return pa.array([values], kind)
     except (ValueError, TypeError, OverflowError) as error:  # those of Arrow are such too
-        wrong = {
-            PROPERTIES: "is not a map of names to values, all texts",
-            pa.string(): "is not a text",
-        }
+        a_map = "is not a map of names to values, all texts"
+        wrong = {PROPERTIES: a_map, pa.string(): "is not a text"}
         reason = f"{name} of the message {wrong.get(kind, f'does not fit {kind}')}"
         raise _invalid(reason, actual=repr(value)[:99]) from error
 
@@ -467,7 +446,7 @@ def _values_of_message(message: Message, dialect: Dialect) -> dict[str, Any]:
 
 
 _FORMS = ("properties", "rawProperties", *PROPERTY_WORDS)
-_NAME_END, _ITEM_END = bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR])
+_NAME_END = bytes([NAME_VALUE_SEPARATOR])
 
 
 class Places:
@@ -508,9 +487,8 @@ class Places:
         if self._assigns or Property.INNER_MULTI_QUEUE_OFFSET in properties:
             names = properties[Property.INNER_MULTI_DISPATCH].split(MULTI_DISPATCH_SEPARATOR)
             offsets = [self._lmq_offset(name) for name in names]
-            raw = _with(
-                raw, Property.INNER_MULTI_QUEUE_OFFSET, MULTI_DISPATCH_SEPARATOR.join(offsets)
-            )
+            joined = MULTI_DISPATCH_SEPARATOR.join(offsets)
+            raw = _with(raw, Property.INNER_MULTI_QUEUE_OFFSET, joined)
         return raw
 
     def _lmq_offset(self, name: str) -> str:
@@ -565,15 +543,10 @@ def _names_queues(batch: pa.RecordBatch) -> bool:
 
 def _with(raw: bytes, name: str, value: str) -> bytes:
     """Stored properties with one property set; an existing one keeps its position, if repeated too."""
-    item = name.encode() + _NAME_END + value.encode()
-    items = raw.split(_ITEM_END)
-    there = [
-        number for number, one in enumerate(items) if one.startswith(name.encode() + _NAME_END)
-    ]
-    for number in there:
-        items[number] = item
-    if there:
-        return _ITEM_END.join(items)
+    front, items = name.encode() + _NAME_END, raw.split(_ITEM_END)
+    item = front + value.encode()
+    if any(one.startswith(front) for one in items):
+        return _ITEM_END.join(item if one.startswith(front) else one for one in items)
     if raw and not raw.endswith(_ITEM_END):
         raw += _ITEM_END
     return raw + item + _ITEM_END
