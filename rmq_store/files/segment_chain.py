@@ -168,7 +168,13 @@ class SegmentChain:
     def _segment_of(self, start: int, stop: int) -> SegmentFile:
         segment = self.segment_at(start)
         if segment is None or stop > segment.base + self.file_size:
-            raise self._missing(start, stop)
+            raise MissingFileError(
+                self.folders[0] if self.folders else None,
+                offset=self._place(start),
+                reason=f"no file holds bytes {start} to {stop}",
+                expected=f"{self.start} to {self.stop}" if self.segments else "no files",
+                advice="The range expired and was deleted, or its file was not copied with the others",
+            )
         return segment
 
     def stored_from(self, offset: int) -> int:
@@ -226,13 +232,3 @@ class SegmentChain:
                 first, last = max(start - segment.base, 0), min(stop - segment.base, segment.size)
                 if first < last:
                     yield Ranges(self._sources.get(segment), np.array([first]), np.array([last]))
-
-    def _missing(self, start: int, stop: int) -> MissingFileError:
-        held = f"{self.start} to {self.stop}" if self.segments else "no files"
-        return MissingFileError(
-            self.folders[0] if self.folders else None,
-            offset=self._place(start),
-            reason=f"no file holds bytes {start} to {stop}",
-            expected=held,
-            advice="The range expired and was deleted, or its file was not copied with the others",
-        )

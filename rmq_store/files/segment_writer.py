@@ -67,8 +67,9 @@ class OpenFiles:
             if os.fstat(fd).st_size < size:
                 os.ftruncate(fd, size)
                 self._new_folders.add(path.parent)
-                if self._warm:
-                    _warm(fd, size)
+                # A zero byte in every page, so that the disk reserves the whole file at once.
+                for at in range(0, size, _PAGE) if self._warm else ():
+                    os.pwrite(fd, b"\0", at)
         except BaseException:
             os.close(fd)
             raise
@@ -113,12 +114,6 @@ class OpenFiles:
             with self._lock:
                 while self._fds:
                     os.close(self._fds.popitem()[1])
-
-
-def _warm(fd: int, size: int) -> None:
-    """Write a zero byte to every page, so that the disk reserves the whole file at once."""
-    for at in range(0, size, _PAGE):
-        os.pwrite(fd, b"\0", at)
 
 
 def _sync_one(path: Path, fd: int | None) -> None:

@@ -63,22 +63,20 @@ def list_segments(
     for base, files in by_base:
         file = files[0]
         if unique and len(files) > 1:
-            raise _of_one_name(file, files[1])
+            other = files[1]
+            raise UnrecoverableStoreError(
+                file.path,
+                reason=f"another folder of the log has a file of this name, {shown_path(other.path)}",
+                expected="one file of a name",
+                actual=f"{file.size} and {other.size} bytes",
+                advice="Find out which of the two is right, and move the other one away: a broker may read "
+                "either",
+            )
         if file.size and not listed and base > by_base[0][0]:
             file = replace(file, empty_from=by_base[0][0])
         if file.size:
             listed.append(file)
     return listed
-
-
-def _of_one_name(file: SegmentFile, other: SegmentFile) -> UnrecoverableStoreError:
-    return UnrecoverableStoreError(
-        file.path,
-        reason=f"another folder of the log has a file of this name, {shown_path(other.path)}",
-        expected="one file of a name",
-        actual=f"{file.size} and {other.size} bytes",
-        advice="Find out which of the two is right, and move the other one away: a broker may read either",
-    )
 
 
 def _files_by_base(folders: Sequence[str | os.PathLike[str]]) -> dict[int, list[SegmentFile]]:
@@ -93,12 +91,9 @@ def _files_by_base(folders: Sequence[str | os.PathLike[str]]) -> dict[int, list[
             size = size_of_file(entry)
             if size is None:
                 continue
-            file = SegmentFile(entry.path, int(name), size)
-            others = segments.get(file.base)
-            if others is None:
-                segments[file.base] = [file]
-            elif not any(_is_same(file.path, other.path) for other in others):
-                others.append(file)
+            files = segments.setdefault(int(name), [])
+            if not any(_is_same(entry.path, other.path) for other in files):
+                files.append(SegmentFile(entry.path, int(name), size))
     return segments
 
 
@@ -122,11 +117,6 @@ def _is_same(path: str, other: str) -> bool:
         return False
     except OSError as error:
         raise from_os_error(path, error, "looking at") from error
-
-
-def open_to_read(segment: SegmentFile) -> int:
-    """A descriptor of a local file. A FIFO that has taken its place does not make the caller wait."""
-    return os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 def size_of_file(entry: os.DirEntry[str]) -> int | None:
@@ -251,13 +241,10 @@ def again_if_expired(look: Callable[[], _T]) -> _T:
         try:
             return look()
         except MissingFileError as error:
-            if not _was_deleted(str(error.path)):
+            path = str(error.path)
+            if not is_segment_name(os.path.basename(path)) or os.path.exists(path):
                 raise
     return look()
-
-
-def _was_deleted(path: str) -> bool:
-    return bool(is_segment_name(os.path.basename(path))) and not os.path.exists(path)
 
 
 class Cost(NamedTuple):

@@ -29,7 +29,7 @@ from rmq_store.files.remote.remote_store import (
     fetch_runs,
     shadow_of,
 )
-from rmq_store.files.segments import LOCAL, Cost, SegmentFile, open_to_read
+from rmq_store.files.segments import LOCAL, Cost, SegmentFile
 from rmq_store.files.sigbus_handler import Faults, Guarded, guard
 from rmq_store.format.byte_layout import Bytes, Ints
 
@@ -206,7 +206,8 @@ class LocalFile(ReadableFile):
         self._mapped: Bytes | None = None
         self._guarded: Guarded | None = None
         try:
-            self._fd = open_to_read(segment)
+            # A FIFO that has taken its place does not make the caller wait.
+            self._fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise from_os_error(segment.path, error, "opening") from error
 

@@ -143,7 +143,11 @@ def open_shadow(
     SHOWN_AS[folder] = uri
     try:
         for listed in listing:
-            _put(shadow, listed)
+            path = os.path.join(folder, listed.path)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.truncate(listed.size)
+            os.utime(path, ns=(listed.modified, listed.modified))
     except BaseException:
         shadow.close()
         raise
@@ -160,7 +164,8 @@ def _list(fs: Any, base: str, uri: str) -> Listing:
     files = tuple(
         Listed(path, info.size, info.mtime_ns or 0)
         for info in infos
-        if info.type == pafs.FileType.File and _is_of_a_store(path := _below(base, info.path), uri)
+        if info.type == pafs.FileType.File
+        and _is_of_a_store(path := info.path.removeprefix(base).lstrip("/"), uri)
     )
     if not files:
         raise NotAStoreError(
@@ -169,18 +174,6 @@ def _list(fs: Any, base: str, uri: str) -> Listing:
             advice="Give the folder that contains commitlog/ and consumequeue/",
         )
     return files
-
-
-def _put(shadow: Shadow, listed: Listed) -> None:
-    path = os.path.join(shadow.folder, listed.path)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
-        file.truncate(listed.size)
-    os.utime(path, ns=(listed.modified, listed.modified))
-
-
-def _below(base: str, path: str) -> str:
-    return path.removeprefix(base).lstrip("/")
 
 
 def _is_of_a_store(path: str, uri: str) -> bool:
