@@ -95,30 +95,16 @@ class IndexFile:
         items: int | None = None,
         sources: Sources | None = None,
         like: Geometry | None = None,
+        assumed: Geometry | None = None,
     ) -> None:
         """`slots` and `items`: the known geometry, which is checked against the file.
 
         `like`: the proven geometry of another file of the store, which is tried first. Raises
         IndexGeometryError if the numbers do not fit the file, or if no geometry fits.
+
+        `assumed`: an unproven geometry, to look for damage in a file of its size. Its header may count more
+        items than it has places.
         """
-        self._begin(segment, sources)
-        self.geometry = self._resolve_geometry(slots, items, like)
-
-    @classmethod
-    def assumed(
-        cls, segment: SegmentFile, geometry: Geometry, sources: Sources | None = None
-    ) -> IndexFile:
-        """The file with an unproven `geometry`, to look for damage in it.
-
-        The file must have the size of that geometry. Its header may count more items than it has
-        places.
-        """
-        file = cls.__new__(cls)
-        file._begin(segment, sources)
-        file.geometry = geometry
-        return file
-
-    def _begin(self, segment: SegmentFile, sources: Sources | None) -> None:
         self.path = segment.path
         if segment.size > LARGEST_FILE:
             raise CorruptIndexError(
@@ -133,6 +119,7 @@ class IndexFile:
         self.cost = self._sources.get(segment).cost
         raw = self._bytes(0, INDEX_HEADER.itemsize).view(INDEX_HEADER)[0]
         self.header = Header(*(int(value) for value in raw))
+        self.geometry = assumed or self._resolve_geometry(slots, items, like)
 
     def _window(self, start: int = 0) -> Window:
         """The file from a position on, of which ranges may have to be fetched."""

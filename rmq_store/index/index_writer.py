@@ -267,14 +267,8 @@ class IndexWriter:
         self._map(None if self._only_counts else self._new_file())
         self._header = _NO_HEADER
         if before is not None:
-            self._header = Header(
-                before.end_timestamp,
-                before.end_timestamp,
-                before.end_log_offset,
-                before.end_log_offset,
-                0,
-                1,
-            )
+            stamp, place = before.end_timestamp, before.end_log_offset
+            self._header = Header(stamp, stamp, place, place, 0, 1)
 
     def _new_file(self) -> Path:
         path = self._folder / self._next_name()

@@ -206,7 +206,7 @@ def last_index_writer(
     """
     header: Header | None = None
     if files:
-        header = IndexFile.assumed(files[-1], geometry).header
+        header = IndexFile(files[-1], assumed=geometry).header
         header = replace(header, index_count=max(1, header.index_count))  # IndexHeader#load
     last = Path(files[-1].path) if files else None
     return IndexWriter(root, geometry, release, last, header, only_counts=planned)

@@ -376,7 +376,7 @@ def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
             continue
         half_written |= not closed and file.header.end_timestamp > flushed
         if not file.header.items and likely is not None:  # a file without items fits any geometry
-            file = IndexFile.assumed(segment, likely, sources)
+            file = IndexFile(segment, assumed=likely, sources=sources)
         scanned = check_file(file, store.log_range()[1])
         if file.header.items or likely is not None:
             findings.add_all(damage_of(file, scanned, half_written=half_written))
@@ -413,7 +413,7 @@ def _about_unsure(
             return
         most = (segment.size - INDEX_HEADER.itemsize) // INDEX_ITEM.itemsize
         geometry = Geometry(0, most)
-    file = IndexFile.assumed(segment, geometry, sources)
+    file = IndexFile(segment, assumed=geometry, sources=sources)
     findings = list(header_damage(file))
     if not findings and geometry.slots:
         findings = list(damage_of(file, check_file(file, 0), half_written=half_written))

@@ -167,7 +167,7 @@ def _open_index(root: Path, config: StoreConfig, release: Dialect) -> IndexWrite
 
 
 def _has_items(segment: SegmentFile, geometry: Geometry) -> bool:
-    return IndexFile.assumed(segment, geometry).header.items > 0
+    return IndexFile(segment, assumed=geometry).header.items > 0
 
 
 _BYTES_AT_A_TIME = 4 << 20
