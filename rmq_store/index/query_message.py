@@ -7,6 +7,7 @@ cached.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,53 +43,38 @@ from rmq_store.index.index_writer import key_items
 # fetches the next items of all chains in parallel.
 
 
-Broken = list[tuple[IndexFile, CorruptIndexError]]
-
-
 def walk_chains(
     files: Sequence[IndexFile], hashes: Sequence[int]
-) -> tuple[dict[int, list[Hit]], Broken]:
+) -> tuple[dict[int, list[Hit]], list[tuple[IndexFile, CorruptIndexError]]]:
     """The items of each hash, and the files that cannot be trusted, each once."""
     hits: dict[int, list[Hit]] = {key_hash: [] for key_hash in hashes}
-    broken: dict[int, tuple[IndexFile, CorruptIndexError]] = {}
-    walks = [
-        (number, file.walk(key_hash, hits[key_hash]))
-        for number, file in enumerate(files)
-        for key_hash in hashes
-    ]
+    broken: dict[int, CorruptIndexError] = {}  # by the number of the file
+
+    def looks_of(number: int, key_hash: int) -> Iterator[tuple[int, int]]:
+        try:
+            yield from files[number].walk(key_hash, hits[key_hash])
+        except CorruptIndexError as error:
+            broken.setdefault(number, error)
+
+    chains = [(number, looks_of(number, each)) for number in range(len(files)) for each in hashes]
     if all(file.cost.looks_at_once == 1 for file in files):
-        for number, walk in walks:
-            for _ in _steps(files, number, walk, broken):
+        for _, looks in chains:
+            for _ in looks:
                 pass
-        return hits, list(broken.values())
-    going = [(number, _steps(files, number, walk, broken)) for number, walk in walks]
-    while going:
-        next_looks = [(chain, next(chain[1], None)) for chain in going]
-        going = [chain for chain, look in next_looks if look is not None]
-        _fetch_looks(files, [(chain[0], look) for chain, look in next_looks if look is not None])
-    return hits, list(broken.values())
-
-
-def _steps(
-    files: Sequence[IndexFile],
-    number: int,
-    walk: Iterator[tuple[int, int]],
-    broken: dict[int, tuple[IndexFile, CorruptIndexError]],
-) -> Iterator[tuple[int, int]]:
-    try:
-        yield from walk
-    except CorruptIndexError as error:
-        broken.setdefault(number, (files[number], error))
-
-
-def _fetch_looks(files: Sequence[IndexFile], looks: Iterable[tuple[int, tuple[int, int]]]) -> None:
-    by_file: dict[int, list[tuple[int, int]]] = {}
-    for number, look in looks:
-        by_file.setdefault(number, []).append(look)
-    fetch_all(
-        files[number].ranges(*np.array(places, dtype=np.int64).T)
-        for number, places in by_file.items()
-    )
+        chains = []
+    while chains:
+        going, wanted = [], defaultdict(list)
+        for number, looks in chains:
+            look = next(looks, None)
+            if look is not None:
+                going.append((number, looks))
+                wanted[number].append(look)
+        fetch_all(
+            files[number].ranges(*np.array(places, dtype=np.int64).T)
+            for number, places in wanted.items()
+        )
+        chains = going
+    return hits, [(files[number], error) for number, error in broken.items()]
 
 
 def fetch(sources: Sources, segments: Sequence[SegmentFile], start: int, stop: int) -> None:
