@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rmq_store.consumequeue.queue_files import QueueFiles
-from rmq_store.format.queues import Entries, QueueId, QueueSlice
+from rmq_store.format.queues import FILLER_SIZE, Entries, QueueId, QueueSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +73,24 @@ class ListedQueue:
     log_stop: int = -1  # after the record of the last entry; -1 without entries
     last_log_offset: int = -1
     after_log: int = 0  # units after `stop` that were left out, as in QueueState
+
+    def note_last(self, where: int, size: int) -> None:
+        """Note where the record of the last entry lies; filler has none."""
+        if size != FILLER_SIZE:
+            self.log_stop, self.last_log_offset = where + size, where
+
+    def cut_to_log(self, log_end: int) -> None:
+        """Leave out the units that lead after the end of the log."""
+        if self.log_stop > log_end:
+            every, self.log_stop, self.last_log_offset = self.stop, -1, -1
+            self.stop = self.files.stop_before_log(log_end, every)
+            self.after_log = every - self.stop
+            if self.stop > self.first:
+                self.note_last(*self.files.unit(self.stop - 1))
+
+    def end_offset(self) -> int:
+        """The queue offset after the last unit."""
+        if not self.files.batch:
+            return self.stop
+        last = self.files.entries(self.stop - 1, self.stop)
+        return int(last.offset[0] + last.count[0])

@@ -23,10 +23,10 @@ from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
 from rmq_store.files.parallel import side_by_side
-from rmq_store.format.queues import FILLER_SIZE, Entries, QueueId, concat_entries
+from rmq_store.format.queues import Entries, QueueId, concat_entries
 from rmq_store.markers.lock_file import was_closed
 from rmq_store.snapshot.ranges import EMPTY_QUEUE, ListedQueue, QueueState
-from rmq_store.snapshot.undispatched_records import end_offset, find_undispatched
+from rmq_store.snapshot.undispatched_records import find_undispatched
 
 _T = TypeVar("_T")
 _RECORDS_TRIED = 64  # last entries of queues that are checked against the log to find its end
@@ -80,6 +80,24 @@ class Fact(Generic[_T]):
         return value
 
 
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No collection inside the block, which creates many objects that all stay alive.
+
+    A collection looks at every object there is, and the more are created, the more often it comes:
+    a fifth of the time in which a store with 100,000 queues is opened, and it finds nothing.
+    """
+    if not gc.isenabled():  # also if another thread has paused it, which then ends the pause
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@collector_paused()
 def take_snapshot(
     log: CommitLog, folders: QueueFolders, *, past_damage: bool = False
 ) -> StoreSnapshot:
@@ -90,8 +108,28 @@ def take_snapshot(
     was closed, or lacks a file there, entries that point after the end still count. Raises
     UndispatchedError if too many records are in no queue.
     """
-    with collector_paused():
-        return _snapshot_of(log, folders, past_damage)
+    closed = was_closed(folders.root)
+    listed = _look_at_all(log, folders)
+    end = _find_log_end(log, listed.values(), past_damage)
+    # After a crash the log may end before its queues; a file that is gone from the middle is a loss.
+    lost_file = any(stop > end.stop for _, stop in log.chain.holes)
+    if not (past_damage and (closed or lost_file)):
+        for queue in listed.values():
+            queue.cut_to_log(end.stop)
+    back_from = None if closed else end.dispatched
+    tails, misplaced = find_undispatched(log, folders, listed, end.dispatched, end.stop, back_from)
+    states = {name: _state(queue, tails.pop(name, None)) for name, queue in listed.items()}
+    states.update({name: _state_of_tail(tail) for name, tail in tails.items()})
+    furthest = max((int(queue.last_log_offset) for queue in listed.values()), default=-1)
+    return StoreSnapshot(
+        log.start,
+        end.stop,
+        dict(sorted(states.items())),
+        end.last,
+        closed,
+        tuple(misplaced),
+        last_listed=furthest,
+    )
 
 
 def snapshot_without_queues(root: Path, log: CommitLog) -> StoreSnapshot:
@@ -113,29 +151,6 @@ def snapshot_without_queues(root: Path, log: CommitLog) -> StoreSnapshot:
     return StoreSnapshot(log.start, end, last_record=last, closed=closed)
 
 
-def _snapshot_of(log: CommitLog, folders: QueueFolders, past_damage: bool) -> StoreSnapshot:
-    closed = was_closed(folders.root)
-    listed = _look_at_all(log, folders)
-    end = _find_log_end(log, listed.values(), past_damage)
-    # After a crash the log may end before its queues; a file that is gone from the middle is a loss.
-    lost_file = any(stop > end.stop for _, stop in log.chain.holes)
-    if not (past_damage and (closed or lost_file)):
-        for listed_queue in listed.values():
-            _cut_to_log(listed_queue, end.stop)
-    back_from = None if closed else end.dispatched
-    tails, misplaced = find_undispatched(log, folders, listed, end.dispatched, end.stop, back_from)
-    states = {
-        queue: _state(listed_queue, tails.pop(queue, None))
-        for queue, listed_queue in listed.items()
-    }
-    states.update({queue: _state_of_tail(tail) for queue, tail in tails.items()})
-    queues = dict(sorted(states.items()))
-    furthest = max((int(one.last_log_offset) for one in listed.values()), default=-1)
-    return StoreSnapshot(
-        *(log.start, end.stop, queues, end.last, closed, tuple(misplaced)), last_listed=furthest
-    )
-
-
 def _look_at_all(log: CommitLog, folders: QueueFolders) -> dict[QueueId, ListedQueue]:
     """Every queue; in an object store, several queues in parallel, because each read is a request."""
     queues = folders.every()
@@ -155,26 +170,14 @@ def _look_at(files: QueueFiles, log_start: int) -> ListedQueue:
     """Everything needed from a queue's files, read at once, so that none stays open."""
     seen, first = files.ends(), files.first_unit
     if seen is not None and is_at_or_after(*seen.first, log_start):
-        listed_queue = ListedQueue(files, first, seen.stop, first)
-        _note(listed_queue, *seen.last)
-        return listed_queue
+        queue = ListedQueue(files, first, seen.stop, first)
+        queue.note_last(*seen.last)
+        return queue
     stop = files.find_stop()
-    min_unit = files.find_unit_at_log(log_start, first, stop)
-    listed_queue = ListedQueue(files, first, stop, min_unit)
-    _note_last(listed_queue)
-    return listed_queue
-
-
-def _note_last(listed_queue: ListedQueue) -> None:
-    """Note the end of the record that the last entry points to; filler points to none."""
-    listed_queue.log_stop = listed_queue.last_log_offset = -1
-    if listed_queue.stop > listed_queue.first:
-        _note(listed_queue, *listed_queue.files.unit(listed_queue.stop - 1))
-
-
-def _note(listed_queue: ListedQueue, where: int, size: int) -> None:
-    if size != FILLER_SIZE:
-        listed_queue.log_stop, listed_queue.last_log_offset = where + size, where
+    queue = ListedQueue(files, first, stop, files.find_unit_at_log(log_start, first, stop))
+    if stop > first:
+        queue.note_last(*files.unit(stop - 1))
+    return queue
 
 
 class _LogEnd(NamedTuple):
@@ -191,10 +194,7 @@ def _find_log_end(log: CommitLog, listed: Collection[ListedQueue], past_damage: 
     Walks the records after the last entry of all queues. If no last entry points to a record (the
     queues were copied after the log), the walk starts at the last file of the log.
     """
-    newest = sorted(
-        {(listed_queue.last_log_offset, listed_queue.log_stop) for listed_queue in listed},
-        reverse=True,
-    )
+    newest = sorted({(queue.last_log_offset, queue.log_stop) for queue in listed}, reverse=True)
     for where, stop in newest[:_RECORDS_TRIED]:
         if where >= log.start and log.is_record(where, stop - where):
             last, end = last_from(log, stop)
@@ -210,9 +210,7 @@ def _end_without_entries(log: CommitLog, listed: Collection[ListedQueue]) -> _Lo
     if file is None:
         return _LogEnd(log.start, None, log.start)
     last, end = last_from(log, file.base)
-    known = [
-        listed_queue.log_stop for listed_queue in listed if log.start < listed_queue.log_stop <= end
-    ]
+    known = [queue.log_stop for queue in listed if log.start < queue.log_stop <= end]
     return _LogEnd(max(known, default=log.start), last, end)
 
 
@@ -248,44 +246,21 @@ def _behind_damage(log: CommitLog, known: _LogEnd) -> _LogEnd:
     return _LogEnd(known.dispatched, last, stop)
 
 
-def _cut_to_log(listed_queue: ListedQueue, log_end: int) -> None:
-    if listed_queue.log_stop > log_end:
-        every = listed_queue.stop
-        listed_queue.stop = listed_queue.files.stop_before_log(log_end, every)
-        listed_queue.after_log = every - listed_queue.stop
-        _note_last(listed_queue)
-
-
 # --- from units to offsets ------------------------------------------------------------------------
 
 
-def _state(listed_queue: ListedQueue, tail: Entries | None) -> QueueState:
-    first = min(listed_queue.min_unit, listed_queue.stop)
-    end = end_offset(listed_queue) if listed_queue.stop > listed_queue.first else listed_queue.stop
+def _state(queue: ListedQueue, tail: Entries | None) -> QueueState:
+    files, first, stop = queue.files, min(queue.min_unit, queue.stop), queue.stop
+    start = last = queue.end_offset() if stop > queue.first else stop
     if tail is not None and len(tail):
-        begin_of_tail = int(tail.offset[0])
-        last = int(tail.offset[-1] + tail.count[-1])
+        start, last = int(tail.offset[0]), int(tail.offset[-1] + tail.count[-1])
     else:
-        begin_of_tail = last = end
         tail = None
-    start = begin_of_tail
-    if first < listed_queue.stop:
-        start = (
-            int(listed_queue.files.entries(first, first + 1).offset[0])
-            if listed_queue.files.batch
-            else first
-        )
+    if first < stop:
+        start = int(files.entries(first, first + 1).offset[0]) if files.batch else first
     # Offsets of a damaged BatchConsumeQueue may descend.
-    return QueueState(
-        min(start, last),
-        max(start, last),
-        first,
-        listed_queue.stop,
-        listed_queue.files.batch,
-        tail,
-        listed_queue.after_log,
-        bool(listed_queue.files.chain.holes),
-    )
+    low, high, has_hole = min(start, last), max(start, last), bool(files.chain.holes)
+    return QueueState(low, high, first, stop, files.batch, tail, queue.after_log, has_hole)
 
 
 def _state_of_tail(tail: Entries) -> QueueState:
@@ -295,20 +270,3 @@ def _state_of_tail(tail: Entries) -> QueueState:
     first, stop = int(tail.offset[0]), int(tail.offset[-1] + tail.count[-1])
     batch = bool((tail.count[tail.points_to_record] > 1).any())
     return QueueState(first, stop, first, first, batch, tail)
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """No collection inside the block, which creates many objects that all stay alive.
-
-    A collection looks at every object there is, and the more are created, the more often it comes:
-    a fifth of the time in which a store with 100,000 queues is opened, and it finds nothing.
-    """
-    if not gc.isenabled():  # also if another thread has paused it, which then ends the pause
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

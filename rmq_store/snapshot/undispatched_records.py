@@ -60,9 +60,8 @@ def find_undispatched(
     start = log.start if back_from is None else min(back_from, dispatched)
     while start > log.start:
         before = guess_record(log, start - _LOOK_BACK, start)
-        more = _strays_in(
-            log, before, start, listed, requests_of, []
-        )  # entries lead into damage there
+        # Entries lead into damage there.
+        more = _strays_in(log, before, start, listed, requests_of, [])
         start = before
         if not more:
             break
@@ -164,7 +163,7 @@ class _Placing:
         """The entries with their queue offsets, without a gap."""
         end, log_stop = int(entries.offset[0]), int(entries.log_offset[0])
         if self._listed is not None and self._listed.stop > self._listed.first:
-            end, log_stop = end_offset(self._listed), self._listed.log_stop
+            end, log_stop = self._listed.end_offset(), self._listed.log_stop
         stops = end + np.cumsum(entries.count)
         if (entries.offset == stops - entries.count).all():
             return entries
@@ -194,9 +193,8 @@ class _Placing:
         """The entries of a run from `end` on. Reports the others, unless the queue lists them."""
         before = run.take(run.offset < end)
         if self._listed is not None and len(before):
-            self._report(before.take(~self._is_answered(self._listed, before)))
-        else:
-            self._report(before)
+            before = before.take(~self._is_answered(self._listed, before))
+        self._report(before)
         return run.take(run.offset >= end)
 
     def _is_answered(self, listed: ListedQueue, entries: Entries) -> Mask:
@@ -247,11 +245,3 @@ def _holes(start: int, stop: int) -> Entries:
     offset = np.arange(start, stop, dtype=np.int64)
     nothing = np.zeros_like(offset)
     return Entries(offset, nothing - 1, nothing, nothing, nothing + 1)
-
-
-def end_offset(listed_queue: ListedQueue) -> int:
-    """The queue offset after the last unit."""
-    if not listed_queue.files.batch:
-        return listed_queue.stop
-    last = listed_queue.files.entries(listed_queue.stop - 1, listed_queue.stop)
-    return int(last.offset[0] + last.count[0])
