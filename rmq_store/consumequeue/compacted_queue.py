@@ -278,23 +278,22 @@ class CompactedQueue:
         if not len(entries):
             if file is self._chain.segments[-1]:
                 return  # made for the next message, which did not come
-            raise self._corrupt(file, 0, "the file has no entry, and others follow", None, None)
+            raise self._corrupt(file, 0, "the file has no entry, and others follow")
         first, stop = int(entries.offset[0]), int(entries.offset[-1] + entries.count[-1])
         if first < self.max_offset:
             what = "the queue offset does not follow those of the file before"
             raise self._corrupt(file, 0, what, f"{self.max_offset} or more", first)
         if file is self._chain.segments[-1]:
-            self.log_end = int(entries.log_offset[-1] + entries.size[-1])
-        shown = entries.offset[entries.offset < self._until]
+            self.log_end = _end_of(file, entries)
+        shown = entries.take(entries.offset < self._until)
         if not len(shown):
             return
         if not self._files:
             self.min_offset = first
         self.max_offset = min(stop, self._until)
         self._count += len(shown)
-        self._checksum = zlib.crc32(shown.tobytes(), self._checksum)
-        end = int(entries.log_offset[len(shown) - 1] + entries.size[len(shown) - 1])
-        self._files.append(_Held(file, first, self.max_offset, end))
+        self._checksum = zlib.crc32(shown.offset.tobytes(), self._checksum)
+        self._files.append(_Held(file, first, self.max_offset, _end_of(file, shown)))
 
     def _refuse_wrong_end(self, file: SegmentFile, row: int) -> None:
         """Raise if the first or last entry has another queue offset than its record, if that is whole.
@@ -379,8 +378,7 @@ class CompactedQueue:
             entries = self._read(file)
         except StoreError as error:
             raise self.replaced() or error from error
-        replaced = self.replaced()
-        if replaced is not None:
+        if (replaced := self.replaced()) is not None:
             raise replaced
         return entries
 
@@ -400,7 +398,7 @@ class CompactedQueue:
             if all(len(self._filled(file)) == len(entries) for _ in range(_SAME_LOOKS)):
                 if self._is_unfinished(file, entries):
                     return entries
-                raise self._corrupt(file, len(entries), what, None, None)
+                raise self._corrupt(file, len(entries), what)
 
     def _is_unfinished(self, file: SegmentFile, entries: Entries) -> bool:
         """Whether only one record, and its entry or a part of it, follow the entries of the last file.
@@ -411,7 +409,7 @@ class CompactedQueue:
         is_last = self.grows and file is self._chain.segments[-1]
         if not is_last or not self._chain.is_zero(min(at, stop), stop):
             return False
-        end = int(entries.log_offset[-1] + entries.size[-1]) if len(entries) else file.base
+        end = _end_of(file, entries)
         if not self._is_record_in(file, end):
             return True
         return not self._is_record_in(file, end + self.log.record_at(end).total_size)
@@ -494,25 +492,25 @@ class CompactedQueue:
             at += _WIDTH
         if not self._chain.is_zero(at, stop):
             return "the bytes behind the entries are neither an entry nor zeros"
-        if not self._lists_all(file, entries):
+        if self._is_record_in(file, _end_of(file, entries)):
             return "the compaction log has a record that no entry lists"
         return None
 
-    def _lists_all(self, file: SegmentFile, entries: Entries) -> bool:
-        """Whether no record of the log follows the last one that is listed."""
-        end = int(entries.log_offset[-1] + entries.size[-1]) if len(entries) else file.base
-        return not self._is_record_in(file, end)
-
     @staticmethod
     def _corrupt(
-        file: SegmentFile, row: int, what: str, expected: str | None, actual: object
+        file: SegmentFile, row: int, what: str, expected: str | None = None, actual: object = None
     ) -> CorruptQueueError:
         """The error for the unit `row` of a file."""
         return CorruptQueueError(
             file.path,
-            offset=row * _WIDTH if row * _WIDTH < file.size else file.size,
+            offset=min(row * _WIDTH, file.size),
             reason=what,
             expected=expected,
             actual=actual,
             advice=ADVICE,
         )
+
+
+def _end_of(file: SegmentFile, entries: Entries) -> int:
+    """Where in the compaction log the last record of a file ends."""
+    return int(entries.log_offset[-1] + entries.size[-1]) if len(entries) else file.base

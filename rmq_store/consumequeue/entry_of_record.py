@@ -128,8 +128,9 @@ def numbered_queues(names: Sequence[str], codes: Ints, queue_ids: Ints) -> tuple
     `codes`: the place of each record's topic in `names`.
     """
     keys, queue = np.unique(codes << 32 | (queue_ids & 0xFFFFFFFF), return_inverse=True)
-    queues = [QueueId(names[key >> 32], _signed(key & 0xFFFFFFFF)) for key in keys.tolist()]
-    return Queues(queues), queue.astype(np.int64)
+    topics = [names[code] for code in (keys >> 32).tolist()]
+    ids = keys.astype(np.int32).tolist()  # the lower half, with its sign
+    return Queues(map(QueueId, topics, ids)), queue.astype(np.int64)
 
 
 def plain_entries(
@@ -158,10 +159,6 @@ def plain_entries(
     )
 
 
-def _signed(value: int) -> int:
-    return value - (1 << 32) if value >= 1 << 31 else value
-
-
 def properties_of(headers: Headers, row: int) -> dict[str, str]:
     """The properties of one record."""
     at, length = int(headers.properties_at[row]), int(headers.properties_length[row])
@@ -179,10 +176,8 @@ def _integer(text: str | None, otherwise: int) -> int:
 
 def numbers_in(headers: Headers, rows: Ints, name: str, otherwise: Ints) -> Ints:
     """The number that a property of some records has; `otherwise` where it has none."""
-    at = headers.properties_at[rows].astype(np.int64)
-    return numbers(
-        headers.window, at, headers.properties_length[rows].astype(np.int64), name, otherwise
-    )
+    at, length = headers.properties_at[rows], headers.properties_length[rows]
+    return numbers(headers.window, at, length, name, otherwise)
 
 
 def _delays(levels: Ints, delays: Mapping[int, int]) -> Ints:

@@ -62,7 +62,10 @@ def in_log_order(
             waiting.append((number, wanted))
             pending += len(wanted)
         # The density of entries varies along the log, so the span adapts.
-        span = _next_span(span, pending - before, aim)
+        if pending - before < aim // 2:
+            span = min(span * 2, _WIDEST_SPAN)
+        elif pending - before > 2 * aim and span > 1:
+            span //= 2
         # A sparse selection is collected over several spans to avoid tiny batches.
         if pending >= enough or not (heads < _DONE).any():
             yield _rows_in_log_order(queues, waiting)
@@ -117,9 +120,8 @@ class _Cursor:
             upto = min(self.part.stop, self._at + step)
             block = self._entries_of(self.part.queue, self._at, upto)
             if self._at > self.part.start and len(block) and int(block.offset[0]) < self._at:
-                block = block.take(
-                    block.offset >= self._at
-                )  # skip a batch that the last block returned
+                # The last block returned that batch.
+                block = block.take(block.offset >= self._at)
             behind = upto
             if not self._batch and 0 < len(block) < upto - self._at:
                 if not block.size[-1]:  # a hole that may go on far behind the block
@@ -155,13 +157,6 @@ class _Cursor:
             parts.append(self._block.take(slice(start, None)) if start else self._block)
             self._block, self._row = self._next_block(), 0
         return concat_entries(parts)
-
-
-def _next_span(span: int, count: int, aim: int) -> int:
-    """The next span: double if `count` entries are few, half if they are many."""
-    if count < aim // 2:
-        return min(span * 2, _WIDEST_SPAN)
-    return span // 2 if count > 2 * aim and span > 1 else span
 
 
 def _rows(queues: Queues, found: Sequence[tuple[int, Entries]]) -> ListedEntries:

@@ -125,12 +125,12 @@ class QueueFolders:
         files = self._open.get(queue)
         if files is None:
             in_database = self._database is not None and queue in self._database.ranges
-            if batch and in_database:
+            if not in_database:
+                files = self.files_of(queue, batch=batch)
+            elif batch:
                 files = self._batch_of_database(queue)
             else:
-                files = (
-                    self._of_database(queue) if in_database else self.files_of(queue, batch=batch)
-                )
+                files = self._of_database(queue)
             self._open[queue] = files
         return files
 
@@ -148,17 +148,11 @@ class QueueFolders:
     def files_of(self, queue: QueueId, *, batch: bool = False) -> QueueFiles:
         """The files of a queue that has a folder."""
         folder = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
-        size = (
-            self.config.mapperFileSizeBatchConsumeQueue
-            if batch
-            else self.config.mappedFileSizeConsumeQueue and self.config.queue_file_size
-        )
-        return QueueFiles(
-            queue_folder(self.root, folder, queue),
-            batch=batch,
-            file_size=size,
-            sources=self._sources,
-        )
+        size = self.config.mappedFileSizeConsumeQueue and self.config.queue_file_size
+        if batch:
+            size = self.config.mapperFileSizeBatchConsumeQueue
+        path = queue_folder(self.root, folder, queue)
+        return QueueFiles(path, batch=batch, file_size=size, sources=self._sources)
 
     def extensions(self) -> list[SegmentChain]:
         """The files of each queue's extension, as large as the largest that their names or sizes show."""

@@ -62,24 +62,20 @@ class QueueWriter:
             # A ConsumeQueue starts at its first queueOffset, a BatchConsumeQueue at unit 0.
             end = 0 if batch else self._fill_front(queue, int(requests.offset[rows[0]]))
         if not batch:
-            rows = self._appended(queue, requests, rows, end)
+            taken = rows[appended_rows(requests.offset[rows], end)]
+            if len(taken) < len(rows):
+                LOG.warning(
+                    "%d records of queue %s are in no queue: earlier records have their queue offsets",
+                    len(rows) - len(taken),
+                    queue.name,
+                )
+            rows = taken
             if not len(rows):
                 return
         units = units_of(requests, rows, batch=batch)
         self._stream(queue, batch).write(end * units.itemsize, units.view(np.uint8))
         self._ends[queue] = end + len(rows)
         self._last_log_offsets[queue] = int(requests.log_offset[rows[-1]])
-
-    @staticmethod
-    def _appended(queue: QueueId, requests: DispatchRequests, rows: Ints, end: int) -> Ints:
-        taken = appended_rows(requests.offset[rows], end)
-        if len(taken) < len(rows):
-            LOG.warning(
-                "%d records of queue %s are in no queue: earlier records have their queue offsets",
-                len(rows) - len(taken),
-                queue.name,
-            )
-        return rows[taken]
 
     def _fill_front(self, queue: QueueId, first: int) -> int:
         """Write filler from the first file's start to the first offset (ConsumeQueue#fillPreBlank)."""
@@ -95,11 +91,9 @@ class QueueWriter:
     def _stream(self, queue: QueueId, batch: bool) -> SegmentWriter:
         stream = self._streams.get((queue, batch))
         if stream is None:
-            stream = self._streams[queue, batch] = self._new_stream(queue, batch)
+            kind = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
+            folder = Path(queue_folder(self._root, kind, queue))
+            size = self._config.batch_queue_file_size if batch else self._config.queue_file_size
+            stream = SegmentWriter(self._files, lambda base: folder, size)
+            self._streams[queue, batch] = stream
         return stream
-
-    def _new_stream(self, queue: QueueId, batch: bool) -> SegmentWriter:
-        kind = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
-        folder = Path(queue_folder(self._root, kind, queue))
-        size = self._config.batch_queue_file_size if batch else self._config.queue_file_size
-        return SegmentWriter(self._files, lambda base: folder, size)
