@@ -12,6 +12,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,14 +67,9 @@ def list_too_short(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
 
 
 def _files_named_as_index(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
-    files = []
-    for entry in sorted(entries_of(folder, "listing index files"), key=lambda entry: entry.name):
-        name = entry.name
-        if is_index_name(name):
-            size = size_of_file(entry)
-            if size is not None:
-                files.append((entry.path, size))
-    return files
+    entries = sorted(entries_of(folder, "listing index files"), key=lambda entry: entry.name)
+    sizes = ((entry.path, size_of_file(entry)) for entry in entries if is_index_name(entry.name))
+    return [(path, size) for path, size in sizes if size is not None]
 
 
 class Hit(NamedTuple):
@@ -151,19 +147,15 @@ class IndexFile:
         given = self._given_geometry(slots, items)
         # An item in the first place, with the header's first offset and no predecessor, is enough
         # proof for a file of the same series, and saves requests. Offset 0 proves nothing.
-        usable = (
-            self.cost.looks_at_once > 1 and self.header.begin_log_offset and given in (None, like)
-        )
-        if usable and like is not None and self._begins_as(like):
+        usable = self.cost.looks_at_once > 1 and self.header.begin_log_offset
+        if usable and like is not None and given in (None, like) and self._begins_as(like):
             return like
         if given is not None:
             if not self.fits(given):
                 raise self._wrong(given)
             return given
         usual = Geometry(DEFAULT_MAX_HASH_SLOTS, DEFAULT_MAX_INDEX_ITEMS)
-        if self.fits(usual):
-            return usual
-        for guess in self._guesses():
+        for guess in chain([usual], self._guesses()):
             if self.fits(guess):
                 return guess
         raise IndexGeometryError(
@@ -180,9 +172,8 @@ class IndexFile:
             left = max(0, rest - slots * INDEX_SLOT.itemsize) // INDEX_ITEM.itemsize
             return Geometry(slots, left if items is None else items)
         if items is not None:
-            return Geometry(
-                max(0, rest - items * INDEX_ITEM.itemsize) // INDEX_SLOT.itemsize, items
-            )
+            left = max(0, rest - items * INDEX_ITEM.itemsize) // INDEX_SLOT.itemsize
+            return Geometry(left, items)
         return None
 
     def _wrong(self, given: Geometry) -> IndexGeometryError:
@@ -205,11 +196,8 @@ class IndexFile:
         if not self.header.end_log_offset:
             yield from filter(self._newest_hangs, self._guesses_by_last_item())
             return
-        tried = set()
-        anchors = (
-            (1, self.header.begin_log_offset),
-            (self.header.items, self.header.end_log_offset),
-        )
+        tried, header = set(), self.header
+        anchors = ((1, header.begin_log_offset), (header.items, header.end_log_offset))
         for number, offset in sorted(anchors, key=lambda anchor: -anchor[1]):
             for at in self._find_all(offset.to_bytes(8, "big", signed=True)):
                 slots_end = at - _OFFSET_IN_ITEM - number * INDEX_ITEM.itemsize
@@ -266,7 +254,14 @@ class IndexFile:
         count = self.header.items
         if not self._begins_as(geometry):
             return False
-        return not count or self._hang_in_their_slots(geometry, count)
+        if not count:
+            return True
+        # Skips the newest item: a live writer may not have linked it yet.
+        looked_at = _SAMPLE if self.cost.looks_at_once == 1 else min(_SAMPLE, _REMOTE_SAMPLE)
+        ends = np.r_[1 : min(count, looked_at) + 1, max(1, count - looked_at) : count]
+        hashes = self._items(ends, geometry)["key_hash"].astype(np.int64)
+        heads = self._heads(hashes % geometry.slots).astype(np.int64)
+        return bool(((heads >= ends) | (ends == count)).all() and (heads <= count + 1).all())
 
     def _begins_as(self, geometry: Geometry) -> bool:
         """Whether size, place 0 and item 1 are as in a file of `geometry`."""
@@ -281,14 +276,6 @@ class IndexFile:
             return False
         return int(first["log_offset"]) == self.header.begin_log_offset
 
-    def _hang_in_their_slots(self, geometry: Geometry, count: int) -> bool:
-        # Skips the newest item: a live writer may not have linked it yet.
-        looked_at = _SAMPLE if self.cost.looks_at_once == 1 else min(_SAMPLE, _REMOTE_SAMPLE)
-        ends = np.r_[1 : min(count, looked_at) + 1, max(1, count - looked_at) : count]
-        hashes = self._items(ends, geometry)["key_hash"].astype(np.int64)
-        heads = self._heads(hashes % geometry.slots).astype(np.int64)
-        return bool(((heads >= ends) | (ends == count)).all() and (heads <= count + 1).all())
-
     def _heads(self, slots: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return self._gather(INDEX_SLOT, INDEX_HEADER.itemsize, slots)
 
@@ -296,9 +283,8 @@ class IndexFile:
         self, numbers: npt.NDArray[Any], geometry: Geometry | None = None
     ) -> npt.NDArray[Any]:
         """Items by number. `geometry`: another one than that of the file, to try it."""
-        return self._gather(
-            INDEX_ITEM, index_item_at((geometry or self.geometry).slots, 0), numbers
-        )
+        slots = (geometry or self.geometry).slots
+        return self._gather(INDEX_ITEM, index_item_at(slots, 0), numbers)
 
     def _places(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Places `start` to `stop`, adjacent."""
@@ -329,10 +315,8 @@ class IndexFile:
         count = self.header.items
         if self.cost.looks_at_once > 1 or count < 2:
             return []
-        if count <= _ALL_ITEMS:
-            numbers = np.arange(1, count + 1)
-        else:
-            numbers = np.linspace(1, count, _JUMP_SAMPLE, dtype=np.int64)
+        looked_at = count if count <= _ALL_ITEMS else _JUMP_SAMPLE
+        numbers = np.linspace(1, count, looked_at, dtype=np.int64)
         offsets = self._items(numbers)["log_offset"].astype(np.int64)
         length = np.diff(offsets)
         usual = float(np.median(length[length > 0])) if (length > 0).any() else 0
@@ -409,19 +393,11 @@ class IndexFile:
                 if number <= count and item_hash == key_hash:
                     hits.append(Hit(self, number, log_offset))
                 if item_hash < 0 or item_hash % slots != slot:
-                    raise self._broken_chain(
-                        at,
-                        "an item is in the chain of another slot than that of its hash",
-                        f"a hash of slot {slot}",
-                        item_hash,
-                    )
+                    what = "an item is in the chain of another slot than that of its hash"
+                    raise self._broken_chain(at, what, f"a hash of slot {slot}", item_hash)
                 if previous >= number or previous < 0:
-                    raise self._broken_chain(
-                        at,
-                        "an item points to one that is not older",
-                        f"0 to {number - 1}",
-                        previous,
-                    )
+                    what = "an item points to one that is not older"
+                    raise self._broken_chain(at, what, f"0 to {number - 1}", previous)
                 number = previous
 
     def _broken_chain(self, at: int, reason: str, expected: str, actual: int) -> CorruptIndexError:

@@ -205,12 +205,9 @@ class IndexWriter:
     def add_items(self, records: DecodedRecords) -> None:
         """Index records: UNIQ_KEY, each word of KEYS, and TAGS from 5.4.0 on."""
         headers = records.headers
-        if not len(headers):
-            return
-        stamps = headers.store_timestamp
-        offsets = headers.at + headers.base
-        items = index_items(records, self._dialect)
-        self.add_hashes(offsets, stamps, items.row, items.hashes)
+        if len(headers):
+            items, offsets = index_items(records, self._dialect), headers.at + headers.base
+            self.add_hashes(offsets, headers.store_timestamp, items.row, items.hashes)
 
     def add_hashes(
         self, offsets: Ints, stamps: Ints, row: Ints, hashes: npt.NDArray[np.int32]
@@ -223,17 +220,16 @@ class IndexWriter:
             row, hashes = self._without_indexed(offsets, row, hashes)
             if not len(row):
                 return
-        last_record = 0
         at = 0
         while at < len(row):
-            room = self._room()
-            count = min(room, len(row) - at)
-            part = slice(at, at + count)
+            if self._file is None or self._is_full():
+                self._roll()
+            part = slice(at, at + self._geometry.items - self._header.index_count)
             self._put(hashes[part], row[part], offsets, stamps)
-            at += count
-            last_record = int(row[at - 1])
+            at = min(part.stop, len(row))
         # The broker looks for a file with room at every record, with or without keys. So the file
         # after a full one, or for the very first record, exists even if it stays empty.
+        last_record = int(row[-1]) if len(row) else 0
         if self._file is None or (self._is_full() and last_record < len(offsets) - 1):
             self._roll()
 
@@ -253,31 +249,25 @@ class IndexWriter:
     def _is_full(self) -> bool:
         return self._header.index_count >= self._geometry.items
 
-    def _room(self) -> int:
-        if self._file is None or self._is_full():
-            self._roll()
-        return self._geometry.items - self._header.index_count
-
     def _roll(self) -> None:
         """Start a new file; its header begins with the end of the previous file."""
         before = self._header if self._file is not None else None
         if self._file is not None and before is not None:
             self.close()
             self.full_until = before.end_timestamp
-        self._map(None if self._only_counts else self._new_file())
+        path = None
+        if not self._only_counts:
+            path = self._folder / self._next_name()
+            with OsErrorsOf(path, "creating an index file"):
+                self._folder.mkdir(parents=True, exist_ok=True)
+                with path.open("xb") as file:
+                    file.truncate(self._geometry.file_size)
+            self._made.append(path)
+        self._map(path)
         self._header = _NO_HEADER
         if before is not None:
             stamp, place = before.end_timestamp, before.end_log_offset
             self._header = Header(stamp, stamp, place, place, 0, 1)
-
-    def _new_file(self) -> Path:
-        path = self._folder / self._next_name()
-        with OsErrorsOf(path, "creating an index file"):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with path.open("xb") as file:
-                file.truncate(self._geometry.file_size)
-        self._made.append(path)
-        return path
 
     def _map(self, path: Path | None) -> None:
         if path is None or self._only_counts:

@@ -202,7 +202,8 @@ class KeyIndex:
 
         None if they are long: `to_read` returns the ranges to read. Call it after `indexed`.
         """
-        return self._uncovered_offsets(wanted) if self.has_short_gaps() else None
+        is_short = sum(stop - start for start, stop in self.to_read()) <= _SHORT_GAPS
+        return self._uncovered_offsets(wanted) if is_short else None
 
     def _uncovered_offsets(self, wanted: Iterable[tuple[str, str]]) -> dict[str, set[int]]:
         topics_of: dict[str, set[str]] = {}
@@ -215,10 +216,6 @@ class KeyIndex:
                     if topic in topics:
                         offsets.setdefault(topic, set()).add(offset)
         return offsets
-
-    def has_short_gaps(self) -> bool:
-        """Whether all uncovered ranges are short enough to be read beside a look-up."""
-        return sum(stop - start for start, stop in self.to_read()) <= _SHORT_GAPS
 
     def _read_uncovered(self) -> list[_Uncovered]:
         if self._uncovered is None:
