@@ -36,7 +36,12 @@ from rmq_store.format.record import Message
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.format.topics import is_system_topic, names_of_brokers, topic_of_broker
 from rmq_store.index.query_message import KeyIndex
-from rmq_store.reading.get_message import CompactedGetter, GetMessageResult, MessageGetter, no_files
+from rmq_store.reading.get_message import (
+    CompactedGetter,
+    GetMessageResult,
+    GetMessageStatus,
+    MessageGetter,
+)
 from rmq_store.reading.log_reader import Limits, LogReader, everything, ranges_within
 from rmq_store.reading.message_lookup import MessageLookup
 from rmq_store.reading.query import OnDamage, Query, ReadHow, ReadManner, number, several, text
@@ -599,7 +604,8 @@ class MessageStore:
         if self.served.is_answered(topic):
             files = self.served.files(queue)
             if files is None:
-                return no_files()
+                # As of a broker that has just started.
+                return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
             compacted = CompactedGetter(queue, files, self.broker_name)
             if as_broker:
                 return compacted.as_broker(offset, max_messages)

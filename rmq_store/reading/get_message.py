@@ -21,8 +21,7 @@ from rmq_store.snapshot.queue_view import QueueView
 
 # Defaults of MessageStoreConfig.
 _MAX_FILTER_BYTES = 16_000
-_BYTES_IN_MEMORY, _COUNT_IN_MEMORY = 256 << 10, 32
-_BYTES_ON_DISK, _COUNT_ON_DISK = 64 << 10, 8
+_IN_MEMORY, _ON_DISK = (256 << 10, 32), (64 << 10, 8)  # bytes and messages
 _IN_MEMORY_RATIO = 0.40
 _MASK32 = 0xFFFFFFFF
 _CHUNK = 256
@@ -91,14 +90,10 @@ class BrokerLimits:
             return False
         if self.count + messages > self.max_messages:
             return True
-        in_memory = self.log_end - log_offset <= _IN_MEMORY_RATIO * _physical_memory()
-        most_bytes = _BYTES_IN_MEMORY if in_memory else _BYTES_ON_DISK
-        most = _COUNT_IN_MEMORY if in_memory else _COUNT_ON_DISK
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        in_memory = self.log_end - log_offset <= _IN_MEMORY_RATIO * memory
+        most_bytes, most = _IN_MEMORY if in_memory else _ON_DISK
         return self.bytes + size > most_bytes or self.count > most - 1
-
-
-def _physical_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class MessageGetter:
@@ -309,8 +304,3 @@ class CompactedGetter:
             actual=f"queueOffset {listed[0]} and {listed[1]} bytes",
             advice=ADVICE,
         )
-
-
-def no_files() -> GetMessageResult:
-    """The answer of a broker that has just started for a queue without files for compaction."""
-    return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)

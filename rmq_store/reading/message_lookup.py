@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain, islice
-from typing import Any
 
 import pyarrow as pa
 
@@ -35,10 +34,8 @@ class EntryMessages:
 
     def any_message_at(self, queue: QueueId, entries: Entries, row: int) -> Message | None:
         """What the broker would return for an entry, if it is a record."""
-        where = broker_position(self._log(), int(entries.log_offset[row]))
-        try:
-            record = self._log().record_at(where)
-        except (CorruptRecordError, MissingFileError):
+        record = self._log().intact_at(broker_position(self._log(), int(entries.log_offset[row])))
+        if record is None:
             return None
         return self.of_record(record, queue, int(entries.offset[row]), int(entries.tags_code[row]))
 
@@ -151,11 +148,8 @@ class MessageLookup(EntryMessages):
 
         None if no intact record starts there, or if several queues list it.
         """
-        try:
-            record = self._log().record_at(commit_log_offset)
-        except (CorruptRecordError, MissingFileError):
-            return None
-        if Property.INNER_MULTI_DISPATCH in decode_properties(record.properties):
+        record = self._log().intact_at(commit_log_offset)
+        if record is None or Property.INNER_MULTI_DISPATCH in decode_properties(record.properties):
             return None
         queue = QueueId(decode_utf8(record.topic), record.queue_id)
         return QueueSlice(queue, record.queue_offset, record.queue_offset + 1)
@@ -356,11 +350,7 @@ def _messages(batch: pa.RecordBatch) -> Iterator[Message]:
     columns = []
     for name in _NAMES:
         column = batch.column(name)
-        if pa.types.is_timestamp(column.type):
-            column = column.cast(pa.int64())
-        columns.append(column.to_pylist())
-    place = _NAMES.index("properties")
-    for values in zip(*columns, strict=True):
-        row: list[Any] = list(values)
-        row[place] = dict(row[place])
-        yield Message(*row)
+        is_time = pa.types.is_timestamp(column.type)
+        values = (column.cast(pa.int64()) if is_time else column).to_pylist()
+        columns.append([dict(value) for value in values] if name == "properties" else values)
+    return map(Message, *columns)

@@ -105,7 +105,6 @@ def handler_of(on_damage: OnDamage | str | None) -> OnDamage | None:
     mode = str(on_damage).strip().upper()
     if mode not in MODES:
         raise InvalidArgumentError(
-            None,
             reason=f"on_damage is a function or the name of a mode, not {on_damage!r}",
             expected=" or ".join(MODES),
             advice=nearest(on_damage, MODES),
@@ -123,7 +122,6 @@ def handler_of_search(on_damage: OnDamage | str | None) -> OnDamage | None:
         return handler
     if handler.mode == PERMISSIVE:
         raise InvalidArgumentError(
-            None,
             reason="a search returns messages, which cannot say what is damaged",
             expected=f"on_damage as a function, or {FAILFAST} or {DROPMALFORMED}",
             actual=PERMISSIVE,
@@ -264,7 +262,6 @@ class Query:
         for name in how:
             if name not in ReadHow.__annotations__:
                 raise InvalidArgumentError(
-                    None,
                     reason=f"a read has no option {name!r}",
                     advice=nearest(name, ReadHow.__annotations__),
                 )
@@ -283,7 +280,7 @@ class Query:
         query = cls(**given, verify_queue=verify_queue)
         if query.encoded and isinstance(on_damage, DamageMode):
             raise InvalidArgumentError(
-                None, reason="a mode of damage has no encoded columns", advice="Leave encoded out"
+                reason="a mode of damage has no encoded columns", advice="Leave encoded out"
             )
         positive("batch_rows", query.batch_rows)
         positive("batch_bytes", query.batch_bytes)
@@ -301,21 +298,21 @@ def several(name: str, given: Any, kind: type = str) -> tuple[Any, ...] | None:
     chosen = tuple(values) if isinstance(values, Iterable) else (values,)
     if not all(isinstance(value, kind) for value in chosen):
         what = "a text" if kind is str else "a whole number"
-        raise InvalidArgumentError(None, reason=f"{name} is {what}, or several", actual=repr(given))
+        raise InvalidArgumentError(reason=f"{name} is {what}, or several", actual=repr(given))
     return chosen
 
 
 def text(name: str, given: Any) -> str:
     """The value of an argument that takes a text. Raises InvalidArgumentError for another."""
     if not isinstance(given, str):
-        raise InvalidArgumentError(None, reason=f"{name} is a text", actual=repr(given))
+        raise InvalidArgumentError(reason=f"{name} is a text", actual=repr(given))
     return given
 
 
 def number(name: str, given: Any) -> Any:
     """The value of an argument that takes a whole number. Raises InvalidArgumentError for another."""
     if given is not None and not isinstance(given, Integral):
-        raise InvalidArgumentError(None, reason=f"{name} is a whole number", actual=repr(given))
+        raise InvalidArgumentError(reason=f"{name} is a whole number", actual=repr(given))
     return given
 
 
@@ -323,7 +320,7 @@ def positive(name: str, value: int) -> int:
     """The value. Raises InvalidArgumentError if it is no whole number, or below 1."""
     number(name, value)
     if value < 1:
-        raise InvalidArgumentError(None, reason=f"{name} must be at least 1", actual=value)
+        raise InvalidArgumentError(reason=f"{name} must be at least 1", actual=value)
     return value
 
 

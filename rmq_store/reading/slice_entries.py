@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from rmq_store.arrow.column_values import bodies_with_crcs, stored_topics
@@ -55,17 +54,14 @@ class EntriesOfFiles:
         self._files, self.log, self.log_end = files, files.log, files.log_end
         self.replaced = files.replaced
 
-    def is_batch(self, queue: QueueId) -> bool:
-        """No: a file with an entry of several messages is refused."""
+    def _no(self, queue: QueueId) -> bool:
         return False
 
-    def is_dense(self, queue: QueueId) -> bool:
-        """No: messages that were compacted away have no entry."""
-        return False
-
-    def has_tag_hashes(self, queue: QueueId) -> bool:
-        """No: the broker compares no tags here (CompactionStore#getMessage), and nothing else proves them."""
-        return False
+    is_batch = _no  # a file with an entry of several messages is refused
+    is_dense = _no  # messages that were compacted away have no entry
+    # The broker compares no tags here (CompactionStore#getMessage), and nothing else proves their hashes.
+    has_tag_hashes = _no
+    was_deleted = _no  # the files are open
 
     def slice_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
         """The entries of a range of queue offsets."""
@@ -84,10 +80,6 @@ class EntriesOfFiles:
     def offsets_without_file(self, queue: QueueId) -> Sequence[tuple[int, int, bool]]:
         """None are known: a compaction leaves out offsets."""
         return ()
-
-    def was_deleted(self, queue: QueueId) -> bool:
-        """Never: the files are open."""
-        return False
 
 
 EntriesOfQueues = QueueView | EntriesOfFiles
@@ -111,11 +103,11 @@ class WantedEntries:
         self._view, self._log, self._log_end = view, view.log, view.log_end
         self._query, self._damaged, self._reads_log = query, damaged, reads_log
         self._holes = self._log.chain.holes
-        self._hashes = (
-            None
-            if self._query.tags is None
-            else np.array([tags_code(tag) & _MASK32 for tag in self._query.tags], dtype=np.int64)
-        )
+        self._hashes: Ints | None = None
+        if query.tags is not None:
+            self._hashes = np.array(
+                [tags_code(tag) & _MASK32 for tag in query.tags], dtype=np.int64
+            )
 
     def wanted(self, slices: Sequence[QueueSlice]) -> Iterator[ListedEntries]:
         """The wanted entries of all slices, in log order unless the caller lets go of it."""
@@ -145,14 +137,12 @@ class WantedEntries:
             first_rows=self._query.first_batch_rows,
         )
 
-    def _leads(self, entries: Entries) -> npt.NDArray[np.bool_]:
-        return entries.points_to_record & (entries.log_offset <= self._log_end - entries.size)
-
     def _leading(self, part: QueueSlice, entries: Entries) -> Entries:
         """The entries without those that point nowhere, which are reported."""
         places = (entries.log_offset.data, entries.size.data)
         if not queue_entries.all_lead(*places, self._log_end):
-            leads = self._leads(entries)
+            before_end = entries.log_offset <= self._log_end - entries.size
+            leads = entries.points_to_record & before_end
             others = self._report_missing_files(part, entries.take(~leads))
             self._report_dead_ends(part.queue, others)
             entries = entries.take(leads)
