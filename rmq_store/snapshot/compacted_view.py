@@ -8,7 +8,7 @@ asks `QueueView`.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 from rmq_store.config.topics_json import is_compacted
 from rmq_store.consumequeue.bisection import find_boundary
@@ -115,14 +115,13 @@ class ConsumerQueues:
         return self._found[queue]
 
     def _looked_up(self, queue: QueueId) -> CompactedQueue | None:
-        if self._seen.get(queue, _UNKNOWN) is None or not self.is_answered(queue.topic):
-            files = None
-        else:
+        files = None
+        if self._seen.get(queue, _UNKNOWN) is not None and self.is_answered(queue.topic):
             files = self.files(queue)
-        if files is None or not files.has_messages:
-            self._seen[queue] = None
-            return None
-        return files
+        if files is not None and files.has_messages:
+            return files
+        self._seen[queue] = None
+        return None
 
     def queues(self) -> list[QueueId]:
         """The queues that have a folder for compaction, of topics that are answered from there; sorted."""
@@ -197,10 +196,7 @@ class ConsumerQueues:
         files = self._files(queue)
         if files is None:
             return self._view.first_since(queue, timestamp, unreadable_before=unreadable_before)
-
-        def store_time(offset: int) -> int | None:
-            return self.store_time(queue, offset)
-
+        store_time = partial(self.store_time, queue)
         boundary = find_boundary(*self.limits(queue), store_time, lambda time: time >= timestamp)
         return boundary.behind if unreadable_before else boundary.first
 

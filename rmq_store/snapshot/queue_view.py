@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Integral
-from pathlib import Path
 from typing import Any
 
 from rmq_store.arrow.column_values import DecodedRecords
@@ -94,9 +94,9 @@ class QueueView:
         """The settings of the store's broker, as far as they are known."""
         return self._folders.config
 
-    def requests_of(self, records: DecodedRecords, *, lmq: bool = True) -> DispatchRequests:
+    def requests_of(self, records: DecodedRecords) -> DispatchRequests:
         """What records give the queues: see `dispatch`."""
-        return dispatch(records, self.config.delay_levels_ms, self._batch_topics, lmq=lmq)
+        return dispatch(records, self.config.delay_levels_ms, self._batch_topics)
 
     @cached_property
     def _batch_topics(self) -> set[str]:
@@ -227,8 +227,10 @@ class QueueView:
         files = self.files(queue)
         width = files.dtype.itemsize
         for start, stop in files.chain.holes:
-            first = max(-(-start // width), state.file_start)
-            last = min(stop // width, state.file_stop)
+            first, last = (
+                max(-(-start // width), state.file_start),
+                min(stop // width, state.file_stop),
+            )
             if not state.batch and first < last:
                 yield first, last
             elif state.file_start < first < last < state.file_stop:
@@ -272,24 +274,20 @@ class QueueView:
         """
         _ = self.log  # raises if the store is closed
         state = self.state(queue)
+        first, last = max(start, state.file_start), min(stop, state.file_stop)
         if state.batch:
             listed = self._batch_entries(queue, state, start, stop)
+        elif first < last:
+            files = self._folders.files(queue)
+            files.note_short(state.file_start, state.file_stop)
+            listed = files.entries(first, last)
         else:
-            listed = self._plain_entries(queue, state, start, stop)
+            listed = no_entries()
         if state.tail is None or stop <= int(state.tail.offset[0]):
             return listed
         tail = state.tail
         inside = (tail.offset + tail.count > start) & (tail.offset < stop)
         return concat_entries([listed, tail.take(inside)])
-
-    def _plain_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
-        """Those of a ConsumeQueue's files."""
-        first, last = max(start, state.file_start), min(stop, state.file_stop)
-        if first >= last:
-            return no_entries()
-        files = self._folders.files(queue)
-        files.note_short(state.file_start, state.file_stop)
-        return files.entries(first, last)
 
     def fetch_ahead(self, slices: Sequence[QueueSlice]) -> None:
         """Fetch the first entries of each range in parallel, where they have to be fetched."""
@@ -380,18 +378,13 @@ class QueueView:
         """The entries with addresses replaced by the tagsCode in the queue's extension."""
         if not len(entries) or entries.tags_code.min() > EXT_MAX_ADDRESS:
             return entries  # without a look for the folder, of which there may be many thousands
-        ext = self._ext(queue)
-        if ext is not None:
-            return replace(entries, tags_code=ext.tags_codes(entries.tags_code))
-        return entries
-
-    def _ext(self, queue: QueueId) -> QueueExt | None:
-        if queue not in self._exts:
-            folder = Path(queue_folder(self.root, CONSUMEQUEUE_EXT_DIR, queue))
-            if not folder.is_dir():
-                return None
-            self._exts[queue] = QueueExt(str(folder))
-        return self._exts[queue]
+        ext = self._exts.get(queue)
+        if ext is None:
+            folder = queue_folder(self.root, CONSUMEQUEUE_EXT_DIR, queue)
+            if not os.path.isdir(folder):
+                return entries
+            ext = self._exts[queue] = QueueExt(folder)
+        return replace(entries, tags_code=ext.tags_codes(entries.tags_code))
 
     def broker_min(self, queue: QueueId, state: QueueState) -> int:
         """minLogicOffset after a broker start (ConsumeQueue#correctMinOffset): checks only the
@@ -416,17 +409,17 @@ class QueueView:
         files = self.files(queue)
         per_file = files.units_per_file or stop
         if not state.batch:
-            return self._raw_entries(
-                queue, state, start, min(stop, start - start % per_file + per_file)
-            )
+            upto = min(stop, start - start % per_file + per_file)
+            return self._raw_entries(queue, state, start, upto)
         entries = self.entries(queue, start, stop)
         if not len(entries):
             return entries
-        unit = bisect_first(
-            state.file_start,
-            state.file_stop,
-            lambda unit: int(files.entries(unit, unit + 1).offset[0]) >= int(entries.offset[0]),
-        )
+        first = int(entries.offset[0])
+
+        def is_reached(unit: int) -> bool:
+            return int(files.entries(unit, unit + 1).offset[0]) >= first
+
+        unit = bisect_first(state.file_start, state.file_stop, is_reached)
         return entries.take(slice(0, per_file - unit % per_file))
 
     def _raw_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
@@ -454,13 +447,9 @@ class QueueView:
         state = self.state(queue)
         if state.batch:
             return self._batch_by_time(queue, state, timestamp, boundary)
-        return offset_by_time(
-            self.broker_min(queue, state) if boundary == "UPPER" else state.min_offset,
-            state.max_offset,
-            timestamp,
-            boundary,
-            lambda offset: self.store_time(queue, offset),
-        )
+        low = self.broker_min(queue, state) if boundary == "UPPER" else state.min_offset
+        store_time = partial(self.store_time, queue)
+        return offset_by_time(low, state.max_offset, timestamp, boundary, store_time)
 
     def first_since(
         self, queue: QueueId, timestamp: int, *, unreadable_before: bool = False
@@ -472,13 +461,8 @@ class QueueView:
         that ends here. Also exact in queues of inner batches, unlike `offset_by_time`. Raises
         UnknownQueueError.
         """
-        state = self.state(queue)
-        boundary = find_boundary(
-            state.min_offset,
-            state.max_offset,
-            lambda offset: self.store_time(queue, offset),
-            lambda time: time >= timestamp,
-        )
+        store_time = partial(self.store_time, queue)
+        boundary = find_boundary(*self.limits(queue), store_time, lambda time: time >= timestamp)
         return boundary.behind if unreadable_before else boundary.first
 
     def _batch_by_time(

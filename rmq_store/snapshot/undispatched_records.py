@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from rmq_store.arrow.column_values import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import Extent, SoundRun, walk
+from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.config.topics_json import batch_topics
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.consumequeue.queue_folders import QueueFolders
@@ -109,11 +109,23 @@ def _strays_in(
     for piece in walk(log, start, stop):
         if not isinstance(piece, SoundRun):  # the records after it count too
             if piece.gap is Gap.DAMAGED:
-                damage.append(_damaged(log, piece))
+                error = CorruptRecordError(
+                    log.path_at(piece.start),
+                    offset=LogOffset(piece.start),
+                    reason=f"{piece.stop - piece.start} bytes of the log that are in no queue yet are "
+                    f"damaged: {piece.reason}",
+                    advice="The messages there are lost, of any queue. rmqstore verify says more",
+                )
+                damage.append(error)
             continue
-        for queue, entries in _by_queue(requests_of(piece.headers), listed):
-            parts.setdefault(queue, []).append(entries)
-            count += len(entries)
+        requests = requests_of(piece.headers)
+        last = [listed[one].last_log_offset if one in listed else -1 for one in requests.queues]
+        known = np.array(last, dtype=np.int64)[requests.queue]
+        later = np.flatnonzero(requests.log_offset > known)
+        entries = Entries.of(requests)
+        for queue, rows in requests.by_queue(later):
+            parts.setdefault(queue, []).append(entries.take(rows))
+        count += len(later)
         if count > MOST_UNDISPATCHED:
             raise UndispatchedError(
                 piece.segment.path,
@@ -123,28 +135,6 @@ def _strays_in(
                 "rmqstore rebuild, or read the log itself with source=commitlog",
             )
     return {queue: concat_entries(entries) for queue, entries in parts.items()}
-
-
-def _damaged(log: CommitLog, piece: Extent) -> StoreError:
-    return CorruptRecordError(
-        log.path_at(piece.start),
-        offset=LogOffset(piece.start),
-        reason=f"{piece.stop - piece.start} bytes of the log that are in no queue yet are damaged: "
-        f"{piece.reason}",
-        advice="The messages there are lost, of any queue. rmqstore verify says more",
-    )
-
-
-def _by_queue(
-    requests: DispatchRequests, listed: Mapping[QueueId, ListedQueue]
-) -> Iterable[tuple[QueueId, Entries]]:
-    known = np.array(
-        [listed[queue].last_log_offset if queue in listed else -1 for queue in requests.queues],
-        dtype=np.int64,
-    )
-    rows = np.flatnonzero(requests.log_offset > known[requests.queue])
-    for queue, mine in requests.by_queue(rows):
-        yield queue, Entries.of(requests).take(mine)
 
 
 class _Placing:
