@@ -311,16 +311,20 @@ class CommitLog:
         return next(iter(self.chain.segments), None)
 
     def _begins_with_record(self, segment: SegmentFile) -> bool:
+        """Whether a file begins with a record, a blank, or an entry that has no record."""
         frame = self.frame_at(segment.base)
         with self._from(segment.base, segment) as window:
+            raw = window.bytes[:ENTRY_HEAD_SIZE].tobytes()
             if frame:
-                size = EntryHead.of(window.bytes[:frame].tobytes()).size
-                window.fetch([0], [min(max(size, frame), _LARGEST_RECORD)])
-            front = Headers(window.bytes, _FIRST + frame, segment.base)
-            if front.valid[0] or self._is_other_start(window.bytes, segment):
+                head = EntryHead.of(raw)
+                window.fetch([0], [min(max(head.size, frame), _LARGEST_RECORD)])
+                other = head.is_blank(self.chain.file_size) or head.fault_at(segment.base) is None
+            else:
+                other = int.from_bytes(raw[4:BLANK_SIZE], "big") == MAGIC_BLANK
+            if other or Headers(window.bytes, _FIRST + frame, segment.base).valid[0]:
                 return True
             if not frame:
-                refuse_entries(segment, window.bytes[:ENTRY_HEAD_SIZE].tobytes())
+                refuse_entries(segment, raw)
         return False
 
     def _has_record_behind_damage(self, segment: SegmentFile) -> bool:
@@ -336,34 +340,20 @@ class CommitLog:
             start = self.next_record(segment, start + 1, end)
         return False
 
-    def _is_other_start(self, raw: Bytes, segment: SegmentFile) -> bool:
-        """Whether a file begins with a blank, or with an entry that has no record."""
-        if self.frame_at(segment.base):
-            head = EntryHead.of(raw[:ENTRY_HEAD_SIZE].tobytes())
-            return head.is_blank(self.chain.file_size) or head.fault_at(segment.base) is None
-        return int.from_bytes(raw[4:BLANK_SIZE].tobytes(), "big") == MAGIC_BLANK
-
     def next_record(self, segment: SegmentFile, start: int, stop: int) -> int | None:
         """The first log offset in [start, stop), within one file, where a record seems to start.
 
         With entries, where the entry of one does.
         """
-        frame = self.frame_at(segment.base)
-        if frame:
-            end = self.chain.segment_end(segment)
-            place = self._next_place(segment, start + frame, min(stop + frame, end))
-            return None if place is None else place - frame
-        return self._next_place(segment, start, stop)
-
-    def _next_place(self, segment: SegmentFile, start: int, stop: int) -> int | None:
-        base = segment.base
+        base, frame = segment.base, self.frame_at(segment.base)
+        behind = min(stop + frame, self.chain.segment_end(segment))
 
         def stored_from(position: int) -> int:
             return max(position, self.chain.stored_from(base + position) - base - _ZEROS_OF_A_SIZE)
 
         with self.chain.window_of(segment) as window:
-            next_start = next_record(window, base, start - base, stop - base, stored_from)
-        return None if next_start is None else base + next_start
+            place = next_record(window, base, start + frame - base, behind - base, stored_from)
+        return None if place is None else base + place - frame
 
 
 def _listed(folders: Sequence[str | Path], entries: Sequence[str | Path]) -> list[SegmentFile]:
@@ -383,13 +373,6 @@ def open_log(root: Path, config: StoreConfig) -> CommitLog:
         file_size=config.mappedFileSizeCommitLog,
         entries=entries_folders(root, config),
     )
-
-
-def unreadable_files(log: CommitLog) -> list[SegmentFile]:
-    """The files of a local log that may not be read. Few readers open all of them."""
-    if not log.chain.cost.grows:
-        return []
-    return [file for file in log.chain.segments if not os.access(file.path, os.R_OK)]
 
 
 def empty_files(log: CommitLog) -> list[Path]:
@@ -518,9 +501,10 @@ def refuse_unsure_files(log: CommitLog) -> None:
 
     Raises AccessError for one that may not be read.
     """
-    for file in unreadable_files(log):
-        denied = OSError(errno.EACCES, os.strerror(errno.EACCES))
-        raise from_os_error(file.path, denied, "opening")
+    for file in log.chain.segments if log.chain.cost.grows else ():
+        if not os.access(file.path, os.R_OK):  # few readers open all of them
+            denied = OSError(errno.EACCES, os.strerror(errno.EACCES))
+            raise from_os_error(file.path, denied, "opening")
     refuse_misnamed(log)
 
 
