@@ -447,7 +447,7 @@ class _PlainLog:
 
     def _moved(self, headers: Headers) -> Bytes:
         """The bytes of records as they are at the end of the new log."""
-        copied = slices(headers.window, headers.at, headers.total, pa.binary())
+        copied = slices(headers.window, headers.at, headers.total)
         at = np.cumsum(headers.total) - headers.total
         raw: Bytes = buffers(copied)[1][: int(headers.total.sum())].copy()
         set_fields(raw, at, "physical_offset", at + self._appender.end)

@@ -95,24 +95,22 @@ class BatchBuilder:
 
 def stored_bodies(headers: Headers) -> pa.Array:
     """Bodies as stored."""
-    return slices(headers.window, headers.body_at, headers.body_length, pa.binary())
+    return slices(headers.window, headers.body_at, headers.body_length)
 
 
 def bodies_with_crcs(headers: Headers) -> tuple[pa.Array, Ints]:
     """Bodies as stored, and their CRC-32."""
-    return slices_with_crcs(headers.window, headers.body_at, headers.body_length, pa.binary())
+    return slices_with_crcs(headers.window, headers.body_at, headers.body_length)
 
 
 def stored_properties(headers: Headers) -> pa.Array:
     """Property strings as stored."""
-    return slices(headers.window, headers.properties_at, headers.properties_length, pa.binary())
+    return slices(headers.window, headers.properties_at, headers.properties_length)
 
 
 def stored_topics(headers: Headers) -> pa.Array:
     """The topics that the records name."""
-    return as_java_reads(
-        slices(headers.window, headers.topic_at, headers.topic_length, pa.binary())
-    )
+    return as_java_reads(slices(headers.window, headers.topic_at, headers.topic_length))
 
 
 def numbered_topics(headers: Headers) -> tuple[list[str], Ints]:

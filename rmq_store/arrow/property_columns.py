@@ -21,9 +21,10 @@ from rmq_store.loops.property_items import LAYOUTS, PLACES
 OFFSETS_END = 2**31 - 1
 """Bytes; a column of more has no 32-bit offsets."""
 _NUMBERS = {4: pa.int32(), 8: pa.int64()}
+_BINARY = pa.binary()
 
 
-def slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.Array:
+def slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType = _BINARY) -> pa.Array:
     """An Arrow array (string or binary) of the slices `source[starts[i]:starts[i] + lengths[i]]`.
 
     The bytes are copied, so nothing keeps `source` alive. Raises InvalidArgumentError if all slices
@@ -34,16 +35,14 @@ def slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.
     return string_array(data, ends, kind)
 
 
-def slices_with_crcs(
-    source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType
-) -> tuple[pa.Array, Ints]:
-    """As `slices`, and the CRC-32 of each slice, from one pass over them."""
+def slices_with_crcs(source: Bytes, starts: Ints, lengths: Ints) -> tuple[pa.Array, Ints]:
+    """As `slices`, binary, and the CRC-32 of each slice, from one pass over them."""
     data, ends = room_for(int(lengths.sum()), len(starts))
     crcs = np.empty(len(starts), dtype=np.int64)
     places = (_whole(starts).data, _whole(lengths).data)
     of = (crc32, CRC32_IN_C, source.data, *places)
     checksums.of_copies(*of, data.data, ends.data, crcs.data)
-    return string_array(data, ends, kind), crcs
+    return string_array(data, ends, _BINARY), crcs
 
 
 def values_of(source: Bytes, values: Ints, first: int) -> pa.Array:
@@ -182,8 +181,8 @@ def property_columns_at(raw: Bytes, at: Ints, length: Ints, *, with_map: bool) -
     columns = PropertyColumns(raw, at, length, with_map=with_map)
     if columns.is_ascii or columns.is_utf8():
         return columns
-    text = as_java_reads(slices(raw, at, length, pa.binary()))
-    return decode_property_columns(text.view(pa.binary()), with_map=with_map)
+    text = as_java_reads(slices(raw, at, length))
+    return decode_property_columns(text.view(_BINARY), with_map=with_map)
 
 
 def look(raw: Bytes, at: Ints, length: Ints) -> tuple[Ints, bool]:

@@ -74,9 +74,7 @@ class QueueFiles:
     ) -> None:
         """`folder`: what errors name. `folders`: of the files, by default that one; `segments`: the files,
         if they are known. `sources`: of many queues. They say how much of them stays in memory."""
-        self.folder = folder
-        self.batch = batch
-        self._sources = sources
+        self.folder, self.batch, self._sources = folder, batch, sources
         self._short: range | None = None  # units that are read once and kept; empty: none are
         self._seen = _NOTHING  # their bytes, if `ends` has read them
         self._kept: Entries | None = None  # the entries of these units
@@ -135,9 +133,8 @@ class QueueFiles:
                 first, last = start - self._short.start, stop - self._short.start
                 return kept if last - first == len(kept.offset) else kept.take(slice(first, last))
         stored = self._entries(start, stop)
-        if not self.batch or self.has_holes or not len(stored):
-            return stored
-        if self._is_in_order(start, stop):
+        can_descend = self.batch and not self.has_holes and len(stored)
+        if not can_descend or self._is_in_order(start, stop):
             return stored
         if self._mended is None:
             self._mended = _mended(self._entries(self.first_unit, self.find_stop()))
@@ -202,10 +199,8 @@ class QueueFiles:
         """Log offset and size of unit `number`."""
         width = self.dtype.itemsize
         if self.batch:
-            item = self.raw(number, number + 1)[0]
-        else:
-            item = self.chain.read(number * width, (number + 1) * width).view(self.dtype)[0]
-        return int(item["log_offset"]), int(item["size"])
+            return _place_of(self.raw(number, number + 1)[0])
+        return _place_of(self.chain.read(number * width, (number + 1) * width).view(self.dtype)[0])
 
     def unit_or_none(self, number: int) -> tuple[int, int] | None:
         """Log offset and size of unit `number`; None in a hole between files."""
@@ -245,14 +240,9 @@ class QueueFiles:
         known = units[:behind] if len(segments) == 1 and not skipped else units[:0]
         if len(known):
             self.note_short(self.first_unit, stop, known.view(np.uint8))
-        first = (
-            known[0] if len(known) else self.chain.read(front, front + width).view(self.dtype)[0]
-        )
-        return QueueEnds(
-            (int(first["log_offset"]), int(first["size"])),
-            (int(last["log_offset"]), int(last["size"])),
-            stop,
-        )
+        else:
+            known = self.chain.read(front, front + width).view(self.dtype)
+        return QueueEnds(_place_of(known[0]), _place_of(last), stop)
 
     def note_short(self, start: int, stop: int, raw: Bytes = _NOTHING) -> None:
         """Note that a queue has few units with messages, which are then read once, and kept; later ones may
@@ -297,10 +287,8 @@ class QueueFiles:
     def has_bytes_after(self, unit: int) -> bool:
         """Whether bytes that are not zeros are in the units from `unit` on, about a page of them."""
         width = self.dtype.itemsize
-        return any(
-            self.chain.read(first * width, last * width).any()
-            for first, last in self.chain.held(unit, unit + _LAST_LOOK, width)
-        )
+        held = self.chain.held(unit, unit + _LAST_LOOK, width)
+        return any(self.chain.read(first * width, last * width).any() for first, last in held)
 
     def _filled_units(self, segment: SegmentFile, first: int) -> int:
         """How many units of a file count as written: up to the end of the first filled run."""
@@ -393,6 +381,10 @@ def _split(raw: Bytes, start: int, stop: int) -> Entries:
     return Entries(*columns.reshape(_COLUMNS, stop - start))
 
 
+def _place_of(unit: np.void) -> tuple[int, int]:
+    return int(unit["log_offset"]), int(unit["size"])
+
+
 def is_at_or_after(where: int, size: int, log_offset: int) -> bool:
     """Whether an entry points to a record at or after `log_offset`."""
     return size != FILLER_SIZE and size > 0 and where >= log_offset
@@ -462,21 +454,13 @@ class QueueExt:
             return None
         head: np.void = self.chain.read(at, at + EXT_HEAD.itemsize).view(EXT_HEAD)[0]
         size, bitmap = int(head["size"]), int(head["bitmap_length"])
-        if (
-            size != EXT_HEAD.itemsize + bitmap
-            or bitmap < 0
-            or at + size > self.chain.segment_end(segment)
-        ):
-            return None
-        return head
+        is_whole = bitmap >= 0 and size == EXT_HEAD.itemsize + bitmap
+        return head if is_whole and at + size <= self.chain.segment_end(segment) else None
 
     def tags_codes(self, codes: Ints) -> Ints:
         """`codes` with each address replaced by the tagsCode of its unit, if that exists."""
-        rows = np.flatnonzero(codes <= EXT_MAX_ADDRESS)
-        if not len(rows):
-            return codes
         resolved: Ints = codes.copy()
-        for row in rows.tolist():
+        for row in np.flatnonzero(codes <= EXT_MAX_ADDRESS).tolist():
             unit = self._unit(int(codes[row]))
             if unit is not None:
                 resolved[row] = unit["tags_code"]

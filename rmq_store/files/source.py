@@ -137,7 +137,9 @@ class Sources:
                 file = LocalFile(segment, self._guarded)
             else:
                 file = RemoteFile(shadow, segment.path, segment.size, self._held, block=self._block)
-            self._make_room(remote=shadow is not None)
+            limit = self.limit if shadow is None else _REMOTE_FILES_KEPT
+            while len(self._kept) >= limit or (self._kept and self._held.bytes > KEPT_BYTES):
+                self._drop_oldest()
             self._kept[segment.path] = file
         return file
 
@@ -153,11 +155,6 @@ class Sources:
         if fetch:
             window.fetch([0], [stop - start])
         return window
-
-    def _make_room(self, *, remote: bool) -> None:
-        limit = _REMOTE_FILES_KEPT if remote else self.limit
-        while len(self._kept) >= limit or (self._kept and self._held.bytes > KEPT_BYTES):
-            self._drop_oldest()
 
     def _drop_oldest(self) -> None:
         _, oldest = self._kept.popitem(last=False)

@@ -76,13 +76,11 @@ class Members(Columns):
 
     def bodies(self) -> pa.Array:
         """The members' bodies."""
-        return slices(buffers(self.stored)[1], self.body_at, self.body_length, pa.binary())
+        return slices(buffers(self.stored)[1], self.body_at, self.body_length)
 
     def properties(self) -> pa.Array:
         """The members' properties as stored."""
-        return slices(
-            buffers(self.stored)[1], self.properties_at, self.properties_length, pa.binary()
-        )
+        return slices(buffers(self.stored)[1], self.properties_at, self.properties_length)
 
 
 def members_of(bodies: pa.Array) -> tuple[Members, Ints]:
