@@ -12,7 +12,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -347,13 +347,10 @@ class IndexFile:
         hashes: Ints = self._items(numbers)["key_hash"].astype(np.int64)
         return hashes % self.geometry.slots
 
-    def previous_of(self, number: int) -> int:
-        """The number of the item that item `number` points to."""
-        return int(self._items(np.array([number]))["previous"][0])
-
-    def log_offset_of(self, number: int) -> int:
-        """The log offset that an item leads to."""
-        return int(self._items(np.array([number]))["log_offset"][0])
+    def item(self, number: int) -> np.void:
+        """An item as stored."""
+        item: np.void = self._items(np.array([number]))[0]
+        return item
 
     def item_at(self, number: int) -> int:
         """The position of an item in the file."""
@@ -434,25 +431,14 @@ class IndexFile:
 
     def hashes_at(self, log_offset: int) -> set[int]:
         """The hashes of the items of one record, which are beside each other; none if it has none."""
-        if not self.header.begin_log_offset <= log_offset <= self.header.end_log_offset:
+        header = self.header
+        if not header.begin_log_offset <= log_offset <= header.end_log_offset:
             return set()
-        hashes: set[int] = set()
-        for number in self._from(log_offset):
-            key_hash, place = self._item(number)
-            if place != log_offset:
-                break
-            hashes.add(key_hash)
-        return hashes
-
-    def _from(self, log_offset: int) -> range:
-        """The numbers of the items that lead to a log offset, and of all after them."""
-        numbers = range(1, min(self.header.items, self.geometry.items - 1) + 1)
-        return numbers[bisect_left(numbers, log_offset, key=lambda number: self._item(number)[1]) :]
-
-    def _item(self, number: int) -> tuple[int, int]:
-        """The hash of an item, and its log offset."""
-        item = self._items(np.array([number]))[0]
-        return int(item["key_hash"]), int(item["log_offset"])
+        numbers = range(1, min(header.items, self.geometry.items - 1) + 1)
+        first = bisect_left(numbers, log_offset, key=lambda number: self.item(number)["log_offset"])
+        following = map(self.item, numbers[first:])
+        own = takewhile(lambda item: int(item["log_offset"]) == log_offset, following)
+        return {int(item["key_hash"]) for item in own}
 
     def _find_all(self, pattern: bytes) -> Iterator[int]:
         """The positions of `pattern` in the file; at most a few thousand per step of the search."""

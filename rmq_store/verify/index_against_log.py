@@ -238,7 +238,7 @@ def _astray_finding(file: IndexFile, items: CheckedItems) -> Finding:
         file.path,
         f"{counted(items.astray, 'item')} leading out of the file's range of the log; the first is item "
         f"{number} (expected log offset {header.begin_log_offset} to {header.end_log_offset}, found "
-        f"{file.log_offset_of(number)}). The broker does not find their messages",
+        f"{file.item(number)['log_offset']}). The broker does not find their messages",
         FALSE_ITEM,
         start,
         start + INDEX_ITEM.itemsize,
@@ -265,7 +265,7 @@ def _item_findings(file: IndexFile, items: CheckedItems) -> Iterator[Finding]:
             "index-broken-chain",
             file.path,
             f"{counted(len(items.broken), 'item')} not pointing to the one before in the slot; the first is "
-            f"item {number} (expected item {items.before_broken}, found {file.previous_of(number)}). "
+            f"item {number} (expected item {items.before_broken}, found {file.item(number)['previous']}). "
             "Look-ups that reach them miss the items before",
             _TODO,
             start,
