@@ -75,7 +75,7 @@ class Database:
         """
         if family not in self.families:
             return []
-        with self._errors():
+        with _errors_as(self.damaged):
             how = _upto(stop)
             pairs: list[tuple[bytes, bytes]]
             pairs = list(self.families[family].items(from_key=first or None, read_opt=how))
@@ -87,17 +87,17 @@ class Database:
 
     def keys(self, family: str, first: bytes, stop: bytes) -> list[bytes]:
         """The keys from `first` to before `stop`, in order; fewer where a block is damaged."""
-        with self._errors():
+        with _errors_as(self.damaged):
             return list(self.families[family].keys(from_key=first, read_opt=_upto(stop)))
 
     def values(self, family: str, first: bytes, stop: bytes) -> list[bytes]:
         """The values of these keys, in half the time of `items`; fewer where a block is damaged."""
-        with self._errors():
+        with _errors_as(self.damaged):
             return list(self.families[family].values(from_key=first, read_opt=_upto(stop)))
 
     def first_key(self, family: str, first: bytes, stop: bytes) -> bytes | None:
         """The first key at or after `first` and before `stop`; None if there is none."""
-        with self._errors():
+        with _errors_as(self.damaged):
             return self._seek(family, first, _upto(stop))
 
     def _seek(self, family: str, key: bytes, how: Any) -> bytes | None:
@@ -108,15 +108,6 @@ class Database:
             return found
         place.status()  # raises, if that is why
         return None
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except StoreError:
-            raise
-        except Exception as error:  # the library has no class of its own
-            raise self.damaged(_sentence(error)) from None
 
     def close(self) -> None:
         """Close the files."""
@@ -142,7 +133,7 @@ class NewDatabase:
         large, plain = _of_broker(), _of_broker()
         large.set_compression_type(DBCompressionType.lz4())
         large.set_compaction_style(DBCompactionStyle.universal())
-        with self._errors():
+        with _errors_as(self._refused):
             self._opened = Rdict(self._folder, options=large)
             # The library knows a family `default` alone before it has made others.
             self._families = {
@@ -162,24 +153,24 @@ class NewDatabase:
         batch, handle = WriteBatch(raw_mode=True), self._handles[family]
         for key, value in pairs:
             batch.put(key, value, handle)
-        with self._errors():
+        with _errors_as(self._refused):
             self._opened.write(batch, self._how)
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """The value of a key that was written."""
-        with self._errors():
+        with _errors_as(self._refused):
             value: bytes | None = self._families[family].get(key)
         return value
 
     def items(self, family: str, first: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
         """Keys and values from the key `first` to before `stop`, in order."""
-        with self._errors():
+        with _errors_as(self._refused):
             pairs: Any = self._families[family].items(from_key=first, read_opt=_upto(stop))
             return list(pairs)
 
     def close(self, *, keep: bool) -> None:
         """Close the files; with `keep` after all of it is on the disk."""
-        with self._errors():
+        with _errors_as(self._refused):
             for family in self._families.values() if keep else ():
                 family.flush()
             self._families.clear()
@@ -191,16 +182,23 @@ class NewDatabase:
         if keep:
             sync_folder(Path(self._folder))
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # the library has no class of its own
-            raise AccessError(
-                self._folder,
-                reason=f"RocksDB cannot write the database: {_sentence(error)}",
-                advice="Run the same command again when the folder can be written, or name another target",
-            ) from None
+    def _refused(self, said: str) -> AccessError:
+        return AccessError(
+            self._folder,
+            reason=f"RocksDB cannot write the database: {said}",
+            advice="Run the same command again when the folder can be written, or name another target",
+        )
+
+
+@contextmanager
+def _errors_as(convert: Damaged) -> Iterator[None]:
+    """Convert errors of the library, by what RocksDB says."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except Exception as error:  # the library has no class of its own
+        raise convert(_sentence(error)) from None
 
 
 def _of_broker() -> Any:
