@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -70,14 +70,6 @@ def _files_named_as_index(folder: str | os.PathLike[str]) -> list[tuple[str, int
     entries = sorted(entries_of(folder, "listing index files"), key=lambda entry: entry.name)
     sizes = ((entry.path, size_of_file(entry)) for entry in entries if is_index_name(entry.name))
     return [(path, size) for path, size in sizes if size is not None]
-
-
-class Hit(NamedTuple):
-    """An item of a key's hash: its file, its number there, and the log offset it leads to."""
-
-    file: IndexFile
-    number: int
-    log_offset: int
 
 
 class IndexFile:
@@ -361,8 +353,8 @@ class IndexFile:
         hashes: Ints = self._places(start + 1, stop + 1)["key_hash"].astype(np.int64)
         return hashes
 
-    def walk(self, key_hash: int, hits: list[Hit]) -> Iterator[tuple[int, int]]:
-        """Add the items with exactly this hash to `hits`, newest first.
+    def walk(self, key_hash: int, hits: list[int]) -> Iterator[tuple[int, int]]:
+        """Add the log offsets of the items with exactly this hash to `hits`, newest first.
 
         Yields the byte range of the file before each access. Raises CorruptIndexError if the chain
         does not descend or leaves its slot, and DataLossError if the file was cut, whose bytes read
@@ -388,7 +380,7 @@ class IndexFile:
                 item_hash, log_offset, _, previous = item
                 # Skip an item written after the header was read, but follow it to older ones.
                 if number <= count and item_hash == key_hash:
-                    hits.append(Hit(self, number, log_offset))
+                    hits.append(log_offset)
                 if item_hash < 0 or item_hash % slots != slot:
                     what = "an item is in the chain of another slot than that of its hash"
                     raise self._broken_chain(at, what, f"a hash of slot {slot}", item_hash)

@@ -34,7 +34,7 @@ from rmq_store.files.source import Ranges, ReadCounts, Sources, fetch_all
 from rmq_store.format.byte_layout import INDEX_DIR, INDEX_HEADER, index_item_at
 from rmq_store.format.hashes import index_key, index_key_hash
 from rmq_store.format.record import Gap
-from rmq_store.index.index_file_reader import REMOTE_BLOCK, Hit, IndexFile, list_index_files
+from rmq_store.index.index_file_reader import REMOTE_BLOCK, IndexFile, list_index_files
 from rmq_store.index.index_writer import key_items
 
 # Follows the chains of many keys in many index files at once, for files in an object store.
@@ -45,9 +45,9 @@ from rmq_store.index.index_writer import key_items
 
 def walk_chains(
     files: Sequence[IndexFile], hashes: Sequence[int]
-) -> tuple[dict[int, list[Hit]], list[tuple[IndexFile, CorruptIndexError]]]:
-    """The items of each hash, and the files that cannot be trusted, each once."""
-    hits: dict[int, list[Hit]] = {key_hash: [] for key_hash in hashes}
+) -> tuple[dict[int, list[int]], list[tuple[IndexFile, CorruptIndexError]]]:
+    """The log offsets of the items of each hash, and the files that cannot be trusted, each once."""
+    hits: dict[int, list[int]] = {key_hash: [] for key_hash in hashes}
     broken: dict[int, CorruptIndexError] = {}  # by the number of the file
 
     def looks_of(number: int, key_hash: int) -> Iterator[tuple[int, int]]:
@@ -134,7 +134,7 @@ class KeyIndex:
         self._inside: dict[str, list[tuple[int, int]]] = {}
         self._uncovered: list[_Uncovered] | None = None
         self._damage: list[StoreError] = []
-        self._hits: dict[int, list[Hit]] = {}  # of the last look-up, by hash
+        self._hits: dict[int, list[int]] = {}  # of the last look-up, by hash
 
     @property
     def counts(self) -> ReadCounts:
@@ -183,9 +183,9 @@ class KeyIndex:
             key_hash: walked[key_hash] if key_hash in walked else self._hits[key_hash]
             for key_hash in hashes
         }
-        for key_hash, items in hits.items():
+        for key_hash, found in hits.items():
             for topic in hashes[key_hash]:
-                offsets[topic].update(hit.log_offset for hit in items)
+                offsets[topic].update(found)
         for file, error in broken:
             self._distrust(file, error)
         return offsets

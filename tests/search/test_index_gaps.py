@@ -16,7 +16,6 @@ from rmq_store import MessageStore, StoreError
 from rmq_store.errors import DataLossError
 from rmq_store.format.hashes import index_key, index_key_hash
 from rmq_store.index import index_file_reader as index_file
-from rmq_store.index.index_file_reader import Hit
 from rmq_store.search.find_messages import find
 from rmq_store.search.selection import Search
 from tests.support.counted_store import IndexFile, java_hash, settings_of
@@ -177,7 +176,7 @@ def test_a_cut_during_a_walk_is_an_error(cut: int, tmp_path: Path) -> None:
             store.append({"topic": "orders", "queueId": 0, "body": b"%d" % number, "keys": "k"})
     with MessageStore.open(tmp_path / "s") as store:
         (file,) = store.key_index().files
-        found: list[Hit] = []
+        found: list[int] = []
         walk = file.walk(index_key_hash(index_key("orders", "k")), found)
         for _ in range(3):  # the slot, the newest item, and the next
             next(walk)
