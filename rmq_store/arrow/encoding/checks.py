@@ -8,7 +8,7 @@ than a maxMessageSize that was given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -60,25 +60,20 @@ _BATCH = "the batch"
 _NONE: Ints = np.zeros(0, dtype=np.int64)
 
 
-def size_limits(
-    config: StoreConfig, dialect: Dialect, *, copied: bool
-) -> Iterator[tuple[str, str, int]]:
-    """What has a largest size: its name (body, properties, record, room), as it is called, and the bytes.
-
-    maxMessageSize holds for a new message, and for a copied one where it is given.
-    """
-    yield "properties", "the properties", MAX_PROPERTIES_LENGTH
-    if not copied or config.maxMessageSize is not None:
-        limited = "body" if dialect.has("size_limit_on_body") else "record"
-        yield limited, f"the {limited} (maxMessageSize)", config.max_message_size
-    yield "room", "the record in a file of the log", config.commitlog_file_size - BLANK_SIZE
-
-
 def check_sizes(
     sizes: Mapping[str, Ints], config: StoreConfig, dialect: Dialect, *, copied: bool
 ) -> None:
-    """Raise InvalidMessageError, with the row, for what is larger than its limit, by name."""
-    for name, what, limit in size_limits(config, dialect, copied=copied):
+    """Raise InvalidMessageError, with the row, for what is larger than its limit.
+
+    `sizes`: bytes of some of body, properties, record and room. maxMessageSize holds for a new message, and
+    for a copied one where it is given.
+    """
+    limits = [("properties", "the properties", MAX_PROPERTIES_LENGTH)]
+    if not copied or config.maxMessageSize is not None:
+        limited = "body" if dialect.has("size_limit_on_body") else "record"
+        limits.append((limited, f"the {limited} (maxMessageSize)", config.max_message_size))
+    room = config.commitlog_file_size - BLANK_SIZE
+    for name, what, limit in (*limits, ("room", "the record in a file of the log", room)):
         wrong = sizes.get(name, _NONE) > limit
         if wrong.any():
             row = int(np.argmax(wrong))
