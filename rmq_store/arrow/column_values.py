@@ -281,12 +281,14 @@ def opened_bodies(
     `needed`; a frame need not say how large its content is, so each is opened to find out. A row
     that does not open goes to `failed`, and is left out if that returns.
     """
-    step = _Step(stored, 0)
+    start, size = 0, 0
+    opened: dict[int, bytes] = {}
+    lost: list[int] = []
     compressed = (headers.sys_flag & SysFlag.COMPRESSED) != 0
     for row in np.flatnonzero(compressed & needed).tolist():
         try:
             body = decompress(
-                step.stored[row].as_py(),
+                stored[row].as_py(),
                 int(headers.sys_flag[row]),
                 max_body_bytes=max_body_bytes,
                 path=path,
@@ -294,41 +296,29 @@ def opened_bodies(
             )
         except BodyError as error:
             failed(row, error)
-            step.failed.append(row)
+            lost.append(row)
             continue
-        if step.bytes and step.bytes + len(body) > OPENED_BYTES:
-            yield step.rows_until(row)
-            step = _Step(step.stored, row)
-        step.add(row, body)
+        if size and size + len(body) > OPENED_BYTES:
+            yield _with_opened(stored, range(start, row), opened, lost)
+            start, size, lost = row, 0, []
+        opened[row] = body
+        size += len(body)
         del body
-    yield step.rows_until(len(headers))
+    yield _with_opened(stored, range(start, len(headers)), opened, lost)
 
 
-class _Step:
-    """Opened bodies of the rows from `start` on."""
-
-    def __init__(self, stored: pa.Array, start: int) -> None:
-        self.stored, self.start = stored, start
-        self.failed: list[int] = []
-        self.bytes = 0
-        self._rows: list[int] = []
-        self._bodies: list[bytes] = []
-
-    def add(self, row: int, body: bytes) -> None:
-        self._rows.append(row)
-        self._bodies.append(body)
-        self.bytes += len(body)
-
-    def rows_until(self, stop: int) -> tuple[Ints, pa.Array]:
-        """The rows up to `stop` that did not fail, and their bodies."""
-        rows = np.arange(self.start, stop, dtype=np.int64)
-        if self.failed:
-            rows = np.setdiff1d(rows, self.failed)
-        stored = self.stored.slice(self.start, stop - self.start)
-        if not self._rows and not self.failed:
-            return rows, stored
-        opened = pa.array(self._bodies, pa.binary())
-        self._bodies.clear()
-        at = rows - self.start
-        at[np.searchsorted(rows, self._rows)] = len(stored) + np.arange(len(self._rows))
-        return rows, pa.concat_arrays([stored, opened]).take(pa.array(at))
+def _with_opened(
+    stored: pa.Array, rows: range, opened: dict[int, bytes], lost: list[int]
+) -> tuple[Ints, pa.Array]:
+    """The rows that are not lost, and their bodies. Empties `opened`, the bodies of some by row."""
+    kept = np.arange(rows.start, rows.stop, dtype=np.int64)
+    if lost:
+        kept = np.setdiff1d(kept, lost)
+    part = stored.slice(rows.start, len(rows))
+    if not opened and not lost:
+        return kept, part
+    places, bodies = list(opened), pa.array(opened.values(), pa.binary())
+    opened.clear()
+    at = kept - rows.start
+    at[np.searchsorted(kept, places)] = len(part) + np.arange(len(places))
+    return kept, pa.concat_arrays([part, bodies]).take(pa.array(at))
