@@ -102,22 +102,17 @@ def write_whole(path: Path, text: str, *, old: str | None = None) -> None:
     sync_folder(path.parent)
 
 
-def sync_file(path: str | os.PathLike[str]) -> None:
-    """Sync the bytes of a file that was written and closed to the disk."""
-    with OsErrorsOf(path, "flushing"), open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
 def sync_folder(folder: Path) -> None:
     """Sync a folder's list of files, and its parent's, to the disk."""
     for directory in (folder, folder.parent):
-        sync_one_folder(directory)
+        sync_path(directory)
 
 
-def sync_one_folder(folder: Path) -> None:
-    """Sync a folder's list of files to the disk."""
-    with OsErrorsOf(folder, "flushing"):
-        fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+def sync_path(path: str | os.PathLike[str], fd: int | None = None) -> None:
+    """Sync the bytes of a file, or a folder's list of files, to the disk. `fd`: open on it; it is closed."""
+    with OsErrorsOf(path, "flushing"):
+        if fd is None:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:

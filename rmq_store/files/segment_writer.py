@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rmq_store.errors import OsErrorsOf, from_os_error
-from rmq_store.files.durable_files import own, sync_one_folder
+from rmq_store.errors import from_os_error
+from rmq_store.files.durable_files import own, sync_path
 from rmq_store.files.parallel import side_by_side
 from rmq_store.format.byte_layout import Bytes, segment_name
 
@@ -90,11 +90,11 @@ class OpenFiles:
             try:
                 # Flushes that wait together share the disk's time.
                 side_by_side(
-                    lambda path: _sync_one(path, fds.pop(path, None)), list(dirty), _SYNCED_TOGETHER
+                    lambda path: sync_path(path, fds.pop(path, None)), list(dirty), _SYNCED_TOGETHER
                 )
                 # A new queue also made the folder of its topic, an entry two levels above its file.
                 made = {above for folder in folders for above in (folder, *folder.parents[:2])}
-                side_by_side(sync_one_folder, sorted(made, reverse=True), _SYNCED_TOGETHER)
+                side_by_side(sync_path, sorted(made, reverse=True), _SYNCED_TOGETHER)
             except BaseException:
                 with self._lock:
                     for path, count in dirty.items():
@@ -114,16 +114,6 @@ class OpenFiles:
             with self._lock:
                 while self._fds:
                     os.close(self._fds.popitem()[1])
-
-
-def _sync_one(path: Path, fd: int | None) -> None:
-    with OsErrorsOf(path, "flushing"):
-        if fd is None:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 class SegmentWriter:

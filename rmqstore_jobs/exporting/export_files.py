@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
 from rmq_store.errors import StoreError
-from rmq_store.files.durable_files import sync_file
+from rmq_store.files.durable_files import sync_path
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.questions.answer_by_shares import OnProgress, ask
 from rmq_store.reading.slice_reader import ranges_of_slices
@@ -289,6 +289,6 @@ def _escaped(text: str) -> str:
 
 def summed_file(path: str, root: str, rows: int) -> ExportedFile:
     """Bytes and SHA-256 of one file, which has `rows` messages. Flushes it to the disk."""
-    sync_file(path)
+    sync_path(path)
     found = file_sum(path)
     return ExportedFile(os.path.relpath(path, root), rows, found.size, found.sha256)

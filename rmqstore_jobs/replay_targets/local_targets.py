@@ -24,7 +24,7 @@ from rmq_store.admin.moved_records import MovedRecords
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import LOG, ForeignLogError, StoreError, StoreLockedError
-from rmq_store.files.durable_files import sync_file, sync_folder
+from rmq_store.files.durable_files import sync_folder, sync_path
 from rmq_store.files.journal import JournalError, has_content
 from rmq_store.files.parallel import one_ahead
 from rmq_store.format.queues import QueueId, QueueSlice
@@ -86,7 +86,7 @@ def _write_share(folder: Path, store: MessageStore, number: int, rows: Batches) 
                 writer.write_table(pa.Table.from_batches(waiting))
                 waiting, waiting_bytes = [], 0
         writer.write_table(pa.Table.from_batches(waiting, first.schema))
-    sync_file(unfinished)
+    sync_path(unfinished)
     unfinished.rename(final)
     return count
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rmq_store import MessageStore
-from rmq_store.files.durable_files import sync_file, sync_folder
+from rmq_store.files.durable_files import sync_folder, sync_path
 from rmq_store.questions.answer_by_shares import ask
 from rmq_store.snapshot.ranges import LogSlice
 from rmq_store.text.progress import Progress
@@ -135,7 +135,7 @@ class LiveReplay(ReplayCall):
         name = f"{self.current.run_id}-{wave.start or 0:020d}.parquet"
         aside = folder / f"_{name}"
         pq.write_table(refused, aside)
-        sync_file(aside)
+        sync_path(aside)
         aside.rename(folder / name)
         sync_folder(folder)
 

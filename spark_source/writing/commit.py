@@ -27,7 +27,7 @@ from rmq_store.errors import (
     StoreError,
     TargetExistsError,
 )
-from rmq_store.files.durable_files import sync_one_folder
+from rmq_store.files.durable_files import sync_path
 from rmq_store.files.journal import JournalError, has_content, refusals
 from rmq_store.files.parallel import one_ahead
 from rmq_store.format.byte_layout import OF_A_ROOT
@@ -72,8 +72,8 @@ def put_in_place(new: Path, target: Path) -> None:
                 expected="a folder that does not exist or is empty, as when the write began",
                 advice="The target is as it was, and nothing was written. Run the write again",
             ) from error
-    sync_one_folder(target.parent)
-    sync_one_folder(new.parent)
+    sync_path(target.parent)
+    sync_path(new.parent)
 
 
 def exchange_folders(new: Path, target: Path, aside: Path) -> None:
@@ -86,8 +86,8 @@ def exchange_folders(new: Path, target: Path, aside: Path) -> None:
         if not _exchanged(new, target):
             target.rename(aside)
             new.rename(target)
-    sync_one_folder(target.parent)
-    sync_one_folder(aside.parent)
+    sync_path(target.parent)
+    sync_path(aside.parent)
 
 
 def _exchanged(new: Path, target: Path) -> bool:

@@ -10,7 +10,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.config.topics_json import update_topics
 from rmq_store.errors import LOG
-from rmq_store.files.durable_files import sync_one_folder
+from rmq_store.files.durable_files import sync_path
 from rmq_store.files.journal import Journal, JournalError, has_content, now, refusals
 from rmq_store.format.byte_layout import ABORT_FILE, LOCK_FILE
 from rmq_store.format.releases import dialect
@@ -151,7 +151,7 @@ def _settle_replacement(journal: WriteJournal, begun: Begun, options: WriteOptio
         journal.forget()  # the store was deleted since
     else:
         _refuse_unknown(staging, begun, options, journal.path)
-        sync_one_folder(Path(options.path).parent)  # the journal must not be ahead of the disk
+        sync_path(Path(options.path).parent)  # the journal must not be ahead of the disk
         journal.finish(end_of_log(options), closed=True, replaced=True)
         placed = True
     if staging.path.exists():

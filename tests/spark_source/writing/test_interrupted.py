@@ -229,7 +229,7 @@ def test_a_replacement_that_is_done_does_not_fail_afterwards(
         raise AccessError(folder, reason="flushing: Input/output error")
 
     with monkeypatch.context() as patch:  # settling flushes the folder again
-        patch.setattr(exchanging, "sync_one_folder", failing)
+        patch.setattr(exchanging, "sync_path", failing)
         write_rows(target, 0, 20)
     assert numbers_in(target) == list(range(20))
     assert left_beside(target) == []
