@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime, timezone
 from functools import cache
@@ -234,16 +234,10 @@ def _locked(path: Path, *, wait: bool) -> int:
                 advice="Let it finish, or end it; then run this again",
             ) from None
         # Between open and lock, the previous holder may have removed the file.
-        if _is_file_of(descriptor, path):
-            return descriptor
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
         os.close(descriptor)
-
-
-def _is_file_of(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 @contextmanager
