@@ -245,7 +245,6 @@ class _DatabaseQueue(QueueFiles):
         super().__init__(
             folder,
             batch=batch,
-            folders=(),
             file_size=_UNITS * units.width,
             segments=list(_segments(units, folder, known)),
             sources=sources,
@@ -427,21 +426,16 @@ class QueueDatabaseWriter:
         """Write the last offset of each queue, and `log_end`: all records before it are listed. Then the
         database is on the disk. Raises AccessError."""
         for queue, end in self._ends.items():
-            if end.highest > end.last:
-                self._note_beyond(queue, end)
+            if end.highest > end.last:  # entries behind the last offset count no more
+                front, span = entries_front(queue), _keys_of(queue, end.last + 1, end.highest + 1)
+                for key, value in self._database.items(ENTRIES, *span):
+                    self._note_one(queue, _LONG.unpack(key[len(front) :])[0], value)
         offsets = [
             (_offset_key(*queue), _PLACE.pack(end.last_log_offset, end.last))
             for queue, end in self._ends.items()
         ]
         self._database.put(OFFSETS, [*offsets, (_DISPATCHED, _LONG.pack(log_end))])
         self._database.close(keep=True)
-
-    def _note_beyond(self, queue: QueueId, end: _End) -> None:
-        """Note the entries behind the last offset, which count no more."""
-        front = entries_front(queue)
-        span = _keys_of(queue, end.last + 1, end.highest + 1)
-        for key, value in self._database.items(ENTRIES, *span):
-            self._note_one(queue, _LONG.unpack(key[len(front) :])[0], value)
 
     def discard(self) -> None:
         """Close the files of a database that is not finished."""

@@ -67,13 +67,12 @@ class QueueFiles:
         folder: str,
         *,
         batch: bool = False,
-        folders: Sequence[str] | None = None,
         file_size: int | None = None,
         segments: Sequence[SegmentFile] | None = None,
         sources: Sources | None = None,
     ) -> None:
-        """`folder`: what errors name. `folders`: of the files, by default that one; `segments`: the files,
-        if they are known. `sources`: of many queues. They say how much of them stays in memory."""
+        """`folder`: what errors name. `segments`: the files, if they are no files of it. `sources`: of many
+        queues. They say how much of them stays in memory."""
         self.folder, self.batch, self._sources = folder, batch, sources
         self._short: range | None = None  # units that are read once and kept; empty: none are
         self._seen = _NOTHING  # their bytes, if `ends` has read them
@@ -82,7 +81,7 @@ class QueueFiles:
         self._in_order_to = -1  # the units before it were compared, and their offsets ascend
         self.dtype = BATCH_QUEUE_ENTRY if batch else QUEUE_ENTRY
         self.chain = SegmentChain(
-            [folder] if folders is None else folders,
+            [folder] if segments is None else (),
             file_size=file_size,
             segments=segments,
             sources=sources,
@@ -174,13 +173,11 @@ class QueueFiles:
             parts.append(self._entries_held(first, last))
             at = last
         if at < stop:
-            parts.append(hole_at(at, self._next_held(stop) - at))
+            # The hole goes on to the first unit that a file holds.
+            following = (file.base for file in self.chain.segments_from(stop * self.dtype.itemsize))
+            behind = max(stop, next(following, 0) // self.dtype.itemsize)
+            parts.append(hole_at(at, behind - at))
         return concat_entries(parts)
-
-    def _next_held(self, unit: int) -> int:
-        """The first unit at or after one in a hole that a file holds; itself without one."""
-        following = (file.base for file in self.chain.segments_from(unit * self.dtype.itemsize))
-        return max(unit, next(following, 0) // self.dtype.itemsize)
 
     def _entries_held(self, start: int, stop: int) -> Entries:
         """The entries of units in one file."""

@@ -36,7 +36,7 @@ from rmq_store.format.byte_layout import (
     CONSUMEQUEUE_DIR,
     CONSUMEQUEUE_EXT_DIR,
 )
-from rmq_store.format.queues import FILLER_SIZE, Entries, QueueId
+from rmq_store.format.queues import FILLER_SIZE, QueueId
 from rmq_store.text.sizes import counted
 
 _LAST_ID, _DIGITS = 2**31 - 1, 10  # a Java int
@@ -260,7 +260,10 @@ def entries_after(
         files = folders.files(queue, batch=listed[queue]) if queue in listed else None
         start = stop if files is None else files.stop_before_log(log_end, stop)
         if files is not None and start < stop:
-            counts[queue] = _leading_nowhere(log, files.entries(start, stop))
+            entries = files.entries(start, stop)
+            found = log.whole_headers(entries.log_offset, entries.size)
+            intact = sum(len(rows) - len(wrong_crc_rows(headers)) for rows, headers in found)
+            counts[queue] = len(entries) - intact
     return {queue: count for queue, count in counts.items() if count}
 
 
@@ -276,14 +279,6 @@ def entries_inside(
             low, high = files.stop_before_log(begin, stop), files.find_unit_at_log(end, first, stop)
             counts[queue] += max(0, high - low)
     return dict(+counts)
-
-
-def _leading_nowhere(log: CommitLog, entries: Entries) -> int:
-    """How many entries lead to no intact record."""
-    intact = 0
-    for rows, headers in log.whole_headers(entries.log_offset, entries.size):
-        intact += len(rows) - len(wrong_crc_rows(headers))
-    return len(entries) - intact
 
 
 def line_of_lost_end(after_log: Mapping[QueueId, int], log_end: int) -> str:

@@ -187,15 +187,11 @@ class KeyIndex:
             for topic in hashes[key_hash]:
                 offsets[topic].update(found)
         for file, error in broken:
-            self._distrust(file, error)
+            if file in self.files:  # from now on its range is read from the log
+                self.files.remove(file)
+                self.unreadable.append(error)
+                self._uncovered = None
         return offsets
-
-    def _distrust(self, file: IndexFile, error: StoreError) -> None:
-        """Read the range of a file with a broken chain from the log from now on."""
-        if file in self.files:
-            self.files.remove(file)
-            self.unreadable.append(error)
-            self._uncovered = None
 
     def look_up_short_gaps(self, wanted: Iterable[tuple[str, str]]) -> dict[str, set[int]] | None:
         """Log offsets that `indexed` misses, by topic, if all uncovered ranges are short.
@@ -328,13 +324,11 @@ class KeyIndex:
             if isinstance(piece, SoundRun):
                 yield _keys_of(piece.headers)
             elif piece.gap in _DAMAGE:
-                self._note_damage(piece.start + self._log.frame_at(piece.start))
-
-    def _note_damage(self, at: int) -> None:
-        try:
-            self._log.record_at(at)
-        except (CorruptRecordError, MissingFileError) as error:
-            self._damage.append(not_a_record(self._log, self._log_end, at, error) or error)
+                at = piece.start + self._log.frame_at(piece.start)
+                try:
+                    self._log.record_at(at)
+                except (CorruptRecordError, MissingFileError) as error:
+                    self._damage.append(not_a_record(self._log, self._log_end, at, error) or error)
 
 
 def _hashes_in(headers: Headers) -> Iterator[tuple[int, set[int]]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -108,14 +109,13 @@ class LogReader:
         include_unqueued: bool = False,
         unread: Callable[[], Iterable[StoreError]] = tuple,
     ) -> None:
-        self.rows_reader, self.limits = rows_reader, limits
+        self.rows_reader, self._limits = rows_reader, cache(limits)
         self.log, self.log_end = rows_reader.log, rows_reader.log_end
         self._requests_of = requests_of
         self.include_unqueued, self.unread = include_unqueued, unread
         # A batch is read if one of its messages is wanted.
         self.unwrap = rows_reader.query.unwrap_batches
         self.on_damage, self._concerns = rows_reader.query.on_damage, rows_reader.query.concerns
-        self._known: dict[QueueId, QueueLimits | None] = {}
 
     def read(self, start: int | None, stop: int | None) -> Iterator[pa.RecordBatch]:
         """Batches of the records that start at log offsets [start, stop). None means the log's
@@ -165,14 +165,9 @@ class LogReader:
 
     def _bounds(self, queues: Queues, queue: Ints) -> Iterator[Ints]:
         """Each of the four limits of some rows, by the places of their queues."""
-        limits = [self._limits_of(one) or _NOTHING for one in queues]
+        limits = [self._limits(one) or _NOTHING for one in queues]
         for name in QueueLimits.__match_args__:
             yield np.array([getattr(limit, name) for limit in limits], dtype=np.int64)[queue]
-
-    def _limits_of(self, queue: QueueId) -> QueueLimits | None:
-        if queue not in self._known:
-            self._known[queue] = self.limits(queue)
-        return self._known[queue]
 
     def _unqueued(self, headers: Headers) -> Iterator[ListedEntries]:
         """Records that are in no queue, with a wanted topic and time."""
