@@ -190,14 +190,13 @@ _SIZE_ADVICE = "Omit the size to infer it from the files, or take it from broker
 
 def refuse_sizes(segments: Sequence[SegmentFile], expected_size: int | None, setting: str) -> None:
     """Raise InvalidArgumentError if the file sizes contradict `expected_size` or are impossible."""
+    most, of = (expected_size, setting) if expected_size else (LARGEST_FILE, "a broker can write")
     for segment in segments:
-        if segment.size > (expected_size or LARGEST_FILE):
+        if segment.size > most:
             raise InvalidArgumentError(
                 segment.path,
-                reason=f"the file is larger than {setting}"
-                if expected_size
-                else "the file is larger than a broker can write",
-                expected=f"at most {expected_size or LARGEST_FILE} bytes",
+                reason=f"the file is larger than {of}",
+                expected=f"at most {most} bytes",
                 actual=segment.size,
                 advice=_SIZE_ADVICE,
             )

@@ -169,13 +169,14 @@ class IndexFile:
         return None
 
     def _wrong(self, given: Geometry) -> IndexGeometryError:
+        actual = f"{self._segment.size} bytes"
+        if given.file_size == self._segment.size:
+            actual += " whose items are not in these slots"
         return IndexGeometryError(
             self.path,
             reason="the index file was not created with these numbers of slots and items",
             expected=f"maxHashSlotNum={given.slots}, maxIndexNum={given.items}: {given.file_size} bytes",
-            actual=f"{self._segment.size} bytes whose items are not in these slots"
-            if given.file_size == self._segment.size
-            else f"{self._segment.size} bytes",
+            actual=actual,
             advice="Omit both to infer them from the file, or take them from broker.conf",
         )
 
