@@ -343,15 +343,13 @@ def _unsound(headers: Headers, segment: SegmentFile, check_crc: bool) -> list[in
     return rows
 
 
-# Which entries of a DLedger log are its own, and which are left from before it was cut.
-#
-# A member whose last entries no majority has cuts them off when a leader of a later term says so. Their
-# bytes stay, until others are written over them. A damaged head must not make the entries after it look
-# like such.
-
-
 class EntryOrder:
-    """Compares each run of entries with those before it in one walk."""
+    """Tells the entries of a DLedger log, by those before them in one walk, from those left from a cut.
+
+    A member whose last entries no majority has cuts them off when a leader of a later term says so. Their
+    bytes stay, until others are written over them. A damaged head must not make the entries after it look
+    like such.
+    """
 
     def __init__(self) -> None:
         self._last: EntryHead | None = None
@@ -381,13 +379,6 @@ def _is_newer(window: Window, base: int, run: RecordRun) -> bool:
     places = np.array([run.at[0], run.stop + ENTRY_HEAD_SIZE], dtype=np.int64)
     stored = Headers(window.bytes, places, base).store_timestamp
     return bool(stored[1] and stored[0] > stored[1])
-
-
-# Finds record starts around a log offset at which possibly none is, or behind the log's seeming end.
-#
-# What follows the end may also be the rest of a page. With writeWithoutMmap, release 5.5.0 writes from a
-# shared buffer up to the end of a page of the file (DefaultMappedFile#appendMessagesInner). What an earlier,
-# longer record left in the buffer follows the record then.
 
 
 _LOOK_BACK = 16 << 20  # how far before an offset a walk starts, to reach it record by record
@@ -544,7 +535,10 @@ _MAGIC, _PLACE = slice(4, 8), slice(28, 36)
 
 
 def page_rest(log: CommitLog, end: int) -> int | None:
-    """Where the bytes after the end of a log stop, if they may be such a rest; None if not.
+    """Where the bytes after the end of a log stop, if they may be the rest of a page; None if not.
+
+    With writeWithoutMmap, release 5.5.0 writes from a shared buffer up to the end of a page of the file
+    (DefaultMappedFile#appendMessagesInner). What an earlier, longer record left in it follows the record.
 
     They are not if a record begins there, with its magic and its own offset, or if bytes follow the
     page. A whole record of another place is a ghost, which has its own rules. Zeros at their front

@@ -286,16 +286,13 @@ def entries_to_write(
     return requests.take(np.flatnonzero(~left_out))
 
 
-# Which records of a queue are of its last life: a topic that is deleted and created again begins at queue
-# offset 0 again, and no broker lists the earlier records any more.
-#
-# A broker that dispatches such a log again lists the earlier ones, the first of the last life behind them,
-# and skips the rest.
-
-
 def last_life(offset: Ints, count: Ints) -> int:
     """The row at which the last life of a queue begins, by the queue offsets of its records in log order and
     their numbers of messages.
+
+    A topic that is deleted and created again begins at queue offset 0 again, and no broker lists the earlier
+    records any more. One that dispatches such a log again lists the earlier ones, the first of the last life
+    behind them, and skips the rest.
 
     A record with queue offset 0 begins one unless the record behind it goes on from those before: no CRC
     covers a queue offset, and a wrong 0 makes no new life.

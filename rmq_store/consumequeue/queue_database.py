@@ -316,14 +316,6 @@ class _DatabaseFile(ReadableFile):
         return self.size
 
 
-# Queues written into a RocksDB database as a broker with storeType=defaultRocksDB dispatches records
-# (RocksDBConsumeQueueStore#putMessagePosition).
-#
-# Every record is listed at its own queueOffset: of two records with one offset the later one is listed, and
-# an offset that no record has stays free. The last offset of a queue is that of its last record in the log.
-# A record with an offset that a reader takes for damage is not listed.
-
-
 LeftOutOf = Callable[[QueueId, Ints, Ints], None]
 """Receives queue offsets and log offsets of records that are not listed."""
 
@@ -348,7 +340,13 @@ class _End:
 
 
 class QueueDatabaseWriter:
-    """Writes the queues of a new store into one database. `left_out`: see `LeftOutOf`."""
+    """Writes the queues of a new store into one database. `left_out`: see `LeftOutOf`.
+
+    As a broker with storeType=defaultRocksDB (RocksDBConsumeQueueStore#putMessagePosition) it lists every
+    record at its own queueOffset: of two records with one offset the later one, and an offset that no record
+    has stays free. The last offset of a queue is that of its last record in the log. A record with an offset
+    that a reader takes for damage is not listed.
+    """
 
     def __init__(self, folder: Path, left_out: LeftOutOf) -> None:
         """Raises AccessError. The caller has called `require_writer`."""

@@ -38,11 +38,6 @@ from rmq_store.index.index_file_reader import Geometry, Header
 from rmq_store.loops import hashes as loops
 from rmq_store.loops.index_items import put_items
 
-# The items that the index gets of each message: their keys and hashes (IndexService#buildIndex).
-#
-# A message has a key if it is one word of its KEYS, or its UNIQ_KEY.
-
-
 _ITEMS_OF_A_RECORD = 4  # about
 
 

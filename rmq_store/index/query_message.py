@@ -37,16 +37,15 @@ from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import REMOTE_BLOCK, IndexFile, list_index_files
 from rmq_store.index.index_writer import key_items
 
-# Follows the chains of many keys in many index files at once, for files in an object store.
-#
-# There each item of a chain costs a round trip. So all chains advance in rounds, and one round
-# fetches the next items of all chains in parallel.
-
 
 def walk_chains(
     files: Sequence[IndexFile], hashes: Sequence[int]
 ) -> tuple[dict[int, list[int]], list[tuple[IndexFile, CorruptIndexError]]]:
-    """The log offsets of the items of each hash, and the files that cannot be trusted, each once."""
+    """The log offsets of the items of each hash, and the files that cannot be trusted, each once.
+
+    In an object store each item of a chain costs a round trip. So all chains advance in rounds, and one round
+    fetches the next items of all chains in parallel.
+    """
     hits: dict[int, list[int]] = {key_hash: [] for key_hash in hashes}
     broken: dict[int, CorruptIndexError] = {}  # by the number of the file
 

@@ -291,11 +291,6 @@ def _each_message(entries: Entries, part: QueueSlice) -> Entries:
     return many.take((offset >= part.start) & (offset < part.stop))
 
 
-# An entry that leads to no record, to one of another queue or at another queue offset, or to one with a wrong
-# CRC, becomes an error, and its row is left out. But one that moved up is sound: a broker that rebuilds a
-# queue of a log that lost records leaves no gap, and later messages get smaller queue offsets.
-
-
 SoundRows = tuple[ListedEntries, Headers, pa.Array | None]
 """Rows, the headers of their records, and their bodies as stored if these are known."""
 
@@ -308,7 +303,12 @@ _SAID: set[str] = set()  # stores of which was said that messages moved up in th
 
 
 class EntryCheck:
-    """Checks entries of `view` against the records in its log. `damaged` takes the errors of the others."""
+    """Checks entries of `view` against the records in its log. `damaged` takes the errors of the others.
+
+    An entry that leads to no record, to one of another queue or at another queue offset, or to one with a
+    wrong CRC, becomes an error, and its row is left out. But one that moved up is sound: a broker that
+    rebuilds a queue of a log that lost records leaves no gap, and later messages get smaller queue offsets.
+    """
 
     def __init__(
         self,
