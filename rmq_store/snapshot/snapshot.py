@@ -246,9 +246,6 @@ def _behind_damage(log: CommitLog, known: _LogEnd) -> _LogEnd:
     return _LogEnd(known.dispatched, last, stop)
 
 
-# --- from units to offsets ------------------------------------------------------------------------
-
-
 def _state(queue: ListedQueue, tail: Entries | None) -> QueueState:
     files, first, stop = queue.files, min(queue.min_unit, queue.stop), queue.stop
     start = last = queue.end_offset() if stop > queue.first else stop

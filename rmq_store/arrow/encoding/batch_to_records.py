@@ -439,18 +439,16 @@ def _values_of_message(message: Message, dialect: Dialect) -> dict[str, Any]:
     return values | {"rawProperties": items + _ITEM_END if ends else items}
 
 
-# Properties that hold a queueOffset, set by the store on append (BatchConsumeQueue, LmqDispatch).
-#
-# INNER_BASE of an inner batch is its queueOffset. INNER_MULTI_QUEUE_OFFSET holds the offsets in the
-# light message queues (LMQ) that also list a record.
-
-
 _FORMS = ("properties", "rawProperties", *PROPERTY_WORDS)
 _NAME_END = bytes([NAME_VALUE_SEPARATOR])
 
 
 class Places:
-    """Assigns queueOffsets while records are built; `lmq` holds the new ends of LMQ queues.
+    """Assigns queueOffsets while records are built, and sets the properties that hold one. `lmq` holds the
+    new ends of LMQ queues (BatchConsumeQueue, LmqDispatch).
+
+    INNER_BASE of an inner batch is its queueOffset. INNER_MULTI_QUEUE_OFFSET holds the offsets in the light
+    message queues (LMQ) that also list a record.
 
     The assignment is provisional until the records are written: then the caller adds `lmq` to its
     counters.
