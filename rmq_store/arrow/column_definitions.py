@@ -11,6 +11,9 @@ from rmq_store.errors import InvalidArgumentError, nearest
 
 TIMESTAMP = pa.timestamp("ms", tz="UTC")
 PROPERTIES = pa.map_(pa.string(), pa.string())
+_FROM_QUEUE = frozenset(
+    ("brokerName", "topic", "queueId", "queueOffset", "commitLogOffset", "storeSize", "tagsCode")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +111,6 @@ def arrow_schema(columns: Sequence[str] | None = None, *, encoded: bool = False)
     return pa.schema(
         [one.with_type(DICTIONARY) if encoded and one.name in ENCODED else one for one in fields]
     )
-
-
-_FROM_QUEUE = frozenset(
-    ("brokerName", "topic", "queueId", "queueOffset", "commitLogOffset", "storeSize", "tagsCode")
-)
 
 
 def needs_log(columns: Sequence[str]) -> bool:

@@ -39,6 +39,8 @@ _FROM_PROPERTIES = {
     "uniqKey": "uniq_key",
     "properties": "properties",
 }
+OPENED_BYTES = 16 << 20
+"""Decompressed bytes in one batch, beside the stored ones. Only a single body may have more."""
 
 
 class BatchBuilder:
@@ -260,10 +262,6 @@ class DecodedRecords:
         """Decode the records of a window of the log."""
         keys = KeyValues.of(headers.window, headers.properties_at, headers.properties_length)
         return cls(headers, *numbered_topics(headers), keys)
-
-
-OPENED_BYTES = 16 << 20
-"""Decompressed bytes in one batch, beside the stored ones. Only a single body may have more."""
 
 
 def opened_bodies(

@@ -22,6 +22,8 @@ OFFSETS_END = 2**31 - 1
 """Bytes; a column of more has no 32-bit offsets."""
 _NUMBERS = {4: pa.int32(), 8: pa.int64()}
 _BINARY = pa.binary()
+LOOKED_AT = (Property.TAGS, Property.KEYS, Property.UNIQ_KEY)
+_SMALLEST_ITEM = 3  # bytes: name, separator, value; the last item needs no other separator
 
 
 def slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType = _BINARY) -> pa.Array:
@@ -163,10 +165,6 @@ def as_java_reads(strings: pa.Array) -> pa.Array:
     if is_utf8(found):
         return found
     return pa.array([decode_utf8(raw) for raw in strings.to_pylist()], pa.string())
-
-
-LOOKED_AT = (Property.TAGS, Property.KEYS, Property.UNIQ_KEY)
-_SMALLEST_ITEM = 3  # bytes: name, separator, value; the last item needs no other separator
 
 
 def decode_property_columns(stored: pa.Array, *, with_map: bool) -> PropertyColumns:

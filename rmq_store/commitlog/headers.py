@@ -26,6 +26,15 @@ from rmq_store.loops import checksums, record_fields
 
 # Columns of a batch of 8,192 rows would all begin at the same place of the processor's cache.
 _APART = 24
+MAGIC_FRONT = MAGIC_V1.to_bytes(4, "big")[:3]  # common to both magics
+_MAGIC_AT = 4
+_FRONT = 36  # bytes that show whether a record starts
+
+_ROWS = 1 << 16  # positions at a time
+_LARGEST_PIECE = 16 << 20
+_SEARCH = 8 << 10  # bytes of the first piece that is searched for a record
+
+StoredFrom = Callable[[int], int]
 
 
 class Headers:
@@ -130,17 +139,6 @@ def _record_crcs(headers: Headers) -> Ints:
     places = (headers.properties_at.data, headers.properties_length.data)
     checksums.stored_in_records(headers.window.data, *places, stored.data)
     return stored
-
-
-MAGIC_FRONT = MAGIC_V1.to_bytes(4, "big")[:3]  # common to both magics
-_MAGIC_AT = 4
-_FRONT = 36  # bytes that show whether a record starts
-
-_ROWS = 1 << 16  # positions at a time
-_LARGEST_PIECE = 16 << 20
-_SEARCH = 8 << 10  # bytes of the first piece that is searched for a record
-
-StoredFrom = Callable[[int], int]
 
 
 @dataclass(frozen=True, slots=True)

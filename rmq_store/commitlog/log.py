@@ -56,6 +56,17 @@ _FIRST: Ints = np.zeros(1, dtype=np.int64)
 # record may begin up to three bytes before the first stored byte.
 _ZEROS_OF_A_SIZE = 3
 _ZEROS_OF_A_FILE_AHEAD = 1 << 20  # bytes at the start of a file that show one made ahead
+_BYTES_AT_A_TIME = 4 << 20
+_ROWS_LOOKED_AT = 1 << 20
+_LOOKED_AT = 64  # files at either end of the log; each is a place of the disk
+_RENAME = "Give it that name before anything else: its messages are then read again"
+_TAKEN = (
+    "Another file has that name: keep the one with the messages, and move the other one away first"
+)
+_BOTH = (
+    "The file with that name has a wrong one too: move that one aside first, then give each its own name "
+    "before anything else: their messages are then read again"
+)
 
 
 def _may_be_of(queue: QueueId, headers: Headers) -> bool:
@@ -382,10 +393,6 @@ def empty_files(log: CommitLog) -> list[Path]:
     return sorted(path for path in paths if int(path.name) < last and not path.stat().st_size)
 
 
-_BYTES_AT_A_TIME = 4 << 20
-_ROWS_LOOKED_AT = 1 << 20
-
-
 class LogAppender:
     """Appends whole records at `end`, the log offset after the last one."""
 
@@ -428,17 +435,6 @@ class LogAppender:
         self.end += left
         # After this sync a crash can tear only the last file, and recovery cuts nowhere else.
         self._files.sync()
-
-
-_LOOKED_AT = 64  # files at either end of the log; each is a place of the disk
-_RENAME = "Give it that name before anything else: its messages are then read again"
-_TAKEN = (
-    "Another file has that name: keep the one with the messages, and move the other one away first"
-)
-_BOTH = (
-    "The file with that name has a wrong one too: move that one aside first, then give each its own name "
-    "before anything else: their messages are then read again"
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,18 @@ from rmq_store.format.record import ENTRY_HEAD_SIZE, NO_RECORD, EntryHead, Gap, 
 
 WITHIN_THE_LOG = (Gap.FILLER, Gap.GHOST)
 """Gaps that do not end the log. Some brokers leave ghosts between records, and at its end."""
+_LOOK_BACK = 16 << 20  # how far before an offset a walk starts, to reach it record by record
+_known: WeakKeyDictionary[CommitLog, _Known] = WeakKeyDictionary()
+_SHOWN = 8  # bytes: size and magic of a record
+
+# Stored zeros at the log's end that are read in search of a record behind them: pages that a crash
+# of the machine lost. A broker may fill a whole file with zeros in advance.
+_ZEROS_READ = 64 << 20
+_PAGE = 4096
+_WORD = 4  # bytes of a record's size, which are never all zero
+_SEARCHED = 64 << 20
+_HEAD = 36  # bytes of a record up to its physicalOffset
+_MAGIC, _PLACE = slice(4, 8), slice(28, 36)
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,18 +393,12 @@ def _is_newer(window: Window, base: int, run: RecordRun) -> bool:
     return bool(stored[1] and stored[0] > stored[1])
 
 
-_LOOK_BACK = 16 << 20  # how far before an offset a walk starts, to reach it record by record
-
-
 @dataclass(slots=True)
 class _Known:
     """What searches in one log found, because they take long and may be repeated."""
 
     starts: dict[int, int] = field(default_factory=dict)  # the first record at or after an offset
     damage: tuple[int, int] = (0, 0)  # the longest range without records
-
-
-_known: WeakKeyDictionary[CommitLog, _Known] = WeakKeyDictionary()
 
 
 def next_start(
@@ -490,14 +496,6 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
     )
 
 
-_SHOWN = 8  # bytes: size and magic of a record
-
-
-# Stored zeros at the log's end that are read in search of a record behind them: pages that a crash
-# of the machine lost. A broker may fill a whole file with zeros in advance.
-_ZEROS_READ = 64 << 20
-
-
 def intact_records_behind(
     log: CommitLog, stop: int, newest: int | None, *, older: bool = False
 ) -> Iterator[SoundRun]:
@@ -525,13 +523,6 @@ def _has_more(log: CommitLog, stop: int) -> bool:
     end = log.chain.segment_end(file)
     read = min(_ZEROS_READ, log.chain.cost.spare)
     return stop < end and not log.chain.is_zero(stop, min(end, log.chain.stored_from(stop) + read))
-
-
-_PAGE = 4096
-_WORD = 4  # bytes of a record's size, which are never all zero
-_SEARCHED = 64 << 20
-_HEAD = 36  # bytes of a record up to its physicalOffset
-_MAGIC, _PLACE = slice(4, 8), slice(28, 36)
 
 
 def page_rest(log: CommitLog, end: int) -> int | None:

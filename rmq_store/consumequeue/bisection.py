@@ -13,6 +13,8 @@ _LOOKED_AT_ONE_BY_ONE = 1_000
 
 ValueAt = Callable[[int], int | None]
 """The value at a number; None if it is unknown."""
+_NEIGHBOURS = 3  # on each side
+BOUNDARIES = ("LOWER", "UPPER")
 
 
 class Boundary(NamedTuple):
@@ -129,9 +131,6 @@ def recheck_neighbours(position: int, low: int, high: int, value_at: ValueAt, wa
     return find_boundary(low, high, in_order, lambda value: value >= wanted).behind
 
 
-_NEIGHBOURS = 3  # on each side
-
-
 def _fits(value: int, before: Sequence[int | None], behind: Sequence[int | None]) -> bool:
     """Whether an ascending sequence with the value is at least as long as the longest one without it."""
     left = [other for other in before if other is not None]
@@ -164,9 +163,6 @@ def longest_ascending(values: Sequence[int]) -> list[int]:
         chosen.append(position)
         position = before[position]
     return chosen[::-1]
-
-
-BOUNDARIES = ("LOWER", "UPPER")
 
 
 def offset_by_time(

@@ -45,6 +45,10 @@ _OTHERWISE = (
     "Without it the log can be read (source=commitlog in Spark, queues=False in Python), and rmqstore "
     "rebuild writes queue files in a new store"
 )
+MessagesIn = Callable[[Ints, Ints], Ints]
+"""Says of records, by log offsets and sizes, how many messages each holds."""
+LeftOutOf = Callable[[QueueId, Ints, Ints], None]
+"""Receives queue offsets and log offsets of records that are not listed."""
 
 
 class QueueRange(NamedTuple):
@@ -122,10 +126,6 @@ class QueueDatabase:
     def close(self) -> None:
         """Close the database."""
         self._database.close()
-
-
-MessagesIn = Callable[[Ints, Ints], Ints]
-"""Says of records, by log offsets and sizes, how many messages each holds."""
 
 
 class _BatchUnits(NamedTuple):
@@ -314,10 +314,6 @@ class _DatabaseFile(ReadableFile):
     def stored_until(self) -> int:
         """The size of the file."""
         return self.size
-
-
-LeftOutOf = Callable[[QueueId, Ints, Ints], None]
-"""Receives queue offsets and log offsets of records that are not listed."""
 
 
 def require_writer(folder: Path) -> None:

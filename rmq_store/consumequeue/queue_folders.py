@@ -42,6 +42,7 @@ from rmq_store.text.sizes import counted
 _LAST_ID, _DIGITS = 2**31 - 1, 10  # a Java int
 _QUEUE_FILES_KEPT = 16  # open; to open one again costs some microseconds
 _REMOTE_BLOCK = 16 << 10  # small, because the search for a queue's end reads a few distant places
+_NAMED = 5  # queues in a sentence
 
 
 def queue_folder(root: str | os.PathLike[str], kind: str, queue: QueueId) -> str:
@@ -243,9 +244,6 @@ def _folders_in(folder: str | Path) -> list[os.DirEntry[str]]:
     """The folders that exist now; a missing or deleted parent counts as empty."""
     entries = entries_of(folder, "listing queues", NotADirectoryError)
     return [entry for entry in entries if _is_folder(entry)]
-
-
-_NAMED = 5  # queues in a sentence
 
 
 def entries_after(

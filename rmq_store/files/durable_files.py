@@ -22,6 +22,8 @@ LARGEST_JSON = 128 << 20
 """Bytes of a JSON file: a million consumer offsets take a tenth of it."""
 LARGEST_SETTINGS = 1 << 20
 """Bytes of other small files: broker.conf, checkpoint, the state of a rebuild."""
+_LOOKED_AT = 1 << 20  # bytes read at once to find the last nonzero byte
+_ZEROS = bytes(_LOOKED_AT)
 
 
 def read_file(path: str | os.PathLike[str], limit: int = LARGEST_SETTINGS) -> bytes:
@@ -119,9 +121,6 @@ def sync_path(path: str | os.PathLike[str], fd: int | None = None) -> None:
             os.close(fd)
 
 
-_LOOKED_AT = 1 << 20  # bytes read at once to find the last nonzero byte
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
     """A change of `bytes` bytes of a file, from byte `at` on.
@@ -186,9 +185,6 @@ def own(path: Path) -> None:
         copy_stored(path, part, size, size)
         shutil.copystat(path, part)
         part.replace(path)
-
-
-_ZEROS = bytes(_LOOKED_AT)
 
 
 def copy_stored(path: str | Path, copy: Path, stop: int, size: int) -> None:

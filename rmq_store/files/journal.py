@@ -35,6 +35,7 @@ _B = TypeVar("_B")
 _D = TypeVar("_D")
 _T = TypeVar("_T")
 _Self = TypeVar("_Self", bound="Journal[Any, Any]")
+_MOST_REMOVED = 1000
 
 
 class JournalError(StoreError):
@@ -201,9 +202,6 @@ def decoded(kind: Any, value: Any) -> Any:
 @cache
 def _fields(kind: Any) -> Mapping[str, Any]:
     return get_type_hints(kind)
-
-
-_MOST_REMOVED = 1000
 
 
 # --- lock and target ------------------------------------------------------------------------------

@@ -32,6 +32,9 @@ LARGEST_FILE = 2**31 - 1
 """Bytes of the largest file that a broker can write: the setting is a Java int."""
 
 _LAST_BASE = 2**63 - 1 - LARGEST_FILE
+_SIZE_ADVICE = "Omit the size to infer it from the files, or take it from broker.conf"
+_TIMES = 5
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +188,6 @@ def refuse_larger(segments: Sequence[SegmentFile], size: int) -> None:
             )
 
 
-_SIZE_ADVICE = "Omit the size to infer it from the files, or take it from broker.conf"
-
-
 def refuse_sizes(segments: Sequence[SegmentFile], expected_size: int | None, setting: str) -> None:
     """Raise InvalidArgumentError if the file sizes contradict `expected_size` or are impossible."""
     most, of = (expected_size, setting) if expected_size else (LARGEST_FILE, "a broker can write")
@@ -224,10 +224,6 @@ def without_overlaps(segments: Sequence[SegmentFile], file_size: int) -> list[Se
         elif kept[-1].base % file_size and not segment.base % file_size:
             kept[-1] = segment
     return kept
-
-
-_TIMES = 5
-_T = TypeVar("_T")
 
 
 def again_if_expired(look: Callable[[], _T]) -> _T:

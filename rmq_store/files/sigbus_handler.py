@@ -30,6 +30,10 @@ from rmq_store.files.segments import SegmentFile
 _ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _MAP_FIXED = 0x10  # Linux on all processors
 _SA_SIGINFO = 4
+_lock = threading.Lock()
+_mapped: dict[int, Guarded] = {}
+_faulted: list[Guarded] = []  # kept, for whoever asks after the mapping is gone
+_installed: list[Any] = []  # what the C library refers to
 
 
 class _SigInfo(ctypes.Structure):
@@ -72,12 +76,6 @@ class Faults:
     """All faults of this process. `count` only grows, so that no fault is a comparison of numbers."""
 
     count = 0
-
-
-_lock = threading.Lock()
-_mapped: dict[int, Guarded] = {}
-_faulted: list[Guarded] = []  # kept, for whoever asks after the mapping is gone
-_installed: list[Any] = []  # what the C library refers to
 
 
 def guard(mapped: mmap.mmap, segment: SegmentFile) -> Guarded:

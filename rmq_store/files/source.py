@@ -36,6 +36,8 @@ from rmq_store.format.byte_layout import Bytes, Ints
 _REMOTE_FILES_KEPT = 1024
 _MOST_RANGES = 64
 _ROOM = 10_000_000
+_mapping = threading.Lock()
+_Item = TypeVar("_Item")
 
 
 class ReadableFile(Protocol):
@@ -186,9 +188,6 @@ class Sources:
         with self._lock:
             self._kept.clear()
             self._held = Held()
-
-
-_mapping = threading.Lock()
 
 
 class LocalFile(ReadableFile):
@@ -356,9 +355,6 @@ class StoreReads(NamedTuple):
             f"{self.queues.bytes} bytes of {len(self.queues.files)} files of queues: "
             + ", ".join(map(shown_path, (*self.log.files, *self.queues.files)))
         )
-
-
-_Item = TypeVar("_Item")
 
 
 class Window:

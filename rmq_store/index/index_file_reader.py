@@ -52,6 +52,7 @@ _JUMP_SAMPLE = 33
 _JUMP = 8  # times the usual distance between items
 _SAMPLED_JUMP = 2  # the same between sampled items, each of many
 _MOST_JUMPS = 64
+FILES_MAPPED = 2
 
 
 def list_index_files(folder: str | os.PathLike[str]) -> list[SegmentFile]:
@@ -451,9 +452,6 @@ def _unpacked(layout: struct.Struct, window: Window, at: int) -> tuple[int, ...]
     """One structure of the file by a call that costs less than an array of one item."""
     window.fetch([at], [at + layout.size])
     return layout.unpack_from(window.bytes.data, at)
-
-
-FILES_MAPPED = 2
 
 
 def open_index_files(root: Path, config: StoreConfig) -> list[IndexFile]:

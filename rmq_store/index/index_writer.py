@@ -39,6 +39,9 @@ from rmq_store.loops import hashes as loops
 from rmq_store.loops.index_items import put_items
 
 _ITEMS_OF_A_RECORD = 4  # about
+_NO_HEADER = Header(0, 0, 0, 0, 0, 1)
+_NO_FILE: Bytes = np.zeros(0, dtype=np.uint8)
+_ROOM_AHEAD = 1 << 20  # bytes of items to allocate on the disk at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +138,6 @@ def has_key(record: Record, topic: str, key: str) -> bool:
     properties = decode_properties(record.properties)
     words = properties.get(Property.KEYS, "").split(KEY_SEPARATOR)
     return key == properties.get(Property.UNIQ_KEY) or key in words
-
-
-_NO_HEADER = Header(0, 0, 0, 0, 0, 1)
-_NO_FILE: Bytes = np.zeros(0, dtype=np.uint8)
-_ROOM_AHEAD = 1 << 20  # bytes of items to allocate on the disk at once
 
 
 class IndexWriter:

@@ -37,6 +37,10 @@ from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import REMOTE_BLOCK, IndexFile, list_index_files
 from rmq_store.index.index_writer import key_items
 
+_INDEX_FILES_MAPPED = 16
+_DAMAGE = (Gap.TORN, Gap.DAMAGED, Gap.MISSING)
+_SHORT_GAPS = 4 << 20  # bytes of the log without an index up to which a lookup reads them
+
 
 def walk_chains(
     files: Sequence[IndexFile], hashes: Sequence[int]
@@ -83,11 +87,6 @@ def fetch(sources: Sources, segments: Sequence[SegmentFile], start: int, stop: i
     first, last = np.array([start]), np.array([stop])
     files = (sources.get(segment) for segment in segments if stop <= segment.size)
     fetch_all(Ranges(file, first, last) for file in files)
-
-
-_INDEX_FILES_MAPPED = 16
-_DAMAGE = (Gap.TORN, Gap.DAMAGED, Gap.MISSING)
-_SHORT_GAPS = 4 << 20  # bytes of the log without an index up to which a lookup reads them
 
 
 @dataclass(slots=True)

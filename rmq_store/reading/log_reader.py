@@ -33,6 +33,8 @@ from rmq_store.format.record import Gap
 from rmq_store.reading.slice_reader import RangesOf, SliceReader
 from rmq_store.text.sizes import counted
 
+_SAID: set[str] = set()  # folders of logs of which was said that ranges were left out
+
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
@@ -61,9 +63,6 @@ def ranges_within(limits: Limits) -> RangesOf:
         return [] if of_queue is None else [(of_queue.first_offset, of_queue.stop_offset)]
 
     return ranges_of
-
-
-_SAID: set[str] = set()  # folders of logs of which was said that ranges were left out
 
 
 @dataclass(slots=True)

@@ -25,6 +25,9 @@ from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
 from rmq_store.snapshot.opening import Opening
 from rmq_store.snapshot.queue_view import QueueView
 
+_Place = tuple[int, int | None]
+"""Log offset and queue offset. The members of an inner batch have the same log offset."""
+
 
 class EntryMessages:
     """Reads the messages of entries in one log."""
@@ -315,10 +318,6 @@ def behind_index(error: StoreError, topic: str, key: str, offset: int) -> StoreE
         actual=error.actual,
         advice="A message may have been there. rmqstore verify lists all damage",
     )
-
-
-_Place = tuple[int, int | None]
-"""Log offset and queue offset. The members of an inner batch have the same log offset."""
 
 
 def _place(message: Message) -> _Place:

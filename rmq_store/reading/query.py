@@ -25,6 +25,12 @@ FAILFAST, PERMISSIVE, DROPMALFORMED = MODES = ("FAILFAST", "PERMISSIVE", "DROPMA
 CORRUPT = "corruptRecord"  # the column about damage in mode PERMISSIVE
 
 OnDamage = Callable[[StoreError], None]
+BATCH_ROWS = 8192
+BATCH_BYTES = 16 << 20
+
+ALL_TAGS = "*"
+
+Concerns = Callable[[StoreError], bool]
 
 
 def leave_out(_: StoreError) -> None:
@@ -161,14 +167,6 @@ def damage_rows(
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-BATCH_ROWS = 8192
-BATCH_BYTES = 16 << 20
-
-ALL_TAGS = "*"
-
-Concerns = Callable[[StoreError], bool]
 
 
 class ReadManner(TypedDict, total=False):

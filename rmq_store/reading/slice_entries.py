@@ -45,6 +45,15 @@ from rmq_store.snapshot.queue_view import QueueView
 _MASK32 = 0xFFFFFFFF
 _MOST_MESSAGES = 32_767  # of an entry
 _SKIP_IT = "Read with on_damage to skip it"
+SoundRows = tuple[ListedEntries, Headers, pa.Array | None]
+"""Rows, the headers of their records, and their bodies as stored if these are known."""
+
+OTHER_OFFSET = "lists a record at another queue offset than its own"
+"""The end of the reason for an entry whose record says another queueOffset."""
+NOT_OF_QUEUE = "lists a record of another queue"
+"""The end of the reason for an entry whose record names another queue."""
+
+_SAID: set[str] = set()  # stores of which was said that messages moved up in their queues
 
 
 class EntriesOfFiles:
@@ -289,17 +298,6 @@ def _each_message(entries: Entries, part: QueueSlice) -> Entries:
     offset = many.offset + np.arange(len(many)) - first
     many = replace(many, offset=offset, count=np.ones_like(offset))
     return many.take((offset >= part.start) & (offset < part.stop))
-
-
-SoundRows = tuple[ListedEntries, Headers, pa.Array | None]
-"""Rows, the headers of their records, and their bodies as stored if these are known."""
-
-OTHER_OFFSET = "lists a record at another queue offset than its own"
-"""The end of the reason for an entry whose record says another queueOffset."""
-NOT_OF_QUEUE = "lists a record of another queue"
-"""The end of the reason for an entry whose record names another queue."""
-
-_SAID: set[str] = set()  # stores of which was said that messages moved up in their queues
 
 
 class EntryCheck:

@@ -52,6 +52,10 @@ _ROWS = 1 << 16  # most messages of a batch: an inner batch may hold millions
 
 MOST_MEMBERS = 2**15 - 1
 """A queue counts the messages of a batch in two bytes (BatchConsumeQueue, batchSize)."""
+_MOST_BEFORE_RAISED = 1000  # errors; with fewer the read first gives the messages before them
+_PLACE = "commitLogOffset"
+_BODIES = frozenset(("body", "rawBody"))
+_NOWHERE = -1
 
 
 @dataclass(slots=True)
@@ -444,11 +448,6 @@ class SliceReader:
             raise self._first or self._found[0]
 
 
-_MOST_BEFORE_RAISED = 1000  # errors; with fewer the read first gives the messages before them
-_PLACE = "commitLogOffset"
-_BODIES = frozenset(("body", "rawBody"))
-
-
 def ranges_of_slices(slices: Sequence[QueueSlice]) -> RangesOf:
     """The wanted queue offsets of each queue in some slices."""
     ranges: dict[QueueId, list[tuple[int, int]]] = {}
@@ -462,9 +461,6 @@ def counted(pieces: Iterable[ListedEntries]) -> Iterator[ListedEntries]:
     for rows in pieces:
         loops.count(len(rows))
         yield rows
-
-
-_NOWHERE = -1
 
 
 def compacted_batches(

@@ -54,6 +54,9 @@ _SAID: set[Path] = set()  # stores of which was said what follows the end of the
 _REBUILD = "Read with source=commitlog, or rebuild the queues: rmqstore rebuild STORE --to NEW"
 _LISTS_THEM = "rmqstore rebuild STORE --to NEW lists its messages, and source=commitlog reads them"
 _NAMED = 3  # queues in a sentence
+_LEAST_ITEMS = 2  # item 0 is never used; a file without items does not show how many it can have
+_QUEUES_ASKED = 100  # of each kind; a store may have 100,000
+_END = 4096  # bytes of a file at whose end a look shows whether it was cut
 
 
 class Opening:
@@ -311,10 +314,6 @@ class Opening:
             yield f"{tiered}. There {which} may begin with older messages, which consumers get"
 
 
-_LEAST_ITEMS = 2  # item 0 is never used; a file without items does not show how many it can have
-_QUEUES_ASKED = 100  # of each kind; a store may have 100,000
-
-
 def geometry_found(
     log: CommitLog, folders: QueueFolders, *, damaged_index: bool = False
 ) -> StoreConfig:
@@ -411,9 +410,6 @@ def is_cut_short(log: CommitLog) -> bool:
         )
     finally:
         own.chain.close()
-
-
-_END = 4096
 
 
 def refuse_unknown_size(log: CommitLog, config: StoreConfig) -> None:

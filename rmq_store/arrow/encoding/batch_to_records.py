@@ -76,6 +76,8 @@ NUMBER_COLUMNS = {
 REQUIRED = ("topic", "queueId", "body")
 _OTHERS = ("properties", "rawProperties", "bornHost", "storeHost")
 KNOWN_COLUMNS = frozenset((*REQUIRED, *NUMBER_COLUMNS, *PROPERTY_WORDS, *_OTHERS))
+_FORMS = ("properties", "rawProperties", *PROPERTY_WORDS)
+_NAME_END = bytes([NAME_VALUE_SEPARATOR])
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,10 +439,6 @@ def _values_of_message(message: Message, dialect: Dialect) -> dict[str, Any]:
     items = message.raw_properties.removesuffix(_ITEM_END)
     ends = items and not dialect.has("no_last_separator")
     return values | {"rawProperties": items + _ITEM_END if ends else items}
-
-
-_FORMS = ("properties", "rawProperties", *PROPERTY_WORDS)
-_NAME_END = bytes([NAME_VALUE_SEPARATOR])
 
 
 class Places:

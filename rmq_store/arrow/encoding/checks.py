@@ -29,6 +29,9 @@ from rmq_store.format.properties import encode_utf8
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, forbidden_character
 
+_BATCH = "the batch"
+_NONE: Ints = np.zeros(0, dtype=np.int64)
+
 
 def topic_fault(
     name: str, dialect: Dialect, config: StoreConfig, *, copied: bool = False
@@ -54,10 +57,6 @@ def topic_fault(
     if not copied and not name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         return f"topic {name[:40]!r}... has {size} characters, over {MAX_TOPIC_LENGTH_V1}"
     return None
-
-
-_BATCH = "the batch"
-_NONE: Ints = np.zeros(0, dtype=np.int64)
 
 
 def check_sizes(

@@ -25,6 +25,21 @@ from rmq_store.files.remote.uri_filesystem import file_system, from_remote, in_a
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segments import REMOTE
 
+_FILES_OPEN = 256
+_SHADOWS: dict[str, Shadow] = {}
+BLOCK = 64 << 10
+JOINED = 16  # unneeded blocks that one request may span, instead of two requests
+MOST_A_REQUEST = 4 << 20
+KEPT_BYTES = 32 << 20
+"""Memory of all files of one cache; above it the least recently used files are released."""
+
+_FEW = 64  # ranges; with more of them, checking all blocks is faster
+_NONE = np.zeros(0, dtype=np.int64)
+
+# Private, because MADV_DONTNEED does not release shared memory. Unreserved, because only
+# fetched blocks take memory.
+_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Listed:
@@ -105,10 +120,6 @@ class Shadow:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-_FILES_OPEN = 256
-_SHADOWS: dict[str, Shadow] = {}
-
-
 def shadow_of(path: str) -> Shadow | None:
     """The remote store that a path of a shadow belongs to; None for a local path."""
     for folder, shadow in _SHADOWS.items():
@@ -182,20 +193,6 @@ def _is_of_a_store(path: str, uri: str) -> bool:
         return True
     warn_once("%s: passed over the key %r, which names no file below it", uri, path)
     return False
-
-
-BLOCK = 64 << 10
-JOINED = 16  # unneeded blocks that one request may span, instead of two requests
-MOST_A_REQUEST = 4 << 20
-KEPT_BYTES = 32 << 20
-"""Memory of all files of one cache; above it the least recently used files are released."""
-
-_FEW = 64  # ranges; with more of them, checking all blocks is faster
-_NONE = np.zeros(0, dtype=np.int64)
-
-# Private, because MADV_DONTNEED does not release shared memory. Unreserved, because only
-# fetched blocks take memory.
-_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ _CAUSE = re.compile(
     r"|CURL error \[\d+\]=[A-Za-z' ]+|(?<=Status\()[A-Z_]+|Azure Error: \[\w+\]"
     r"|Unrecognized filesystem type|Cannot parse URI|Unable to load lib\w+"
 )
+_MAGIC = re.compile(r"[*?\[]")
 
 
 def local_path(path: str) -> str:
@@ -154,9 +155,6 @@ def parse_storage_options(value: str) -> StorageOptions:
     if not isinstance(options, dict):
         raise ValueError("is not a JSON object")
     return StorageOptions({str(name): str(option) for name, option in options.items()})
-
-
-_MAGIC = re.compile(r"[*?\[]")
 
 
 def has_pattern(address: str) -> bool:
