@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.format.byte_layout import Bytes, Ints, Mask, Property
+from rmq_store.format.byte_layout import Bytes, Ints, Mask, Numbers, Property
 from rmq_store.format.hashes import CRC32_IN_C, crc32
 from rmq_store.format.properties import decode_utf8
 from rmq_store.loops import checksums, property_items, texts
@@ -61,7 +61,7 @@ def values_of(source: Bytes, values: Ints, first: int) -> pa.Array:
     return values_array(data, ends, known)
 
 
-def values_array(data: Bytes, ends: npt.NDArray[np.int32], known: Bytes) -> pa.Array:
+def values_array(data: Bytes, ends: Numbers, known: Bytes) -> pa.Array:
     """n strings of their bytes and n + 1 offsets, as `string_array`; null where `known` is 0."""
     if known.all():
         return string_array(data, ends, pa.string())
@@ -72,7 +72,7 @@ def values_array(data: Bytes, ends: npt.NDArray[np.int32], known: Bytes) -> pa.A
     )
 
 
-def room_for(size: int, count: int) -> tuple[Bytes, npt.NDArray[np.int32]]:
+def room_for(size: int, count: int) -> tuple[Bytes, Numbers]:
     """Memory for the bytes and the offsets of `count` values."""
     if size >= OFFSETS_END:
         raise InvalidArgumentError(
@@ -88,7 +88,7 @@ def _whole(numbers: Ints) -> Ints:
 
 def string_array(
     data: Bytes,
-    ends: npt.NDArray[np.int32],
+    ends: Numbers,
     kind: pa.DataType,
     valid: pa.Buffer | None = None,
     count: int | None = None,
@@ -141,7 +141,7 @@ def numbers_of(array: pa.Array, kind: type[np.signedinteger[Any]]) -> npt.NDArra
     return np.frombuffer(array.buffers()[1], dtype=kind)[array.offset : array.offset + len(array)]
 
 
-def buffers(array: pa.Array) -> tuple[npt.NDArray[np.int32], Bytes]:
+def buffers(array: pa.Array) -> tuple[Numbers, Bytes]:
     """Offsets and data of a string or binary array that starts at 0, as numpy views."""
     _, offsets, data = array.buffers()
     first = array.offset

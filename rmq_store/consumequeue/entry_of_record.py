@@ -39,7 +39,7 @@ class DispatchRequests(ListedEntries):
     """
 
     store_timestamp: Ints
-    batch: npt.NDArray[np.bool_]
+    batch: Mask
 
     def batch_topics(self) -> set[str]:
         """The topics of the entries of BatchConsumeQueues."""

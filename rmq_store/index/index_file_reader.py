@@ -122,7 +122,7 @@ class IndexFile:
         """Ranges of the file, for `fetch_all`."""
         return Ranges(self._sources.get(self._segment), starts, stops)
 
-    def _gather(self, dtype: Any, first: int, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _gather(self, dtype: Any, first: int, numbers: Ints) -> npt.NDArray[Any]:
         """The structures with these `numbers` from an array of structures that starts at `first`."""
         width = np.dtype(dtype).itemsize
         starts = numbers.astype(np.int64) * width
@@ -270,12 +270,10 @@ class IndexFile:
             return False
         return int(first["log_offset"]) == self.header.begin_log_offset
 
-    def _heads(self, slots: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _heads(self, slots: Ints) -> npt.NDArray[Any]:
         return self._gather(INDEX_SLOT, INDEX_HEADER.itemsize, slots)
 
-    def _items(
-        self, numbers: npt.NDArray[Any], geometry: Geometry | None = None
-    ) -> npt.NDArray[Any]:
+    def _items(self, numbers: Ints, geometry: Geometry | None = None) -> npt.NDArray[Any]:
         """Items by number. `geometry`: another one than that of the file, to try it."""
         slots = (geometry or self.geometry).slots
         return self._gather(INDEX_ITEM, index_item_at(slots, 0), numbers)

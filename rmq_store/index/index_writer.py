@@ -10,7 +10,6 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,6 +25,8 @@ from rmq_store.format.byte_layout import (
     KEY_SEPARATOR,
     Bytes,
     Ints,
+    Mask,
+    Numbers,
     Property,
     index_item_at,
 )
@@ -50,7 +51,7 @@ class Items:
     hash of each."""
 
     counts: Ints
-    hashes: npt.NDArray[np.int32]
+    hashes: Numbers
 
     @property
     def row(self) -> Ints:
@@ -81,7 +82,7 @@ def items_of(
     keys: KeyValues,
     names: Sequence[str],
     code: Ints,
-    sys_flag: npt.NDArray[np.int32],
+    sys_flag: Numbers,
     *,
     of_keys: bool = True,
     of_tags: bool = True,
@@ -104,9 +105,7 @@ def items_of(
         hashes = np.concatenate([hashes, np.empty(len(hashes) + 1, dtype=np.int32)])
 
 
-def rows_with_key(
-    keys: pa.Array, uniq_keys: pa.Array, wanted: Collection[str]
-) -> npt.NDArray[np.bool_]:
+def rows_with_key(keys: pa.Array, uniq_keys: pa.Array, wanted: Collection[str]) -> Mask:
     """Mask of the rows with one of the `wanted` keys: one word of KEYS, all of it, or the UNIQ_KEY.
 
     `keys` and `uniq_keys` are the columns of those names. Only whole words match.
@@ -122,7 +121,7 @@ def rows_with_key(
         matches = pc.is_in(words.flatten(), values).to_numpy(zero_copy_only=False)
         parents = pc.list_parent_indices(words).to_numpy()
         hits[rows[parents[matches]]] = True
-    result: npt.NDArray[np.bool_] = hits
+    result: Mask = hits
     return result
 
 
@@ -202,9 +201,7 @@ class IndexWriter:
             items, offsets = index_items(records, self._dialect), headers.at + headers.base
             self.add_hashes(offsets, headers.store_timestamp, items.row, items.hashes)
 
-    def add_hashes(
-        self, offsets: Ints, stamps: Ints, row: Ints, hashes: npt.NDArray[np.int32]
-    ) -> None:
+    def add_hashes(self, offsets: Ints, stamps: Ints, row: Ints, hashes: Numbers) -> None:
         """Index n records, at least one, by their log offsets, store times (ms) and items.
 
         `row` and `hashes`: record number and key hash of each item, as `index_items` gives them.
@@ -226,9 +223,7 @@ class IndexWriter:
         if self._file is None or (self._is_full() and last_record < len(offsets) - 1):
             self._roll()
 
-    def _without_indexed(
-        self, offsets: Ints, row: Ints, hashes: npt.NDArray[np.int32]
-    ) -> tuple[Ints, npt.NDArray[np.int32]]:
+    def _without_indexed(self, offsets: Ints, row: Ints, hashes: Numbers) -> tuple[Ints, Numbers]:
         assert self._resumed is not None
         last, done = self._resumed
         again = np.flatnonzero(offsets[row] == last)[done:]
@@ -302,7 +297,7 @@ class IndexWriter:
         self._last_name = name
         return name
 
-    def _put(self, hashes: npt.NDArray[np.int32], row: Ints, offsets: Ints, stamps: Ints) -> None:
+    def _put(self, hashes: Numbers, row: Ints, offsets: Ints, stamps: Ints) -> None:
         """Write items, at least one, to the file, which has room for them."""
         assert self._file is not None
         header, slots = self._header, self._geometry.slots

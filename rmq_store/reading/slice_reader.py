@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,7 +28,7 @@ from rmq_store.errors import (
     StoreError,
 )
 from rmq_store.files.source import Window
-from rmq_store.format.byte_layout import Bytes, Columns, Ints, Mask
+from rmq_store.format.byte_layout import Bytes, Columns, Ints, Mask, Numbers
 from rmq_store.format.compression import SysFlag
 from rmq_store.format.queues import ListedEntries, QueueId, QueueSlice
 from rmq_store.index.index_writer import rows_with_key
@@ -69,7 +68,7 @@ class Members(Columns):
     stored: pa.Array
     row: Ints
     number: Ints
-    flag: npt.NDArray[np.int32]
+    flag: Numbers
     body_at: Ints
     body_length: Ints
     properties_at: Ints
@@ -260,7 +259,7 @@ class SliceReader:
         else:
             yield self._builder.build(rows, headers, properties)
 
-    def _matches(self, properties: PropertyColumns) -> npt.NDArray[np.bool_]:
+    def _matches(self, properties: PropertyColumns) -> Mask:
         hits = np.ones(len(properties), dtype=bool)
         if self.query.tags is not None:
             tags = pc.is_in(properties.tags, pa.array(sorted(self.query.tags)))

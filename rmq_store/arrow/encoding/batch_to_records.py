@@ -44,6 +44,8 @@ from rmq_store.format.byte_layout import (
     V6_EXTRA,
     Bytes,
     Ints,
+    Mask,
+    Numbers,
     Property,
 )
 from rmq_store.format.compression import SysFlag, enters_queue
@@ -87,11 +89,11 @@ class Hosts:
     `table`: 20 bytes a host, the first 8 of them with IPv4.
     """
 
-    table: npt.NDArray[np.uint8]
-    is_v6: npt.NDArray[np.bool_]
-    code: npt.NDArray[np.int32]
+    table: Bytes
+    is_v6: Mask
+    code: Numbers
 
-    def rows_v6(self) -> npt.NDArray[np.bool_]:
+    def rows_v6(self) -> Mask:
         """Mask of the messages with an IPv6 host."""
         rows: npt.NDArray[np.bool_] = self.is_v6[self.code]
         return rows
@@ -106,8 +108,8 @@ class Prepared:
     """
 
     topics: list[str]
-    topic_code: npt.NDArray[np.int64]
-    queue_id: npt.NDArray[np.int32]
+    topic_code: Ints
+    queue_id: Numbers
     body: pa.Array
     topic_fields: list[bytes]
     properties: pa.Array
@@ -122,7 +124,7 @@ class Prepared:
         return len(self.total)
 
     @property
-    def sys_flag(self) -> npt.NDArray[np.int32]:
+    def sys_flag(self) -> Numbers:
         """The sysFlag of every message."""
         flags: npt.NDArray[np.int32] = self.numbers["sysFlag"]
         return flags
@@ -291,7 +293,7 @@ def columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 def _topics(
     column: pa.Array, dialect: Dialect, config: StoreConfig, copied: bool
-) -> tuple[list[str], npt.NDArray[np.int64]]:
+) -> tuple[list[str], Ints]:
     encoded = column.dictionary_encode()
     codes = encoded.indices.to_numpy().astype(np.int64)
     names: list[str] = encoded.dictionary.to_pylist()
@@ -334,7 +336,7 @@ def _hosts(columns: dict[str, pa.Array], name: str, count: int, default: str) ->
     return Hosts(table, is_v6, codes)
 
 
-def body_crcs(raw: Bytes, ends: npt.NDArray[np.int32]) -> Ints:
+def body_crcs(raw: Bytes, ends: Numbers) -> Ints:
     """bodyCRC of every body raw[ends[i]:ends[i + 1]]."""
     starts = ends[:-1].astype(np.int64)
     return crc32_of_slices(raw, starts, np.diff(ends).astype(np.int64)) & CRC_MASK

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,6 +26,7 @@ from rmq_store.format.byte_layout import (
     Bytes,
     Ints,
     Mask,
+    Numbers,
     Property,
 )
 from rmq_store.format.properties import decode_properties
@@ -178,7 +178,7 @@ def map_strings(column: pa.Array, *, last_separator: bool = True) -> pa.Array:
     return string_array(out, ends, pa.binary())
 
 
-def _refuse_null(given: pa.Array, items: npt.NDArray[np.int32]) -> None:
+def _refuse_null(given: pa.Array, items: Numbers) -> None:
     """Raises InvalidMessageError if one of the items that rows have is not given."""
     missing = np.flatnonzero(~given.to_numpy(zero_copy_only=False)[items[0] : items[-1]])
     if len(missing):
@@ -186,7 +186,7 @@ def _refuse_null(given: pa.Array, items: npt.NDArray[np.int32]) -> None:
         raise invalid(row, "a property is null")
 
 
-def _room_for(size: int, count: int) -> tuple[Bytes, npt.NDArray[np.int32]]:
+def _room_for(size: int, count: int) -> tuple[Bytes, Numbers]:
     """Memory for the bytes and the offsets of `count` strings."""
     if size >= OFFSETS_END:
         raise InvalidMessageError(

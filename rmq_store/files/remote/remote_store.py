@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from rmq_store.errors import SHOWN_AS, MissingFileError, NotAStoreError, warn_once
 from rmq_store.files.parallel import side_by_side
 from rmq_store.files.remote.uri_filesystem import file_system, from_remote, in_an_object_store
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segments import REMOTE
+from rmq_store.format.byte_layout import Bytes, Ints
 
 _FILES_OPEN = 256
 _SHADOWS: dict[str, Shadow] = {}
@@ -230,7 +230,7 @@ class RemoteFile:
         self._held = held
         self._block = block or BLOCK
         self._memory = mmap.mmap(-1, max(size, 1), flags=_FLAGS)
-        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._memory, dtype=np.uint8)[:size]
+        self.bytes: Bytes = np.frombuffer(self._memory, dtype=np.uint8)[:size]
         self._there = np.zeros(-(-size // self._block), dtype=bool)
         self._there_count = 0
         self._windows = 0
@@ -241,15 +241,13 @@ class RemoteFile:
         """Bytes of this file that are in memory."""
         return self._there_count * self._block
 
-    def read(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+    def read(self, start: int, stop: int) -> Bytes:
         """A copy of some bytes. Raises MissingFileError, AccessError."""
         self.fetch(np.array([start]), np.array([stop]))
-        copied: npt.NDArray[np.uint8] = self.bytes[start:stop].copy()
+        copied: Bytes = self.bytes[start:stop].copy()
         return copied
 
-    def fetch(
-        self, starts: npt.NDArray[Any], stops: npt.NDArray[Any], *, first: bool = False
-    ) -> None:
+    def fetch(self, starts: Ints, stops: Ints, *, first: bool = False) -> None:
         """Fetch ranges (positions in the file) that are not in memory yet.
 
         `first`: a window begins. If no other one is open, earlier blocks may be released, those in
@@ -301,7 +299,7 @@ class RemoteFile:
         self._held.add(-self.held_bytes)
         self._held = Held()  # what a window that is still open fetches is not the cache's any more
 
-    def missing(self, starts: npt.NDArray[Any], stops: npt.NDArray[Any]) -> Iterator[Run]:
+    def missing(self, starts: Ints, stops: Ints) -> Iterator[Run]:
         """The block runs to fetch for these ranges."""
         first = np.clip(starts // self._block, 0, len(self._there))
         last = np.clip(-(-stops // self._block), 0, len(self._there))
@@ -348,7 +346,7 @@ def fetch_runs(runs: Sequence[Run]) -> None:
         run.file.note(run.first, run.end)
 
 
-def _runs(blocks: npt.NDArray[np.int64], joined: int, most: int) -> Iterator[tuple[int, int]]:
+def _runs(blocks: Ints, joined: int, most: int) -> Iterator[tuple[int, int]]:
     """Ranges of blocks to request at once: joins neighbours, up to `most` blocks."""
     if not len(blocks):
         return
