@@ -23,12 +23,12 @@ from rmq_store.format.record import ENTRY_HEAD_SIZE, NO_RECORD, EntryHead, Gap, 
 WITHIN_THE_LOG = (Gap.FILLER, Gap.GHOST)
 """Gaps that do not end the log. Some brokers leave ghosts between records, and at its end."""
 _LOOK_BACK = 16 << 20  # how far before an offset a walk starts, to reach it record by record
-_known: WeakKeyDictionary[CommitLog, _Known] = WeakKeyDictionary()
 _SHOWN = 8  # bytes: size and magic of a record
 
 # Stored zeros at the log's end that are read in search of a record behind them: pages that a crash
 # of the machine lost. A broker may fill a whole file with zeros in advance.
 _ZEROS_READ = 64 << 20
+
 _PAGE = 4096
 _WORD = 4  # bytes of a record's size, which are never all zero
 _SEARCHED = 64 << 20
@@ -399,6 +399,9 @@ class _Known:
 
     starts: dict[int, int] = field(default_factory=dict)  # the first record at or after an offset
     damage: tuple[int, int] = (0, 0)  # the longest range without records
+
+
+_known: WeakKeyDictionary[CommitLog, _Known] = WeakKeyDictionary()
 
 
 def next_start(

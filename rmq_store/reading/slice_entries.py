@@ -114,9 +114,8 @@ class WantedEntries:
         self._holes = self._log.chain.holes
         self._hashes: Ints | None = None
         if query.tags is not None:
-            self._hashes = np.array(
-                [tags_code(tag) & _MASK32 for tag in query.tags], dtype=np.int64
-            )
+            hashes = [tags_code(tag) & _MASK32 for tag in query.tags]
+            self._hashes = np.array(hashes, dtype=np.int64)
 
     def wanted(self, slices: Sequence[QueueSlice]) -> Iterator[ListedEntries]:
         """The wanted entries of all slices, in log order unless the caller lets go of it."""
