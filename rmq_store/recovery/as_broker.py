@@ -6,7 +6,7 @@ It is a plan, and changes nothing. What the broker drops stays on the disk: it z
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,10 @@ from rmq_store.format.byte_layout import (
     CHECKPOINT_FILE,
     CONSUMEQUEUE_DIR,
     CRC_MASK,
+    HEAD_SIZE,
     INDEX_DIR,
     MAGIC_BLANK,
+    RECORD_HEAD,
     Bytes,
     Ints,
     Mask,
@@ -56,12 +58,15 @@ from rmq_store.recovery.report import ChangeList, RecoveryReport, note_left_out
 from rmq_store.recovery.strict_log_end import TIMESTAMP_SLACK_MS, index_geometry, last_index_writer
 from rmq_store.snapshot.opening import queue_sizes, refuse_unknown_size
 
+LOG_SIZE, QUEUE_SIZE = "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"
+BATCH_QUEUE_SIZE = "mapperFileSizeBatchConsumeQueue"
+"""The settings that say how large the files of the log and of queues are."""
 _FILES_SCANNED = 3  # ConsumeQueue#recover
 _LARGEST_OFFSET = 2**55  # a larger queueOffset is damage and has no valid file name
 
 
 def load_files(
-    folders: list[Path], size: int, setting: str, changes: ChangeList
+    folders: Sequence[str | Path], size: int, setting: str, changes: ChangeList
 ) -> list[tuple[int, Path]]:
     """The files of a chain by offset, as MappedFileQueue#load accepts them.
 
@@ -77,7 +82,7 @@ def load_files(
 
 
 def refused_files(
-    folders: list[Path], size: int, setting: str
+    folders: Sequence[str | Path], size: int, setting: str
 ) -> Iterator[UnrecoverableStoreError]:
     """An error for each file of a chain that MappedFileQueue#load does not accept.
 
@@ -102,28 +107,27 @@ def refused_files(
             )
 
 
-def _files_in(folders: list[Path]) -> list[Path]:
-    files = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
+def _files_in(folders: Sequence[str | Path]) -> list[Path]:
+    there = [folder for folder in map(Path, folders) if folder.is_dir()]
+    files = [path for folder in there for path in folder.iterdir()]
     return sorted((path for path in files if not path.is_dir()), key=lambda path: path.name)
 
 
 class BrokerQueue:
     """A ConsumeQueue in the broker's memory."""
 
-    dtype = QUEUE_ENTRY
+    dtype, setting = QUEUE_ENTRY, QUEUE_SIZE
 
     def __init__(self, folder: Path, size: int, changes: ChangeList) -> None:
-        self.folder = folder
-        self.size = size
-        self._changes = changes
+        self.folder, self.size, self._changes = folder, size, changes
         self.files: list[tuple[int, Path]] = []
         self.position = size  # how far the last file is filled
         self.max_physic_offset = -1
         self.min_logic_offset = 0
 
-    def load(self, setting: str) -> None:
+    def load(self) -> None:
         """Load the existing files."""
-        self.files = load_files([self.folder], self.size, setting, self._changes)
+        self.files = load_files([self.folder], self.size, self.setting, self._changes)
 
     @property
     def stop(self) -> int:
@@ -149,8 +153,8 @@ class BrokerQueue:
         return units[: stop // self.dtype.itemsize]
 
     @staticmethod
-    def _sound(units: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        sound: npt.NDArray[np.bool_] = (units["log_offset"] >= 0) & (units["size"] > 0)
+    def _sound(units: npt.NDArray[Any]) -> Mask:
+        sound: Mask = (units["log_offset"] >= 0) & (units["size"] > 0)
         return sound
 
     def _reached(self, unit: Any) -> int:
@@ -180,7 +184,7 @@ class BrokerQueue:
 
         As in the broker, a file's first unit is barely checked.
         """
-        self._start_truncating(log_end)
+        self.max_physic_offset = log_end
         while self.files:
             units = self._units(len(self.files) - 1)
             if not len(units) or int(units[0]["log_offset"]) >= log_end:
@@ -194,18 +198,11 @@ class BrokerQueue:
             self.position = count * self.dtype.itemsize
             self.max_physic_offset = self._reached(units[count - 1])
             break
-        self._truncated()
 
     def _remove_from(self, number: int) -> None:
         for _, path in self.files[number:]:
             self._changes.remove(path, self.size)
         del self.files[number:]
-
-    def _start_truncating(self, log_end: int) -> None:
-        self.max_physic_offset = log_end
-
-    def _truncated(self) -> None:
-        pass
 
     def put(self, requests: DispatchRequests) -> tuple[int, Ints]:
         """Add entries of records in log order, by the broker's rules.
@@ -319,22 +316,13 @@ def _search(where: Ints, log_start: int) -> int | None:
 class BrokerBatchQueue(BrokerQueue):
     """A BatchConsumeQueue in the broker's memory."""
 
-    dtype = BATCH_QUEUE_ENTRY
-
-    def __init__(self, folder: Path, size: int, changes: ChangeList) -> None:
-        super().__init__(folder, size, changes)
-        self._min = -1
-        self._max = 0
+    dtype, setting = BATCH_QUEUE_ENTRY, BATCH_QUEUE_SIZE
+    _min, _max = -1, 0
 
     @staticmethod
-    def _sound(units: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        sound: npt.NDArray[np.bool_] = (
-            (units["log_offset"] >= 0)
-            & (units["size"] > 0)
-            & (units["base_offset"] >= 0)
-            & (units["batch_size"] > 0)
-        )
-        return sound
+    def _sound(units: npt.NDArray[Any]) -> Mask:
+        sound = BrokerQueue._sound(units)
+        return sound & (units["base_offset"] >= 0) & (units["batch_size"] > 0)
 
     def _reached(self, unit: Any) -> int:
         return int(unit["log_offset"])
@@ -342,13 +330,13 @@ class BrokerBatchQueue(BrokerQueue):
     def recover(self) -> None:
         """As a ConsumeQueue; then reads min and max from the first and the last unit."""
         super().recover()
-        if self.files:
-            self._revise()
+        self._revise()
 
-    def _start_truncating(self, log_end: int) -> None:
-        self.max_physic_offset = log_end - 1
-
-    def _truncated(self) -> None:
+    def truncate(self, log_end: int) -> None:
+        """As a ConsumeQueue; then reads min and max again."""
+        super().truncate(log_end)
+        if not self.files:
+            self.max_physic_offset = log_end - 1
         self._revise()
 
     def _revise(self) -> None:
@@ -414,7 +402,6 @@ class BrokerBatchQueue(BrokerQueue):
 
 _MOST_FILES = 10  # commitLogRecoverMaxNum, from 5.4.0 on
 _BYTES_AT_A_TIME = 32 << 20
-_PHYSICAL_AT = 28
 
 
 class BrokerRecovery:
@@ -435,8 +422,7 @@ class BrokerRecovery:
         self._listed = folders.listed()
         self._size = log.chain.file_size
         refuse_unknown_size(log, config)
-        folders_of_log = [Path(folder) for folder in log.chain.folders]
-        self.files = load_files(folders_of_log, self._size, "mappedFileSizeCommitLog", self.changes)
+        self.files = load_files(log.chain.folders, self._size, LOG_SIZE, self.changes)
         self.log = log
         self.index = list_index_files(root / INDEX_DIR)
 
@@ -444,10 +430,7 @@ class BrokerRecovery:
         """The report of what the broker would do."""
         begun = time.monotonic()
         for queue, batch in self._listed.items():
-            broker_queue = self._queue(queue, batch)
-            broker_queue.load(
-                "mapperFileSizeBatchConsumeQueue" if batch else "mappedFileSizeConsumeQueue"
-            )
+            self._queue(queue, batch).load()
         self.changes.hold()  # until the entries that they delete are counted
         if not self.report.clean:
             self._drop_index_files()
@@ -460,25 +443,27 @@ class BrokerRecovery:
             self.changes.release()
             for broker_queue in self.queues.values():
                 broker_queue.destroy()
-        start = self.files[0][0] if self.files else 0
-        for broker_queue in self.queues.values():
-            broker_queue.correct_min(start)
-        report = self._reported(start, end)
+        report = self.report
+        report.log_start, report.log_end = self.files[0][0] if self.files else 0, end
+        for queue, broker_queue in sorted(self.queues.items()):
+            broker_queue.correct_min(report.log_start)
+            report.queues[queue] = (broker_queue.min_offset, broker_queue.max_offset)
+            left = broker_queue.count_left(end)
+            if left:
+                report.entries_left[queue] = left
+        self.log.chain.close()
         report.files, report.seconds = self.changes.net, time.monotonic() - begun
         return report
 
     def _queue(self, queue: QueueId, batch: bool) -> BrokerQueue:
-        broker_queue = self.queues.get(queue)
-        if broker_queue is None:
+        if queue not in self.queues:
+            config = self.config
             kind = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
             folder = Path(queue_folder(self.root, kind, queue))
-            if batch:
-                size = self.config.batch_queue_file_size
-                broker_queue = BrokerBatchQueue(folder, size, self.changes)
-            else:
-                broker_queue = BrokerQueue(folder, self.config.queue_file_size, self.changes)
-            self.queues[queue] = broker_queue
-        return broker_queue
+            size = config.batch_queue_file_size if batch else config.queue_file_size
+            made = BrokerBatchQueue if batch else BrokerQueue
+            self.queues[queue] = made(folder, size, self.changes)
+        return self.queues[queue]
 
     def _drop_index_files(self) -> None:
         """Delete every index file that ends later than the checkpoint's time (IndexService#load)."""
@@ -494,7 +479,11 @@ class BrokerRecovery:
         reached = max((q.max_physic_offset for q in self.queues.values()), default=-1)
         number = self._first_file(reached)
         self.report.scanned_from = self.files[number][0]
-        end = self._find_end(number)
+        # A walk of its own: queues are as the crash left them until the end is known.
+        for headers in self._walk(number):
+            self.report.records += len(headers)
+            self._newest = int(headers.store_timestamp[-1])
+        end = self._walked_to
         self.report.damage = [hole for hole in self.log.chain.holes if hole[1] <= end]
         self.report.entries_after_log = entries_after(
             self._folders, self.log, end, self._folders.stops()
@@ -514,13 +503,11 @@ class BrokerRecovery:
     def _first_file(self, reached: int) -> int:
         """The file to start with (CommitLog#recoverNormally and #recoverAbnormally)."""
         left = _MOST_FILES if self.release.has("recovery_file_limit") else len(self.files) + 1
-        number = len(self.files) - 1
-        while number > 0:
+        for number in range(len(self.files) - 1, 0, -1):
             left -= 1
             if self._matches(number, reached) or left <= 0:
-                break
-            number -= 1
-        return number
+                return number
+        return 0
 
     def _matches(self, number: int, reached: int) -> bool:
         with self._window(number) as window:
@@ -544,13 +531,6 @@ class BrokerRecovery:
     def _window(self, number: int) -> Window:
         base = self.files[number][0]
         return self.log.chain.window(base, base + self._size)
-
-    def _find_end(self, number: int) -> int:
-        """The log's end, by a walk of its own: queues are as the crash left them until it is known."""
-        for headers in self._walk(number):
-            self.report.records += len(headers)
-            self._newest = int(headers.store_timestamp[-1])
-        return self._walked_to
 
     def _dispatch_from(self, number: int, only_behind: int | None) -> None:
         """Dispatch the records of the log, those after offset `only_behind`."""
@@ -635,19 +615,6 @@ class BrokerRecovery:
             return Headers(window, run.at[:0], base) if odd is None else odd
         return headers if not len(wrong) else headers.take(slice(0, int(wrong[0])))
 
-    # --- afterwards -----------------------------------------------------------------------------------
-
-    def _reported(self, start: int, end: int) -> RecoveryReport:
-        report = self.report
-        report.log_start, report.log_end = start, end
-        for queue, broker_queue in sorted(self.queues.items()):
-            report.queues[queue] = (broker_queue.min_offset, broker_queue.max_offset)
-            left = broker_queue.count_left(end)
-            if left:
-                report.entries_left[queue] = left
-        self.log.chain.close()
-        return report
-
 
 def _is_blank(window: Bytes, at: int) -> bool:
     if at + BLANK_SIZE > len(window):
@@ -661,13 +628,12 @@ def _one_record(window: Bytes, at: int) -> Headers | None:
 
     The headers cover only its bytes and use its own physicalOffset as base.
     """
-    if at + _PHYSICAL_AT + 8 > len(window):
+    if at + HEAD_SIZE > len(window):
         return None
-    total = int.from_bytes(window[at : at + 4].tobytes(), "big", signed=True)
+    head = window[at : at + HEAD_SIZE].view(RECORD_HEAD)[0]
+    total, where = int(head["total_size"]), int(head["physical_offset"])
     if total <= 0 or at + total > len(window):
         return None
-    says = window[at + _PHYSICAL_AT : at + _PHYSICAL_AT + 8].tobytes()
-    where = int.from_bytes(says, "big", signed=True)
     headers = Headers(window[at : at + total], np.zeros(1, dtype=np.int64), where)
     return headers if _adds_up(headers)[0] and _right_crc(headers)[0] else None
 

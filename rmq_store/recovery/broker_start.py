@@ -31,7 +31,7 @@ from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptConfigError, InvalidArgumentError, StoreError
 from rmq_store.format.byte_layout import CONFIG_DIR, TIMER_WHEEL, TIMER_WHEEL_SIZE
 from rmq_store.format.queues import QueueId
-from rmq_store.recovery.as_broker import refused_files
+from rmq_store.recovery.as_broker import BATCH_QUEUE_SIZE, LOG_SIZE, QUEUE_SIZE, refused_files
 from rmq_store.recovery.recover_store import plan_recovery
 from rmq_store.recovery.report import RecoveryReport
 
@@ -98,12 +98,11 @@ def _config(path: Path) -> Iterator[Refusal]:
 def _files(path: Path, config: StoreConfig) -> Iterator[Refusal]:
     try:
         log = CommitLog(commitlog_folders(path, config), file_size=config.mappedFileSizeCommitLog)
-        folders, size = [Path(folder) for folder in log.chain.folders], log.chain.file_size
         log.chain.close()
     except InvalidArgumentError as error:  # a file is larger than the configured size
         yield _of_chain(LOG_FILE, error)
         return
-    for refused in refused_files(folders, size, "mappedFileSizeCommitLog"):
+    for refused in refused_files(log.chain.folders, log.chain.file_size, LOG_SIZE):
         yield _of_chain(LOG_FILE, refused)
     queues, batch = QueueFolders(path, config), _batch_topics(path)
     for queue, is_batch in queues.listed_in_files().items():
@@ -121,13 +120,13 @@ def _files(path: Path, config: StoreConfig) -> Iterator[Refusal]:
 
 
 def _queue_files(queues: QueueFolders, queue: QueueId, is_batch: bool) -> Iterator[Refusal]:
-    kind = "mapperFileSizeBatchConsumeQueue" if is_batch else "mappedFileSizeConsumeQueue"
+    setting = BATCH_QUEUE_SIZE if is_batch else QUEUE_SIZE
     try:
         files = queues.files(queue, batch=is_batch).chain
     except InvalidArgumentError as error:
         yield _of_chain(QUEUE_FILE, error)
         return
-    for refused in refused_files([Path(folder) for folder in files.folders], files.file_size, kind):
+    for refused in refused_files(files.folders, files.file_size, setting):
         yield _of_chain(QUEUE_FILE, refused)
 
 

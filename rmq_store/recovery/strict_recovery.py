@@ -47,7 +47,7 @@ from rmq_store.index.index_file_reader import IndexFile, list_index_files
 from rmq_store.index.index_writer import IndexWriter
 from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
 from rmq_store.markers.lock_file import was_closed, write_abort
-from rmq_store.recovery.as_broker import refused_files
+from rmq_store.recovery.as_broker import LOG_SIZE, refused_files
 from rmq_store.recovery.report import ChangeList, RecoveryReport
 from rmq_store.recovery.strict_log_end import (
     IndexRecovery,
@@ -112,10 +112,9 @@ def why_unclean(root: Path, log: CommitLog, config: StoreConfig) -> UncleanStore
 
 def _refuse_short_files(log: CommitLog) -> None:
     """Raise UncleanStoreError for a short or empty file of the log, with which no broker starts."""
-    folders, size = [Path(folder) for folder in log.chain.folders], log.chain.file_size
-    for error in refused_files(folders, size, "mappedFileSizeCommitLog"):
+    for error in refused_files(log.chain.folders, log.chain.file_size, LOG_SIZE):
         path = Path(error.path or "")
-        if path.name.isdigit() and path.stat().st_size < size:
+        if path.name.isdigit() and path.stat().st_size < log.chain.file_size:
             raise UncleanStoreError(
                 path,
                 reason=error.reason,

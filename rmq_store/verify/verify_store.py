@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +29,7 @@ from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import list_index_files, open_index_files
 from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.recovery.as_broker import refused_files
+from rmq_store.recovery.as_broker import BATCH_QUEUE_SIZE, LOG_SIZE, QUEUE_SIZE, refused_files
 from rmq_store.recovery.broker_start import BrokerStart
 from rmq_store.snapshot.opening import refuse_unknown_size
 from rmq_store.store import MessageStore
@@ -379,8 +378,7 @@ def _refused_files(store: MessageStore) -> Iterator[Finding]:
             f"{unknown.reason}. No broker starts on it",
             unknown.advice or _SALVAGE,
         )
-    folders = [Path(folder) for folder in chain.folders]
-    for error in refused_files(folders, chain.file_size, "mappedFileSizeCommitLog"):
+    for error in refused_files(chain.folders, chain.file_size, LOG_SIZE):
         yield _refused(
             error,
             "log",
@@ -388,9 +386,11 @@ def _refused_files(store: MessageStore) -> Iterator[Finding]:
             f"file of the log its size again, without what it lost. {_SALVAGE}",
         )
     for queue, state in store.snapshot().queues.items():
-        kind = "mapperFileSizeBatchConsumeQueue" if state.batch else "mappedFileSizeConsumeQueue"
-        files = store.view.files(queue).chain
-        for error in refused_files([Path(one) for one in files.folders], files.file_size, kind):
+        files, setting = (
+            store.view.files(queue).chain,
+            BATCH_QUEUE_SIZE if state.batch else QUEUE_SIZE,
+        )
+        for error in refused_files(files.folders, files.file_size, setting):
             yield _refused(
                 error,
                 "queue",
