@@ -119,12 +119,9 @@ def recover_locked(
     begun = time.monotonic()
     changes = ChangeList(planned=planned)
     try:
-        given = (root, config, traits, changes, until, flushed_until, progress)
         report = StrictRecovery(
-            *given,
-            keeps_intact=keeps_intact,
-            cuts_intact=cuts_intact,
-            queue_database=queue_database,
+            *(root, config, traits, changes, until, flushed_until, keeps_intact, cuts_intact),
+            *(progress, queue_database),
         ).run()
     finally:
         changes.close()

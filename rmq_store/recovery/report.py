@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,10 +118,9 @@ class RecoveryReport:
     queues: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
     delayed_rebuilt: int = field(default=0, repr=False)
-    batch_topics: set[str] = field(default_factory=set, repr=False)  # those of units with a batch
-    inner_batches: set[str] = field(
-        default_factory=set, repr=False
-    )  # topics, in a RocksDB database
+    # Topics: those of units with a batch, and of inner batches in a RocksDB database.
+    batch_topics: set[str] = field(default_factory=set, repr=False)
+    inner_batches: set[str] = field(default_factory=set, repr=False)
 
     @property
     def bytes_cut(self) -> int:
@@ -196,30 +195,23 @@ class RecoveryReport:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values for JSON."""
-        values: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in self.__dataclass_fields__
-            if name
-            not in (
-                *("files", "left_out", "queues", *_BY_QUEUE),
-                *("delayed_rebuilt", "batch_topics", "inner_batches", "snapshot"),
-            )
+        lists = ("files", "left_out", "queues", *_BY_QUEUE)
+        names = [one.name for one in fields(self) if one.repr and one.name not in lists]
+        return {
+            **{name: getattr(self, name) for name in names},
+            "bytes_cut": self.bytes_cut,
+            "files": [
+                {"path": one.path, "what": one.what, "bytes": one.bytes} for one in self.files
+            ],
+            "left_out": [
+                {**queue._asdict(), **asdict(left)} for queue, left in self.left_out.items()
+            ],
+            **{name: rows_of_counts(getattr(self, name)) for name in _BY_QUEUE},
+            "queues": [
+                {**queue._asdict(), "min_offset": least, "max_offset": most}
+                for queue, (least, most) in self.queues.items()
+            ],
         }
-        values["bytes_cut"] = self.bytes_cut
-        values["files"] = [
-            {"path": file.path, "what": file.what, "bytes": file.bytes} for file in self.files
-        ]
-        values["left_out"] = [
-            {**queue._asdict(), **asdict(left)} for queue, left in self.left_out.items()
-        ]
-        for name in _BY_QUEUE:
-            counts: dict[QueueId, int] = getattr(self, name)
-            values[name] = rows_of_counts(counts)
-        values["queues"] = [
-            {**queue._asdict(), "min_offset": least, "max_offset": most}
-            for queue, (least, most) in self.queues.items()
-        ]
-        return values
 
     def __str__(self) -> str:
         if self.lacking:
@@ -233,28 +225,24 @@ class RecoveryReport:
         state = "was closed cleanly" if self.clean else "was not closed cleanly"
         done = f"recovered ({self.method}) in {self.seconds:.2f} s"
         planned = f"a recovery ({self.method}) would give"
+        in_damage = entries_by_queue(self.entries_in_damage)
         lines = [
             f"{printable(self.path)} {state}; {done if self.applied else planned}",
-            f"  log {self.log_start} to {self.log_end}, scanned from {self.scanned_from}: "
+            f"log {self.log_start} to {self.log_end}, scanned from {self.scanned_from}: "
             f"{counted(self.records, 'record')}, {counted(self.bytes_cut, 'byte')} cut",
-            f"  queues: {len(self.queues)}, entries cut {self.entries_cut}, "
+            f"queues: {len(self.queues)}, entries cut {self.entries_cut}, "
             f"rebuilt {self.entries_rebuilt}; index items rebuilt {self.index_items_rebuilt}",
+            *self.lines_of_records_cut(),
+            *([self.line_of_lost_end()] if self.entries_after_log else []),
+            *([self.line_of_left()] if self.entries_left else []),
+            *self.lines_of_left_out(),
+            *self.lines_of_earlier_lives(),
+            *([self.line_of_default_delays()] if self.default_delays else []),
+            *(f"damage left unchanged: {start} to {stop}" for start, stop in self.damage),
+            *([f"lost in it: the messages of {in_damage}"] if self.entries_in_damage else []),
+            *(f"{one.what}: {printable(one.path)} ({one.bytes} bytes)" for one in self.files),
         ]
-        lines += [f"  {line}" for line in self.lines_of_records_cut()]
-        lines += [f"  {self.line_of_lost_end()}"] if self.entries_after_log else []
-        lines += [f"  {self.line_of_left()}"] if self.entries_left else []
-        lines += [f"  {line}" for line in self.lines_of_left_out()]
-        lines += [f"  {line}" for line in self.lines_of_earlier_lives()]
-        lines += [f"  {self.line_of_default_delays()}"] if self.default_delays else []
-        lines += [f"  damage left unchanged: {start} to {stop}" for start, stop in self.damage]
-        if self.entries_in_damage:
-            lines.append(
-                f"  lost in it: the messages of {entries_by_queue(self.entries_in_damage)}"
-            )
-        lines += [
-            f"  {file.what}: {printable(file.path)} ({file.bytes} bytes)" for file in self.files
-        ]
-        return "\n".join(lines)
+        return "\n  ".join(lines)
 
 
 class _Written(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rmq_store.arrow.column_values import DecodedRecords
@@ -171,39 +171,31 @@ def _refuse_tail(log: CommitLog, log_end: int) -> None:
 _BYTES_BETWEEN_MARKS = 1 << 30  # of the log, dispatched
 
 
+@dataclass
 class StrictRecovery:
     """One strict recovery: first finds the end of the log, then repairs everything else.
 
-    It reads the files as they were before it: nothing that it reads is among its changes.
+    It reads the files as they were before it: nothing that it reads is among its changes. For the fields see
+    `recover_locked` in rmq_store.recovery.recover_store.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        config: StoreConfig,
-        release: Dialect,
-        changes: ChangeList,
-        until: int | None = None,
-        flushed_until: int = 0,
-        progress: Callable[[int], None] | None = None,
-        *,
-        keeps_intact: bool = False,
-        cuts_intact: bool = True,
-        queue_database: Path | None = None,
-    ) -> None:
-        """For the parameters see `recover_locked` in rmq_store.recovery.recover_store."""
-        self._progress = progress
-        self._flushed_until = flushed_until
-        self.root = root
+    root: Path
+    config: StoreConfig
+    release: Dialect
+    changes: ChangeList
+    until: int | None
+    flushed_until: int
+    keeps_intact: bool
+    cuts_intact: bool
+    progress: Callable[[int], None] | None
+    queue_database: Path | None
+
+    def __post_init__(self) -> None:
+        root, planned = self.root, self.changes.planned
         # The other queues show the full size of a queue whose only file was truncated.
-        self.config = config.with_defaults_of(queue_sizes(QueueFolders(root, config)))
+        self.config = self.config.with_defaults_of(queue_sizes(QueueFolders(root, self.config)))
         self._folders = QueueFolders(root, self.config)
-        self.release = release
-        self._keeps_intact, self._cuts_intact = keeps_intact, cuts_intact
-        self._until = until
-        self._queue_database = queue_database
-        self._changes = changes
-        self.report = RecoveryReport(str(root), "strict", was_closed(root), not changes.planned)
+        self.report = RecoveryReport(str(root), "strict", was_closed(root), not planned)
         self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
         self._empty: list[SegmentFile] = []  # of the log, and passed over in it
         self._full_until = 0
@@ -222,17 +214,17 @@ class StrictRecovery:
         chains = self._chains(log)
         first = self._looked_through(log, careful_start(log, self.checkpoint))
         # Whatever refuses a store has refused it now, before the first change.
-        if not self._changes.planned:
+        if not self.changes.planned:
             write_abort(self.root, self.release)  # also if a clean store's tail was torn later
         self._extend_files(log, chains)
         try:
             self._repair(log, first)
         except LookFurther:
-            self._changes.release(forget=True)
+            self.changes.release(forget=True)
             first = self._looked_through(log, log.start)
             self._repair(log, first)
-        if not self._changes.planned:
-            self._changes.sync()
+        if not self.changes.planned:
+            self.changes.sync()
             self._write_checkpoint(first)
         return self.report
 
@@ -280,13 +272,13 @@ class StrictRecovery:
                     self._extend(segment.path, segment.size, chain.file_size)
         for path in empty_files(log):
             if int(path.name) < log.start:
-                self._changes.remove(path, 0)  # else zeros would begin the log
+                self.changes.remove(path, 0)  # else zeros would begin the log
             else:
                 self._empty.append(SegmentFile(str(path), int(path.name), 0))
                 self._extend(path, 0, log.chain.file_size)
 
     def _extend(self, path: str | Path, size: int, full: int) -> None:
-        self._changes.add(Change(str(path), "extended", full - size, size))
+        self.changes.add(Change(str(path), "extended", full - size, size))
 
     def _looked_through(self, log: CommitLog, start: int) -> LogWalk:
         """The walk that finds the end of the log. Raises UnrecoverableStoreError."""
@@ -296,11 +288,11 @@ class StrictRecovery:
         report.damage = [*(hole for hole in log.chain.holes if hole[1] <= start), *first.damage]
         report.log_start, report.log_end = log.start, end
         report.entries_in_damage = entries_inside(self._folders, report.damage)
-        if self._until is None:
+        if self.until is None:
             stops = self._folders.stops()
             report.entries_after_log = entries_after(self._folders, log, end, stops)
             self._count_behind(log, end, first.newest_timestamp)
-        if not self._cuts_intact:
+        if not self.cuts_intact:
             self._refuse_to_cut(log.path_at(end), end)
         return first
 
@@ -341,12 +333,12 @@ class StrictRecovery:
 
     def _first_walk(self, log: CommitLog, start: int) -> LogWalk:
         """Walk to the end of the log, or to the end that the caller requested."""
-        until = self._until
+        until = self.until
         if until is not None:
             before = log.chain.segment_at(max(log.start, until - 1))
             start = min(start, log.start if before is None else before.base)
-        flushed = max(self.checkpoint.physic_msg_timestamp, self._flushed_until)
-        walk = LogWalk(log, start, flushed, self._keeps_intact).to_the_end(self._progress)
+        flushed = max(self.checkpoint.physic_msg_timestamp, self.flushed_until)
+        walk = LogWalk(log, start, flushed, self.keeps_intact).to_the_end(self.progress)
         if until is None or walk.end == until:
             return walk
         damage = [damaged for damaged in walk.damage if damaged[1] <= until]
@@ -366,9 +358,9 @@ class StrictRecovery:
         begin = first.start if index.start is None else min(first.start, index.start)
         walk = first.again(begin)
         if begin > log.start:  # queues may need earlier records, which only the last one decides
-            self._changes.hold()
+            self.changes.hold()
         self._cut_log(log, first.end)
-        index.remove_doubtful(self._changes)
+        index.remove_doubtful(self.changes)
         queues = self._queues_along(log, walk)
         lives = LastLives(
             first.begun, queues.ends_before(), self._dispatched(first.again(first.start))
@@ -378,8 +370,7 @@ class StrictRecovery:
         indexer: IndexWriter | None = None
         if self.config.messageIndexEnable is not False:
             indexer = last_index_writer(
-                *(self.root, index.kept, index.geometry, self.release),
-                planned=self._changes.planned,
+                *(self.root, index.kept, index.geometry, self.release), planned=self.changes.planned
             )
             indexer.resume()
         try:
@@ -389,7 +380,7 @@ class StrictRecovery:
                 indexer.discard()
             queues.discard()
             raise
-        self._changes.release()
+        self.changes.release()
         if indexer is not None:
             self.report.index_items_rebuilt = indexer.items_written
             self._full_until = indexer.full_until
@@ -397,18 +388,18 @@ class StrictRecovery:
 
     def _queues_along(self, log: CommitLog, walk: LogWalk) -> QueueRecovery | DatabaseQueues:
         """What takes the entries of the records of the walk."""
-        if self._queue_database is not None:
-            return DatabaseQueues(self._queue_database, log.start, walk)
-        return QueueRecovery(log, self._folders, self.config, walk, self._changes)
+        if self.queue_database is not None:
+            return DatabaseQueues(self.queue_database, log.start, walk)
+        return QueueRecovery(log, self._folders, self.config, walk, self.changes)
 
     def _cut_log(self, log: CommitLog, end: int) -> None:
         """Zero the rest of the file after the end, and delete the files after it."""
         for file in sorted([*log.chain.segments, *self._empty], key=lambda file: -file.base):
             if file.base > end:
-                self._changes.remove(file.path, file.size)
+                self.changes.remove(file.path, file.size)
             elif file.base + log.chain.file_size > end:
                 for change in cut(file.path, end - file.base, "cut log"):
-                    self._changes.add(change)
+                    self.changes.add(change)
 
     def _batch_topics(self) -> set[str]:
         return batch_topics(declared_topics(self.root)) | {
@@ -437,12 +428,12 @@ class StrictRecovery:
             if indexer is not None:
                 indexer.add_items(records)
             count = int(headers.total.sum())
-            if self._progress is not None:
-                self._progress(count)
+            if self.progress is not None:
+                self.progress(count)
             unmarked += count
-            is_certain = not (self._changes.planned or queues.may_look_further)
+            is_certain = not (self.changes.planned or queues.may_look_further)
             if unmarked >= _BYTES_BETWEEN_MARKS and is_certain:
-                self._changes.sync()
+                self.changes.sync()
                 self._mark(headers, 0 if indexer is None else indexer.full_until)
                 unmarked = 0
         queues.finish()
