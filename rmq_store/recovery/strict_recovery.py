@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from rmq_store.arrow.column_values import DecodedRecords
@@ -66,19 +67,17 @@ from rmq_store.snapshot.opening import (
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 
-_ADVICE = (
-    "Repair it with rmqstore recover STORE --apply, or start a broker on it and stop it cleanly"
+_unclean = partial(
+    UncleanStoreError,
+    advice="Repair it with rmqstore recover STORE --apply, or start a broker on it and stop it cleanly",
 )
 
 
 def refuse_abort(root: Path) -> None:
     """Raises UncleanStoreError if `abort` exists."""
     if (root / ABORT_FILE).exists():
-        raise UncleanStoreError(
-            root / ABORT_FILE,
-            reason="the store was not closed cleanly, or a broker has it open",
-            advice=_ADVICE,
-        )
+        why = "the store was not closed cleanly, or a broker has it open"
+        raise _unclean(root / ABORT_FILE, reason=why)
 
 
 def refuse_unclean(log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot) -> None:
@@ -87,11 +86,10 @@ def refuse_unclean(log: CommitLog, folders: QueueFolders, snapshot: StoreSnapsho
     for queue, state in snapshot.queues.items():
         files = folders.files(queue, batch=state.batch)
         if state.tail is not None or files.find_stop() > state.file_stop:
-            raise UncleanStoreError(
+            raise _unclean(
                 folders.root,
                 reason=f"queue {queue.name} and the log do not end together",
                 expected=f"its last entry to be unit {state.file_stop - 1}",
-                advice=_ADVICE,
             )
 
 
@@ -115,13 +113,7 @@ def _refuse_short_files(log: CommitLog) -> None:
     for error in refused_files(log.chain.folders, log.chain.file_size, LOG_SIZE):
         path = Path(error.path or "")
         if path.name.isdigit() and path.stat().st_size < log.chain.file_size:
-            raise UncleanStoreError(
-                path,
-                reason=error.reason,
-                expected=error.expected,
-                actual=error.actual,
-                advice=_ADVICE,
-            )
+            raise _unclean(path, reason=error.reason, expected=error.expected, actual=error.actual)
 
 
 def _refuse_index(root: Path, config: StoreConfig) -> None:
@@ -131,11 +123,8 @@ def _refuse_index(root: Path, config: StoreConfig) -> None:
         if damage is not None and (config.maxHashSlotNum or config.maxIndexNum):
             damage = _index_damage(segment, config)
         if damage is not None:
-            raise UncleanStoreError(
-                segment.path,
-                reason=f"an index file is damaged, or of an unknown geometry: {damage}",
-                advice=_ADVICE,
-            )
+            why = f"an index file is damaged, or of an unknown geometry: {damage}"
+            raise _unclean(segment.path, reason=why)
 
 
 def _index_damage(segment: SegmentFile, config: StoreConfig) -> str | None:
@@ -159,12 +148,11 @@ def _refuse_tail(log: CommitLog, log_end: int) -> None:
     if len(front) == BLANK_SIZE and front.view(BLANK_HEAD)[0]["magic"] == MAGIC_BLANK:
         return
     if not log.chain.is_zero(log_end, end) and page_rest(log, log_end) is None:
-        raise UncleanStoreError(
+        raise _unclean(
             segment.path,
             offset=LogOffset(log_end),
             reason="bytes that are not a record follow the last record",
             expected="zeros",
-            advice=_ADVICE,
         )
 
 
