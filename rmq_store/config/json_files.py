@@ -64,11 +64,6 @@ class ConfigFile(Generic[T]):
     problem: str | None = None
     doubt: Doubt | None = None
 
-    @property
-    def is_backup(self) -> bool:
-        """Whether the .bak was read."""
-        return self.problem is not None
-
     def warnings(self) -> list[str]:
         """A sentence for each thing that a user of the values must know."""
         said = [] if self.problem is None else [self.problem]
@@ -89,7 +84,7 @@ def parse_fastjson(text: str) -> Any:
         try:
             value = _loaded(text)
         except json.JSONDecodeError:
-            value = _loaded(_with_quotes(text))
+            value = _loaded(_TOKEN.sub(_with_quotes, text))
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     _refuse_depth(value)
@@ -99,11 +94,8 @@ def parse_fastjson(text: str) -> Any:
     return value
 
 
-def _with_quotes(text: str) -> str:
-    def quote(match: re.Match[str]) -> str:
-        return match[0] if match[2] is None else f'{match[1]}"{match[2]}"{match[3]}'
-
-    return _TOKEN.sub(quote, text)
+def _with_quotes(match: re.Match[str]) -> str:
+    return match[0] if match[2] is None else f'{match[1]}"{match[2]}"{match[3]}'
 
 
 _TOO_DEEP = f"it has more than {_DEEPEST} levels"
@@ -116,14 +108,12 @@ def _loaded(text: str) -> Any:
 def _fraction(text: str) -> float | int:
     """A number with a fraction; a whole one if a float would not have all its digits."""
     value = float(text)
-    return value if abs(value) < _EXACT or math.isinf(value) else _whole(text)
-
-
-def _whole(text: str) -> int:
-    value = Decimal(text)
-    if value.adjusted() > _DIGITS:
+    if abs(value) < _EXACT or math.isinf(value):
+        return value
+    whole = Decimal(text)
+    if whole.adjusted() > _DIGITS:
         raise ValueError(f"{text} is no number that a broker has")
-    return int(value)
+    return int(whole)
 
 
 _EXACT = 1 << 53
@@ -259,43 +249,34 @@ def _read_settled(
     folder = Path(store) / CONFIG_DIR
     paths = (folder / name, folder / f"{name}.bak")
     for _ in range(_MOST_READS - 1):
-        before = _versions(paths)
-        last: ConfigFile[T] | None = None
-        failed: CorruptConfigError | None = None
+        before = [*map(_version, paths)]
         try:
-            last = _read_one_of(paths, decode)
-            if last is None or not last.is_backup:
-                return last
-        except CorruptConfigError as error:
-            failed = error
-        # A running broker writes the file in place: it may have been half-written.
-        if _written_lately(before):
-            time.sleep(_WRITTEN_WITHIN_S)
-            if _versions(paths) != before:
-                continue
-        if failed is not None:
-            raise failed
-        return last
+            file = _read_one_of(paths, decode)
+        except CorruptConfigError:
+            if not _is_written(paths, before):
+                raise
+        else:
+            if file is None or file.problem is None or not _is_written(paths, before):
+                return file
     return _read_one_of(paths, decode)
 
 
-def _versions(paths: Sequence[Path]) -> list[tuple[int, int, int] | None]:
-    """What changes when a file is written or replaced; None for a missing file."""
-    versions: list[tuple[int, int, int] | None] = []
-    for path in paths:
-        try:
-            stat = path.stat()
-        except OSError:
-            versions.append(None)
-        else:
-            versions.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
-    return versions
+def _version(path: Path) -> tuple[int, int, int]:
+    """What changes when a file is written or replaced; zeros for a missing file."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return 0, 0, 0
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
-def _written_lately(versions: Sequence[tuple[int, int, int] | None]) -> bool:
-    """Whether one of the files was written within the last minute, or has a time to come."""
-    newest = max((version[0] for version in versions if version is not None), default=0)
-    return newest > time_ns() - _RECENT_NS
+def _is_written(paths: Sequence[Path], before: Sequence[tuple[int, int, int]]) -> bool:
+    """Whether one of the files has changed, or does soon after it did within the last minute, or in a time
+    to come. A running broker writes them in place, so that what was read may have been half-written."""
+    if max(before)[0] <= time_ns() - _RECENT_NS:
+        return False
+    time.sleep(_WRITTEN_WITHIN_S)
+    return [*map(_version, paths)] != before
 
 
 def _read_one_of(paths: Sequence[Path], decode: Decode[T]) -> ConfigFile[T] | None:
