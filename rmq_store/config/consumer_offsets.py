@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
@@ -22,7 +22,6 @@ from rmq_store.config.json_files import (
 from rmq_store.config.without_file import advice_on_broken
 from rmq_store.errors import CorruptConfigError
 from rmq_store.format.queues import QueueId
-from rmq_store.format.topics import SCHEDULE_TOPIC
 
 ConsumerOffsets = dict[str, dict[str, dict[int, int]]]
 CONSUMER_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
@@ -56,14 +55,12 @@ def committed_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
     stores LMQ offsets in a separate table. Raises CorruptConfigError, also for JSON that is not a
     table of offsets, and AccessError.
     """
-    for offset in _offsets_in(store, CONSUMER_FILES):
-        if offset.kind in (_COMMITTED, _LIGHT):
-            yield offset
+    return (offset for offset in _offsets_in(store) if offset.kind in (_COMMITTED, _LIGHT))
 
 
 def claimed_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
     """As `committed_offsets`, and those of kind pull and pop."""
-    yield from _offsets_in(store, CONSUMER_FILES)
+    yield from _offsets_in(store)
     for order in given_in_order(store):
         if order.offsets:
             after = max(order.offsets) + 1
@@ -79,8 +76,8 @@ def sent_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
     return (offset for offset in claimed_offsets(store) if offset.kind in (PULLED, POPPED))
 
 
-def _offsets_in(store: str | os.PathLike[str], names: Iterable[str]) -> Iterator[Committed]:
-    for name in names:
+def _offsets_in(store: str | os.PathLike[str]) -> Iterator[Committed]:
+    for name in CONSUMER_FILES:
         file = read_config(store, name, decode_consumer_offsets)
         yield from () if file is None else file.value
 
@@ -175,13 +172,13 @@ def read_consumer_offsets(store: str | os.PathLike[str]) -> ConsumerOffsets:
     return committed
 
 
-def read_delay_offsets(store: str | os.PathLike[str]) -> dict[str, dict[int, int]]:
-    """How far the broker has delivered each delay level, as the topic's queueId -> next offset.
+def read_delay_offsets(store: str | os.PathLike[str]) -> dict[int, int]:
+    """How far the broker has delivered each delay level: queueId of SCHEDULE_TOPIC -> next offset.
 
     Raises as `committed_offsets`.
     """
     file = read_delay_file(store)
-    return {SCHEDULE_TOPIC: {} if file is None else file.value}
+    return {} if file is None else file.value
 
 
 def read_delay_file(store: str | os.PathLike[str]) -> ConfigFile[dict[int, int]] | None:

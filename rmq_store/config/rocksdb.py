@@ -136,21 +136,20 @@ def _read(folder: Path, name: str, parse: Parse) -> Kept:
 def _version_1(
     database: Database, kind: _Kind, family: str, versions: str, parse: Parse
 ) -> dict[str, Any]:
+    def rows_in(name: str) -> dict[str, Any]:
+        items = database.items(name)
+        return {key.decode("utf-8"): parse(value.decode("utf-8")) for key, value in items}
+
     content: dict[str, Any] = {}
     for key, value in database.items(versions):
         if key == _VERSION_KEY:
             content["dataVersion"] = parse(value.decode("utf-8"))
-    rows = {
-        key.decode("utf-8"): parse(value.decode("utf-8")) for key, value in database.items(family)
-    }
+    rows = rows_in(family)
     if kind.table == _OFFSETS:
         rows = {key: _offsets_of(key, value) for key, value in rows.items()}
     content[kind.table] = rows
     if kind.family == "subscriptionGroup":
-        content["forbiddenTable"] = {
-            key.decode("utf-8"): parse(value.decode("utf-8"))
-            for key, value in database.items(_FORBIDDEN)
-        }
+        content["forbiddenTable"] = rows_in(_FORBIDDEN)
     return content
 
 

@@ -96,15 +96,14 @@ def _queue_of(segment: Mapping[str, Any]) -> QueueId | None:
 
 def is_tiered_folder(folder: Path) -> bool:
     """Whether a folder is tieredStoreFilePath, or one below it. Looks at a few folders in each."""
-    if folder.name in _KINDS or any(child.name in _KINDS for child in _folders_in(folder)):
+    if folder.name in _KINDS:
         return True
     below = [folder]
-    for _ in range(_FOLDERS_ABOVE):
-        below = [child for above in below for child in _folders_in(above)]
+    for _ in range(_FOLDERS_ABOVE + 1):
+        below = [child for above in below[:_LOOKED_AT] for child in _folders_in(above)]
         if any(child.name in _KINDS for child in below):
             return True
-        below = below[:_LOOKED_AT]
-    return any(child.name in _KINDS for above in below for child in _folders_in(above))
+    return False
 
 
 def _folders_in(folder: Path) -> list[Path]:

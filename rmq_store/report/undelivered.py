@@ -51,7 +51,7 @@ Row = Mapping[str, Any]
 def scheduled(inquiry: Inquiry) -> Section:
     """Messages that the broker is to deliver later, overdue ones first."""
     section = Section("scheduled", "Scheduled messages", commands=[inquiry.command("scheduled")])
-    delivered = read_delay_offsets(inquiry.store.path).get(SCHEDULE_TOPIC, {})
+    delivered = read_delay_offsets(inquiry.store.path)
     waiting = inquiry.held((TIMER_TOPIC,)) + sum(
         max(0, part.stop - max(part.start, delivered.get(part.queue.queue_id, 0)))
         for part in inquiry.ranges((SCHEDULE_TOPIC,))

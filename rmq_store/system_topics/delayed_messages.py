@@ -166,7 +166,7 @@ def _with_copies(store: MessageStore, rows: list[Row], on_damage: OnDamage | Non
 
 
 def _levels(store: MessageStore, on_damage: OnDamage | None) -> Iterator[Iterator[Row]]:
-    delivered = read_delay_offsets(store.path).get(SCHEDULE_TOPIC, {})
+    delivered = read_delay_offsets(store.path)
     by_default = 0
     for part in all_of(store, SCHEDULE_TOPIC):
         start = min(max(part.start, delivered.get(part.queue.queue_id, 0)), part.stop)

@@ -224,7 +224,7 @@ class _Delayed:
 
     def __init__(self, store: MessageStore, state: OpenState) -> None:
         self._state = state
-        self._levels = _or_nothing(lambda: read_delay_offsets(store.path)[SCHEDULE_TOPIC], state)
+        self._levels = _or_nothing(lambda: read_delay_offsets(store.path), state)
         check = _or_nothing(lambda: read_timer_check(store.path), state)
         self._timer = TimerFiles(check or None, read_timer_units(store.path))
         self._orders = LaterTimerRecords(store)
@@ -442,7 +442,7 @@ def level_name(level: int) -> str:
 def expired_unfinished(store: MessageStore) -> Iterator[Expired]:
     """What expired of each delay level, of the timers and of open transactions. Raises CorruptConfigError."""
     states = store.snapshot().queues
-    for queue_id, offset in sorted(read_delay_offsets(store.path)[SCHEDULE_TOPIC].items()):
+    for queue_id, offset in sorted(read_delay_offsets(store.path).items()):
         state = states.get(QueueId(SCHEDULE_TOPIC, queue_id))
         if state is not None and offset < state.min_offset:
             proof = (

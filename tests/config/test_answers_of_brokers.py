@@ -16,7 +16,6 @@ import pytest
 from rmq_store.config import json_files
 from rmq_store.config.consumer_offsets import claimed_offsets, read_delay_offsets
 from rmq_store.config.topics_json import read_topic_configs
-from rmq_store.format.topics import SCHEDULE_TOPIC
 
 ANSWERS = Path(__file__).with_name("answers_of_brokers.json")
 CASES: list[dict[str, Any]] = json.loads(ANSWERS.read_text("utf-8"))
@@ -75,7 +74,7 @@ def ours(store: Path, name: str) -> Any:
             for topic, found in read_topic_configs(store).items()
         }
     if name == "delayOffset.json":
-        levels = read_delay_offsets(store)[SCHEDULE_TOPIC]
+        levels = read_delay_offsets(store)
         return {str(queue_id + 1): offset for queue_id, offset in levels.items()}
     found: dict[str, Any] = {}
     kinds = ("pop",) if name == "consumerOrderInfo.json" else ("consumer", "lmq")
