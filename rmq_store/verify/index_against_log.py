@@ -22,12 +22,12 @@ from rmq_store.format.byte_layout import (
     INDEX_ITEM,
     INDEX_SLOT,
     Ints,
+    Mask,
 )
 from rmq_store.format.releases import dialect
 from rmq_store.index.index_file_reader import (
     FILES_MAPPED,
     Geometry,
-    Header,
     IndexFile,
     list_index_files,
     list_too_short,
@@ -64,25 +64,18 @@ class Wrong(NamedTuple):
 
 def header_damage(file: IndexFile) -> Iterator[Finding]:
     """Findings for impossible header values, whatever the items are."""
-    wrong = _impossible_fields(file.header, file.geometry.items)
-    if wrong:
-        yield header_finding(file.path, wrong)
-
-
-def _impossible_fields(header: Header, most_places: int) -> list[Wrong]:
-    wrong = []
-    names = ("begin_timestamp", "end_timestamp", "begin_log_offset", "end_log_offset")
-    for name in names:
+    header, most, wrong = file.header, file.geometry.items, []
+    for name in ("begin_timestamp", "end_timestamp", "begin_log_offset", "end_log_offset"):
         if getattr(header, name) < 0:
             wrong.append(Wrong(name, "0 or more", getattr(header, name)))
     if 0 <= header.end_log_offset < header.begin_log_offset:
-        wrong.append(
-            Wrong("end_log_offset", f"{header.begin_log_offset} or more", header.end_log_offset)
-        )
+        least = f"{header.begin_log_offset} or more"
+        wrong.append(Wrong("end_log_offset", least, header.end_log_offset))
     for name in ("index_count", "hash_slot_count"):
-        if not 0 <= getattr(header, name) <= most_places:
-            wrong.append(Wrong(name, f"0 to {most_places}", getattr(header, name)))
-    return wrong
+        if not 0 <= getattr(header, name) <= most:
+            wrong.append(Wrong(name, f"0 to {most}", getattr(header, name)))
+    if wrong:
+        yield header_finding(file.path, wrong)
 
 
 def damage_of(file: IndexFile, items: CheckedItems, *, half_written: bool) -> Iterator[Finding]:
@@ -92,16 +85,16 @@ def damage_of(file: IndexFile, items: CheckedItems, *, half_written: bool) -> It
     Then some parts may be older than others.
     """
     impossible = list(header_damage(file))
+    yield from impossible
     if impossible:
-        yield from impossible
         return
     slots = _wrong_slots(file, items)
     wrong = list(_wrong_fields(file, items, slots))
     if half_written:
         # Even an old part never has a slot that points to such a position.
-        never = slots.only((slots.found < 0) | (slots.found >= file.geometry.items))
-        if len(never.number):
-            yield _slot_finding(file, never)
+        never = (slots.found < 0) | (slots.found >= file.geometry.items)
+        if never.any():
+            yield _slot_finding(file, slots, never)
         elif wrong or len(slots.number) or len(items.zeros) or len(items.broken):
             yield being_written(file.path)
         return
@@ -110,7 +103,7 @@ def damage_of(file: IndexFile, items: CheckedItems, *, half_written: bool) -> It
     elif items.astray:
         yield _astray_finding(file, items)
     if len(slots.number):
-        yield _slot_finding(file, slots)
+        yield _slot_finding(file, slots, slice(None))
     yield from _item_findings(file, items)
 
 
@@ -122,10 +115,6 @@ class _Slots(NamedTuple):
     expected: Ints
     found: Ints
     reaches: int  # the highest number of an item after the counted ones that is in its slot
-
-    def only(self, rows: npt.NDArray[np.bool_]) -> _Slots:
-        """Some of them."""
-        return _Slots(self.number[rows], self.expected[rows], self.found[rows], self.reaches)
 
 
 def _wrong_slots(file: IndexFile, items: CheckedItems) -> _Slots:
@@ -217,16 +206,16 @@ def header_finding(path: str, wrong: Sequence[Wrong]) -> Finding:
     )
 
 
-def _slot_finding(file: IndexFile, slots: _Slots) -> Finding:
-    number, expected, found = int(slots.number[0]), int(slots.expected[0]), int(slots.found[0])
-    start = INDEX_HEADER.itemsize + number * INDEX_SLOT.itemsize
+def _slot_finding(file: IndexFile, slots: _Slots, rows: Mask | slice) -> Finding:
+    number, expected, found = (int(part[rows][0]) for part in slots[:3])
+    start, count = INDEX_HEADER.itemsize + number * INDEX_SLOT.itemsize, len(slots.number[rows])
     return _damaged(
         file.path,
-        f"{len(slots.number)} slots do not point to their newest item; the first is slot "
+        f"{count} slots do not point to their newest item; the first is slot "
         f"{number} (expected {expected}, found {found}). The broker misses the keys of these slots",
         start,
         start + INDEX_SLOT.itemsize,
-        len(slots.number),
+        count,
     )
 
 
@@ -287,7 +276,7 @@ class CheckedItems:
 
     newest: npt.NDArray[np.int32]
     used: npt.NDArray[np.int32]
-    bad: npt.NDArray[np.bool_]
+    bad: Mask
     broken: Ints  # numbers of items with a wrong chain
     zeros: Ints  # numbers of items that were never written
     astray: int  # items that lead out of the log range in the header
@@ -380,10 +369,12 @@ def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
         scanned = check_file(file, store.log_range()[1])
         if file.header.items or likely is not None:
             findings.add_all(damage_of(file, scanned, half_written=half_written))
-        _check_range(file, scanned, store.log_range(), findings, closed)
+        findings.add_all(_out_of_log(file, scanned, store.log_range(), closed))
         if not half_written and file.header.items:
             findings.add_all(_wrong_times(store, file))
-        health.append(_health(file, scanned))
+        used, longest = int(np.count_nonzero(scanned.used)), int(scanned.used.max(initial=0))
+        places = file.geometry.items, file.geometry.slots
+        health.append(IndexHealth(file.path, file.header.items, *places, used, longest))
     return health
 
 
@@ -423,21 +414,14 @@ def _about_unsure(
     if half_written:  # its header and its items are of different moments
         yield being_written(segment.path)
         return
-    yield a_warning(
-        "index-unreadable",
-        segment.path,
-        f"{error.reason}. {_what_is_known(config)}",
-        error.advice or _SHORTEN,
-    )
-
-
-def _what_is_known(config: StoreConfig) -> str:
+    known = "A broker with the given maxHashSlotNum and maxIndexNum misses every key in it"
     if config.maxHashSlotNum is None and config.maxIndexNum is None:
-        return (
+        known = (
             "Its items were not examined: it may be intact, of a maxHashSlotNum and maxIndexNum that "
             "are unknown here"
         )
-    return "A broker with the given maxHashSlotNum and maxIndexNum misses every key in it"
+    todo = error.advice or _SHORTEN
+    yield a_warning("index-unreadable", segment.path, f"{error.reason}. {known}", todo)
 
 
 def _likely_geometry(
@@ -457,70 +441,43 @@ def _likely_geometry(
     return next((guess for guess in guesses if guess.file_size == segment.size), None)
 
 
-def _health(file: IndexFile, items: CheckedItems) -> IndexHealth:
-    return IndexHealth(
-        file.path,
-        file.header.items,
-        file.geometry.items,
-        file.geometry.slots,
-        int(np.count_nonzero(items.used)),
-        int(items.used.max(initial=0)),
-    )
-
-
 def _wrong_times(store: MessageStore, file: IndexFile) -> Iterator[Finding]:
     """The finding for a time of the header that is not that of the record at its log offset."""
-    header = file.header
-    ends = (
-        ("begin_timestamp", header.begin_log_offset, header.begin_timestamp),
-        ("end_timestamp", header.end_log_offset, header.end_timestamp),
-    )
-    stored = [store.log.store_time_at(offset) for _, offset, _ in ends]
-    wrong = [
-        Wrong(
-            name,
-            f"{shown_time(time)}, when the record at log offset {offset} was stored",
-            shown_time(said),
-        )
-        for (name, offset, said), time in zip(ends, stored, strict=True)
-        if time is not None and time != said
-    ]
+    wrong = []
+    for end in ("begin", "end"):
+        offset, said = (getattr(file.header, f"{end}_{of}") for of in ("log_offset", "timestamp"))
+        time = store.log.store_time_at(offset)
+        if time is not None and time != said:
+            stored = f"{shown_time(time)}, when the record at log offset {offset} was stored"
+            wrong.append(Wrong(f"{end}_timestamp", stored, shown_time(said)))
     if wrong:
         yield header_finding(file.path, wrong)
 
 
-def _check_range(
-    file: IndexFile,
-    items: CheckedItems,
-    log_range: tuple[int, int],
-    findings: Findings,
-    closed: bool,
-) -> None:
+def _out_of_log(
+    file: IndexFile, items: CheckedItems, log_range: tuple[int, int], closed: bool
+) -> Iterator[Finding]:
     """Findings for items that point outside the log. If the store was not `closed`, the log may be
     older than the index."""
     (start, end), beyond = log_range, items.beyond
     if beyond:
-        findings.add(
-            Finding(
-                Severity.WARNING if closed else Severity.NOTE,
-                "index-beyond-log",
-                file.path,
-                f"{counted(beyond, 'item')} pointing after the end of the log ({end}): the log was cut, or "
-                "copied before the index",
-                "The broker ignores what it cannot read; later records at these positions give wrong hits, "
-                f"which a client has to filter. {_SHORTEN}",
-                count=beyond,
-            )
+        yield Finding(
+            Severity.WARNING if closed else Severity.NOTE,
+            "index-beyond-log",
+            file.path,
+            f"{counted(beyond, 'item')} pointing after the end of the log ({end}): the log was cut, or "
+            "copied before the index",
+            "The broker ignores what it cannot read; later records at these positions give wrong hits, "
+            f"which a client has to filter. {_SHORTEN}",
+            count=beyond,
         )
     if 0 <= items.newest_offset < start:
-        findings.add(
-            a_note(
-                "index-expired",
-                file.path,
-                "all items point before the start of the log",
-                "The broker deletes the file at the next deletion of log files, unless it is the last",
-                count=file.header.items,
-            )
+        yield a_note(
+            "index-expired",
+            file.path,
+            "all items point before the start of the log",
+            "The broker deletes the file at the next deletion of log files, unless it is the last",
+            count=file.header.items,
         )
 
 
@@ -577,13 +534,11 @@ class IndexPart:
         self._base = start
         self._items = items_between(files, start, stop, _spans.setdefault(store, {}))
         self._of_a_record = np.zeros(len(self._items), dtype=np.bool_)
-        self._end, self._log_end = _end_of(files), store.log_range()[1]
-        self._there = bool(files)
-        self._closed = was_closed(store.path)
+        ends = (file.header.end_log_offset for file in files if file.header.items)
+        self._end, self._log_end = max(ends, default=-1), store.log_range()[1]
+        self._there, self._closed = bool(files), was_closed(store.path)
         self._path = str(store.path / INDEX_DIR)
-        self._missing = 0
-        self._first_missing = -1
-        self._behind = 0
+        self._missing, self._first_missing, self._behind = 0, -1, 0
 
     def check(self, records: DecodedRecords) -> None:
         """Check that the items have the keys of these records, and note which they are."""
@@ -625,7 +580,7 @@ class IndexPart:
                     return True
         return False
 
-    def _has(self, places: Ints, hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+    def _has(self, places: Ints, hashes: npt.NDArray[np.int32]) -> Mask:
         """Which of these keys have an item, by the log offsets of their records and their hashes."""
         if not len(self._items):
             return np.zeros(len(hashes), dtype=np.bool_)
@@ -680,7 +635,3 @@ class IndexPart:
                 )
             )
         return self._behind
-
-
-def _end_of(files: Sequence[IndexFile]) -> int:
-    return max((file.header.end_log_offset for file in files if file.header.items), default=-1)
