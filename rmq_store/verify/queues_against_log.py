@@ -7,7 +7,9 @@ import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -109,19 +111,15 @@ class RecordComparison:
     def _own_offsets(self, queue: QueueId, entries: Entries) -> Ints:
         """The queueOffset of the record that each entry leads to; -1 if it is no record of the queue."""
         own = np.full(len(entries), -1, dtype=np.int64)
-        try:
+        with suppress(MissingFileError):  # it has expired since the store was opened
             for rows, headers in self._log.whole_headers(entries.log_offset, entries.size):
                 requests = self._view.requests_of(DecodedRecords.of(headers))
-                mine = np.array([listed == queue for listed in requests.queues], dtype=bool)[
-                    requests.queue
-                ]
+                is_queue = np.array([listed == queue for listed in requests.queues], dtype=bool)
+                mine = is_queue[requests.queue]
                 places, offsets = requests.log_offset[mine].tolist(), requests.offset[mine].tolist()
                 offset_at = dict(zip(places, offsets, strict=True))
-                own[rows] = [
-                    offset_at.get(where, -1) for where in entries.log_offset[rows].tolist()
-                ]
-        except MissingFileError:
-            pass  # it has expired since the store was opened
+                wheres = entries.log_offset[rows].tolist()
+                own[rows] = [offset_at.get(where, -1) for where in wheres]
         return own
 
     def _places(self, queue: QueueId, log_offsets: Ints) -> Ints:
@@ -138,12 +136,10 @@ class RecordComparison:
         so many that only those where the record would be are looked at. A damaged queue that cannot
         be read lists nothing: its reader reports it.
         """
-        if not len(log_offsets):
-            return ListedPlaces.of(no_entries())
-        try:
-            return self._read_listing(queue, int(log_offsets.min()), int(log_offsets.max()) + 1)
-        except StoreError:
-            return ListedPlaces.of(no_entries())
+        if len(log_offsets):
+            with suppress(StoreError):
+                return self._read_listing(queue, int(log_offsets.min()), int(log_offsets.max()) + 1)
+        return ListedPlaces.of(no_entries())
 
     def _read_listing(self, queue: QueueId, start: int, stop: int) -> ListedPlaces:
         if queue in self._listings:
@@ -152,16 +148,10 @@ class RecordComparison:
         low, high = state.min_offset, state.max_offset
         units = state.file_stop - state.file_start + (0 if state.tail is None else len(state.tail))
         if min(high - low, units) > min(_KEPT, self._log.chain.cost.spare // QUEUE_ENTRY.itemsize):
-            low, high = (
-                self._view.offset_at_log(queue, start),
-                self._view.offset_at_log(queue, stop),
-            )
+            low, high = (self._view.offset_at_log(queue, place) for place in (start, stop))
             return ListedPlaces.of(self._view.entries(queue, low, high))
         kept = ListedPlaces.of(self._view.entries(queue, low, high))
-        if (
-            sum(len(listing.offset) for listing in self._listings.values()) + len(kept.offset)
-            > _KEPT
-        ):
+        if sum(len(one.offset) for one in (*self._listings.values(), kept)) > _KEPT:
             self._listings = {}
         self._listings[queue] = kept
         return kept
@@ -185,36 +175,28 @@ _MOVED = (
     "{records} of queue {queue}, {offsets}, listed at another queue offset, {places}; the "
     "first: log offset {log_offset}. Consumers get them there"
 )
+_MISSES = Severity.ERROR, "queue-misses-record"
 _UNLISTED = {
-    _MISSING: (
-        Severity.ERROR,
-        "queue-misses-record",
-        _IN_NO_ENTRY + "No consumer gets them",
-        _REBUILD,
-    ),
+    _MISSING: (*_MISSES, _IN_NO_ENTRY + "No consumer gets them", _REBUILD),
     _LOW: (
-        Severity.ERROR,
-        "queue-misses-record",
+        *_MISSES,
         _MOVED,
         "Normal after a rebuild of a log that had lost records: later ones get smaller queue offsets. "
         "Committed offsets of consumers mean other messages then: rmqstore offsets --reset-to-time",
     ),
     _HIGH: (
-        Severity.ERROR,
-        "queue-misses-record",
+        *_MISSES,
         _MOVED,
         "The queue repeats an entry, has one too many, or lists two records of one queue offset, of which a "
         f"rebuild lists the first alone. {_REBUILD}",
     ),
     _TAKEN: (
-        Severity.ERROR,
-        "queue-misses-record",
+        *_MISSES,
         _IN_NO_ENTRY + "An earlier record has that queue offset, so that a broker skips them",
         _SKIPPED,
     ),
     _FIRST: (
-        Severity.ERROR,
-        "queue-misses-record",
+        *_MISSES,
         _IN_NO_ENTRY + "An earlier record has that queue offset, and no consumer gets them",
         f"If the topic was created again, a rebuild lists them, and not the earlier ones. {_REBUILD}",
     ),
@@ -359,7 +341,7 @@ class ListedCheck:
         self._comparison = RecordComparison(store.view)
         self._waiting: list[DispatchRequests] = []
         self._queues: set[QueueId] = set()
-        self._begins: dict[QueueId, int] = {}
+        self._beginning_of = cache(partial(_beginning_of, store.view))
         self._entries = 0
 
     def add(self, requests: DispatchRequests) -> None:
@@ -421,13 +403,6 @@ class ListedCheck:
                 run = _run_of(requests, rows[those], np.abs(shift[those]))
                 self._tally.note(WhyUnlisted(queue, batch, why), run)
 
-    def _beginning_of(self, queue: QueueId) -> int:
-        """Where in the log a queue that begins with queue offset 0 begins: records of it before that place
-        are of an earlier topic of that name. 0 for other queues."""
-        if queue not in self._begins:
-            self._begins[queue] = _beginning_of(self._store.view, queue)
-        return self._begins[queue]
-
     def _check_tags(
         self, queue: QueueId, requests: DispatchRequests, rows: Ints, codes: Ints
     ) -> None:
@@ -450,7 +425,8 @@ class ListedCheck:
 
 
 def _beginning_of(view: QueueView, queue: QueueId) -> int:
-    """See `ListedCheck._beginning_of`."""
+    """Where in the log a queue that begins with queue offset 0 begins: records of it before that place are of
+    an earlier topic of that name. 0 for other queues."""
     if view.snapshot.queues[queue].min_offset > 0:
         return 0
     first = view.entries(queue, 0, 1)
@@ -574,10 +550,8 @@ def _dangling(
             "Repair the damage of the log",
         )
         if places == [store.log_range()[1]]:
-            where, todo = (
-                f"after the log's end at log offset {places[0]}",
-                "Look for the lost end of the log",
-            )
+            where = f"after the log's end at log offset {places[0]}"
+            todo = "Look for the lost end of the log"
         yield an_error(
             "queue-dangling-entry",
             folder,
@@ -669,9 +643,8 @@ def queueless_findings(store: MessageStore, tally: QueueTally) -> Iterator[Findi
         count, last = sum(part.records for part in parts), _of_last_life(parts)
         back = "brings them back"
         if last < count:
-            back = (
-                f"brings back the last {last:,}, from when the topic was created for the last time"
-            )
+            since = "from when the topic was created for the last time"
+            back = f"brings back the last {last:,}, {since}"
         if kept:
             severity, state = Severity.ERROR, "has no files, though its topic is there"
             advice = _REBUILD
