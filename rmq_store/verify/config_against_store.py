@@ -21,7 +21,7 @@ from rmq_store.config.consumer_offsets import (
     read_delay_file,
     sent_offsets,
 )
-from rmq_store.config.json_files import ConfigFile, Decode, as_it_is, config_names, read_config
+from rmq_store.config.json_files import Decode, as_it_is, config_names, read_config
 from rmq_store.config.rocksdb import GROUPS_FILE
 from rmq_store.config.topics_json import TOPICS_FILE, decode_topics, may_be_read, read_queue_count
 from rmq_store.config.without_file import effect_without
@@ -94,32 +94,22 @@ def checkpoint_findings(
                 f"A broker {effect_without(CHECKPOINT_FILE)}",
             )
         return
-    end = store.log_range()[1]
+    end, newest = store.log_range()[1], checkpoint.newest_timestamp
     if records and checkpoint.logics_physical_offset >= end:
-        yield an_error(
-            "checkpoint-ahead",
-            str(path),
-            f"it says that the queues list the record at log offset {checkpoint.logics_physical_offset}, "
-            f"but the log ends at {end}: the end of the log is lost",
-            _LOST_END,
+        said = (
+            f"the queues list the record at log offset {checkpoint.logics_physical_offset}, "
+            f"but the log ends at {end}: the end of the log"
         )
-        return
-    newest = checkpoint.newest_timestamp
     # If there are log files, their messages may have expired. If there are none, the log is lost.
-    gone = not records and not store.log.chain.segments
-    if newest > last_timestamp and (records or gone):
-        last = (
-            f"the last one in the log is from {shown_time(last_timestamp)}"
+    elif newest > last_timestamp and (records or not store.log.chain.segments):
+        said = f"messages up to {shown_time(newest)} were on the disk, but " + (
+            f"the last one in the log is from {shown_time(last_timestamp)}: the end of the log"
             if records
-            else "the log has none"
+            else "the log has none: the log"
         )
-        lost = "the end of the log" if records else "the log"
-        yield an_error(
-            "checkpoint-ahead",
-            str(path),
-            f"it says that messages up to {shown_time(newest)} were on the disk, but {last}: {lost} is lost",
-            _LOST_END,
-        )
+    else:
+        return
+    yield an_error("checkpoint-ahead", str(path), f"it says that {said} is lost", _LOST_END)
 
 
 def config_findings(store: MessageStore) -> Iterator[Finding]:
@@ -138,10 +128,11 @@ def config_findings(store: MessageStore) -> Iterator[Finding]:
             continue
         if file is None:
             continue
+        path, doubt = str(file.path), file.doubt
         if file.problem is not None:
-            yield _config_warning("config-backup-used", file, file.problem, _BACKUP_USED)
-        if file.doubt is not None:
-            yield _config_warning(file.doubt.code, file, file.doubt.meaning, file.doubt.advice)
+            yield a_warning("config-backup-used", path, file.problem, _BACKUP_USED)
+        if doubt is not None:
+            yield a_warning(doubt.code, path, doubt.meaning, doubt.advice)
     try:
         read_timer_check(store.path)
     except CorruptConfigError as error:
@@ -160,14 +151,8 @@ def _missing_files(store: MessageStore, names: Collection[str]) -> Iterator[Find
     # Without the file of groups no broker has run here, as where a store was salvaged.
     if groups and GROUPS_FILE in names and not has_consumer_offsets(store.path):
         yield _missing(store, CONSUMER_FILES[0], f"a group has the topic {groups[0]}")
-    delayed = (
-        q
-        for q in store.view.queues_of(SCHEDULE_TOPIC)
-        if store.min_offset(*q) < store.max_offset(*q)
-    )
-    if GROUPS_FILE in names and DELAY_FILE not in names and any(delayed):
-        proof = f"{SCHEDULE_TOPIC} has messages"
-        yield _missing(store, DELAY_FILE, proof)
+    if GROUPS_FILE in names and DELAY_FILE not in names and _count_delayed(store):
+        yield _missing(store, DELAY_FILE, f"{SCHEDULE_TOPIC} has messages")
 
 
 def _missing(store: MessageStore, name: str | None, proof: str, *others: str) -> Finding:
@@ -234,10 +219,6 @@ def _count_delayed(store: MessageStore) -> str:
     queues = store.view.queues_of(SCHEDULE_TOPIC)
     count = sum(store.max_offset(*queue) - store.min_offset(*queue) for queue in queues)
     return f". It has {counted(count, 'delayed message')}" if count else ""
-
-
-def _config_warning(code: str, file: ConfigFile[Any], meaning: str, advice: str) -> Finding:
-    return a_warning(code, str(file.path), meaning, advice)
 
 
 def progress_findings(
@@ -323,11 +304,8 @@ def _delay_levels(store: MessageStore) -> Iterator[Finding]:
         state = store.snapshot().queues.get(queue)
         high = 0 if state is None else state.max_offset
         why = f"which has offsets to {high}" if offset > high else ""
-        if (
-            state is not None
-            and state.min_offset < offset <= high
-            and is_due_after_log(store, queue, offset - 1)
-        ):
+        has_before = state is not None and state.min_offset < offset <= high
+        if has_before and is_due_after_log(store, queue, offset - 1):
             why = "whose message before is due later than the newest record of the log"
         if why:
             yield a_warning(
@@ -342,25 +320,27 @@ def _delay_levels(store: MessageStore) -> Iterator[Finding]:
 def _timer(store: MessageStore) -> Iterator[Finding]:
     """Findings for a timer that has read its topic further than it goes, or has delivered what the log
     does not have."""
-    check = read_timer_check(store.path)
-    states = store.snapshot().queues
+    check, path = read_timer_check(store.path), str(store.path / CONFIG_DIR / TIMER_CHECK)
+    if check is None:
+        return
+    states = store.snapshot().queues.items()
     high = max(
-        (q.max_offset for queue, q in states.items() if queue.topic == TIMER_TOPIC), default=0
+        (state.max_offset for queue, state in states if queue.topic == TIMER_TOPIC), default=0
     )
-    if check is not None and check.queue_offset > high:
+    if check.queue_offset > high:
         yield a_warning(
             "timer-ahead",
-            str(store.path / CONFIG_DIR / TIMER_CHECK),
+            path,
             f"the timer has read {TIMER_TOPIC} to offset {check.queue_offset}, and the topic has offsets "
             f"to {high}: the timer may skip new messages",
             "Restore the lost end of the topic before a broker starts. Without the file the timer reads the "
             f"topic again, and the broker {effect_without(TIMER_CHECK)}",
         )
     undelivered = timers_due_after_log(store)
-    if check is not None and undelivered:
+    if undelivered:
         yield a_warning(
             "timer-ahead",
-            str(store.path / CONFIG_DIR / TIMER_CHECK),
+            path,
             f"the timer has delivered what is due before {shown_time(check.read_time)}, and {undelivered} "
             "messages are due before that and after the newest record of the log: the broker does not "
             "deliver them",

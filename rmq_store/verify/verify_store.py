@@ -225,10 +225,8 @@ def verify(
 
     Damage becomes findings. Raises StoreError only if the store cannot be checked.
     """
-    whole = CheckedPart()
-    for start, stop in log_parts(store):
-        whole.add(check_log(store, start, stop, progress, bodies=bodies))
-    return conclude(store, whole)
+    parts = (check_log(store, *part, progress, bodies=bodies) for part in log_parts(store))
+    return VerifyQuestion(bodies).merge(store, parts)
 
 
 _PARTS = 16  # of a log of a few large files, so that several processes end at about the same time
@@ -310,7 +308,10 @@ class _PartCheck:
             if piece.gap in _DAMAGED:
                 self.index.excuse(piece.start, piece.stop)
         elif piece.start >= self.log_end:
-            self.part.after_end.append(_after_end(piece))
+            of_file = piece.segment.path, piece.segment.base
+            self.part.after_end.append(
+                AfterEnd(piece.start, piece.stop, len(piece.headers), *of_file)
+            )
         else:
             self._check(piece.headers)
 
@@ -360,10 +361,6 @@ def _misnamed(file: MisnamedFile) -> Finding:
     )
 
 
-def _after_end(run: SoundRun) -> AfterEnd:
-    return AfterEnd(run.start, run.stop, len(run.headers), run.segment.path, run.segment.base)
-
-
 def _refused_files(store: MessageStore) -> Iterator[Finding]:
     """Findings for files of the log and the queues with which no broker starts."""
     chain = store.log.chain
@@ -372,12 +369,8 @@ def _refused_files(store: MessageStore) -> Iterator[Finding]:
     try:
         refuse_unknown_size(store.log, store.config)
     except InvalidArgumentError as unknown:
-        yield an_error(
-            "log-file-refused",
-            str(unknown.path),
-            f"{unknown.reason}. No broker starts on it",
-            unknown.advice or _SALVAGE,
-        )
+        meaning, todo = f"{unknown.reason}. No broker starts on it", unknown.advice or _SALVAGE
+        yield an_error("log-file-refused", str(unknown.path), meaning, todo)
     for error in refused_files(chain.folders, chain.file_size, LOG_SIZE):
         yield _refused(
             error,
@@ -416,12 +409,8 @@ def _lost_end(store: MessageStore) -> Iterator[Finding]:
 
 
 def _refused(error: StoreError, part: str, advice: str) -> Finding:
-    return an_error(
-        f"{part}-file-refused",
-        str(error.path),
-        f"{error.reason} (expected {error.expected}, found {error.actual})",
-        advice,
-    )
+    meaning = f"{error.reason} (expected {error.expected}, found {error.actual})"
+    return an_error(f"{part}-file-refused", str(error.path), meaning, advice)
 
 
 def _grown(store: MessageStore, now: int) -> Iterator[Finding]:
@@ -664,10 +653,8 @@ def _about_rocksdb(store: MessageStore) -> Iterator[Finding]:
 def _inner_batches(store: MessageStore, database: str) -> Iterator[Finding]:
     """Queues in a database that have more messages than entries (DefaultMessageStore#getMessage)."""
     for queue, state in store.snapshot().queues.items():
-        entries = (
-            state.file_stop - state.file_start + (0 if state.tail is None else len(state.tail))
-        )
-        if not state.batch or state.max_offset - state.min_offset <= entries:
+        units = state.file_stop - state.file_start + (0 if state.tail is None else len(state.tail))
+        if not state.batch or state.max_offset - state.min_offset <= units:
             continue
         if store.view.folder(queue) == database:
             yield a_warning(
@@ -684,47 +671,40 @@ def _inner_batches(store: MessageStore, database: str) -> Iterator[Finding]:
 def _about_dledger(store: MessageStore) -> Iterator[Finding]:
     folders = {folder for member in members_in(store.path, store.config) for folder in member.data}
     for folder in dledger_folders(store.path):
-        if folder / DATA in folders:
-            continue
-        yield a_note(
-            "dledger-without-log",
-            str(folder),
-            "a broker in DLedger mode has used this store, and the folder has no log: messages to which "
-            "queue entries lead beyond the log may be in a DLedger log that is not here",
-            "Normal if the broker stored nothing in that mode. Otherwise copy the folder completely",
-        )
+        if folder / DATA not in folders:
+            yield a_note(
+                "dledger-without-log",
+                str(folder),
+                "a broker in DLedger mode has used this store, and the folder has no log: messages to which "
+                "queue entries lead beyond the log may be in a DLedger log that is not here",
+                "Normal if the broker stored nothing in that mode. Otherwise copy the folder completely",
+            )
 
 
 def severities(findings: Iterable[Finding]) -> dict[str, int]:
     """The number of findings per severity."""
-    counts = {severity.value: 0 for severity in Severity}
-    for finding in findings:
-        counts[finding.severity.value] += 1
-    return counts
+    counts = Counter(finding.severity for finding in findings)
+    return {severity.value: counts[severity] for severity in Severity}
 
 
 def count_of_problems(report: VerifyReport) -> str:
     """How many problems were found, and how many findings of each severity."""
     counts = severities(report.findings)
-    notes = counts[Severity.NOTE.value]
-    problems = len(report.findings) - notes
+    problems = len(report.findings) - counts[Severity.NOTE.value]
     said = "no problems" if report.nothing_wrong else counted(problems, "problem")
-    each = ", ".join(
-        counted(counts[severity.value], severity.value) for severity in reversed(list(Severity))
-    )
+    each = ", ".join(counted(count, name) for name, count in reversed(counts.items()))
     return f"{said} found ({each})"
 
 
-# Bodies that are marked as compressed and that no client opens: its consumer stops there.
-#
-# A broker that puts a half message back, after it asked the producer, leaves the mark on an opened body.
-
-
-_FRONT = 4  # bytes that show a compression
+_FRONT = 4  # bytes of a body that show a compression
 
 
 def unopened_bodies(headers: Headers, *, whole: bool) -> Ints:
-    """The rows of marked bodies that do not begin as their compression, or that do not open if `whole`."""
+    """The rows of bodies that are marked as compressed and that no client opens: its consumer stops there.
+
+    Without `whole` those that do not begin as their compression. A broker that puts a half message back,
+    after it asked the producer, leaves the mark on an opened body.
+    """
     rows: Ints = np.flatnonzero((headers.sys_flag & SysFlag.COMPRESSED) != 0)
     if whole:
         return np.array([row for row in rows.tolist() if not _opens(headers, row)], np.int64)
