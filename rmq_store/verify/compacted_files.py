@@ -39,7 +39,16 @@ def compaction_findings(store: MessageStore) -> Iterator[Finding]:
         if isinstance(files, CompactedQueue):
             findings = list(_findings_of(store, queue, files))
             lost = files.replaced()
-            yield from findings if lost is None else [_replaced(queue, lost)]
+            if lost is None:
+                yield from findings
+            else:
+                yield a_note(
+                    "compaction-replaced",
+                    str(lost.path),
+                    f"the broker compacted queue {queue.name} while the store was examined: its files "
+                    "for compaction were not",
+                    BEING_WRITTEN,
+                )
         elif files is not None:
             yield _damaged(files)
         else:
@@ -66,31 +75,15 @@ def _without_messages(store: MessageStore, queue: QueueId) -> Iterator[Finding]:
         )
 
 
-def _replaced(queue: QueueId, lost: StoreError) -> Finding:
-    return a_note(
-        "compaction-replaced",
-        str(lost.path),
-        f"the broker compacted queue {queue.name} while the store was examined: its files "
-        "for compaction were not",
-        BEING_WRITTEN,
-    )
-
-
 def _damaged(error: StoreError) -> Finding:
-    return an_error(
-        "compaction-damaged",
-        str(error.path),
-        f"{error.reason}"
-        + (f" (expected {error.expected}, found {error.actual})" if error.expected else "")
-        + ". The queue cannot be read from its files for compaction",
-        ADVICE,
-        error.offset,
-    )
+    found = f" (expected {error.expected}, found {error.actual})" if error.expected else ""
+    meaning = f"{error.reason}{found}. The queue cannot be read from its files for compaction"
+    return an_error("compaction-damaged", str(error.path), meaning, ADVICE, error.offset)
 
 
 def _findings_of(store: MessageStore, queue: QueueId, files: CompactedQueue) -> Iterator[Finding]:
     try:
-        units = _units(files)
+        units = np.concatenate([*files.units(), np.zeros(0, dtype=BATCH_QUEUE_ENTRY)])
         yield from _unlisted(queue, files)
     except StoreError as error:
         yield _damaged(error)
@@ -129,10 +122,6 @@ def _findings_of(store: MessageStore, queue: QueueId, files: CompactedQueue) -> 
             int(wrong.sum()),
         )
     yield from _lost(store, queue, files, units["base_offset"].astype(np.int64))
-
-
-def _units(files: CompactedQueue) -> Any:
-    return np.concatenate([*files.units(), np.zeros(0, dtype=BATCH_QUEUE_ENTRY)])
 
 
 def _differ(units: Any, batch: Any) -> Any:
@@ -190,10 +179,8 @@ def _lost(
         for offset, keys, crc in zip(*columns, strict=True):
             if keys.strip():
                 last[keys] = max(last.get(keys, (-1, False)), (offset, crc != 0))
-    wanted = np.array(
-        sorted(offset for offset, has_body in last.values() if has_body), dtype=np.int64
-    )
-    lost = np.setdiff1d(wanted, there)
+    wanted = [offset for offset, has_body in last.values() if has_body]
+    lost = np.setdiff1d(np.array(wanted, dtype=np.int64), there)
     if len(lost):
         yield a_warning(
             "compaction-lost",

@@ -6,7 +6,8 @@ Source: DLedgerMmapFileStore#recover is what a member checks when it starts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -67,11 +68,9 @@ class EntryChecks:
         wrong = (heads["pos"] != places) | (heads["body_length"] != sizes)
         wrong |= heads["size"] != sizes + ENTRY_HEAD_SIZE
         wrong |= (sizes > 0) & (heads["magic"] != NORMAL)
-        self._note("dledger-entry-head", _HEAD, wrong, places, Severity.WARNING, _STOPS)
-        unused = np.zeros(len(heads), dtype=bool)
-        for name in _UNUSED:
-            unused |= heads[name] != 0
-        self._note("dledger-entry-unused", _NOT_ZERO, unused, places, Severity.NOTE, _NO_EFFECT)
+        self._note("dledger-entry-head", _HEAD, wrong, places, _STOPS)
+        unused = np.any([heads[name] != 0 for name in _UNUSED], axis=0)
+        self._note("dledger-entry-unused", _NOT_ZERO, unused, places, _NO_EFFECT, Severity.NOTE)
         rows = np.flatnonzero(~wrong)
         if len(rows):
             self._note_order(heads[rows], places[rows], stop)
@@ -98,9 +97,7 @@ class EntryChecks:
             wrong |= known & (units[name] != heads[name])
         at = index * INDEX_UNIT.itemsize
         for meaning, rows in ((_UNIT, wrong), (_NO_UNIT, ~known)):
-            self._note(
-                "dledger-index", meaning, rows, at, Severity.WARNING, _REWRITTEN, self._units
-            )
+            self._note("dledger-index", meaning, rows, at, _REWRITTEN, chain=self._units)
 
     def _note(
         self,
@@ -108,8 +105,8 @@ class EntryChecks:
         meaning: str,
         wrong: Mask,
         places: Ints,
-        severity: Severity,
         advice: str,
+        severity: Severity = Severity.WARNING,
         chain: SegmentChain | None = None,
     ) -> None:
         """Add a finding for the rows that are wrong. `places`: in the log, or in another `chain`."""
@@ -150,9 +147,7 @@ def joined(spans: Sequence[EntrySpan]) -> list[EntrySpan]:
     for span in spans:
         last = merged[-1] if merged else None
         if last is not None and _follows(last, span) and last.stop == span.start:
-            merged[-1] = EntrySpan(
-                last.start, span.stop, last.index, last.term, span.last_index, span.last_term
-            )
+            merged[-1] = replace(span, start=last.start, index=last.index, term=last.term)
         else:
             merged.append(span)
     return merged
@@ -202,11 +197,9 @@ def index_end_finding(store: MessageStore, spans: Sequence[EntrySpan]) -> Iterat
 
 def _units_of(store: MessageStore) -> SegmentChain | None:
     for member in members_in(Path(store.path), store.config)[:1]:
-        try:
+        with suppress(StoreError):
             units = SegmentChain([member.index])
-        except StoreError:
-            return None
-        return units if units.segments else None
+            return units if units.segments else None
     return None
 
 

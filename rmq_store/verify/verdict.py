@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.errors import StoreError, StoreLockedError, UnsupportedStoreError, shown_path, spoken
 from rmq_store.format.queues import QueueId
@@ -79,9 +80,7 @@ class Verdict:
             "damaged_bytes": lost.bytes,
             "unlisted_messages": self.unlisted,
             "broker_starts": self.starts,
-            "broker_refuses": [
-                {"path": refusal.path, "reason": refusal.reason} for refusal in self.refusals
-            ],
+            "broker_refuses": [{"path": one.path, "reason": one.reason} for one in self.refusals],
             "broker_cuts": self.cuts,
             "do": None if helps is None else helps.command,
             "effect": None if helps is None else helps.effect,
@@ -101,14 +100,12 @@ class Verdict:
 
     def sentence(self) -> str:
         """The state, and what is lost."""
-        said = []
-        if self.lost.messages:
-            said.append(
-                f"{counted(self.lost.messages, 'message')} of {counted(self.lost.queues, 'queue')} lost"
-                + _when(self.lost)
-            )
-        elif self.lost.bytes:
-            said.append(f"{counted(self.lost.bytes, 'byte')} of the log lost{_when(self.lost)}")
+        said, lost = [], self.lost
+        if lost.messages:
+            which = f"{counted(lost.messages, 'message')} of {counted(lost.queues, 'queue')}"
+            said.append(f"{which} lost{_when(lost)}")
+        elif lost.bytes:
+            said.append(f"{counted(lost.bytes, 'byte')} of the log lost{_when(lost)}")
         if self.unlisted:
             said.append(f"{counted(self.unlisted, 'message')} in the log that no consumer gets")
         if not said and self.state == FLAWED:
@@ -182,21 +179,19 @@ def _times_around(
     if not damage:
         return None, None
     first, last = min(start for start, _ in damage), max(stop for _, stop in damage)
-    segments = [file for file in store.log.chain.segments if file.base < first]
     before = None
-    for file in reversed(segments):
-        for piece in walk(store.log, file.base, first, check_crc=False):
-            if isinstance(piece, SoundRun):
-                before = int(piece.headers.store_timestamp[-1])
+    for file in reversed([file for file in store.log.chain.segments if file.base < first]):
+        for headers in _sound(store, file.base, first):
+            before = int(headers.store_timestamp[-1])
         if before is not None:
             break
-    runs = (
-        piece
-        for piece in walk(store.log, last, store.log_range()[1], check_crc=False)
-        if isinstance(piece, SoundRun)
-    )
-    after = next(runs, None)
-    return before, None if after is None else int(after.headers.store_timestamp[0])
+    after = next(_sound(store, last, store.log_range()[1]), None)
+    return before, None if after is None else int(after.store_timestamp[0])
+
+
+def _sound(store: MessageStore, start: int, stop: int) -> Iterator[Headers]:
+    pieces = walk(store.log, start, stop, check_crc=False)
+    return (piece.headers for piece in pieces if isinstance(piece, SoundRun))
 
 
 def start_of(store: MessageStore) -> BrokerStart | None:
@@ -236,23 +231,22 @@ def _help(
     if any(refusal.kind == LOG_FILE for refusal in refusals):
         return _recovery(store, records) or salvage
     plan = None if start is None else start.plan
+    rebuild = _command(store, "rebuild", "--to NEW")
+    every = f"all {counted(records, 'message')} of the log, in a new store"
     if wrong.keys() & {*_IN_LOG} or (plan is not None and plan.records_cut):
         return salvage
     if wrong.keys() & {*_LOST_END}:
         where = "look for the end of the log in a replica or a copy"
         return Help(where, "without it a broker starts, and what was there is lost")
     if any(refusal.kind == QUEUE_FILE for refusal in refusals) or wrong.keys() & {*_IN_QUEUES}:
-        listed = f"lists all {counted(records, 'message')} of the log, in a new store"
-        return Help(_command(store, "rebuild", "--to NEW"), listed)
+        return Help(rebuild, f"lists {every}")
     if plan is not None and cuts:
         return _recovery(store, records)
     if any(code.startswith("index-") for code in wrong):
-        indexed = f"indexes all {counted(records, 'message')} of the log, in a new store"
-        return Help(_command(store, "rebuild", "--to NEW"), indexed)
+        return Help(rebuild, f"indexes {every}")
     if plan is not None and not plan.clean:
-        return Help(
-            "start the broker", "it recovers the store, and takes no message from its queues"
-        )
+        effect = "it recovers the store, and takes no message from its queues"
+        return Help("start the broker", effect)
     return None
 
 
