@@ -86,16 +86,11 @@ def copy_config(source: Path, root: Path) -> None:
                 refused(error)
     for name in names_in_databases(source):
         try:
-            _write_as_file(source, root, name)
+            file = read_config(source, name, as_it_is)
+            if file is not None:
+                write_config(root, name, file.path, dict(file.content))
         except CorruptConfigError as error:
             LOG.warning("the new store is without this part of the configuration: %s", error)
-
-
-def _write_as_file(source: Path, root: Path, name: str) -> None:
-    """Write what a database has in place of a JSON file."""
-    content = read_config(source, name, as_it_is)
-    if content is not None:
-        write_config(root, name, content.path, dict(content.content))
 
 
 def write_config(root: Path, name: str, source: Path, content: dict[str, Any]) -> None:
@@ -190,9 +185,8 @@ class CarriedConfig:
         if self._topics is not None:
             content = dict(self._topics.content)
             table = {name: _uncompacted(topic) for name, topic in self._topics.value.items()}
-            write_config(
-                root, TOPICS_FILE, self._topics.path, content | {"topicConfigTable": table}
-            )
+            content["topicConfigTable"] = table
+            write_config(root, TOPICS_FILE, self._topics.path, content)
         for name in _WITHOUT_OFFSETS:
             file = self._read(name, as_it_is)
             if file is not None:

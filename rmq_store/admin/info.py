@@ -43,9 +43,7 @@ class StoreInfo:
     systemTopics: int | None
     queues: int | None
     indexFiles: int
-    checkpointTimestamp: (
-        int | None
-    )  # time up to which messages were on the disk, according to the broker
+    checkpointTimestamp: int | None  # by the broker, the time up to which messages were on the disk
     rocksdbQueues: str | None = None  # the folder of a database with the queues
     queuesUnread: str | None = None  # why the queues, or that database, cannot be read
     dledgerLog: str | None = None  # the members whose log is here, and which of them is read

@@ -80,6 +80,12 @@ _DATABASE_SINCE = (5, 5, 0)  # the first release that is compared with what is w
 _NAMED_BY_OFFSET = (*OP_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC)
 _ENTRIES_COMPARED = 1 << 16
 
+_OF_RECOVERY = (
+    *("log_start", "log_end", "records", "damage", "entries_rebuilt", "index_items_rebuilt"),
+    *("records_cut", "old_records_cut", "entries_after_log", "left_out", "earlier_lives"),
+    *("queues", "seconds"),
+)
+
 Recover = Callable[..., RecoveryReport]
 Progress = Callable[[int], None]  # receives the number of bytes copied or read
 
@@ -123,24 +129,7 @@ class RebuildReport:
             "log": self.log,
             "store_type": self.store_type,
             "resumed": self.resumed,
-            **{
-                name: values[name]
-                for name in (
-                    "log_start",
-                    "log_end",
-                    "records",
-                    "damage",
-                    "entries_rebuilt",
-                    "index_items_rebuilt",
-                    "records_cut",
-                    "old_records_cut",
-                    "entries_after_log",
-                    "left_out",
-                    "earlier_lives",
-                    "queues",
-                    "seconds",
-                )
-            },
+            **{name: values[name] for name in _OF_RECOVERY},
             "kind_unknown": list(self.kind_unknown),
             "default_delays": self.default_delays,
             "unserved": list(self.unserved),
@@ -259,15 +248,13 @@ def _renumbered(root: Path, settings: StoreConfig) -> dict[str, int]:
 
 def _check_options(root: Path, log: str, store_type: str, release: Dialect) -> None:
     """Raise InvalidArgumentError or UnsupportedStoreError."""
-    if log not in LOG_MODES:
-        raise InvalidArgumentError(
-            reason=f"{log!r} is not a way to take the log", expected=" or ".join(LOG_MODES)
-        )
-    if store_type not in STORE_TYPES:
-        raise InvalidArgumentError(
-            reason=f"{store_type!r} is not a storeType that is written",
-            expected=" or ".join(STORE_TYPES),
-        )
+    for given, known, kind in (
+        (log, LOG_MODES, "way to take the log"),
+        (store_type, STORE_TYPES, "storeType that is written"),
+    ):
+        if given not in known:
+            why = f"{given!r} is not a {kind}"
+            raise InvalidArgumentError(reason=why, expected=" or ".join(known))
     if store_type == FILES:
         return
     if release.release < _DATABASE_SINCE:
@@ -372,22 +359,17 @@ def _copy(segment: SegmentFile, path: Path, size: int) -> None:
     part.rename(path)
 
 
-# The records of a DLedger log written as a CommitLog without entries.
-#
-# Each record keeps everything but its place. So what names a place is written again: physicalOffset, the half
-# message of a committed transaction, and the CRC of a record that covers both. Files that an interrupted run
-# has completed are left as they are: the same log gives the same bytes.
-
-
 _DAMAGE_KEPT = 4096  # bytes of a damaged range that stand for it
 _LOST = (Gap.DAMAGED, Gap.MISSING)
 _HALVES = pa.array(list(OP_TOPICS))
 
 
-def write_plain_log(
-    log: CommitLog, folder: Path, progress: Callable[[int], None] | None = None
-) -> int:
-    """Write the records of a log into files of the same size in `folder`.
+def write_plain_log(log: CommitLog, folder: Path, progress: Progress | None = None) -> int:
+    """Write the records of a log, without its entries of DLedger, into files of the same size in `folder`.
+
+    Each record keeps everything but its place. So what names a place is written again: physicalOffset, the
+    half message of a committed transaction, and the CRC of a record that covers both. Files that an
+    interrupted run has completed are left as they are: the same log gives the same bytes.
 
     A damaged range, or one that no file holds, gives bytes that are no record, at most 4,096, so that the
     new log is damaged there too. Returns the storeTimestamp (ms) of the newest record; 0 without one.

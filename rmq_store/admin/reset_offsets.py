@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rmq_store.config.consumer_offsets import decode_consumer_offsets, offsets_of, table_in
 from rmq_store.config.dledger import refuse_members_offsets
@@ -23,6 +22,7 @@ from rmq_store.config.json_files import (
 from rmq_store.config.rocksdb import refuse_rocksdb_config
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError, nearest
 from rmq_store.format.byte_layout import CONFIG_DIR
+from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import is_system_topic
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.store import MessageStore
@@ -80,9 +80,9 @@ def plan_reset(
             before = offsets.get(name, {}).get(queue.queue_id)
             if before is None and topic is None:
                 continue
-            low, high = store.min_offset(*queue), store.max_offset(*queue)
-            after = _target(store, queue, to, timestamp, low, high)
-            changes.append(Reset(group, name, queue.queue_id, before, after, low, high))
+            limits = store.min_offset(*queue), store.max_offset(*queue)
+            after = _target(store, queue, to, timestamp, limits)
+            changes.append(Reset(group, name, queue.queue_id, before, after, *limits))
     if topic is not None and not store.queues(topic):
         raise UnknownQueueError(
             store.path,
@@ -94,16 +94,14 @@ def plan_reset(
 
 def _target(
     store: MessageStore,
-    queue: Any,
+    queue: QueueId,
     to: str | int | None,
     timestamp: int | None,
-    low: int,
-    high: int,
+    limits: tuple[int, int],
 ) -> int:
-    if timestamp is not None:
-        return store.view.first_since(
-            queue, timestamp
-        )  # in a batch queue a broker's answer is older
+    low, high = limits
+    if timestamp is not None:  # in a batch queue a broker's answer is older
+        return store.view.first_since(queue, timestamp)
     if to == EARLIEST:
         return low
     if to == LATEST:
@@ -144,7 +142,10 @@ def apply_reset(store: MessageStore, changes: Sequence[Reset]) -> str:
             queues = table.setdefault(f"{change.topic}@{change.group}", {})
             queues[change.queue_id] = change.after
         value["offsetTable"] = table
-        _count_up(value)
+        version = value.get("dataVersion")
+        if isinstance(version, dict):  # 5.x brokers compare it to find changes
+            version["counter"] = next_count(version)
+            version["timestamp"] = time.time_ns() // 1_000_000
         write_config_json(store.path, name, to_fastjson(value), decode_consumer_offsets)
     return str(path)
 
@@ -156,11 +157,3 @@ def _file_to_write(store: MessageStore) -> str:
             if is_there(store.path / CONFIG_DIR / f"{name}{ending}"):
                 return name
     return FILES[1]
-
-
-def _count_up(value: dict[str, Any]) -> None:
-    """Increase dataVersion: 5.x brokers compare it to find changes."""
-    version = value.get("dataVersion")
-    if isinstance(version, dict):
-        version["counter"] = next_count(version)
-        version["timestamp"] = time.time_ns() // 1_000_000

@@ -115,7 +115,13 @@ def plan_retention(
     rules = policy or RetentionPolicy.of(store.config)
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     used = _used_percent(store) if disk_used_percent is None else disk_used_percent
-    trigger = "manual" if manual or keep_from is not None else _trigger(rules, now, used)
+    trigger: str | None = None
+    if manual or keep_from is not None:
+        trigger = "manual"
+    elif time.localtime(now / 1000).tm_hour in rules.hours():
+        trigger = "time"
+    elif used > rules.due_above:
+        trigger = "disk"
     log: list[Expired] = []
     if keep_from is not None:
         log = list(_before(store, keep_from))
@@ -205,12 +211,6 @@ def _used_percent(store: MessageStore) -> float:
     queues = Path(store.path, CONSUMEQUEUE_DIR)
     emptiest = min(map(disk_used_percent, store.log.chain.folders), default=0)
     return max(emptiest, disk_used_percent(queues)) if queues.exists() else emptiest
-
-
-def _trigger(policy: RetentionPolicy, now: int, used: float) -> str | None:
-    if time.localtime(now / 1000).tm_hour in policy.hours():
-        return "time"
-    return "disk" if used > policy.due_above else None
 
 
 def _too_old(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -83,7 +83,7 @@ class SalvageReport:
     raw: bool = False  # every record was copied, with the offsets that it names
     ended: Counter[str] = field(
         default_factory=Counter
-    )  # reason -> records of the broker not copied
+    )  # reason -> the broker's records not copied
     ended_bytes: int = 0
     waiting: int = 0  # delayed and timer messages that are still to be delivered
     open_transactions: int = 0
@@ -96,16 +96,11 @@ class SalvageReport:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values for JSON."""
-        plain = {name: getattr(self, name) for name in self.__slots__}
-        ranges = [
-            {"start": one.start, "stop": one.stop, "kind": one.kind, "reason": one.reason}
-            for one in self.skipped
-        ]
         return {
-            **plain,
+            **{name: getattr(self, name) for name in self.__slots__},
             "topics": dict(sorted(self.topics.items())),
             "ended": dict(sorted(self.ended.items())),
-            "skipped": ranges,
+            "skipped": [asdict(one) for one in self.skipped],
             "entries_after_log": rows_of_counts(self.entries_after_log),
         }
 
