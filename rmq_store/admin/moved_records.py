@@ -262,39 +262,29 @@ def _with_number(stored: bytes, name: str, number: int | None) -> bytes:
     return bytes([PROPERTY_SEPARATOR]).join(changed)
 
 
+def moved_offsets(offsets: Iterable[tuple[QueueId, int]]) -> dict[QueueId, MovedOffsets]:
+    """By queue, what some offsets become in the new store."""
+    wanted: dict[QueueId, set[int]] = {}
+    for queue, offset in offsets:
+        wanted.setdefault(queue, set()).add(offset)
+    return {queue: MovedOffsets(sorted(some)) for queue, some in wanted.items()}
+
+
 class MovedOffsets:
-    """The new offset for each offset of a queue: the place there of the message that it leads to, or of the
-    first one after it.
+    """The new offset for each of some offsets of a queue, which are sorted: the place there of the message
+    that it leads to, or of the first one after it.
 
     The messages come in the order of their log. Where queue offsets begin again, the queue was deleted and
     created again: offsets are those of its last life.
     """
 
-    def __init__(self, offsets: Iterable[tuple[QueueId, int]]) -> None:
-        wanted: dict[QueueId, set[int]] = {}
-        for queue, offset in offsets:
-            wanted.setdefault(queue, set()).add(offset)
-        self._queues = {queue: _Queue(sorted(some)) for queue, some in wanted.items()}
-
-    def note(self, queue: QueueId, old: Ints, new: Ints) -> None:
-        """Note the next messages of a queue, at least one: their old and their new offsets."""
-        if queue in self._queues:
-            self._queues[queue].note(old, new)
-
-    def new_of(self, queue: QueueId, offset: int, end: int) -> int:
-        """The new offset for one that was given. `end`: the max offset of the new queue."""
-        return self._queues[queue].new_of(offset, end)
-
-
-class _Queue:
-    """The offsets that are looked for in a queue, sorted, and what they become; -1: not met yet."""
-
     def __init__(self, offsets: list[int]) -> None:
         self._offsets = np.array(offsets, dtype=np.int64)
-        self._become = np.full(len(offsets), -1, dtype=np.int64)
+        self._become = np.full(len(offsets), -1, dtype=np.int64)  # -1: not met yet
         self._last: tuple[int, int] | None = None  # old and new offset of the last message
 
     def note(self, old: Ints, new: Ints) -> None:
+        """Note the next messages of the queue, at least one: their old and their new offsets."""
         if self._last is not None:
             old, new = (
                 np.append(last, part) for last, part in zip(self._last, (old, new), strict=True)
@@ -311,6 +301,7 @@ class _Queue:
         self._become[met] = np.where(at < 0, new[0], inside)
 
     def new_of(self, offset: int, end: int) -> int:
+        """The new offset for one of the old ones. `end`: the max offset of the new queue."""
         become = int(self._become[np.searchsorted(self._offsets, offset)])
         if become >= 0:
             return become

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.admin.carried_files import BATCH, CarriedConfig, write_delay_offsets
-from rmq_store.admin.moved_records import MovedOffsets, MovedRecords
+from rmq_store.admin.moved_records import MovedRecords, moved_offsets
 from rmq_store.arrow.column_values import hosts, stored_bodies, stored_properties, stored_topics
 from rmq_store.commitlog.headers import Headers, record_crc_rows
 from rmq_store.commitlog.log import misnamed_files
@@ -171,20 +171,16 @@ class _Salvaging:
             for group, topic, queue_id, offset in self._config.committed
             if not is_group_of_broker(group) and not topic.startswith(LMQ_PREFIX)
         ]
-        self._starts = {
-            (group, queue): min(offset, self._first_given(group, queue, offset))
-            for group, queue, offset in self._committed
-        }
-        self._offsets = MovedOffsets((queue, start) for (_, queue), start in self._starts.items())
+        # Where a group goes on: the first message that it was given and did not acknowledge, else its offset.
+        self._starts: dict[tuple[str, QueueId], int] = {}
+        for group, queue, offset in self._committed:
+            given = None if state is None else state.given.get((group, queue))
+            self._starts[group, queue] = offset if given is None else min(offset, given.first)
+        self._offsets = moved_offsets((queue, start) for (_, queue), start in self._starts.items())
         if state is not None:
             self._config.write_plain(writer.path)
         for topic, attributes in _declared(store):
             writer.declare_topic(topic, attributes=attributes)
-
-    def _first_given(self, group: str, queue: QueueId, offset: int) -> int:
-        """The first message that a group was given of a queue and did not acknowledge, else `offset`."""
-        given = self._state.given.get((group, queue)) if self._state is not None else None
-        return offset if given is None else given.first
 
     def take(self, piece: SoundRun | Extent) -> None:
         """Write the records of a piece of the log, or report what it is."""
@@ -230,7 +226,8 @@ class _Salvaging:
         ends = np.flatnonzero((np.diff(keys) != 0).any(axis=0)) + 1
         for some in np.split(order, ends) if len(order) else ():
             queue = QueueId(names[codes[some[0]]], int(saved.queue_id[some[0]]))
-            self._offsets.note(queue, saved.queue_offset[some], new[some])
+            if queue in self._offsets:
+                self._offsets[queue].note(saved.queue_offset[some], new[some])
 
     def finish(self) -> None:
         """Write what names the new offsets, and complete the report."""
@@ -247,7 +244,7 @@ class _Salvaging:
         table: dict[str, dict[int, int]] = {}
         for group, queue, offset in self._committed:
             end, start = self._writer.max_offset(*queue), self._starts[group, queue]
-            new = self._offsets.new_of(queue, start, end)
+            new = self._offsets[queue].new_of(start, end)
             table.setdefault(f"{queue.topic}@{group}", {})[queue.queue_id] = new
             if start < offset:
                 report.not_acknowledged += state.given[group, queue].messages
