@@ -30,7 +30,7 @@ from rmq_store.search.message_history import (
 )
 from rmq_store.search.selection import Search
 from rmq_store.store import MessageStore
-from rmq_store.system_topics.pop import ACKNOWLEDGED, DUE, INVISIBLE, newest_popped
+from rmq_store.system_topics.pop import ACKNOWLEDGED, DUE, INVISIBLE, newest_popped, place_of
 from rmq_store.system_topics.system_topic_rows import Row
 from rmq_store.system_topics.traces import reports_in_bodies
 from rmq_store.tables.groups import source_of
@@ -122,17 +122,13 @@ class Consumers(NamedTuple):
     def of(cls, store: MessageStore, records: Collection[TracedRecord]) -> Consumers:
         """That of a store, about some records. Warns if a file that says it cannot be read."""
         places = set(map(_place, records))
-
-        def is_about_one(row: Row) -> bool:
-            return (QueueId(row["topic"], row["queueId"]), row["queueOffset"]) in places
-
         popped: dict[tuple[str, QueueId, int], Row] = {}
         offsets: ConsumerOffsets | None = None
         try:
             offsets = store.consumer_offsets() if has_consumer_offsets(store.path) else None
-            for row in newest_popped(store, is_about_one):
-                queue = QueueId(row["topic"], row["queueId"])
-                popped[row["consumerGroup"], queue, row["queueOffset"]] = row
+            for row in newest_popped(store, lambda row: place_of(row) in places):
+                place = row["consumerGroup"], *place_of(row)
+                popped[place] = row
         except StoreError as error:
             LOG.warning("not all groups that consumed the message are known: %s", error)
         return cls(store, offsets, source_of(store, CONSUMER_FILES[0])[1], popped)

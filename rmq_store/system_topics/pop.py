@@ -167,11 +167,11 @@ def not_acknowledged(store: MessageStore, offsets: Mapping[GroupQueue, int]) -> 
     """
 
     def is_open(row: Row) -> bool:
-        queue, offset = _place(row)
+        queue, offset = place_of(row)
         return row["state"] in _OPEN and offset < offsets.get((row["consumerGroup"], queue), 0)
 
     rows = (row for row in newest_popped(store, is_open) if row["state"] in _OPEN)
-    return Counter((row["consumerGroup"], _place(row)[0]) for row in rows)
+    return Counter((row["consumerGroup"], place_of(row)[0]) for row in rows)
 
 
 def newest_popped(store: MessageStore, wanted: Callable[[Row], bool]) -> Iterator[Row]:
@@ -260,11 +260,9 @@ def _given_in_order(store: MessageStore, newest: int) -> Iterator[Row]:
         for at, offset in enumerate(order.offsets):
             until = order.time + order.invisible_ms
             state = INVISIBLE if until > newest else DUE
+            state = ACKNOWLEDGED if order.acknowledged >> at & 1 else state
             pop = Pop(offset, order.time, order.time, until, order.counts.get(offset, 0) + 1)
-            is_acknowledged = order.acknowledged >> at & 1
-            yield _row(
-                (order.group, order.queue), offset, pop, ACKNOWLEDGED if is_acknowledged else state
-            )
+            yield _row((order.group, order.queue), offset, pop, state)
 
 
 _DATABASE, _FAMILY = "kvStore", "popState"
@@ -308,7 +306,7 @@ def _with_records(
     """The rows; a retry was given once more for each time before, and what is due and has a later copy was
     given again as that."""
     places = {
-        _place(row): row
+        place_of(row): row
         for row in rows
         if row["state"] == DUE or row["topic"].startswith(RETRY_PREFIX)
     }
@@ -323,13 +321,13 @@ def _with_records(
         for topic, queue_id, offset, uniq_key, times in values_in(batch, _OF_RECORD):
             records[QueueId(topic, queue_id), offset] = uniq_key, times
     due = [row for row in rows if row["state"] == DUE]
-    keys = {key for row in due if (key := records.get(_place(row), (None, 0))[0]) is not None}
+    keys = {key for row in due if (key := records.get(place_of(row), (None, 0))[0]) is not None}
     topics = {topic for row in due for topic in _given_again_under(row)}
     copies: dict[str, list[Copy]] = {}
     for copy in copies_with(store, topics, keys, on_damage):
         copies.setdefault(copy.uniq_key, []).append(copy)
     for row in rows:
-        uniq_key, times = records.get(_place(row), (None, 0))
+        uniq_key, times = records.get(place_of(row), (None, 0))
         again = (
             copy.reconsume_times > times and copy.topic in _given_again_under(row)
             for copy in copies.get(uniq_key or "", ())
@@ -338,7 +336,8 @@ def _with_records(
         yield row | {"state": state, "timesGiven": row["timesGiven"] + times}
 
 
-def _place(row: Row) -> tuple[QueueId, int]:
+def place_of(row: Row) -> tuple[QueueId, int]:
+    """The queue and queue offset of a message that was popped."""
     return QueueId(row["topic"], row["queueId"]), row["queueOffset"]
 
 

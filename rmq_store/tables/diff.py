@@ -69,44 +69,33 @@ def differences(
     yield from _of_config(one, other)
 
 
-# --- the log --------------------------------------------------------------------------------------
-
-
 def _common(one: MessageStore, other: MessageStore) -> tuple[int, int]:
     starts, stops = zip(one.log_range(), other.log_range(), strict=True)
     return max(starts), min(stops)
 
 
 def _of_logs(one: MessageStore, other: MessageStore, progress: OnBytes) -> Iterator[Row]:
-    ranges = one.log_range(), other.log_range()
-    shown = {"one": _range(*ranges[0]), "other": _range(*ranges[1])}
+    (start, end), (other_start, other_end) = ranges = one.log_range(), other.log_range()
+    row = {"what": "log", "one": _range(*ranges[0]), "other": _range(*ranges[1])}
     first, stop = _common(one, other)
     if first >= stop and ranges[0] != ranges[1]:
-        meaning = "the logs have no offset in common"
-        yield {"what": "log", "first": first, **shown, "meaning": meaning}
+        yield row | {"first": first, "meaning": "the logs have no offset in common"}
         return
-    (start, end), (other_start, other_end) = ranges
     if start != other_start:
         who, bytes_ = _longer(start < other_start), abs(start - other_start)
         meaning = f"the log of the {who} store begins {size(bytes_)} earlier"
-        first_ = min(start, other_start)
-        yield {"what": "log", "first": first_, "count": bytes_, **shown, "meaning": meaning}
+        yield row | {"first": min(start, other_start), "count": bytes_, "meaning": meaning}
     place = _first_difference(one.log, other.log, first, stop, progress)
     if place is not None:
         pieces = [_piece_over(store.log, place) for store in (one, other)]
         first_ = min(piece.start for piece in pieces)
-        yield {
-            "what": "log",
-            "first": first_,
-            "count": stop - first_,
-            "one": str(pieces[0]),
-            "other": str(pieces[1]),
-            "meaning": "the logs differ from here on, and were not compared further",
-        }
+        meaning = "the logs differ from here on, and were not compared further"
+        shown = {"one": str(pieces[0]), "other": str(pieces[1])}
+        yield row | shown | {"first": first_, "count": stop - first_, "meaning": meaning}
     if end != other_end:
         who, bytes_ = _longer(end > other_end), abs(end - other_end)
         meaning = f"the log of the {who} store goes on for {size(bytes_)}"
-        yield {"what": "log", "first": stop, "count": bytes_, **shown, "meaning": meaning}
+        yield row | {"first": stop, "count": bytes_, "meaning": meaning}
 
 
 def _range(start: int, end: int) -> str:
@@ -195,9 +184,6 @@ def _piece_over(log: CommitLog, place: int) -> _Piece:
     return _Piece(place, place, Gap.UNWRITTEN.value)
 
 
-# --- queues ---------------------------------------------------------------------------------------
-
-
 def _of_queue(one: MessageStore, other: MessageStore, queue: QueueId) -> Iterator[Row]:
     name = queue.name
     ranges = []
@@ -263,8 +249,6 @@ def _without(entries: Entries, rows: Ints) -> Entries:
     return entries.take(np.delete(np.arange(len(entries)), rows))
 
 
-# --- offsets and configuration --------------------------------------------------------------------
-
 _Values = Mapping[tuple[str, ...], Hashable]
 
 
@@ -284,13 +268,11 @@ def _of_values(what: str, one: _Values, other: _Values) -> Iterator[Row]:
 
 
 def _offsets(store: MessageStore) -> _Values:
-    rows = OFFSETS.rows_of(store, None) if OFFSETS.rows_of else ()
-    return {
-        (row["kind"], row.get("consumerGroup") or "", f"{row['topic']}/{row['queueId']}"): row[
-            "offset"
-        ]
-        for row in rows
-    }
+    values: dict[tuple[str, ...], Hashable] = {}
+    for row in OFFSETS.rows_of(store, None) if OFFSETS.rows_of else ():
+        queue = f"{row['topic']}/{row['queueId']}"
+        values[row["kind"], row.get("consumerGroup") or "", queue] = row["offset"]
+    return values
 
 
 def _of_config(one: MessageStore, other: MessageStore) -> Iterator[Row]:

@@ -188,11 +188,8 @@ HIDDEN = "(hidden)"
 def _checkpoint(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
     checkpoint = Checkpoint.read(Path(store.path) / CHECKPOINT_FILE)
     start, end = store.log_range()
-    row: dict[str, Any] = {
-        "logStart": start,
-        "logEnd": end,
-        "cleanShutdown": was_closed(store.path),
-    }
+    closed = was_closed(store.path)
+    row: dict[str, Any] = {"logStart": start, "logEnd": end, "cleanShutdown": closed}
     if checkpoint is not None:
         row |= {
             "physicMsgTimestamp": checkpoint.physic_msg_timestamp,

@@ -131,10 +131,6 @@ def _within(start: int, stop: int, ranges: Iterable[tuple[int, int]]) -> Iterato
     return (max(start, low) < min(stop, high) for low, high in ranges)
 
 
-def _groups(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
-    return group_rows(store, committed_offsets(store.path))
-
-
 GROUPS = Table(
     "groups",
     "how far each consumer group is in each queue, according to the broker's file",
@@ -176,7 +172,7 @@ GROUPS = Table(
         ("configModified", TIMESTAMP, "when that was written"),
         ("configAgeMs", LONG, "age of the file, which misses what was consumed since"),
     ),
-    _groups,
+    lambda store, ranges: group_rows(store, committed_offsets(store.path)),
 )
 
 
@@ -191,16 +187,10 @@ def _offsets(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterat
             "offset": offset,
         }
     delay = read_delay_file(store.path)
-    if delay is None:
-        return
-    for queue_id, offset in delay.value.items():
-        yield {
-            "kind": "delay",
-            "file": str(delay.path),
-            "topic": SCHEDULE_TOPIC,
-            "queueId": queue_id,
-            "offset": offset,
-        }
+    if delay is not None:
+        level = {"kind": "delay", "file": str(delay.path), "topic": SCHEDULE_TOPIC}
+        for queue_id, offset in delay.value.items():
+            yield {**level, "queueId": queue_id, "offset": offset}
 
 
 OFFSETS = Table(
