@@ -139,9 +139,8 @@ _opened: MessageStore | None = None  # there too, from the first share on
 def _start(opener: Callable[[], MessageStore]) -> None:
     global _opener
     _opener = opener
-    signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # a worker that raises for Ctrl-C takes the next share
+    # A worker that raises for Ctrl-C takes the next share.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -18,17 +18,8 @@ from rmq_store.store import MessageStore
 from rmq_store.tables.table import all_ranges
 
 _COLUMNS = (
-    "topic",
-    "queueId",
-    "queueOffset",
-    "storeTimestamp",
-    "bornTimestamp",
-    "reconsumeTimes",
-    "tags",
-    "keys",
-    "uniqKey",
-    "storeSize",
-    "properties",
+    *("topic", "queueId", "queueOffset", "storeTimestamp", "bornTimestamp", "reconsumeTimes"),
+    *("tags", "keys", "uniqKey", "storeSize", "properties"),
 )
 # AbstractSendMessageProcessor#consumerSendMsgBack writes RETRY_TOPIC; 5.x brokers also write
 # DLQ_ORIGIN_TOPIC.
@@ -39,19 +30,8 @@ _MOST_ATTEMPTS = ("MAX_RECONSUME_TIMES",)
 _GROUP = ("consumerGroup", "originTopic")
 _NEWEST_FIRST = [("died", "descending"), ("topic", "ascending"), ("queueOffset", "ascending")]
 _SHOWN = (
-    "consumerGroup",
-    "originTopic",
-    "originMsgId",
-    "uniqKey",
-    "keys",
-    "tags",
-    "reconsumeTimes",
-    "why",
-    "born",
-    "died",
-    "storeSize",
-    "queueId",
-    "queueOffset",
+    *("consumerGroup", "originTopic", "originMsgId", "uniqKey", "keys", "tags", "reconsumeTimes"),
+    *("why", "born", "died", "storeSize", "queueId", "queueOffset"),
 )
 
 
@@ -161,6 +141,7 @@ def origin_topics(topics: Any, named: Any) -> Any:
 
 def _counted(rows: pa.Table) -> pa.Table:
     """Dead letters as groups of one each, to be summed."""
+    attempts = rows["reconsumeTimes"].to_pylist(), rows["popped"].to_pylist()
     return pa.table(
         {
             **{name: rows[name] for name in _GROUP},
@@ -168,13 +149,9 @@ def _counted(rows: pa.Table) -> pa.Table:
             "bytes": rows["storeSize"],
             "first": rows["died"],
             "last": rows["died"],
-            "most attempts": pa.array(map(times_given, *_attempts(rows)), pa.int32()),
+            "most attempts": pa.array(map(times_given, *attempts), pa.int32()),
         }
     )
-
-
-def _attempts(rows: pa.Table) -> tuple[list[int], list[bool]]:
-    return rows["reconsumeTimes"].to_pylist(), rows["popped"].to_pylist()
 
 
 def _sums(groups: pa.Table) -> pa.Table:

@@ -214,7 +214,9 @@ def diff_messages(
     sums: list[Sums] = []
     for side in sides:
         sums.append(_ask(side, SumsQuestion(wanted, skips), progress))
-        for error in [*sums[-1].damage, *_missing_at_ends(side[0], wanted)]:
+        opening = side[0].opening  # what it saw to be missing at the ends of the queues
+        lost_ends = opening.errors(opening.ends_in(_ranges(side[0], wanted)))
+        for error in [*sums[-1].damage, *lost_ends]:
             if on_damage is None:
                 raise error
             on_damage(error)
@@ -241,12 +243,6 @@ def diff_messages(
 
 def _ranges(store: MessageStore, topics: Sequence[str]) -> list[QueueSlice]:
     return store.view.ranges_of([topic for topic in topics if store.view.queues_of(topic)])
-
-
-def _missing_at_ends(store: MessageStore, topics: Sequence[str]) -> Iterator[StoreError]:
-    """What opening the store saw to be missing at the ends of the queues."""
-    ends = store.opening.ends_in(_ranges(store, topics))
-    return store.opening.errors(ends)
 
 
 def _ask(

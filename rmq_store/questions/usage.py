@@ -203,12 +203,8 @@ def small_queue(store: MessageStore, part: QueueSlice, most: int | None) -> Entr
     if len(part) > (_SMALL if most is None else min(_SMALL, most)):
         return None
     entries = store.entries(part.queue, part.start, part.stop)
-    plain = (
-        len(entries) == len(part)
-        and bool(entries.points_to_record.all())
-        and bool((np.diff(entries.log_offset) > 0).all())
-    )
-    return entries if plain else None
+    in_order = entries.points_to_record.all() and (np.diff(entries.log_offset) > 0).all()
+    return entries if len(entries) == len(part) and in_order else None
 
 
 def rows_of_days(part: QueueSlice, entries: Entries, days: DaysOfLog) -> Iterator[Row]:
@@ -217,10 +213,8 @@ def rows_of_days(part: QueueSlice, entries: Entries, days: DaysOfLog) -> Iterato
     summed = np.concatenate([[0], np.cumsum(entries.size, dtype=np.int64)])
     for number, (start, stop) in enumerate(pairwise(bounds)):
         if start < stop:
-            size = int(summed[stop] - summed[start])
-            yield usage_row(
-                part.cut(part.start + start, part.start + stop), days.first + number, size
-            )
+            of_day = part.cut(part.start + start, part.start + stop)
+            yield usage_row(of_day, days.first + number, int(summed[stop] - summed[start]))
 
 
 def estimated_days(
