@@ -81,22 +81,16 @@ def is_due_after_log(store: MessageStore, queue: QueueId, offset: int) -> bool:
     The time in its entry may be wrong (a rebuild without the broker's delays writes the default ones): a
     copy shows that it was delivered.
     """
-    entries = store.entries(queue, offset, offset + 1)
-    if (
-        not len(entries)
-        or int(entries.tags_code[0]) <= (newest_time([store]) or 0)
-        or _is_written(store)
-    ):
+    entries, newest = store.entries(queue, offset, offset + 1), newest_time([store]) or 0
+    if not len(entries) or int(entries.tags_code[0]) <= newest or _is_written(store):
         return False
     met: list[StoreError] = []  # verify reports it
     part = QueueSlice(queue, offset, offset + 1)
-    rows = rows_of(store, part, _TEXTS, {}, {}, ("uniqKey",), on_damage=met.append)
-    return not any(
-        True
-        for row in rows
-        if row["uniqKey"]
-        for _ in copies_with(store, {row["topic"]}, {row["uniqKey"]}, met.append)
-    )
+    for row in rows_of(store, part, _TEXTS, {}, {}, ("uniqKey",), on_damage=met.append):
+        key = row["uniqKey"]
+        if key and any(copies_with(store, {row["topic"]}, {key}, met.append)):
+            return False
+    return True
 
 
 def timers_due_after_log(store: MessageStore) -> int:
@@ -162,9 +156,6 @@ def _with_copies(store: MessageStore, rows: list[Row], on_damage: OnDamage | Non
         yield row
 
 
-# --- delay levels ---------------------------------------------------------------------------------
-
-
 def _levels(store: MessageStore, on_damage: OnDamage | None) -> Iterator[Iterator[Row]]:
     delivered = read_delay_offsets(store.path)
     by_default = 0
@@ -197,9 +188,6 @@ def _level(store: MessageStore, part: QueueSlice, on_damage: OnDamage | None) ->
             "dueTimestamp": due,
             "delayLevel": part.queue.queue_id + 1,
         }
-
-
-# --- timers ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ class OpenState:
         """Why a record of a kind, at a log offset, with its stored properties, is not open; None if it is."""
         if place in self.in_no_queue:
             return None
-        if kind == REVIVE or (kind == TIMER and _is_of_pop(stored)):
+        if kind == REVIVE or (kind == TIMER and _OF_POP in stored):
             return POP_STATE
         if kind in (LEVEL, TIMER):
             return None if place in self.waiting else self.closed.get(place, DELIVERED)
@@ -171,10 +171,6 @@ class OpenState:
 
 
 _OF_POP = f"REAL_TOPIC\x01{REVIVE_PREFIX}".encode()
-
-
-def _is_of_pop(stored: bytes) -> bool:
-    return _OF_POP in stored
 
 
 def _own_rows(headers: Headers, in_no_queue: set[int]) -> Iterator[Row]:
@@ -206,9 +202,6 @@ def _own_rows(headers: Headers, in_no_queue: set[int]) -> Iterator[Row]:
         **{name: whole_numbers(property_of(batch, of), 9) for name, of in _SMALL.items()},
     }
     yield from pa.table(table).to_pylist()
-
-
-# --- delay levels and timers ----------------------------------------------------------------------
 
 
 class _Held(NamedTuple):
@@ -317,9 +310,6 @@ def _or_nothing(read: Callable[[], Any], state: OpenState) -> Any:
         return {}
 
 
-# --- transactions ---------------------------------------------------------------------------------
-
-
 class _Half(NamedTuple):
     """A half message that is open, and what op messages may call it."""
 
@@ -381,9 +371,6 @@ def numbers_of_op(body: bytes) -> Sequence[int]:
     """The queue offsets of half messages that the body of an op message names."""
     words = body.split(b",")
     return [int(word) for word in words if word.isdigit() and len(word) <= 18]
-
-
-# --- pop ------------------------------------------------------------------------------------------
 
 
 class _Pop:
@@ -483,13 +470,12 @@ def _transactions(store: MessageStore) -> Iterator[Expired]:
             ended = ended_half_messages(store, OP_TOPIC, met.append)
             missing = first - offset - int(((ended >= offset) & (ended < first)).sum())
             if missing:
+                code, file = "transactions-behind", CONSUMER_FILES[0]
                 proof = (
                     f"it has checked {queue.name} to offset {offset}, which begins at {first}. Op messages "
                     "that expired too may have ended some"
                 )
-                yield Expired(
-                    "transactions-behind", TRANSACTIONS, missing, CONSUMER_FILES[0], proof
-                )
+                yield Expired(code, TRANSACTIONS, missing, file, proof)
 
 
 def unfinished_before(store: MessageStore, log_offset: int) -> list[Unfinished]:

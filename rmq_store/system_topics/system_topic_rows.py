@@ -40,12 +40,9 @@ def rows_of(
         return  # of an empty queue the read says whether it is lost
     for batch in store.read_slices([part], columns=(*columns, "properties"), on_damage=on_damage):
         values = {name: _plain(batch[name]) for name in columns}
-        values |= {column: property_of(batch, name) for column, name in texts.items()}
-        for digits, named in ((18, numbers), (9, small)):
-            values |= {
-                column: whole_numbers(property_of(batch, name), digits)
-                for column, name in named.items()
-            }
+        values |= {name: property_of(batch, of) for name, of in texts.items()}
+        values |= {name: whole_numbers(property_of(batch, of)) for name, of in numbers.items()}
+        values |= {name: whole_numbers(property_of(batch, of), 9) for name, of in small.items()}
         yield from pa.table(values).to_pylist()
 
 
@@ -82,27 +79,19 @@ def is_whole(store: MessageStore, topic: str, queue_id: int | None) -> bool:
     return bool(chosen) and not any(store.view.state(queue).has_hole for queue in chosen)
 
 
-# Copies of a message that the broker stored later under another topic, found by UNIQ_KEY.
-#
-# A delayed message is stored again when it is due, and a half message when its transaction is committed.
-# Both copies keep UNIQ_KEY.
-
-
 _KEYS_AT_ONCE = 1 << 17  # without an index, each time reads the topics once
 _COLUMNS = (
-    "topic",
-    "queueId",
-    "queueOffset",
-    "commitLogOffset",
-    "storeTimestamp",
-    "uniqKey",
-    "reconsumeTimes",
-    "preparedTransactionOffset",
+    *("topic", "queueId", "queueOffset", "commitLogOffset", "storeTimestamp"),
+    *("uniqKey", "reconsumeTimes", "preparedTransactionOffset"),
 )
 
 
 class Copy(NamedTuple):
-    """A stored message: its place, the time when it was stored (ms), and what it repeats."""
+    """A stored message: its place, the time when it was stored (ms), and what it repeats.
+
+    A delayed message is stored again when it is due, and a half message when its transaction is committed,
+    each under another topic and with its UNIQ_KEY.
+    """
 
     topic: str
     queue_id: int
