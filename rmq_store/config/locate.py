@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 
 from rmq_store.config.broker_conf import StoreConfig, paths_in
@@ -348,20 +349,18 @@ def _store_above(root: Path) -> Path | None:
 def _store_below(root: Path, like: str = "") -> Path | None:
     """A store in the folder or one level below it. With `like`, only in the folder, of a name like this."""
     try:
-        inside = sorted(child for child in root.iterdir() if child.is_dir())[:200]
+        inside = _folders_in(root)[:200]
         if like:
             near = get_close_matches(like, [child.name for child in inside])
             return next((root / name for name in near if _is_store(root / name)), None)
-        for folder in inside:
-            if _is_store(folder):
-                return folder
-        for folder in inside[:50]:
-            for deeper in sorted(child for child in folder.iterdir() if child.is_dir())[:50]:
-                if _is_store(deeper):
-                    return deeper
+        deeper = (child for folder in inside[:50] for child in _folders_in(folder)[:50])
+        return next(filter(_is_store, chain(inside, deeper)), None)
     except OSError:
         return None
-    return None
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    return sorted(child for child in folder.iterdir() if child.is_dir())
 
 
 def _nearest_existing(root: Path) -> Path | None:

@@ -118,14 +118,8 @@ _MOST_DAMAGE = 10_000  # places of one part of the log with which entries are co
 
 # What the index, the checkpoint or a consumer says of records after the end that the log had at first.
 _AHEAD = (
-    "log-end-lost",
-    "checkpoint-ahead",
-    "index-beyond-log",
-    "consumer-ahead",
-    "pull-ahead",
-    "pop-ahead",
-    "delay-ahead",
-    "timer-ahead",
+    *("log-end-lost", "checkpoint-ahead", "index-beyond-log", "consumer-ahead"),
+    *("pull-ahead", "pop-ahead", "delay-ahead", "timer-ahead"),
 )
 
 
