@@ -286,9 +286,7 @@ class MovedOffsets:
     def note(self, old: Ints, new: Ints) -> None:
         """Note the next messages of the queue, at least one: their old and their new offsets."""
         if self._last is not None:
-            old, new = (
-                np.append(last, part) for last, part in zip(self._last, (old, new), strict=True)
-            )
+            old, new = np.append(self._last[0], old), np.append(self._last[1], new)
         back = np.flatnonzero(np.diff(old) <= 0)
         if len(back):  # an earlier life ends
             self._become[:] = -1

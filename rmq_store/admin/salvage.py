@@ -81,9 +81,7 @@ class SalvageReport:
     default_delays: int = 0  # delayed messages that are due by the default levels: none were given
     with_record_crcs: bool = False  # whether the last copied record had one
     raw: bool = False  # every record was copied, with the offsets that it names
-    ended: Counter[str] = field(
-        default_factory=Counter
-    )  # reason -> the broker's records not copied
+    ended: Counter[str] = field(default_factory=Counter)  # of the broker, not copied, by reason
     ended_bytes: int = 0
     waiting: int = 0  # delayed and timer messages that are still to be delivered
     open_transactions: int = 0
@@ -134,9 +132,8 @@ def salvage(
         unread = unread_dledger(store.path, known, store.log.chain.segments)
         report.unread = None if unread is None else str(unread)
         report.with_record_crcs = _has_record_crcs(store)
-        settings = known.with_defaults_of(store.geometry()).with_defaults_of(
-            StoreConfig(enabledAppendPropCRC=report.with_record_crcs)
-        )
+        crcs = StoreConfig(enabledAppendPropCRC=report.with_record_crcs)
+        settings = known.with_defaults_of(store.geometry()).with_defaults_of(crcs)
         settings = replace(settings, maxMessageSize=None)  # the limit of messages that come later
         state = None if raw else OpenState.of(store, progress)
         with MessageStore.create(target, settings, release=release) as writer:
@@ -256,9 +253,8 @@ class _Salvaging:
 def _declared(store: MessageStore) -> Iterator[tuple[str, dict[str, Any]]]:
     """The attributes of the topics with BatchConsumeQueues, which their records need."""
     declared = declared_topics(store.path)
-    wanted = batch_topics(declared) | {
-        queue.topic for queue, batch in store.view.folders().items() if batch
-    }
+    folders = store.view.folders().items()
+    wanted = batch_topics(declared) | {queue.topic for queue, batch in folders if batch}
     if not declared:  # then only the records are left to tell
         wanted |= _topics_of_inner_batches(store)
     for topic in sorted(wanted):

@@ -90,9 +90,8 @@ class StoreConfig:
         """Whether an append returns only once the data is on the disk (flushDiskType=SYNC_FLUSH)."""
         kind = self.flushDiskType or "ASYNC_FLUSH"
         if kind not in ("SYNC_FLUSH", "ASYNC_FLUSH"):
-            raise InvalidArgumentError(
-                reason="unknown flushDiskType", expected="SYNC_FLUSH or ASYNC_FLUSH", actual=kind
-            )
+            known = "SYNC_FLUSH or ASYNC_FLUSH"
+            raise InvalidArgumentError(reason="unknown flushDiskType", expected=known, actual=kind)
         return kind == "SYNC_FLUSH"
 
     @property
@@ -217,12 +216,9 @@ class StoreConfig:
 
     def with_defaults_of(self, other: StoreConfig) -> StoreConfig:
         """A copy whose unset values come from `other`."""
-        explicit = {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if getattr(self, field.name) is not None
-        }
-        return replace(other, **explicit)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {name: value for name, value in values.items() if value is not None}
+        return replace(other, **given)
 
 
 def _typed(name: str, value: Any) -> Any:
@@ -272,9 +268,7 @@ def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
         line = line.strip()
         if not line or line[0] in "#!":
             continue
-        name, _, value = (
-            line.replace(":", "=", 1).partition("=") if "=" not in line else line.partition("=")
-        )
+        name, _, value = (line if "=" in line else line.replace(":", "=", 1)).partition("=")
         properties[name.strip()] = value.strip()
     return properties
 
@@ -326,9 +320,8 @@ class RetentionPolicy:
         """When a file that was last `written` then is deleted for its age, from `now` on, all in ms: in an
         hour of deleteWhen; None without hours."""
         hours, at = self.hours(), max(now, self.old_enough_from(written))
-        last = (
-            at + 2 * (_MOST_HOURS + 1) * _HOUR_MS
-        )  # a change of the clock may skip an hour for a day
+        # A change of the clock may skip an hour for a day.
+        last = at + 2 * (_MOST_HOURS + 1) * _HOUR_MS
         while at < last:
             if time.localtime(at / 1000).tm_hour in hours:
                 return at

@@ -206,9 +206,8 @@ def offsets_of(path: Path, table: Any) -> dict[int, int]:
     """A table of queue ids (32 bits) and offsets (64 bits). Raises CorruptConfigError."""
     if not isinstance(table, dict):
         raise _wrong(path, f"{str(table)[:40]!r} is not a table of queues and offsets")
-    return {
-        _number(path, key, 31, _KEY): _number(path, offset, 63) for key, offset in table.items()
-    }
+    offsets = table.items()
+    return {_number(path, key, 31, _KEY): _number(path, offset, 63) for key, offset in offsets}
 
 
 def _number(path: Path, value: Any, bits: int, form: re.Pattern[str] = NUMBER) -> int:

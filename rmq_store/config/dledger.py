@@ -116,9 +116,8 @@ def _elsewhere(root: Path, config: StoreConfig) -> tuple[Path, ...]:
     """The folders of storePathDLedgerCommitLog that have files, as they are or under the root."""
     named = paths_in(config.storePathDLedgerCommitLog)
     places = [(root / name, root / Path(name).name) for name in named]
-    return tuple(
-        place for both in places if (place := next(filter(_has_files, both), None)) is not None
-    )
+    found = (next(filter(_has_files, both), None) for both in places)
+    return tuple(place for place in found if place is not None)
 
 
 def _has_files(folder: Path) -> bool:
@@ -139,10 +138,8 @@ def refuse_to_change(root: Path, config: StoreConfig, old: Sequence[SegmentFile]
     refuse_members_log(root, config)
     for segment in old[:1]:
         chain = SegmentChain([root / COMMITLOG_DIR], segments=[segment])
-        refuse_entries(
-            segment,
-            chain.read(chain.start, min(chain.start + ENTRY_HEAD_SIZE, chain.stop)).tobytes(),
-        )
+        front = chain.read(chain.start, min(chain.start + ENTRY_HEAD_SIZE, chain.stop))
+        refuse_entries(segment, front.tobytes())
         chain.close()
     missing = unread_dledger(root, config, old)
     if missing is not None:

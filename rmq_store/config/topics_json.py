@@ -48,7 +48,8 @@ def update_topics(
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or not is_system_topic(topic):
             counts[topic] = max(counts.get(topic, 0), queue_id + 1)
     for topic in {**counts, **declared}:
-        table[topic] = _entry(topic, table.get(topic), counts.get(topic, 1), declared, dialect)
+        settings = {**table.get(topic, {}), **declared.get(topic, {})}
+        table[topic] = _entry(topic, settings, counts.get(topic, 1), dialect)
     stored = None if before is None else before.content.get("dataVersion")
     version = dict(stored) if isinstance(stored, dict) else {"stateVersion": 0}
     version["counter"] = next_count(version)
@@ -59,13 +60,7 @@ def update_topics(
     write_config_json(root, TOPICS_FILE, text, decode_topics)
 
 
-def _entry(
-    topic: str,
-    there: Mapping[str, Any] | None,
-    count: int,
-    declared: Mapping[str, Mapping[str, Any]],
-    dialect: Dialect,
-) -> dict[str, Any]:
+def _entry(topic: str, settings: Mapping[str, Any], count: int, dialect: Dialect) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "order": False,
         "perm": _READ_WRITE,
@@ -77,8 +72,7 @@ def _entry(
     }
     if dialect.has("json_data_version"):
         entry["attributes"] = {}
-    entry.update(there or {})
-    entry.update(declared.get(topic, {}))
+    entry.update(settings)
     for name in ("readQueueNums", "writeQueueNums"):
         entry[name] = max(int(entry[name]), count)
     return entry
@@ -107,11 +101,8 @@ def decode_topics(path: Path, content: Mapping[str, Any]) -> TopicConfigs:
     refuse_other_spellings(path, content, ("topicConfigTable",))
     refuse_odd_version(path, content.get("dataVersion", {}))
     table = content.get("topicConfigTable", {})  # null is refused, as by brokers
-    topics = (
-        {topic: _settings(value) for topic, value in table.items()}
-        if isinstance(table, dict)
-        else None
-    )
+    is_table = isinstance(table, dict)
+    topics = {topic: _settings(value) for topic, value in table.items()} if is_table else None
     if topics is None or None in topics.values():
         raise CorruptConfigError(
             path,
@@ -201,11 +192,8 @@ def is_compacted(settings: Mapping[str, Any] | None) -> bool:
 
 def queue_count(settings: Mapping[str, Any] | None) -> int:
     """How many queues a topic is declared with: the larger of those to read and to write."""
-    found = settings or {}
-    to_read, to_write = found.get("readQueueNums"), found.get("writeQueueNums")
-    return max(
-        to_read if isinstance(to_read, int) else 0, to_write if isinstance(to_write, int) else 0
-    )
+    counts = ((settings or {}).get(name) for name in ("readQueueNums", "writeQueueNums"))
+    return max(count if isinstance(count, int) else 0 for count in counts)
 
 
 def queue_counts(declared: TopicConfigs) -> dict[str, int]:

@@ -72,9 +72,8 @@ def dead_letters(
     for topic in set(origin_topics).difference(sums["originTopic"].to_pylist()):
         require_topic(store, topic)
     order = [("messages", "descending"), *((name, "ascending") for name in _GROUP)]
-    return DeadLettersAnswer(
-        sums.sort_by(order).to_pylist(), [_with_reason(row) for row in newest.to_pylist()]
-    )
+    shown = [_with_reason(row) for row in newest.to_pylist()]
+    return DeadLettersAnswer(sums.sort_by(order).to_pylist(), shown)
 
 
 def dead_ranges(

@@ -349,9 +349,8 @@ def _places(messages: pa.Table, differing: pa.Table) -> Iterator[OneSided]:
     grouped = some.group_by(_MESSAGE).aggregate([(side, "sum") for side in SIDES])
     even: dict[tuple[str, str, int, str], int] = {}
     more: Counter[tuple[str, str, str]] = Counter()
-    for topic, key, crc, *counts in zip(
-        *(column.to_pylist() for column in grouped.columns), strict=True
-    ):
+    columns = [column.to_pylist() for column in grouped.columns]
+    for topic, key, crc, *counts in zip(*columns, strict=True):
         for side, count in zip(SIDES, counts, strict=True):
             even[topic, key, crc, side] = min(counts)
             more[topic, key, side] += count - min(counts)
@@ -360,10 +359,8 @@ def _places(messages: pa.Table, differing: pa.Table) -> Iterator[OneSided]:
         for topic, key, _ in more
         for side in SIDES
     }
-    in_order = some.sort_by(
-        [(FIRST, "descending"), ("queueId", "ascending"), ("queueOffset", "ascending")]
-    )
-    for batch in in_order.to_batches(max_chunksize=1 << 13):
+    order = [(FIRST, "descending"), ("queueId", "ascending"), ("queueOffset", "ascending")]
+    for batch in some.sort_by(order).to_batches(max_chunksize=1 << 13):
         for row in batch.to_pylist():
             topic, key, side = row["topic"], row["key"], FIRST if row[FIRST] else SECOND
             if even[topic, key, row["crc"], side]:

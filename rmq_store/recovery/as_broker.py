@@ -485,9 +485,8 @@ class BrokerRecovery:
             self._newest = int(headers.store_timestamp[-1])
         end = self._walked_to
         self.report.damage = [hole for hole in self.log.chain.holes if hole[1] <= end]
-        self.report.entries_after_log = entries_after(
-            self._folders, self.log, end, self._folders.stops()
-        )
+        stops = self._folders.stops()
+        self.report.entries_after_log = entries_after(self._folders, self.log, end, stops)
         behind = intact_records_behind(self.log, end, self._newest)
         self.report.records_cut = sum(len(run.headers) for run in behind)
         self.changes.release()
@@ -538,9 +537,8 @@ class BrokerRecovery:
         if self.config.messageIndexEnable is not False:
             geometry = index_geometry(self.index, self.config)
             self._stretch_index_files(geometry.file_size)
-            indexer = last_index_writer(
-                *(self.root, self.index, geometry, self.release), planned=True
-            )
+            given = self.root, self.index, geometry, self.release
+            indexer = last_index_writer(*given, planned=True)
         lmq = bool(self.config.enableLmq and self.config.enableMultiDispatch)
         try:
             for headers in self._walk(number):
@@ -577,10 +575,8 @@ class BrokerRecovery:
             self.report.entries_rebuilt += added
             self.report.delayed_rebuilt += added if queue.topic == SCHEDULE_TOPIC else 0
             if len(left):
-                left = rows[left]
-                note_left_out(
-                    self.report.left_out, queue, requests.offset[left], requests.log_offset[left]
-                )
+                places = (column[rows[left]] for column in (requests.offset, requests.log_offset))
+                note_left_out(self.report.left_out, queue, *places)
 
     _walked_to = 0
     _newest = 0  # when the last record was stored, ms

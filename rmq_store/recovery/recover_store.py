@@ -64,9 +64,8 @@ def plan_recovery(
     UnrecoverableStoreError if the broker would not start.
     """
     if method not in METHODS:
-        raise InvalidArgumentError(
-            reason=f"unknown method of recovery {method!r}", expected=" or ".join(METHODS)
-        )
+        why = f"unknown method of recovery {method!r}"
+        raise InvalidArgumentError(reason=why, expected=" or ".join(METHODS))
     root, settings, traits = _opened(path, config, release)
     refuse_locked(root)
     if method == "broker":

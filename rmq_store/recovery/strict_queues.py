@@ -159,9 +159,7 @@ class QueueRecovery:
 
     def take(self, requests: DispatchRequests, upto: int) -> None:
         """Compare or add the entries of records before log offset `upto`, after the previous call's."""
-        wanted = [
-            self._take_one(requests, queue, rows, upto) for queue, rows in requests.by_queue()
-        ]
+        wanted = [self._take_one(requests, *part, upto) for part in requests.by_queue()]
         missing = np.sort(np.concatenate(wanted)) if wanted else np.zeros(0, dtype=np.int64)
         if len(missing):
             self.rebuilt += len(missing)

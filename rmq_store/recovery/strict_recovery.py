@@ -350,9 +350,8 @@ class StrictRecovery:
         self._cut_log(log, first.end)
         index.remove_doubtful(self.changes)
         queues = self._queues_along(log, walk)
-        lives = LastLives(
-            first.begun, queues.ends_before(), self._dispatched(first.again(first.start))
-        )
+        dispatched = self._dispatched(first.again(first.start))
+        lives = LastLives(first.begun, queues.ends_before(), dispatched)
         queues.begin_again(lives)
         self.report.earlier_lives = lives.earlier
         indexer: IndexWriter | None = None
@@ -390,9 +389,9 @@ class StrictRecovery:
                     self.changes.add(change)
 
     def _batch_topics(self) -> set[str]:
-        return batch_topics(declared_topics(self.root)) | {
-            queue.topic for queue, is_batch in self._folders.listed().items() if is_batch
-        }
+        listed = self._folders.listed().items()
+        by_folder = {queue.topic for queue, is_batch in listed if is_batch}
+        return batch_topics(declared_topics(self.root)) | by_folder
 
     def _dispatched(self, walk: LogWalk) -> Iterator[DispatchRequests]:
         """What the records of the walk give the queues."""

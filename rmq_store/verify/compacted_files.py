@@ -128,9 +128,8 @@ def _differ(units: Any, batch: Any) -> Any:
     """Which entries have another hash of tags, or another time, than the message."""
     hashes = [0 if tags is None else tags_code(tags) for tags in batch.column("tags").to_pylist()]
     times = batch.column("storeTimestamp").cast("int64").to_numpy()
-    return (units["tags_code"] != np.array(hashes, dtype=np.int64)) | (
-        units["store_timestamp"] != times
-    )
+    other_tags = units["tags_code"] != np.array(hashes, dtype=np.int64)
+    return other_tags | (units["store_timestamp"] != times)
 
 
 def _unlisted(queue: QueueId, files: CompactedQueue) -> Iterator[Finding]:

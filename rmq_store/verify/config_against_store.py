@@ -324,9 +324,8 @@ def _timer(store: MessageStore) -> Iterator[Finding]:
     if check is None:
         return
     states = store.snapshot().queues.items()
-    high = max(
-        (state.max_offset for queue, state in states if queue.topic == TIMER_TOPIC), default=0
-    )
+    ends = (state.max_offset for queue, state in states if queue.topic == TIMER_TOPIC)
+    high = max(ends, default=0)
     if check.queue_offset > high:
         yield a_warning(
             "timer-ahead",

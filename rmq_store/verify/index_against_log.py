@@ -193,13 +193,11 @@ def wrong_size(path: str, expected: int, size: int) -> Finding:
 def header_finding(path: str, wrong: Sequence[Wrong]) -> Finding:
     """The finding for fields of a header."""
     assert INDEX_HEADER.fields is not None
-    field_texts = "; ".join(
-        f"{fault.field} (expected {fault.expected}, found {fault.found})" for fault in wrong
-    )
+    texts = "; ".join(f"{one.field} (expected {one.expected}, found {one.found})" for one in wrong)
     kind, at = INDEX_HEADER.fields[wrong[0].field][:2]
     return _damaged(
         path,
-        f"the header is damaged: {field_texts}. The broker misses keys in the file",
+        f"the header is damaged: {texts}. The broker misses keys in the file",
         at,
         at + kind.itemsize,
         len(wrong),

@@ -323,10 +323,8 @@ class QueueTally:
 
     def moved(self, queue: QueueId) -> int:
         """How many records a queue lists at other queue offsets than theirs."""
-        runs = self.unlisted.items()
-        return sum(
-            run.count for why, run in runs if why.queue == queue and why.why in (_LOW, _HIGH)
-        )
+        of_queue = ((why.why, run) for why, run in self.unlisted.items() if why.queue == queue)
+        return sum(run.count for why, run in of_queue if why in (_LOW, _HIGH))
 
 
 class ListedCheck:

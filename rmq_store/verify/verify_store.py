@@ -302,10 +302,8 @@ class _PartCheck:
             if piece.gap in _DAMAGED:
                 self.index.excuse(piece.start, piece.stop)
         elif piece.start >= self.log_end:
-            of_file = piece.segment.path, piece.segment.base
-            self.part.after_end.append(
-                AfterEnd(piece.start, piece.stop, len(piece.headers), *of_file)
-            )
+            of_file = len(piece.headers), piece.segment.path, piece.segment.base
+            self.part.after_end.append(AfterEnd(piece.start, piece.stop, *of_file))
         else:
             self._check(piece.headers)
 
@@ -535,12 +533,12 @@ _PAGE_REST_ADVICE = (
 
 def conclude(store: MessageStore, whole: CheckedPart) -> VerifyReport:
     """The report of a store whose whole log was checked. Adds the checks outside the log."""
-    findings = whole.findings
+    findings, end = whole.findings, store.log_range()[1]
     findings.add_all(waiting_findings(store, whole.tally))
     findings.add_all(queueless_findings(store, whole.tally))
     findings.add_all(unlisted_findings(store, whole.tally))
     lost_end = list(_lost_end(store))
-    after = [(store.log_range()[1], sys.maxsize)] if lost_end else []
+    after = [(end, sys.maxsize)] if lost_end else []
     lost: Counter[QueueId] = Counter()
     findings.add_all(check_entries(store, whole.tally, [*whole.damage, *after], lost))
     findings.add_all(order_findings(store, whole.entries))
@@ -553,10 +551,8 @@ def conclude(store: MessageStore, whole: CheckedPart) -> VerifyReport:
     beside.add_all(checkpoint_findings(store, whole.records, whole.last_timestamp))
     beside.add_all(progress_findings(store, whole.tally.queues))
     # Index, checkpoint and offsets follow the log, so its end now is after all that they have just said.
-    now = end_now(store.log, store.log_range()[1])
-    findings.add_all(
-        finding for finding in beside if now == store.log_range()[1] or finding.code not in _AHEAD
-    )
+    now = end_now(store.log, end)
+    findings.add_all(one for one in beside if now == end or one.code not in _AHEAD)
     findings.add_all(_grown(store, now))
     findings.add_all(_unreached(piece) for piece in whole.after_end if piece.start >= now)
     findings.add_all(config_findings(store))
