@@ -6,7 +6,6 @@ becomes the .bak if it was readable. A broker that starts afterwards serves the 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from rmq_store.config.consumer_offsets import decode_consumer_offsets, offsets_o
 from rmq_store.config.dledger import refuse_members_offsets
 from rmq_store.config.json_files import (
     is_there,
-    next_count,
+    next_version,
     read_config,
     to_fastjson,
     write_config_json,
@@ -144,8 +143,7 @@ def apply_reset(store: MessageStore, changes: Sequence[Reset]) -> str:
         value["offsetTable"] = table
         version = value.get("dataVersion")
         if isinstance(version, dict):  # 5.x brokers compare it to find changes
-            version["counter"] = next_count(version)
-            version["timestamp"] = time.time_ns() // 1_000_000
+            value["dataVersion"] = next_version(version)
         write_config_json(store.path, name, to_fastjson(value), decode_consumer_offsets)
     return str(path)
 

@@ -404,10 +404,11 @@ def refuse_odd_version(path: Path, version: Any, *, optional: bool = False) -> N
         )
 
 
-def next_count(version: Mapping[str, Any]) -> int:
-    """The counter of a dataVersion for a file that is about to change; 1 if it has no number."""
+def next_version(version: Mapping[str, Any]) -> dict[str, Any]:
+    """The dataVersion after one, for a file that changes now; its counter is 1 if that had no number."""
     before = version.get("counter")
-    return before + 1 if type(before) is int and abs(before) < 1 << 62 else 1
+    count = before + 1 if type(before) is int and abs(before) < 1 << 62 else 1
+    return {**version, "counter": count, "timestamp": time_ns() // 1_000_000}
 
 
 def write_config_json(

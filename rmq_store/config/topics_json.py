@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from rmq_store.config.json_files import (
     NUMBER,
     as_it_is,
     config_names,
-    next_count,
+    next_version,
     read_config,
     refuse_odd_version,
     refuse_other_spellings,
@@ -51,9 +50,7 @@ def update_topics(
         settings = {**table.get(topic, {}), **declared.get(topic, {})}
         table[topic] = _entry(topic, settings, counts.get(topic, 1), dialect)
     stored = None if before is None else before.content.get("dataVersion")
-    version = dict(stored) if isinstance(stored, dict) else {"stateVersion": 0}
-    version["counter"] = next_count(version)
-    version["timestamp"] = time.time_ns() // 1_000_000
+    version = next_version(stored if isinstance(stored, dict) else {"stateVersion": 0})
     if not dialect.has("json_data_version"):
         version.pop("stateVersion", None)
     text = to_fastjson({"dataVersion": version, "topicConfigTable": table})
