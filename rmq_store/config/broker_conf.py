@@ -181,18 +181,13 @@ class StoreConfig:
             return cls()
         if isinstance(given, StoreConfig):
             return given
-        if isinstance(given, Mapping):
-            return cls._of_mapping(given)
-        return cls.read(given)
-
-    @classmethod
-    def _of_mapping(cls, given: Mapping[str, Any]) -> StoreConfig:
+        if not isinstance(given, Mapping):
+            return cls.read(given)
         known = {field.name for field in fields(cls)}
         for name in given:
             if _OLD_NAMES.get(name, name) not in known:
-                raise InvalidArgumentError(
-                    reason=f"unknown store config {name!r}", advice=nearest(name, known)
-                )
+                why = f"unknown store config {name!r}"
+                raise InvalidArgumentError(reason=why, advice=nearest(name, known))
         return cls(**{_OLD_NAMES.get(name, name): _typed(name, given[name]) for name in given})
 
     @classmethod

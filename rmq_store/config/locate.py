@@ -120,13 +120,10 @@ def commitlog_folders(root: Path, config: StoreConfig) -> list[Path]:
     copied), the folder of the same name under the root is used. Raises MissingFileError if that
     does not exist either, because a part of the log would be missing.
     """
-    return [*_plain_folders(root, config), *entries_folders(root, config)]
-
-
-def _plain_folders(root: Path, config: StoreConfig) -> list[Path]:
     named = paths_in(config.storePathCommitLog) + paths_in(config.readOnlyCommitLogStorePaths)
     folders = [_found(root, Path(name)) for name in named] or [root / COMMITLOG_DIR]
-    return list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[::-1]
+    plain = {os.path.realpath(folder): folder for folder in reversed(folders)}
+    return [*reversed(plain.values()), *entries_folders(root, config)]
 
 
 def _found(root: Path, folder: Path) -> Path:
