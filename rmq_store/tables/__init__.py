@@ -27,25 +27,8 @@ from rmq_store.tables.table import Table as Table
 TABLES: Mapping[str, Table] = {
     table.name: table
     for table in (
-        TOPICS,
-        QUEUES,
-        FILES,
-        INDEX,
-        CHECKPOINT_TABLE,
-        GROUPS,
-        OFFSETS,
-        CONFIG,
-        USAGE,
-        DAMAGE,
-        SCHEDULED,
-        TRANSACTIONS,
-        DEAD_LETTERS,
-        RETRIES,
-        POP,
-        TRACES,
-        DIFF,
-        PLAN,
-        STREAM,
+        *(TOPICS, QUEUES, FILES, INDEX, CHECKPOINT_TABLE, GROUPS, OFFSETS, CONFIG, USAGE, DAMAGE),
+        *(SCHEDULED, TRANSACTIONS, DEAD_LETTERS, RETRIES, POP, TRACES, DIFF, PLAN, STREAM),
     )
 }
 

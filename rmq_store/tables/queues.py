@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, timedelta, timezone, tzinfo
+from typing import Any
 
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueId, QueueSlice
@@ -71,7 +72,7 @@ def queue_rows(store: MessageStore, queues: Iterable[QueueId]) -> Iterator[Row]:
         low, high = store.min_offset(*queue), store.max_offset(*queue)
         state = store.snapshot().queues[queue]
         tail = state.tail
-        yield {
+        row: dict[str, Any] = {
             "topic": queue.topic,
             "queueId": queue.queue_id,
             "batch": state.batch,
@@ -80,19 +81,13 @@ def queue_rows(store: MessageStore, queues: Iterable[QueueId]) -> Iterator[Row]:
             "messages": high - low,
             "dispatchLag": 0 if tail is None else int(tail.count.sum()),
             "dispatchLagBytes": 0 if tail is None else int(tail.size.sum()),
-            **_ends(store, queue, low, high),
         }
-
-
-def _ends(store: MessageStore, queue: QueueId, low: int, high: int) -> Row:
-    if low >= high:
-        return {}
-    return {
-        "firstCommitLogOffset": store.log_offset_of(queue, low),
-        "lastCommitLogOffset": store.log_offset_of(queue, high - 1),
-        "firstStoreTimestamp": store.view.store_time(queue, low),
-        "lastStoreTimestamp": store.view.store_time(queue, high - 1),
-    }
+        if low < high:
+            row["firstCommitLogOffset"] = store.log_offset_of(queue, low)
+            row["lastCommitLogOffset"] = store.log_offset_of(queue, high - 1)
+            row["firstStoreTimestamp"] = store.view.store_time(queue, low)
+            row["lastStoreTimestamp"] = store.view.store_time(queue, high - 1)
+        yield row
 
 
 QUEUES = Table(
