@@ -473,8 +473,6 @@ class BrokerRecovery:
                 self.changes.remove(segment.path, segment.size)
                 self.index.remove(segment)
 
-    # --- the log ------------------------------------------------------------------------------------
-
     def _recover_log(self) -> int:
         reached = max((q.max_physic_offset for q in self.queues.values()), default=-1)
         number = self._first_file(reached)

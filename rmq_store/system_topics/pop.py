@@ -297,9 +297,6 @@ def _in_database(store: MessageStore, newest: int) -> Iterator[Row]:
             yield _row(key, pop.start, pop, INVISIBLE if pop.until > newest else DUE)
 
 
-# --- the records of popped messages ---------------------------------------------------------------
-
-
 def _with_records(
     store: MessageStore, rows: Sequence[Row], on_damage: OnDamage | None
 ) -> Iterator[Row]:

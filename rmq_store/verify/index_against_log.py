@@ -161,9 +161,6 @@ def _wrong_fields(file: IndexFile, items: CheckedItems, slots: _Slots) -> Iterat
         yield Wrong("hash_slot_count", f"{used} to {count}", header.hash_slot_count)
 
 
-# --- as findings ----------------------------------------------------------------------------------
-
-
 def _damaged(path: str, meaning: str, start: int, stop: int, count: int = 1) -> Finding:
     return a_warning("index-damaged", path, meaning, _TODO, start, stop, count)
 

@@ -580,17 +580,13 @@ def _without_record(first: StoreError, *, are_of_others: bool) -> tuple[str, str
             "in it, was copied, renamed or exchanged",
             f"Move it away if it is a copy. {_REBUILD}",
         )
-    return f"pointing to no record of the queue; the first: {first}", _mending(first)
-
-
-def _mending(first: StoreError) -> str:
-    """What to do about entries without a record."""
-    if first.entry is None or first.entry.log_offset >= 0:
-        return _REBUILD
-    return (
-        f"{_REBUILD}. It cannot mend the queue if two records of the log claim one queue offset: then copy "
-        "all intact messages into a new store, where they get queue offsets of their own: rmqstore salvage"
-    )
+    todo = _REBUILD
+    if first.entry is not None and first.entry.log_offset < 0:
+        todo += (
+            ". It cannot mend the queue if two records of the log claim one queue offset: then copy all "
+            "intact messages into a new store, where they get queue offsets of their own: rmqstore salvage"
+        )
+    return f"pointing to no record of the queue; the first: {first}", todo
 
 
 def _around(damage: Sequence[tuple[int, int]], log_offset: int) -> tuple[int, int] | None:
