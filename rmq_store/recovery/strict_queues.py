@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, LastLives, appended_rows
 from rmq_store.consumequeue.queue_database import QueueDatabaseWriter
@@ -37,6 +36,7 @@ class LookFurther(Exception):
 class _Queue:
     """A queue during the comparison: units before `at` are right, those up to `stop` are unchecked."""
 
+    queue: QueueId
     files: QueueFiles
     batch: bool
     at: int
@@ -62,19 +62,12 @@ class QueueRecovery:
     """
 
     def __init__(
-        self,
-        log: CommitLog,
-        folders: QueueFolders,
-        config: StoreConfig,
-        walk: LogWalk,
-        changes: ChangeList,
+        self, folders: QueueFolders, config: StoreConfig, walk: LogWalk, changes: ChangeList
     ) -> None:
         """`walk`: gives the records that will be passed, and knows the end of the log."""
-        self._log = log
-        self._log_end = walk.stop or 0
+        self._log, self._start, self._log_end = walk.log, walk.start, walk.stop or 0
         self._folders = folders
-        self._start = walk.start
-        self.may_look_further = walk.start > log.start
+        self.may_look_further = walk.start > walk.log.start
         self._damage = np.array(sorted(walk.damage), dtype=np.int64).reshape(-1, 2)
         self._queues: dict[QueueId, _Queue] = {}
         self.cut = self.rebuilt = self.delayed = 0  # units; `delayed` are among those rebuilt
@@ -82,14 +75,13 @@ class QueueRecovery:
         self._changes = changes
         self._writer = QueueWriter(folders.root, config, changes, {})
         for queue, batch in folders.listed().items():
-            folder = queue_folder(folders.root, CONSUMEQUEUE_EXT_DIR, queue)
-            ext = QueueExt(folder) if Path(folder).is_dir() else None
-            self._queues[queue] = self._open(folders.files(queue, batch=batch), batch, ext)
+            self._queues[queue] = self._open(queue, batch)
 
-    # --- existing entries ------------------------------------------------------------------------------
-
-    def _open(self, files: QueueFiles, batch: bool, ext: QueueExt | None) -> _Queue:
+    def _open(self, queue: QueueId, batch: bool) -> _Queue:
         """Accept units before the scan as right, except a hole among the last of them."""
+        folder = queue_folder(self._folders.root, CONSUMEQUEUE_EXT_DIR, queue)
+        ext = QueueExt(folder) if Path(folder).is_dir() else None
+        files = self._folders.files(queue, batch=batch)
         stop, first = files.find_stop(), files.first_unit
         at = files.find_unit_at_log(self._start, first, stop)
         at = min(at, _first_hole(files, at), _first_missing_file(files, stop))
@@ -97,7 +89,8 @@ class QueueRecovery:
             last = files.entries(max(first, at - files.units_per_file), at)
             if not last.points_to_record.any():
                 at = first  # only filler remains: a broker would never add to such a queue
-        state = _Queue(files, batch, at, stop, loose=files.has_bytes_after(stop), ext=ext)
+        loose = files.has_bytes_after(stop)
+        state = _Queue(queue, files, batch, at, stop, loose=loose, ext=ext)
         self._note_end(state)
         here = files.unit_or_none(at) if at < stop else None  # none in a missing file
         if here is not None and sum(here) > self._log_end:
@@ -155,8 +148,6 @@ class QueueRecovery:
                 self._cut(state)
                 self._note_end(state)
 
-    # --- along the log --------------------------------------------------------------------------------
-
     def take(self, requests: DispatchRequests, upto: int) -> None:
         """Compare or add the entries of records before log offset `upto`, after the previous call's."""
         wanted = [self._take_one(requests, *part, upto) for part in requests.by_queue()]
@@ -171,34 +162,32 @@ class QueueRecovery:
         state = self._queues.get(queue)
         if state is None:
             batch = bool(requests.batch[rows[0]])
-            state = _Queue(self._folders.files(queue, batch=batch), batch, 0, 0)
+            state = _Queue(queue, self._folders.files(queue, batch=batch), batch, 0, 0)
             self._queues[queue] = state
-        if not state.compared and self._lacks_front(state, queue, requests, rows):
+        if not state.compared and self._lacks_front(state, requests, rows):
             state.at = state.files.first_unit
             self._cut(state)
         if not state.compared:
-            self._compare(state, queue, requests, rows, upto)
+            self._compare(state, requests, rows, upto)
             self._drop_loose(state)
         if not state.compared:
             return rows[:0]  # later units exist, so nothing can be inserted before them
         rows = rows[requests.log_offset[rows] > state.last_log_offset]
         if state.batch:
-            self._note_doubled(state, queue, requests, rows)
+            self._note_doubled(state, requests, rows)
         else:
-            rows = self._appended(state, queue, requests, rows)
+            rows = self._appended(state, requests, rows)
         if not len(rows):
             return rows
         if int(requests.offset[rows[0]]) > state.end and self.may_look_further:
             raise LookFurther
-        self._begin(state, queue, int(requests.offset[rows[0]]))
+        self._begin(state, int(requests.offset[rows[0]]))
         state.last_log_offset = int(requests.log_offset[rows[-1]])
         state.end += int(requests.count[rows].sum())
         state.at = state.stop = state.at + len(rows)
         return rows
 
-    def _appended(
-        self, state: _Queue, queue: QueueId, requests: DispatchRequests, rows: Ints
-    ) -> Ints:
+    def _appended(self, state: _Queue, requests: DispatchRequests, rows: Ints) -> Ints:
         """The rows that the queue lists; notes the others."""
         offset = requests.offset[rows]
         empty = state.at <= state.files.first_unit and state.first is None
@@ -206,23 +195,20 @@ class QueueRecovery:
         taken = appended_rows(offset, end)
         left = np.delete(rows, taken)
         if len(left):
-            note_left_out(self.left_out, queue, requests.offset[left], requests.log_offset[left])
+            at = requests.offset[left], requests.log_offset[left]
+            note_left_out(self.left_out, state.queue, *at)
         return rows[taken]
 
-    def _note_doubled(
-        self, state: _Queue, queue: QueueId, requests: DispatchRequests, rows: Ints
-    ) -> None:
+    def _note_doubled(self, state: _Queue, requests: DispatchRequests, rows: Ints) -> None:
         """Note the rows of a BatchConsumeQueue whose queue offsets it has; it lists them all the same."""
         offset = requests.offset[rows]
         ends = np.maximum.accumulate(np.append(state.end, offset + requests.count[rows]))
         again = rows[offset < ends[:-1]]
         if len(again):
             at = requests.offset[again], requests.log_offset[again]
-            note_left_out(self.left_out, queue, *at, listed=True)
+            note_left_out(self.left_out, state.queue, *at, listed=True)
 
-    def _lacks_front(
-        self, state: _Queue, queue: QueueId, requests: DispatchRequests, rows: Ints
-    ) -> bool:
+    def _lacks_front(self, state: _Queue, requests: DispatchRequests, rows: Ints) -> bool:
         """Whether the files that listed these records are missing or overwritten, although later ones exist.
 
         A broker deletes files of a queue only after their records are gone, and all of them with a topic.
@@ -235,24 +221,22 @@ class QueueRecovery:
         if state.batch or not len(before) or not self._log.is_record(where, size):
             return bool(first and state.batch and len(before))
         listed = self._log.record_at(where)
-        is_own = (decode_utf8(listed.topic), listed.queue_id) == queue  # not of a light queue
+        is_own = (decode_utf8(listed.topic), listed.queue_id) == state.queue  # not of a light queue
         return is_own and bool((requests.offset[before] < listed.queue_offset).any())
 
-    def _begin(self, state: _Queue, queue: QueueId, first: int) -> None:
+    def _begin(self, state: _Queue, first: int) -> None:
         """Set the writer's start; a queue without entries begins at its first offset."""
         if state.first is not None:
             return
         state.first, state.kept = first, state.at
         if state.at <= state.files.first_unit:
-            self._writer.set_end(queue, None, batch=state.batch)
+            self._writer.set_end(state.queue, None, batch=state.batch)
             state.end = first
             state.at = 0 if state.batch else first
         else:
-            self._writer.set_end(queue, state.at, batch=state.batch)
+            self._writer.set_end(state.queue, state.at, batch=state.batch)
 
-    def _compare(
-        self, state: _Queue, queue: QueueId, requests: DispatchRequests, rows: Ints, upto: int
-    ) -> None:
+    def _compare(self, state: _Queue, requests: DispatchRequests, rows: Ints, upto: int) -> None:
         """Skip units that list these records, and mend their tags; truncate the queue before a unit that
         lists none, and where one of the records is not listed."""
         log_offsets, sizes = requests.log_offset[rows], requests.size[rows]
@@ -265,8 +249,8 @@ class QueueRecovery:
             lacking = self._first_lacking(state, requests, rows, units, count)
             count = count if lacking is None else lacking
             if count:
-                if queue.topic != SCHEDULE_TOPIC:  # times there depend on the broker's delay levels
-                    self._mend_tags(state, queue, requests.take(rows), units.take(slice(0, count)))
+                if state.queue.topic != SCHEDULE_TOPIC:  # times there depend on the delay levels
+                    self._mend_tags(state, requests.take(rows), units.take(slice(0, count)))
                 state.at += count
                 self._note_end(state)
             if lacking is not None:
@@ -274,13 +258,11 @@ class QueueRecovery:
                 return
             if count == len(units):
                 continue
-            if int(units.log_offset[count]) < upto or not self._is_own(queue, units, count):
+            if int(units.log_offset[count]) < upto or not self._is_own(state.queue, units, count):
                 self._cut(state)
             return
 
-    def _mend_tags(
-        self, state: _Queue, queue: QueueId, requests: DispatchRequests, units: Entries
-    ) -> None:
+    def _mend_tags(self, state: _Queue, requests: DispatchRequests, units: Entries) -> None:
         """Write the hash of the record's tag into the next units where they lack it: the page of an entry's
         last bytes may be lost, and no consumer that filters by tag would get the message."""
         place = np.searchsorted(requests.log_offset, units.log_offset)
@@ -412,9 +394,9 @@ class DatabaseQueues:
     cut = 0  # entries: a new database has none before
     may_look_further = False
 
-    def __init__(self, folder: Path, log_start: int, walk: LogWalk) -> None:
+    def __init__(self, folder: Path, walk: LogWalk) -> None:
         """Raises AccessError, and LookFurther unless the walk has all records."""
-        if walk.start > log_start:
+        if walk.start > walk.log.start:
             raise LookFurther
         self.rebuilt = self.delayed = 0
         self.left_out: dict[QueueId, LeftOut] = {}

@@ -349,7 +349,11 @@ class StrictRecovery:
             self.changes.hold()
         self._cut_log(log, first.end)
         index.remove_doubtful(self.changes)
-        queues = self._queues_along(log, walk)
+        queues: QueueRecovery | DatabaseQueues
+        if self.queue_database is None:
+            queues = QueueRecovery(self._folders, self.config, walk, self.changes)
+        else:
+            queues = DatabaseQueues(self.queue_database, walk)
         dispatched = self._dispatched(first.again(first.start))
         lives = LastLives(first.begun, queues.ends_before(), dispatched)
         queues.begin_again(lives)
@@ -372,12 +376,6 @@ class StrictRecovery:
             self.report.index_items_rebuilt = indexer.items_written
             self._full_until = indexer.full_until
             indexer.close()
-
-    def _queues_along(self, log: CommitLog, walk: LogWalk) -> QueueRecovery | DatabaseQueues:
-        """What takes the entries of the records of the walk."""
-        if self.queue_database is not None:
-            return DatabaseQueues(self.queue_database, log.start, walk)
-        return QueueRecovery(log, self._folders, self.config, walk, self.changes)
 
     def _cut_log(self, log: CommitLog, end: int) -> None:
         """Zero the rest of the file after the end, and delete the files after it."""
