@@ -21,6 +21,8 @@ from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import iso_time
 
+_NOT_VERIFIED = "not verified: rmqstore verify STORE"
+
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo:
@@ -125,9 +127,6 @@ def _checkpointed(root: Path) -> int | None:
     if checkpoint is None:
         return None
     return min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
-
-
-_NOT_VERIFIED = "not verified: rmqstore verify STORE"
 
 
 def _closed(info: StoreInfo) -> str:

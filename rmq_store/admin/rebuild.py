@@ -88,6 +88,9 @@ _OF_RECOVERY = (
 
 Recover = Callable[..., RecoveryReport]
 Progress = Callable[[int], None]  # receives the number of bytes copied or read
+_DAMAGE_KEPT = 4096  # bytes of a damaged range that stand for it
+_LOST = (Gap.DAMAGED, Gap.MISSING)
+_HALVES = pa.array(list(OP_TOPICS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,11 +360,6 @@ def _copy(segment: SegmentFile, path: Path, size: int) -> None:
     part.unlink(missing_ok=True)
     copy_stored(segment.path, part, segment.size, max(size, segment.size))
     part.rename(path)
-
-
-_DAMAGE_KEPT = 4096  # bytes of a damaged range that stand for it
-_LOST = (Gap.DAMAGED, Gap.MISSING)
-_HALVES = pa.array(list(OP_TOPICS))
 
 
 def write_plain_log(log: CommitLog, folder: Path, progress: Progress | None = None) -> int:

@@ -35,6 +35,7 @@ from rmq_store.system_topics.open_state import Unfinished, unfinished_before
 from rmq_store.text.sizes import counted
 
 _HOUR_MS = 3_600_000
+LAST_FILE = "last file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +164,6 @@ class OldestFile:
     disk_used_percent: float
     kept_by: str | None
     goes_at: int | None
-
-
-LAST_FILE = "last file"
 
 
 def why_kept(

@@ -31,6 +31,9 @@ _OLD_NAMES = {  # spelling up to 4.9, still accepted
 }
 _UNSET = "null"  # in a configuration that a running broker printed
 PATH_SPLITTER = ","  # MixAll.MULTI_PATH_SPLITTER
+_MOST_HOURS = 23
+_HOUR_MS = 3_600_000
+_QUARTER_MS = _HOUR_MS // 4
 
 
 def paths_in(setting: str | None) -> list[str]:
@@ -266,11 +269,6 @@ def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
         name, _, value = (line if "=" in line else line.replace(":", "=", 1)).partition("=")
         properties[name.strip()] = value.strip()
     return properties
-
-
-_MOST_HOURS = 23
-_HOUR_MS = 3_600_000
-_QUARTER_MS = _HOUR_MS // 4
 
 
 @dataclass(frozen=True, slots=True)

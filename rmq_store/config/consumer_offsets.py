@@ -29,6 +29,7 @@ DELAY_FILE = "delayOffset.json"
 ORDER_FILE = "consumerOrderInfo.json"
 _COMMITTED, _LIGHT, PULLED, POPPED = "consumer", "lmq", "pull", "pop"
 _KEY = re.compile(r"[+-]?\d{1,40}(?:\.0*)?", re.ASCII)  # of a map, in quotes
+_OF_AN_ORDER = ("o", "popTime", "i", "l", "cm")
 
 
 class Committed(NamedTuple):
@@ -156,9 +157,6 @@ def _in_order(path: Path, group: str, queue: QueueId, order: Any) -> GivenInOrde
     time, invisible, bits = (int(order.get(name) or 0) for name in ("popTime", "i", "cm"))
     counts = {int(key): int(count) for key, count in table_in(path, order, "oc").items()}
     return GivenInOrder(path.name, group, queue, offsets, time, invisible, bits, counts)
-
-
-_OF_AN_ORDER = ("o", "popTime", "i", "l", "cm")
 
 
 def read_consumer_offsets(store: str | os.PathLike[str]) -> ConsumerOffsets:

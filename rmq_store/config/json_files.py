@@ -36,6 +36,9 @@ _RECENT_NS = 60 * 10**9
 T = TypeVar("T")
 Decode = Callable[[Path, dict[str, Any]], T]
 """Makes values of a file's path and content; its CorruptConfigError counts as a file that is unreadable."""
+_TOO_DEEP = f"it has more than {_DEEPEST} levels"
+_EXACT = 1 << 53  # below it a float has all digits of a whole number
+_DIGITS = 400  # of the longest number
 
 
 def as_it_is(path: Path, content: dict[str, Any]) -> None:
@@ -98,9 +101,6 @@ def _with_quotes(match: re.Match[str]) -> str:
     return match[0] if match[2] is None else f'{match[1]}"{match[2]}"{match[3]}'
 
 
-_TOO_DEEP = f"it has more than {_DEEPEST} levels"
-
-
 def _loaded(text: str) -> Any:
     return json.loads(text, strict=False, parse_float=_fraction, parse_constant=_refuse)
 
@@ -114,10 +114,6 @@ def _fraction(text: str) -> float | int:
     if whole.adjusted() > _DIGITS:
         raise ValueError(f"{text} is no number that a broker has")
     return int(whole)
-
-
-_EXACT = 1 << 53
-_DIGITS = 400
 
 
 def _refuse(constant: str) -> Any:

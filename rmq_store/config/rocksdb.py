@@ -29,6 +29,8 @@ _HEAD = struct.Struct(">BhB")  # of a key of version 2: 1, table, kind of record
 _A_VERSION, _DATA, _JSON = 1, 2, 1
 _NUMBERS = struct.Struct(">qqq")  # stateVersion, timestamp, counter
 _LENGTH, _QUEUE, _OFFSET = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+# Of queues; the second with useSeparateStorePathForRocksdbCQ.
+_FOLDERS = (CONSUMEQUEUE_DIR, CONSUMEQUEUE_ROCKSDB_DIR)
 
 
 class _Kind(NamedTuple):
@@ -202,10 +204,6 @@ def _text(key: bytes, at: int) -> tuple[str, int]:
     if not start <= stop <= len(key):
         raise ValueError(f"a key is cut: {key[:60]!r}")
     return key[start:stop].decode("utf-8"), stop
-
-
-# The second with useSeparateStorePathForRocksdbCQ.
-_FOLDERS = (CONSUMEQUEUE_DIR, CONSUMEQUEUE_ROCKSDB_DIR)
 
 
 def rocksdb_queues(root: Path) -> Path | None:

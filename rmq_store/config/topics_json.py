@@ -31,6 +31,11 @@ TOPICS_FILE = "topics.json"
 TopicConfigs = dict[str, dict[str, Any]]
 
 _READ, _READ_WRITE = 4, 6  # perm bits: 4 read, 2 write
+_NUMBERS = ("readQueueNums", "writeQueueNums", "perm", "topicSysFlag")
+_SETTINGS = frozenset((*_NUMBERS, "attributes", "order", "topicFilterType", "topicName"))
+_TEXT = re.compile(rf"{NUMBER.pattern}|[+-]?\d{{1,10}}\.0*", re.ASCII)
+_LIMIT = 1 << 31
+_BOOLEANS = ("true", "false", "0", "1", "none")
 
 
 def update_topics(
@@ -113,18 +118,9 @@ def decode_topics(path: Path, content: Mapping[str, Any]) -> TopicConfigs:
     return {topic: settings for topic, settings in topics.items() if settings is not None}
 
 
-_NUMBERS = ("readQueueNums", "writeQueueNums", "perm", "topicSysFlag")
-_SETTINGS = frozenset((*_NUMBERS, "attributes", "order", "topicFilterType", "topicName"))
-_TEXT = re.compile(rf"{NUMBER.pattern}|[+-]?\d{{1,10}}\.0*", re.ASCII)
-
-
 def _number(value: Any) -> int | None:
     """A number of 32 bits; None if it is none."""
     return whole_number(int(value) if isinstance(value, bool) else value, 31, _TEXT)
-
-
-_LIMIT = 1 << 31
-_BOOLEANS = ("true", "false", "0", "1", "none")
 
 
 def _settings(settings: Any) -> dict[str, Any] | None:

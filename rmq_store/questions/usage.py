@@ -29,6 +29,14 @@ _ENTRIES_AT_ONCE = 1 << 16
 _GROWTH_DAYS = 7
 
 Ranges = tuple[QueueSlice, ...]
+_MOST_DAYS = 400
+_SMALL = 1 << 16  # entries that are read at once
+_COUNTED = 1 << 16  # messages of a queue up to which its entries may be read; above it, bisected
+_ENTRIES = 20_000_000  # that are read in all: some seconds
+_BISECTIONS = 200_000  # in all: some ten seconds
+_FEWEST_PERIODS = 12
+
+Cuts = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +180,6 @@ def _largest_of(part: QueueSlice, entries: Entries, count: int) -> list[Row]:
     ]
 
 
-_MOST_DAYS = 400
-_SMALL = 1 << 16  # entries that are read at once
-
-
 @dataclass(frozen=True, slots=True)
 class DaysOfLog:
     """The first day, UTC, since 1970, and the log offsets where the next days begin."""
@@ -227,14 +231,6 @@ def estimated_days(
         if start < stop:
             size = bytes_between(store, part.queue, start, stop, most)
             yield usage_row(part.cut(start, stop), days.first + number, size)
-
-
-_COUNTED = 1 << 16  # messages of a queue up to which its entries may be read; above it, bisected
-_ENTRIES = 20_000_000  # that are read in all: some seconds
-_BISECTIONS = 200_000  # in all: some ten seconds
-_FEWEST_PERIODS = 12
-
-Cuts = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

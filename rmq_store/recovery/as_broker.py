@@ -63,6 +63,8 @@ BATCH_QUEUE_SIZE = "mapperFileSizeBatchConsumeQueue"
 """The settings that say how large the files of the log and of queues are."""
 _FILES_SCANNED = 3  # ConsumeQueue#recover
 _LARGEST_OFFSET = 2**55  # a larger queueOffset is damage and has no valid file name
+_MOST_FILES = 10  # commitLogRecoverMaxNum, from 5.4.0 on
+_BYTES_AT_A_TIME = 32 << 20
 
 
 def load_files(
@@ -398,10 +400,6 @@ class BrokerBatchQueue(BrokerQueue):
     def max_offset(self) -> int:
         """maxOffsetInQueue."""
         return self._max
-
-
-_MOST_FILES = 10  # commitLogRecoverMaxNum, from 5.4.0 on
-_BYTES_AT_A_TIME = 32 << 20
 
 
 class BrokerRecovery:

@@ -71,6 +71,7 @@ _unclean = partial(
     UncleanStoreError,
     advice="Repair it with rmqstore recover STORE --apply, or start a broker on it and stop it cleanly",
 )
+_BYTES_BETWEEN_MARKS = 1 << 30  # of the log, dispatched
 
 
 def refuse_abort(root: Path) -> None:
@@ -154,9 +155,6 @@ def _refuse_tail(log: CommitLog, log_end: int) -> None:
             reason="bytes that are not a record follow the last record",
             expected="zeros",
         )
-
-
-_BYTES_BETWEEN_MARKS = 1 << 30  # of the log, dispatched
 
 
 @dataclass

@@ -84,6 +84,9 @@ _TEXTS = {
 ORIGINAL, HALF_PLACE = "TRAN_PREPARED_QUEUE_OFFSET", "TRANS_OFFSET"
 _NUMBERS = {"dueTimestamp": "TIMER_OUT_MS", "original": ORIGINAL, "halfPlace": HALF_PLACE}
 _SMALL = {"rollTimes": ROLL_TIMES, "checks": "TRANSACTION_CHECK_TIMES"}
+_OF_POP = f"REAL_TOPIC\x01{REVIVE_PREFIX}".encode()
+_UNDELIVERED = (WAITING, OVERDUE, LOST)
+TIMERS, TRANSACTIONS, POP = "timers", "open transactions", "check points of pop"
 
 
 def kind_of(topic: str) -> str | None:
@@ -168,9 +171,6 @@ class OpenState:
             place = batch["commitLogOffset"][row].as_py()
             if kind is not None and self.why_left_out(kind, place, stored) is not None:
                 yield row
-
-
-_OF_POP = f"REAL_TOPIC\x01{REVIVE_PREFIX}".encode()
 
 
 def _own_rows(headers: Headers, in_no_queue: set[int]) -> Iterator[Row]:
@@ -392,10 +392,6 @@ class _Pop:
     def finish(self) -> None:
         for key, offsets in self._log.open.items():
             self._state.given[key] = Given(min(offsets), len(offsets))
-
-
-_UNDELIVERED = (WAITING, OVERDUE, LOST)
-TIMERS, TRANSACTIONS, POP = "timers", "open transactions", "check points of pop"
 
 
 class Unfinished(NamedTuple):

@@ -59,6 +59,8 @@ NEWEST = 200_000
 """How many of the newest check points and acknowledgements `newest_popped` reads."""
 
 GroupQueue = tuple[str, QueueId]
+_DATABASE, _FAMILY = "kvStore", "popState"
+_RETRY_FORMS = ("{topic}", RETRY_PREFIX + "{group}_{topic}", RETRY_PREFIX + "{group}+{topic}")
 
 
 class Pop(NamedTuple):
@@ -263,10 +265,6 @@ def _given_in_order(store: MessageStore, newest: int) -> Iterator[Row]:
             state = ACKNOWLEDGED if order.acknowledged >> at & 1 else state
             pop = Pop(offset, order.time, order.time, until, order.counts.get(offset, 0) + 1)
             yield _row((order.group, order.queue), offset, pop, state)
-
-
-_DATABASE, _FAMILY = "kvStore", "popState"
-_RETRY_FORMS = ("{topic}", RETRY_PREFIX + "{group}_{topic}", RETRY_PREFIX + "{group}+{topic}")
 
 
 def _in_database(store: MessageStore, newest: int) -> Iterator[Row]:

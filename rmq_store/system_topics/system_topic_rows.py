@@ -19,6 +19,11 @@ PLACE = ("queueId", "queueOffset", "commitLogOffset", "storeSize", "storeTimesta
 ORIGIN = ("bornTimestamp", "tags", "keys", "uniqKey", "msgId", "reconsumeTimes")
 
 Row = dict[str, Any]
+_KEYS_AT_ONCE = 1 << 17  # without an index, each time reads the topics once
+_COLUMNS = (  # as fields of a Copy
+    *("topic", "queueId", "queueOffset", "commitLogOffset", "storeTimestamp"),
+    *("uniqKey", "reconsumeTimes", "preparedTransactionOffset"),
+)
 
 
 def rows_of(
@@ -77,13 +82,6 @@ def is_whole(store: MessageStore, topic: str, queue_id: int | None) -> bool:
     without an id, of no queue of the topic."""
     chosen = [queue for queue in store.queues(topic) if queue_id in (None, queue.queue_id)]
     return bool(chosen) and not any(store.view.state(queue).has_hole for queue in chosen)
-
-
-_KEYS_AT_ONCE = 1 << 17  # without an index, each time reads the topics once
-_COLUMNS = (
-    *("topic", "queueId", "queueOffset", "commitLogOffset", "storeTimestamp"),
-    *("uniqKey", "reconsumeTimes", "preparedTransactionOffset"),
-)
 
 
 class Copy(NamedTuple):

@@ -40,6 +40,7 @@ _TEXTS = {"topic": "REAL_TOPIC", "producerGroup": "PGROUP", "transactionId": "__
 _NUMBERS = {"original": "TRAN_PREPARED_QUEUE_OFFSET"}
 _SMALL = {"realQueueId": "REAL_QID", "checks": "TRANSACTION_CHECK_TIMES"}
 _LOOKED_UP = 1 << 17  # transactions whose messages are looked for at a time
+_NONE: Ints = np.zeros(0, dtype=np.int64)
 
 
 def transactions(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[Row]:
@@ -103,9 +104,6 @@ class _Ended:
             for row in rows
         )
         return named or (False if self.is_whole else None)
-
-
-_NONE: Ints = np.zeros(0, dtype=np.int64)
 
 
 def _holds(numbers: Ints, wanted: int) -> bool:

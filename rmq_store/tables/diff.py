@@ -45,6 +45,7 @@ DIFF = Table(
         ("meaning", TEXT, "the difference in a sentence"),
     ),
 )
+_Values = Mapping[tuple[str, ...], Hashable]
 
 
 def compared_bytes(one: MessageStore, other: MessageStore) -> int:
@@ -247,9 +248,6 @@ def _listed(store: MessageStore, queue: QueueId, start: int, stop: int) -> Entri
 def _without(entries: Entries, rows: Ints) -> Entries:
     """The entries without those of some rows."""
     return entries.take(np.delete(np.arange(len(entries)), rows))
-
-
-_Values = Mapping[tuple[str, ...], Hashable]
 
 
 def _of_values(what: str, one: _Values, other: _Values) -> Iterator[Row]:

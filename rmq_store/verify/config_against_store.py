@@ -58,6 +58,28 @@ _ON_AHEAD = (
 )
 _LOST_END = "Search for the missing end in a replica or a copy before a broker starts on this store"
 _CHECKPOINT = f"Move it away: a broker without it {effect_without(CHECKPOINT_FILE)}"
+_MESSAGES_LOOKED_AT = 128
+# SendMessageProcessor since 4.4.0, and what consumers sent back.
+_OF_BROKER = {"CLUSTER", "ORIGIN_MESSAGE_ID"}
+_NORMAL = {
+    CONSUMER_FILES[0]: ". Normal if no group has ever committed an offset",
+    DELAY_FILE: ". Normal if none has been delivered",
+}
+_BACKUP_USED = (
+    "It is older: what was written after it is missing. A broker that cannot read the file uses "
+    "it too when it starts. Restore the file from a copy, or accept the .bak"
+)
+_SENT = "the end of the queue is lost, or the topic was created again"
+_SENT_ADVICE = (
+    "No broker goes on from this offset, but search for the lost end in a replica or a copy before one "
+    "starts"
+)
+_GIVEN = "what consumers acknowledge of the lost ones may count for new messages"
+_GIVEN_ADVICE = (
+    "Before a broker starts, restore the lost end of the log, or move the file and its .bak away: the "
+    "broker then gives out again what the group has not consumed by its committed offset"
+)
+_LISTED = 10  # queues that a finding names
 
 
 def start_findings(store: MessageStore) -> Iterator[Finding]:
@@ -192,21 +214,6 @@ def taken_by_broker(store: MessageStore) -> int | None:
     return None
 
 
-_MESSAGES_LOOKED_AT = 128
-# SendMessageProcessor since 4.4.0, and what consumers sent back.
-_OF_BROKER = {"CLUSTER", "ORIGIN_MESSAGE_ID"}
-
-
-_NORMAL = {
-    CONSUMER_FILES[0]: ". Normal if no group has ever committed an offset",
-    DELAY_FILE: ". Normal if none has been delivered",
-}
-_BACKUP_USED = (
-    "It is older: what was written after it is missing. A broker that cannot read the file uses "
-    "it too when it starts. Restore the file from a copy, or accept the .bak"
-)
-
-
 def _unreadable(error: CorruptConfigError, store: MessageStore) -> Finding:
     path, todo = error.path or CONFIG_DIR, error.advice or "Restore a copy"
     if os.path.basename(path).removesuffix(".bak") == DELAY_FILE:
@@ -280,18 +287,6 @@ def _sent(store: MessageStore) -> Iterator[Finding]:
             + (_GIVEN if popped else _SENT),
             _GIVEN_ADVICE if popped else _SENT_ADVICE,
         )
-
-
-_SENT = "the end of the queue is lost, or the topic was created again"
-_SENT_ADVICE = (
-    "No broker goes on from this offset, but search for the lost end in a replica or a copy before one "
-    "starts"
-)
-_GIVEN = "what consumers acknowledge of the lost ones may count for new messages"
-_GIVEN_ADVICE = (
-    "Before a broker starts, restore the lost end of the log, or move the file and its .bak away: the "
-    "broker then gives out again what the group has not consumed by its committed offset"
-)
 
 
 def _delay_levels(store: MessageStore) -> Iterator[Finding]:
@@ -401,6 +396,3 @@ def _why_unread(store: MessageStore, topic: str, queues: int) -> tuple[str, str]
     else:
         why, todo = f"perm {settings['perm']}, without 4 (read)", f"perm to {settings['perm'] | 4}"
     return f"has {why}", f"Set {todo} until they are consumed, or copy them: rmqstore replay"
-
-
-_LISTED = 10

@@ -28,6 +28,23 @@ Heads = npt.NDArray[Any]
 
 _STOPS = "A member that recovers this file ends its log here, and cuts off what follows"
 _UNUSED = ("channel", "chain_crc", "body_crc")
+_HEAD = (
+    "the head of {count} {entries}, the first at log offset {at}, does not fit the record or the place; "
+    "the records are intact"
+)
+_NOT_ZERO = (
+    "{count} {entries}, the first at log offset {at}, have a channel, chainCrc or bodyCrc, which no release "
+    "writes"
+)
+_NO_EFFECT = "Nothing reads these fields. Other bytes near them may be damaged too"
+_UNIT = (
+    "the index of the DLedger log has other values than {count} {entries}, the first at byte {at}"
+)
+_NO_UNIT = "the index of the DLedger log lacks {count} {entries}, the first at byte {at}"
+_REWRITTEN = (
+    "Readers do not use it. A member that starts writes it again for its last three files; a member that "
+    "is behind cannot get older entries. Copy the member's folder from another one"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,25 +137,6 @@ class EntryChecks:
         path = files.folders[0] if segment is None else segment.path
         start = None if segment is None else first - segment.base
         self._findings.add(Finding(severity, code, path, text, advice, start, None, count))
-
-
-_HEAD = (
-    "the head of {count} {entries}, the first at log offset {at}, does not fit the record or the place; "
-    "the records are intact"
-)
-_NOT_ZERO = (
-    "{count} {entries}, the first at log offset {at}, have a channel, chainCrc or bodyCrc, which no release "
-    "writes"
-)
-_NO_EFFECT = "Nothing reads these fields. Other bytes near them may be damaged too"
-_UNIT = (
-    "the index of the DLedger log has other values than {count} {entries}, the first at byte {at}"
-)
-_NO_UNIT = "the index of the DLedger log lacks {count} {entries}, the first at byte {at}"
-_REWRITTEN = (
-    "Readers do not use it. A member that starts writes it again for its last three files; a member that "
-    "is behind cannot get older entries. Copy the member's folder from another one"
-)
 
 
 def joined(spans: Sequence[EntrySpan]) -> list[EntrySpan]:

@@ -52,6 +52,14 @@ FALSE_ITEM = (
     "run rmqstore rebuild STORE --to NEW"
 )
 _INT_MAX = 2**31 - 1
+_WRONG, _ZEROS = 1, 2  # as the loop marks items
+# The broker flushes a full file in a separate thread while it fills the next one.
+_BEING_WRITTEN = 2
+# Whether the index has items for tags depends on the release, and no file contains the release.
+_WITHOUT_TAG_ITEMS = dialect("5.3.3")
+_SHORTEN = (
+    "Delete a copy's index files and rebuild them from the log: rmqstore rebuild STORE --to NEW"
+)
 
 
 class Wrong(NamedTuple):
@@ -258,9 +266,6 @@ def _item_findings(file: IndexFile, items: CheckedItems) -> Iterator[Finding]:
         )
 
 
-_WRONG, _ZEROS = 1, 2  # as the loop marks items
-
-
 @dataclass(slots=True)
 class CheckedItems:
     """The result of one pass over all items. Per slot: the number of its newest item (0: none), and
@@ -308,15 +313,6 @@ def check_file(file: IndexFile, log_end: int) -> CheckedItems:
         checked.first_offset, checked.last_offset = (int(ends[n]["log_offset"]) for n in (0, -1))
         checked.last_time_diff = int(ends[-1]["time_diff"])
     return checked
-
-
-# The broker flushes a full file in a separate thread while it fills the next one.
-_BEING_WRITTEN = 2
-# Whether the index has items for tags depends on the release, and no file contains the release.
-_WITHOUT_TAG_ITEMS = dialect("5.3.3")
-_SHORTEN = (
-    "Delete a copy's index files and rebuild them from the log: rmqstore rebuild STORE --to NEW"
-)
 
 
 @dataclass(frozen=True, slots=True)

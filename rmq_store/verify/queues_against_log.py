@@ -29,6 +29,7 @@ from rmq_store.text.sizes import counted
 from rmq_store.verify.findings import Finding, Findings, Severity, a_warning, an_error
 
 _KEPT = 1 << 22  # entries kept in the order of the log, of all queues; 16 bytes each
+_WAITS = "Normal after a crash and in a copy of a running store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -593,9 +594,6 @@ def _around(damage: Sequence[tuple[int, int]], log_offset: int) -> tuple[int, in
     """The damaged range that a log offset is in."""
     at = bisect_right(damage, log_offset, key=lambda place: place[0]) - 1
     return damage[at] if at >= 0 and log_offset < damage[at][1] else None
-
-
-_WAITS = "Normal after a crash and in a copy of a running store"
 
 
 def waiting_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:

@@ -121,6 +121,32 @@ _AHEAD = (
     *("log-end-lost", "checkpoint-ahead", "index-beyond-log", "consumer-ahead"),
     *("pull-ahead", "pop-ahead", "delay-ahead", "timer-ahead"),
 )
+_PLAIN = ("path", "broker_name", "log_start", "log_end", "records", "record_bytes", "queues", "lag")
+_PARTS = 16  # of a log of a few large files, so that several processes end at about the same time
+_LEAST_PART = 64 << 20  # bytes
+_DAMAGED = (Gap.DAMAGED, Gap.TORN, Gap.STALE, Gap.MISSING)
+_REST_OR_TORN = (
+    "{size} bytes after the last record are not a record: the writer stopped inside one, or they are "
+    "the rest of a page (writeWithoutMmap): {reason}"
+)
+_CUT_LATER = (
+    "the bytes after the last record are not a record, although the store was closed cleanly: "
+    "{reason}"
+)
+_CUT_ADVICE = (
+    "A record there was damaged or cut off later; the findings about queues and the checkpoint show "
+    "whether messages are lost. Restore the file from a copy"
+)
+_PAGE_REST = (
+    "{size} bytes after the last record are not a record. The store was closed cleanly, and no queue "
+    "lists a record there"
+)
+_PAGE_REST_ADVICE = (
+    "A broker of 5.5.0 or later with writeWithoutMmap=true leaves such bytes, up to the end of a page, "
+    "and writes over them"
+)
+_FRONT = 4  # bytes of a body that show a compression
+_BESIDE = (-1, -1)  # no part of a log
 
 
 class AfterEnd(NamedTuple):
@@ -209,9 +235,6 @@ class VerifyReport:
         }
 
 
-_PLAIN = ("path", "broker_name", "log_start", "log_end", "records", "record_bytes", "queues", "lag")
-
-
 def verify(
     store: MessageStore, progress: Progress | None = None, *, bodies: bool = False
 ) -> VerifyReport:
@@ -221,10 +244,6 @@ def verify(
     """
     parts = (check_log(store, *part, progress, bodies=bodies) for part in log_parts(store))
     return VerifyQuestion(bodies).merge(store, parts)
-
-
-_PARTS = 16  # of a log of a few large files, so that several processes end at about the same time
-_LEAST_PART = 64 << 20  # bytes
 
 
 def log_parts(store: MessageStore, least: int = _LEAST_PART) -> list[tuple[int, int]]:
@@ -273,9 +292,6 @@ def check_log(
             progress(piece.stop - at)
         at = piece.stop
     return check.finish()
-
-
-_DAMAGED = (Gap.DAMAGED, Gap.TORN, Gap.STALE, Gap.MISSING)
 
 
 class _PartCheck:
@@ -509,28 +525,6 @@ def _about_end(
     return ("log-torn-tail", _CUT_LATER, _CUT_ADVICE, stop) if torn else (*usual, stop)
 
 
-_REST_OR_TORN = (
-    "{size} bytes after the last record are not a record: the writer stopped inside one, or they are "
-    "the rest of a page (writeWithoutMmap): {reason}"
-)
-_CUT_LATER = (
-    "the bytes after the last record are not a record, although the store was closed cleanly: "
-    "{reason}"
-)
-_CUT_ADVICE = (
-    "A record there was damaged or cut off later; the findings about queues and the checkpoint show "
-    "whether messages are lost. Restore the file from a copy"
-)
-_PAGE_REST = (
-    "{size} bytes after the last record are not a record. The store was closed cleanly, and no queue "
-    "lists a record there"
-)
-_PAGE_REST_ADVICE = (
-    "A broker of 5.5.0 or later with writeWithoutMmap=true leaves such bytes, up to the end of a page, "
-    "and writes over them"
-)
-
-
 def conclude(store: MessageStore, whole: CheckedPart) -> VerifyReport:
     """The report of a store whose whole log was checked. Adds the checks outside the log."""
     findings, end = whole.findings, store.log_range()[1]
@@ -686,9 +680,6 @@ def count_of_problems(report: VerifyReport) -> str:
     return f"{said} found ({each})"
 
 
-_FRONT = 4  # bytes of a body that show a compression
-
-
 def unopened_bodies(headers: Headers, *, whole: bool) -> Ints:
     """The rows of bodies that are marked as compressed and that no client opens: its consumer stops there.
 
@@ -713,9 +704,6 @@ def _opens(headers: Headers, row: int) -> bool:
     except BodyError:
         return False
     return True
-
-
-_BESIDE = (-1, -1)  # no part of a log
 
 
 @dataclass(frozen=True, slots=True)
