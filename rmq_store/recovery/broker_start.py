@@ -35,14 +35,14 @@ from rmq_store.recovery.as_broker import BATCH_QUEUE_SIZE, LOG_SIZE, QUEUE_SIZE,
 from rmq_store.recovery.recover_store import plan_recovery
 from rmq_store.recovery.report import RecoveryReport
 
-_LOADED: dict[str, Decode[Any]] = {
+DECODED: dict[str, Decode[Any]] = {
     TOPICS_FILE: decode_topics,
-    CONSUMER_FILES[0]: decode_consumer_offsets,
-    GROUPS_FILE: as_it_is,
     DELAY_FILE: decode_delay_offsets,
-    "consumerFilter.json": as_it_is,
     ORDER_FILE: decode_order_info,
+    **dict.fromkeys(CONSUMER_FILES, decode_consumer_offsets),
 }
+"""How files of `config/` are decoded; others are read as they are."""
+_LOADED = {*DECODED, GROUPS_FILE, "consumerFilter.json"} - {CONSUMER_FILES[1]}
 LOG_FILE, QUEUE_FILE, OTHER = "log", "queue", "other"
 
 
@@ -87,8 +87,8 @@ def _refusals(path: Path, config: StoreConfig) -> Iterator[Refusal]:
 
 
 def _config(path: Path) -> Iterator[Refusal]:
-    for name in _LOADED.keys() - set(names_in_databases(path)):
-        why = why_broker_refuses(path, name, _LOADED[name])
+    for name in _LOADED.difference(names_in_databases(path)):
+        why = why_broker_refuses(path, name, DECODED.get(name, as_it_is))
         if why is not None:
             backup = str(path / CONFIG_DIR / f"{name}.bak")
             remedy = f"restore one of them from a copy before a broker is started: {LEAVES_EMPTY}"

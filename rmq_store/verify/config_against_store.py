@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import Any
 
 from rmq_store.config.consumer_offsets import (
     CONSUMER_FILES,
     DELAY_FILE,
-    ORDER_FILE,
     POPPED,
     committed_offsets,
-    decode_consumer_offsets,
-    decode_delay_offsets,
-    decode_order_info,
     has_consumer_offsets,
     read_delay_file,
     sent_offsets,
 )
-from rmq_store.config.json_files import Decode, as_it_is, config_names, read_config
+from rmq_store.config.json_files import as_it_is, config_names, read_config
 from rmq_store.config.rocksdb import GROUPS_FILE
-from rmq_store.config.topics_json import TOPICS_FILE, decode_topics, may_be_read, read_queue_count
+from rmq_store.config.topics_json import TOPICS_FILE, may_be_read, read_queue_count
 from rmq_store.config.without_file import effect_without
 from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR, TIMER_CHECK
@@ -38,6 +33,7 @@ from rmq_store.format.topics import (
 )
 from rmq_store.markers.checkpoint import Checkpoint
 from rmq_store.markers.timer_files import read_timer_check
+from rmq_store.recovery.broker_start import DECODED
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.delayed_messages import is_due_after_log, timers_due_after_log
 from rmq_store.system_topics.open_state import expired_unfinished
@@ -45,12 +41,6 @@ from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
 from rmq_store.verify.findings import Finding, a_note, a_warning, an_error
 
-_DECODED: Mapping[str, Decode[Any]] = {
-    TOPICS_FILE: decode_topics,
-    DELAY_FILE: decode_delay_offsets,
-    ORDER_FILE: decode_order_info,
-    **dict.fromkeys(CONSUMER_FILES, decode_consumer_offsets),
-}
 _ON_AHEAD = (
     "If the log has messages of this queue that it does not list, which is reported too, rebuild the queues "
     "first: with them the offset may be right, and a reset does harm. On a slave, wait until it has caught "
@@ -144,7 +134,7 @@ def config_findings(store: MessageStore) -> Iterator[Finding]:
     yield from _missing_files(store, names)
     for name in names:
         try:
-            file = read_config(store.path, name, _DECODED.get(name, as_it_is))
+            file = read_config(store.path, name, DECODED.get(name, as_it_is))
         except CorruptConfigError as error:
             yield _unreadable(error, store)
             continue
