@@ -19,7 +19,7 @@ import pyarrow as pa
 from rmq_store.commitlog.log import CommitLog, open_log
 from rmq_store.commitlog.other_store_at_path import marks_of_files, refuse_other_store
 from rmq_store.commitlog.walk import Extent, extents, guess_release_4
-from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.broker_conf import ConfigLike, StoreConfig
 from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_store
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
 
     from rmq_store.writing.store_writer import StoreWriter
 
-ConfigLike = StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None
 
 _ABOVE = {
     "messages": "rmq_store.dataset.message_dataset:messages_of",

@@ -172,9 +172,7 @@ class StoreConfig:
             ) from error
 
     @classmethod
-    def of(
-        cls, given: StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None
-    ) -> StoreConfig:
+    def of(cls, given: ConfigLike) -> StoreConfig:
         """The configuration from a StoreConfig, a mapping of the broker's names, or a broker.conf path.
 
         Raises InvalidArgumentError for an unknown name in a mapping, with the nearest known one. In
@@ -217,6 +215,9 @@ class StoreConfig:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         given = {name: value for name, value in values.items() if value is not None}
         return replace(other, **given)
+
+
+ConfigLike = StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None
 
 
 def _typed(name: str, value: Any) -> Any:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.broker_conf import ConfigLike, StoreConfig
 from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues, require_store
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.releases import Dialect, dialect
@@ -23,12 +22,11 @@ from rmq_store.recovery.report import ChangeList, RecoveryReport
 from rmq_store.recovery.strict_recovery import StrictRecovery
 
 METHODS = ("strict", "broker")
-_Config = StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None
 
 
 def recover(
     path: str | os.PathLike[str],
-    config: _Config = None,
+    config: ConfigLike = None,
     *,
     release: str | None = None,
     progress: Callable[[int], None] | None = None,
@@ -51,7 +49,7 @@ def recover(
 
 def plan_recovery(
     path: str | os.PathLike[str],
-    config: _Config = None,
+    config: ConfigLike = None,
     *,
     method: str = "strict",
     release: str | None = None,
@@ -77,7 +75,7 @@ def plan_recovery(
 
 
 def _opened(
-    path: str | os.PathLike[str], config: _Config, release: str | None
+    path: str | os.PathLike[str], config: ConfigLike, release: str | None
 ) -> tuple[Path, StoreConfig, Dialect]:
     settings, traits = StoreConfig.of(config), dialect(release)
     root = require_store(path, settings)
@@ -86,7 +84,7 @@ def _opened(
     return root, settings, traits
 
 
-def _note_default_delays(report: RecoveryReport, config: _Config) -> None:
+def _note_default_delays(report: RecoveryReport, config: ConfigLike) -> None:
     """A configuration without messageDelayLevel says that the broker has the default levels."""
     report.default_delays = report.delayed_rebuilt if config is None else 0
 
