@@ -21,7 +21,7 @@ from typing import NamedTuple
 from rmq_store.commitlog.walk import end_now
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_delay_offsets
-from rmq_store.errors import LOG, StoreError
+from rmq_store.errors import LOG
 from rmq_store.format.byte_layout import ROCKSDB_STORE_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -44,6 +44,7 @@ from rmq_store.system_topics.system_topic_rows import (
     Row,
     all_of,
     copies_with,
+    pass_over,
     rows_of,
 )
 
@@ -84,11 +85,10 @@ def is_due_after_log(store: MessageStore, queue: QueueId, offset: int) -> bool:
     entries, newest = store.entries(queue, offset, offset + 1), newest_time([store]) or 0
     if not len(entries) or int(entries.tags_code[0]) <= newest or _is_written(store):
         return False
-    met: list[StoreError] = []  # verify reports it
     part = QueueSlice(queue, offset, offset + 1)
-    for row in rows_of(store, part, _TEXTS, {}, {}, ("uniqKey",), on_damage=met.append):
+    for row in rows_of(store, part, _TEXTS, {}, {}, ("uniqKey",), on_damage=pass_over):
         key = row["uniqKey"]
-        if key and any(copies_with(store, {row["topic"]}, {key}, met.append)):
+        if key and any(copies_with(store, {row["topic"]}, {key}, pass_over)):
             return False
     return True
 
@@ -105,13 +105,12 @@ def timers_due_after_log(store: MessageStore) -> int:
     units = read_timer_units(store.path)
     if units is not None and units.leads_nowhere(newest, check.read_time):
         return 0
-    met: list[StoreError] = []  # verify reports it
     # As the timer saw them when the newest record was stored.
     timer = TimerFiles(replace(check, read_time=newest + 1), units)
     return sum(
         row["state"] == WAITING and row["dueTimestamp"] < check.read_time
         for part in all_of(store, TIMER_TOPIC)
-        for row in _timer_rows(store, part, timer, met.append)
+        for row in _timer_rows(store, part, timer, pass_over)
         if row["heldQueueOffset"] < check.queue_offset and row["dueTimestamp"] is not None
     )
 

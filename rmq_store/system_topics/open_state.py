@@ -26,7 +26,7 @@ from rmq_store.config.consumer_offsets import (
     read_consumer_offsets,
     read_delay_offsets,
 )
-from rmq_store.errors import CorruptConfigError, StoreError
+from rmq_store.errors import CorruptConfigError
 from rmq_store.format.byte_layout import TIMER_CHECK
 from rmq_store.format.compression import enters_queue
 from rmq_store.format.hashes import java_string_hash
@@ -59,7 +59,7 @@ from rmq_store.system_topics.delayed_messages import (
     delayed_messages,
 )
 from rmq_store.system_topics.pop import PopLog
-from rmq_store.system_topics.system_topic_rows import Row, property_of, whole_numbers
+from rmq_store.system_topics.system_topic_rows import Row, pass_over, property_of, whole_numbers
 from rmq_store.system_topics.transactions import OPEN, ended_half_messages, transactions
 from rmq_store.text.sizes import counted
 
@@ -462,8 +462,7 @@ def _transactions(store: MessageStore) -> Iterator[Expired]:
     for queue in store.queues(HALF_TOPIC):
         offset, first = checked.get(HALF_TOPIC, {}).get(queue.queue_id), store.min_offset(*queue)
         if offset is not None and offset < first:
-            met: list[StoreError] = []  # verify reports it
-            ended = ended_half_messages(store, OP_TOPIC, met.append)
+            ended = ended_half_messages(store, OP_TOPIC, pass_over)
             missing = first - offset - int(((ended >= offset) & (ended < first)).sum())
             if missing:
                 code, file = "transactions-behind", CONSUMER_FILES[0]
@@ -477,13 +476,12 @@ def _transactions(store: MessageStore) -> Iterator[Expired]:
 def unfinished_before(store: MessageStore, log_offset: int) -> list[Unfinished]:
     """What is not done with of the records before a log offset. Passes over damage, which verify reports."""
     counts: Counter[str] = Counter()
-    met: list[StoreError] = []
-    for row in delayed_messages(store, met.append):
+    for row in delayed_messages(store, pass_over):
         if row["state"] in _UNDELIVERED and row["commitLogOffset"] < log_offset:
             of_pop = (row["topic"] or "").startswith(REVIVE_PREFIX)
             level = level_name(row["delayLevel"]) if row["kind"] == LEVEL else TIMERS
             counts[POP if of_pop else level] += 1
-    for row in transactions(store, met.append):
+    for row in transactions(store, pass_over):
         if row["state"] == OPEN and row["halfCommitLogOffset"] < log_offset:
             counts[TRANSACTIONS] += 1
     return [Unfinished(reader, messages) for reader, messages in sorted(counts.items())]

@@ -40,6 +40,7 @@ from rmq_store.system_topics.system_topic_rows import (
     Row,
     all_of,
     copies_with,
+    pass_over,
     property_of,
     values_in,
     whole_numbers,
@@ -185,12 +186,8 @@ def newest_popped(store: MessageStore, wanted: Callable[[Row], bool]) -> Iterato
     ranges = _ranges(store)
     most = NEWEST // max(1, len(ranges))
     newest = [part.cut(max(part.start, part.stop - most), part.stop) for part in ranges]
-    rows = _rows(store, newest, _ignore)
-    yield from _in_pieces(store, filter(wanted, rows), _ignore)
-
-
-def _ignore(error: StoreError) -> None:
-    """Leave damage out."""
+    rows = _rows(store, newest, pass_over)
+    yield from _in_pieces(store, filter(wanted, rows), pass_over)
 
 
 def _in_pieces(
