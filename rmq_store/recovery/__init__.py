@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from rmq_store.recovery.report import RecoveryReport
 
 __all__ = ["RecoveryReport", "plan_recovery", "recover"]
-_HOME = {"RecoveryReport": "report", "plan_recovery": "recover_store", "recover": "recover_store"}
 
 
 def __getattr__(name: str) -> Any:
     # Imported on demand, so that a command loads only the modules that it needs.
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    module = "report" if name == "RecoveryReport" else "recover_store"
+    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -13,16 +13,11 @@ if TYPE_CHECKING:
     from rmq_store.verify.verify_store import VerifyReport, verify
 
 __all__ = ["Finding", "Severity", "VerifyReport", "verify"]
-_HOME = {
-    "Finding": "findings",
-    "Severity": "findings",
-    "VerifyReport": "verify_store",
-    "verify": "verify_store",
-}
 
 
 def __getattr__(name: str) -> Any:
     # Imports on demand, so that a command that needs one module does not load the whole package.
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    module = "findings" if name in ("Finding", "Severity") else "verify_store"
+    return getattr(import_module(f"{__name__}.{module}"), name)
