@@ -330,19 +330,18 @@ class BrokerBatchQueue(BrokerQueue):
         return int(unit["log_offset"])
 
     def recover(self) -> None:
-        """As a ConsumeQueue; then reads min and max from the first and the last unit."""
+        """As a ConsumeQueue; then reads max from the last unit."""
         super().recover()
         self._revise()
 
     def truncate(self, log_end: int) -> None:
-        """As a ConsumeQueue; then reads min and max again."""
+        """As a ConsumeQueue; then reads max again."""
         super().truncate(log_end)
         if not self.files:
             self.max_physic_offset = log_end - 1
         self._revise()
 
     def _revise(self) -> None:
-        self._revise_min()
         unit = self.dtype.itemsize
         last = None
         if self.files and self.position >= unit:
@@ -350,14 +349,6 @@ class BrokerBatchQueue(BrokerQueue):
         elif len(self.files) > 1:
             last = self._units(len(self.files) - 2)[-1]
         self._max = 0 if last is None else int(last["base_offset"]) + int(last["batch_size"])
-
-    def _revise_min(self) -> None:
-        if not self.files:
-            self._min, self._max = -1, 0
-            return
-        readable = self.position if len(self.files) == 1 else self.size
-        filled = readable >= self.dtype.itemsize
-        self._min = int(self._units(0)[0]["base_offset"]) if filled else -1
 
     def put(self, requests: DispatchRequests) -> tuple[int, Ints]:
         """As in a ConsumeQueue, but leaves no new record out."""
@@ -369,22 +360,16 @@ class BrokerBatchQueue(BrokerQueue):
         self._append(units_of(requests, rows, batch=True))
         self.max_physic_offset = int(requests.log_offset[rows[-1]])
         self._max = int(requests.offset[rows[-1]] + requests.count[rows[-1]])
-        if self._min == -1:
-            self._revise_min()
         return len(rows), rows[:0]
-
-    def destroy(self) -> None:
-        """Delete all files: the log has none."""
-        super().destroy()
-        self._revise_min()
 
     def correct_min(self, log_start: int) -> None:
         """Find the first unit of the first file whose record exists."""
-        self._revise_min()
         if not self.files:
+            self._max = 0
             return
         readable = self.position if len(self.files) == 1 else self.size
         units = self._units(0)[: readable // self.dtype.itemsize]
+        self._min = int(units[0]["base_offset"]) if len(units) else -1
         gone = np.flatnonzero(units["log_offset"] >= log_start)
         count = int(gone[0]) if len(gone) else len(units)
         if count:
