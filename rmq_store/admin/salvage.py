@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -160,7 +159,6 @@ class _Salvaging:
         state: OpenState | None,
     ) -> None:
         self._store, self._writer, self._report, self._state = store, writer, report, state
-        self._append = partial(append_accepted, writer)
         self._moved = None if state is None else MovedRecords(state, writer)
         self._config = CarriedConfig(store.path)
         self._committed = [
@@ -193,7 +191,7 @@ class _Salvaging:
     def _save(self, headers: Headers) -> None:
         batch, place = as_written(headers), headers.at + headers.base
         if self._moved is None:
-            parts: Iterable[AcceptedRows] = [self._append(batch)]
+            parts: Iterable[AcceptedRows] = [append_accepted(self._writer, batch)]
         else:
             parts = self._moved.append(batch, headers.queue_offset, place)
         copied = refused = 0

@@ -430,14 +430,11 @@ def to_fastjson(value: Any, indent: str = "") -> str:
     """
     if isinstance(value, Mapping):
         inner = indent + "\t"
-        parts = [f"{inner}{_key(key)}:{to_fastjson(value[key], inner)}" for key in sorted(value)]
+        keys = sorted(value)
+        parts = [f"{inner}{to_fastjson(key)}:{to_fastjson(value[key], inner)}" for key in keys]
         return "{" + ("\n" + ",\n".join(parts) + "\n" + indent if parts else "") + "}"
     if isinstance(value, list):
         inner = indent + "\t"
         items = [inner + to_fastjson(item, inner) for item in value]
         return "[" + ("\n" + ",\n".join(items) + "\n" + indent if items else "") + "]"
     return json.dumps(value, ensure_ascii=False)
-
-
-def _key(key: str | int) -> str:
-    return str(key) if isinstance(key, int) else json.dumps(key, ensure_ascii=False)

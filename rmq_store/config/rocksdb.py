@@ -244,18 +244,15 @@ def refuse_rocksdb_config(root: Path) -> None:
 
 def has_queue_files(root: Path) -> bool:
     """Whether some queue has a file."""
-    return any(_queue_files(root))
-
-
-def _queue_files(root: Path) -> Iterator[str]:
-    """The folders of queues that have a file."""
     try:
         with os.scandir(root / CONSUMEQUEUE_DIR) as topics:
             for topic in topics:
                 if topic.is_dir():
                     with os.scandir(topic.path) as queues:
-                        yield from (queue.path for queue in queues if list_segments([queue.path]))
+                        if any(list_segments([queue.path]) for queue in queues):
+                            return True
     except (FileNotFoundError, NotADirectoryError):
-        return
+        pass
     except OSError as error:
         raise from_os_error(root / CONSUMEQUEUE_DIR, error, "listing queues") from error
+    return False

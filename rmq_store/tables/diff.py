@@ -246,7 +246,6 @@ def _listed(store: MessageStore, queue: QueueId, start: int, stop: int) -> Entri
 
 
 def _without(entries: Entries, rows: Ints) -> Entries:
-    """The entries without those of some rows."""
     return entries.take(np.delete(np.arange(len(entries)), rows))
 
 
