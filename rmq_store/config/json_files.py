@@ -212,7 +212,7 @@ def read_config(
 def _with_database(kept: Kept, file: ConfigFile[None] | None, decode: Decode[T]) -> ConfigFile[T]:
     """What a database has, with the entries of a file beside it that is newer (RocksDBTopicConfigManager
     #merge and the like). Raises CorruptConfigError."""
-    if file is None or not kept.is_merged or counter_of(file.content) <= kept.counter:
+    if file is None or not kept.is_merged or counter_of(file.content) <= counter_of(kept.content):
         return ConfigFile(kept.path, kept.content, decode(kept.path, kept.content))
     content = dict(file.content)
     for name, table in kept.content.items():

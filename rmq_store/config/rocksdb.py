@@ -62,11 +62,6 @@ class Kept(NamedTuple):
     content: dict[str, Any]
     is_merged: bool
 
-    @property
-    def counter(self) -> int:
-        """That of the dataVersion; 0 without one."""
-        return counter_of(self.content)
-
 
 def counter_of(content: dict[str, Any]) -> int:
     """The counter of a dataVersion; 0 without one."""
@@ -94,7 +89,7 @@ def read_database(root: Path, name: str, parse: Parse) -> Kept | None:
     CorruptConfigError for a damaged database, and without rocksdict; AccessError.
     """
     databases = [_read(folder, name, parse) for folder in _databases(root, name)]
-    return max(databases, key=lambda database: database.counter, default=None)
+    return max(databases, key=lambda database: counter_of(database.content), default=None)
 
 
 def _databases(root: Path, name: str) -> list[Path]:

@@ -189,11 +189,6 @@ def queue_count(settings: Mapping[str, Any] | None) -> int:
     return max(count if isinstance(count, int) else 0 for count in counts)
 
 
-def queue_counts(declared: TopicConfigs) -> dict[str, int]:
-    """How many queues each topic is declared with."""
-    return {topic: queue_count(settings) for topic, settings in declared.items()}
-
-
 def may_be_read(settings: Mapping[str, Any] | None) -> bool:
     """Whether perm lets consumers read a topic (PermName); true if nothing says otherwise."""
     perm = (settings or {}).get("perm")

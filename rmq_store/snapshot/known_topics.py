@@ -11,7 +11,7 @@ from rmq_store.config.topics_json import (
     TOPICS_FILE,
     lists_all_topics,
     may_be_read,
-    queue_counts,
+    queue_count,
     read_queue_count,
 )
 from rmq_store.consumequeue.queue_folders import QueueFolders
@@ -52,7 +52,7 @@ class KnownTopics:
 
         Brokers of 4.9 write op messages without such an entry, to the queues of the half messages.
         """
-        said = queue_counts(self.declared)
+        said = {topic: queue_count(settings) for topic, settings in self.declared.items()}
         return {op: said[half] for half, op in OP_TOPICS.items() if half in said} | said
 
     def most_queues(self, topic: str) -> int:

@@ -100,13 +100,10 @@ class PopLog:
                 ended, state = {*map(_number, content.get("aol") or [content["ao"]])}, ACKNOWLEDGED
             else:
                 read = self._revived.get(row["heldIn"], {}).get(row["queueId"], 0)
-                given = _given_by(content)
-                if not timed and row["queueOffset"] < read:
-                    ended, state = given, RETRIED
-                elif timed or row["dueTimestamp"] is None:  # else it stood in the timer's topic
-                    self._give(key, given, start, time, time + _number(content["it"]))
-                    return
-                else:
+                ended, state = _given_by(content), RETRIED
+                if timed or row["queueOffset"] >= read:
+                    if timed or row["dueTimestamp"] is None:  # else it stood in the timer's topic
+                        self._give(key, ended, start, time, time + _number(content["it"]))
                     return
         except (ValueError, KeyError, TypeError, RecursionError):
             return  # it names nothing
