@@ -603,22 +603,18 @@ def waiting_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding
     """
     is_lost = store.opening.is_closed
     files = store.log.chain.segments
-
-    def few(log_offset: int) -> str:
-        """What a broker leaves out of what follows a place in the log."""
-        is_far = len(files) > NEWEST_FILES and log_offset < files[-NEWEST_FILES].base
-        return f" ({OF_NEWEST_FILES})" if is_far else ""
-
     for queue, count in sorted(tally.waiting.items()):
+        first = tally.first_waiting[queue]
+        is_far = len(files) > NEWEST_FILES and first < files[-NEWEST_FILES].base
+        but = f" ({OF_NEWEST_FILES})" if is_far else ""
         yield Finding(
             Severity.WARNING if is_lost else Severity.NOTE,
             "not-dispatched",
             queue_folder(store, queue),
-            f"{counted(count, 'record')} of queue {queue.name}, from log offset "
-            f"{tally.first_waiting[queue]} on, being in the log but not yet in the queue",
+            f"{counted(count, 'record')} of queue {queue.name}, from log offset {first} on, being in the log "
+            "but not yet in the queue",
             ("The store was closed, so files of queues are lost" if is_lost else _WAITS)
-            + f"; the broker lists them when it starts{few(tally.first_waiting[queue])}, and readers of "
-            "rmq_store find them in the log",
+            + f"; the broker lists them when it starts{but}, and readers of rmq_store find them in the log",
             count=count,
         )
 
