@@ -308,12 +308,11 @@ def _read_one(path: Path, decode: Decode[T]) -> tuple[ConfigFile[T] | None, str 
         return None, error.reason
     try:
         content = parse_fastjson(raw.decode("utf-8", "replace"))
-        is_null = content is None or (
-            isinstance(content, dict) and content.get(_OFFSETS, 0) is None
-        )
-        content = {} if content is None else content
+        is_null = content is None
+        content = {} if is_null else content
         if not isinstance(content, dict):
             return None, "it is not a JSON object"
+        is_null = is_null or content.get(_OFFSETS, 0) is None
         value = decode(path, content)
     except CorruptConfigError as error:
         return None, error.reason

@@ -72,11 +72,9 @@ class LagAnswer:
         some = f", {unknown} not known" if unknown else ""
         popped = _joined(rows, "notAcknowledged", sum)
         least = "at least " if self.popped_is_least else ""
-        given = (
-            f"; {least}{popped:,} popped before their offsets and not acknowledged"
-            if popped
-            else ""
-        )
+        given = ""
+        if popped:
+            given = f"; {least}{popped:,} popped before their offsets and not acknowledged"
         return f"{counted(len(lags), 'group')}, {behind} behind, by {total} in all{some}{given}"
 
     def by_group(self) -> list[dict[str, Any]]:

@@ -64,11 +64,10 @@ def _sent_back(store: MessageStore, prefix: str, on_damage: OnDamage | None) -> 
             for row in rows_of(store, part, _TEXTS, {}, _SMALL, on_damage=on_damage):
                 named = {name: row.pop(name) for name in PROPERTIES}
                 properties = {name: value for name, value in named.items() if value is not None}
-                back = (
-                    retry_of(topic, properties, store.view.topics.known_names)
-                    if prefix == RETRY_PREFIX
-                    else dead_letter_of(topic, properties)
-                )
+                if prefix == RETRY_PREFIX:
+                    back = retry_of(topic, properties, store.view.topics.known_names)
+                else:
+                    back = dead_letter_of(topic, properties)
                 yield row | {
                     "consumerGroup": back.group,
                     "originTopic": back.topic,

@@ -186,16 +186,10 @@ def _piece_over(log: CommitLog, place: int) -> _Piece:
 
 
 def _of_queue(one: MessageStore, other: MessageStore, queue: QueueId) -> Iterator[Row]:
-    name = queue.name
-    ranges = []
-    for store in (one, other):
-        has = queue in store.view.snapshot.queues
-        ranges.append((store.min_offset(*queue), store.max_offset(*queue)) if has else None)
-    shown = {
-        column: None if its is None else _range(*its)
-        for column, its in zip(("one", "other"), ranges, strict=True)
-    }
-    row = {"what": "queue", "name": name, **shown}
+    states = [store.view.snapshot.queues.get(queue) for store in (one, other)]
+    ranges = [None if its is None else (its.min_offset, its.max_offset) for its in states]
+    shown = [None if its is None else _range(*its) for its in ranges]
+    row = {"what": "queue", "name": queue.name, "one": shown[0], "other": shown[1]}
     for number, (mine, its) in enumerate(((ranges[0], ranges[1]), (ranges[1], ranges[0]))):
         who = _longer(number == 0)
         if mine is None:

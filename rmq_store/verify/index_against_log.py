@@ -333,11 +333,8 @@ def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
     sources = Sources(FILES_MAPPED)
     segments = list_index_files(store.path / INDEX_DIR)
     opened = [open_index_file(segment, store.config, sources) for segment in segments]
-    geometries = [
-        index_file.geometry
-        for index_file in opened
-        if isinstance(index_file, IndexFile) and index_file.header.items
-    ]
+    readable = (file for file in opened if isinstance(file, IndexFile))
+    geometries = [file.geometry for file in readable if file.header.items]
     for path, size in list_too_short(store.path / INDEX_DIR):
         expected = geometries[-1].file_size if geometries else INDEX_HEADER.itemsize
         newest = all(segment.path < path for segment in segments)
