@@ -213,7 +213,8 @@ def last_index_writer(
 
 
 class IndexRecovery:
-    """Which files remain, and the log offset from which to rebuild the index."""
+    """Which files remain, and the log offset from which to rebuild the index: their end, else the start of
+    the deleted ones."""
 
     def __init__(
         self, root: Path, config: StoreConfig, checkpoint: Checkpoint, log_range: tuple[int, int]
@@ -221,17 +222,19 @@ class IndexRecovery:
         files = list_index_files(root / INDEX_DIR)
         self.geometry = index_geometry(files, config)
         self._root = root
-        self._range = log_range
-        self.doubtful: list[SegmentFile] = []
-        begins: list[int] = []
-        for segment in files:
-            header = self._header(segment)
-            full = header is not None and self._is_full(header, checkpoint)
-            if not full or self.doubtful:  # all files after a doubtful one are doubtful
-                self.doubtful.append(segment)
-                begins.append(-1 if header is None else header.begin_log_offset)
-        self.kept = files[: len(files) - len(self.doubtful)]
-        self.start = self._start(begins)
+        first, self._log_end = log_range
+        headers, full = [self._header(segment) for segment in files], list[Header]()
+        for header in headers:
+            if header is None or not self._is_full(header, checkpoint):
+                break  # all files after a doubtful one are doubtful
+            full.append(header)
+        self.kept, self.doubtful = files[: len(full)], files[len(full) :]
+        self.start: int | None = None
+        if full:
+            self.start = max(first, full[-1].end_log_offset)
+        elif files:
+            begin = -1 if headers[0] is None else headers[0].begin_log_offset
+            self.start = begin if first <= begin < self._log_end else first
 
     def _is_full(self, header: Header, checkpoint: Checkpoint) -> bool:
         """Whether a file was flushed completely and is no longer written to.
@@ -249,17 +252,7 @@ class IndexRecovery:
         except StoreError:
             return None
         header = file.header
-        return header if header.items and header.end_log_offset < self._range[1] else None
-
-    def _start(self, begins: list[int]) -> int | None:
-        """Where to index from: the end of the remaining files, else the start of the deleted ones."""
-        first, end = self._range
-        if self.kept:
-            before = self._header(self.kept[-1])
-            return first if before is None else max(first, before.end_log_offset)
-        if not begins:
-            return None
-        return begins[0] if first <= begins[0] < end else first
+        return header if header.items and header.end_log_offset < self._log_end else None
 
     def remove_doubtful(self, changes: ChangeList) -> None:
         """Delete the files that may be torn, and those that a crash left without a header."""
