@@ -67,12 +67,17 @@ def plan_reset(
             reason=f"there are no offsets of a consumer group {group!r}",
             advice=nearest(group, committed),
         )
+    if topic is not None:
+        store.view.require_queue_ids(topic, queue_ids or ())
+        if not store.queues(topic):
+            raise UnknownQueueError(
+                store.path,
+                reason=f"there is no topic {topic!r}",
+                advice=nearest(topic, store.topics(), last=is_system_topic),
+            )
     offsets = committed.get(group, {})
-    topics = [topic] if topic is not None else sorted(offsets)
     changes = []
-    for name in topics if topic is not None else ():
-        store.view.require_queue_ids(name, queue_ids or ())
-    for name in topics:
+    for name in sorted(offsets) if topic is None else [topic]:
         for queue in store.queues(name):
             if queue_ids is not None and queue.queue_id not in queue_ids:
                 continue
@@ -82,12 +87,6 @@ def plan_reset(
             limits = store.min_offset(*queue), store.max_offset(*queue)
             after = _target(store, queue, to, timestamp, limits)
             changes.append(Reset(group, name, queue.queue_id, before, after, *limits))
-    if topic is not None and not store.queues(topic):
-        raise UnknownQueueError(
-            store.path,
-            reason=f"there is no topic {topic!r}",
-            advice=nearest(topic, store.topics(), last=is_system_topic),
-        )
     return changes
 
 
