@@ -28,6 +28,7 @@ from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
 from rmq_store.verify.findings import Finding, Findings, Severity, a_warning, an_error
 
+Range = tuple[int, int]
 _KEPT = 1 << 22  # entries kept in the order of the log, of all queues; 16 bytes each
 _WAITS = "Normal after a crash and in a copy of a running store"
 
@@ -45,12 +46,6 @@ class Compared:
     taken: Mask  # that entry leads to an earlier record with that queueOffset
     reused: Mask  # that entry leads to a later record with that queueOffset: a topic created again
     tags_code: Ints  # of that entry
-
-    @property
-    def lost(self) -> Mask:
-        """Those that a broker would list, and the queue does nowhere."""
-        mask: Mask = ~self.listed & (self.place < 0) & ~self.taken & ~self.reused
-        return mask
 
 
 class ListedPlaces(NamedTuple):
@@ -241,9 +236,9 @@ class UnlistedRun:
     """
 
     count: int
-    ranges: list[tuple[int, int]]  # ascending; a few of many are joined with what is between them
+    ranges: list[Range]  # ascending; a few of many are joined with what is between them
     log_offset: int
-    places: tuple[int, int] = (0, 0)
+    places: Range = (0, 0)
     joined: bool = False
 
     def add(self, other: UnlistedRun) -> None:
@@ -252,7 +247,7 @@ class UnlistedRun:
         self.log_offset = min(self.log_offset, other.log_offset)
         self.places = min(self.places[0], other.places[0]), max(self.places[1], other.places[1])
         self.joined |= other.joined
-        merged: list[tuple[int, int]] = []
+        merged: list[Range] = []
         for first, last in sorted([*self.ranges, *other.ranges]):
             if merged and (first <= merged[-1][1] + 1 or len(merged) == _RANGES_KEPT):
                 self.joined |= first > merged[-1][1] + 1
@@ -396,7 +391,7 @@ class ListedCheck:
             (gone & compared.taken & zero, _FIRST),
             (gone & compared.reused, _AGAIN),
             (earlier, _EARLIER),
-            (compared.lost & ~earlier, _MISSING),
+            (gone & ~compared.taken & ~compared.reused, _MISSING),
         ):
             if those.any():
                 run = _run_of(requests, rows[those], np.abs(shift[those]))
@@ -480,17 +475,14 @@ def unlisted_findings(store: MessageStore, tally: QueueTally) -> Iterator[Findin
 
 
 def check_entries(
-    store: MessageStore,
-    tally: QueueTally,
-    damage: Sequence[tuple[int, int]],
-    lost: Counter[QueueId],
+    store: MessageStore, tally: QueueTally, damage: Sequence[Range], lost: Counter[QueueId]
 ) -> Iterator[Finding]:
     """Findings for entries without a record. Searches only queues with more entries than
     records. `damage`: the log offsets of what the log lost, in any order. Counts in `lost` the messages
     that queues list there."""
     for queue, state in store.snapshot().queues.items():
         if _entries_of(state) > tally.listed[queue] + tally.moved(queue):
-            yield from _dangling(store, queue, state, sorted(damage), lost)
+            yield from _dangling(store, queue, sorted(damage), lost)
 
 
 def _entries_of(state: QueueState) -> int:
@@ -502,14 +494,11 @@ def _entries_of(state: QueueState) -> int:
 
 
 def _dangling(
-    store: MessageStore,
-    queue: QueueId,
-    state: QueueState,
-    damage: Sequence[tuple[int, int]],
-    lost: Counter[QueueId],
+    store: MessageStore, queue: QueueId, damage: Sequence[Range], lost: Counter[QueueId]
 ) -> Iterator[Finding]:
     """One finding for entries that lead into `damage`, and one for other entries without a record."""
-    first: dict[tuple[int, int] | None, StoreError] = {}
+    state = store.snapshot().queues[queue]
+    first: dict[Range | None, StoreError] = {}
     counts: Counter[bool] = Counter()
     of_others = 0  # entries that lead to records of other queues
     messages, low, high = 0, sys.maxsize, -1  # that are lost in damage, and their queue offsets
@@ -590,7 +579,7 @@ def _without_record(first: StoreError, *, are_of_others: bool) -> tuple[str, str
     return f"pointing to no record of the queue; the first: {first}", todo
 
 
-def _around(damage: Sequence[tuple[int, int]], log_offset: int) -> tuple[int, int] | None:
+def _around(damage: Sequence[Range], log_offset: int) -> Range | None:
     """The damaged range that a log offset is in."""
     at = bisect_right(damage, log_offset, key=lambda place: place[0]) - 1
     return damage[at] if at >= 0 and log_offset < damage[at][1] else None
