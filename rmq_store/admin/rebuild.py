@@ -452,11 +452,9 @@ class _PlainLog:
         set_fields(raw, at[named] + wide * V6_EXTRA, "prepared_transaction_offset", new)
 
     def _write_damage(self, piece: Extent) -> None:
-        room = self._appender.room - BLANK_SIZE
-        if room <= 0:
+        if self._appender.room <= BLANK_SIZE:
             self._appender.end_file()
-            room = self._appender.room - BLANK_SIZE
-        size = min(piece.stop - piece.start, _DAMAGE_KEPT, room)
+        size = min(piece.stop - piece.start, _DAMAGE_KEPT, self._appender.room - BLANK_SIZE)
         if piece.gap is Gap.MISSING:
             damage = np.zeros(size, dtype=np.uint8)
         else:

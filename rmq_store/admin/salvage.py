@@ -197,9 +197,11 @@ class _Salvaging:
         copied = refused = 0
         for part in parts:
             copied += int(headers.total[part.rows].sum())
-            for row, error in part.refused:
-                refused += int(headers.total[row])
-                _refuse(self._report, headers.take(slice(row, row + 1)), error.reason)
+            for row, error in part.refused:  # what the target's files cannot hold
+                start, size, reason = int(place[row]), int(headers.total[row]), error.reason
+                refused += size
+                self._report.refused[reason] = self._report.refused.get(reason, 0) + 1
+                _add_skipped(self._report, Skipped(start, start + size, "refused", reason))
             self._count(batch, headers, part)
         self._report.ended_bytes += int(headers.total.sum()) - copied - refused
 
@@ -296,13 +298,6 @@ def _without_bare(headers: Headers, report: SalvageReport) -> Headers:
         stop = start + int(headers.total[row])
         _add_skipped(report, Skipped(start, stop, "damaged", "its record CRC is missing"))
     return kept
-
-
-def _refuse(report: SalvageReport, record: Headers, reason: str) -> None:
-    """Report a record that the target's files cannot hold."""
-    report.refused[reason] = report.refused.get(reason, 0) + 1
-    start = int(record.at[0]) + record.base
-    _add_skipped(report, Skipped(start, start + int(record.total[0]), "refused", reason))
 
 
 def as_written(headers: Headers) -> pa.RecordBatch:
