@@ -167,17 +167,15 @@ class BrokerQueue:
         """Scan the last three files up to the first invalid unit, and drop everything after it."""
         if not self.files:
             return
-        number = max(0, len(self.files) - _FILES_SCANNED)
-        while True:
+        for number in range(max(0, len(self.files) - _FILES_SCANNED), len(self.files)):
             units = self._units(number)
             wrong = np.flatnonzero(~self._sound(units))
             count = int(wrong[0]) if len(wrong) else len(units)
             if count:
                 self.max_physic_offset = self._reached(units[count - 1])
             filled = count * self.dtype.itemsize
-            if filled < self.size or number + 1 >= len(self.files):
+            if filled < self.size:
                 break
-            number += 1
         self._remove_from(number + 1)
         self.position = filled
 
