@@ -118,22 +118,18 @@ def _first_difference(
             if files[0] is not files[1]:
                 return at
             end = _end_of_hole(at, stop, one, other)
-            progress(end - at)
-            at = end
-            continue
-        ends = (one.chain.segment_end(files[0]), other.chain.segment_end(files[1]))
-        end = min(stop, at + _STEP, *ends)
-        with one.chain.window(at, end) as mine, other.chain.window(at, end) as its:
-            unequal = _first_unequal(mine.bytes, its.bytes)
-        if unequal is None:
-            progress(end - at)
-            at = end
-            continue
-        pieces = [_piece_over(log, at + unequal) for log in (one, other)]
-        if not all(piece.means_nothing for piece in pieces) or pieces[0] != pieces[1]:
-            return at + unequal
-        progress(pieces[0].stop - at)
-        at = pieces[0].stop
+        else:
+            ends = (one.chain.segment_end(files[0]), other.chain.segment_end(files[1]))
+            end = min(stop, at + _STEP, *ends)
+            with one.chain.window(at, end) as mine, other.chain.window(at, end) as its:
+                unequal = _first_unequal(mine.bytes, its.bytes)
+            if unequal is not None:
+                pieces = [_piece_over(log, at + unequal) for log in (one, other)]
+                if not all(piece.means_nothing for piece in pieces) or pieces[0] != pieces[1]:
+                    return at + unequal
+                end = pieces[0].stop
+        progress(end - at)
+        at = end
     return None
 
 
