@@ -267,8 +267,8 @@ def _version(path: Path) -> tuple[int, int, int]:
 
 
 def _is_written(paths: Sequence[Path], before: Sequence[tuple[int, int, int]]) -> bool:
-    """Whether one of the files has changed, or does soon after it did within the last minute, or in a time
-    to come. A running broker writes them in place, so that what was read may have been half-written."""
+    """Whether one of the files is written now: it has changed a moment after it did within the last minute,
+    or in a time to come. A running broker writes in place: what was read may have been half-written."""
     if max(before)[0] <= time_ns() - _RECENT_NS:
         return False
     time.sleep(_WRITTEN_WITHIN_S)
