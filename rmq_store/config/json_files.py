@@ -36,6 +36,7 @@ _RECENT_NS = 60 * 10**9
 T = TypeVar("T")
 Decode = Callable[[Path, dict[str, Any]], T]
 """Makes values of a file's path and content; its CorruptConfigError counts as a file that is unreadable."""
+_OFFSETS, _EMPTY = "offsetTable", "it is empty"
 _TOO_DEEP = f"it has more than {_DEEPEST} levels"
 _EXACT = 1 << 53  # below it a float has all digits of a whole number
 _DIGITS = 400  # of the longest number
@@ -51,6 +52,13 @@ class Doubt(NamedTuple):
     code: str
     meaning: str
     advice: str
+
+
+_NULL = Doubt(
+    "config-null",
+    "it is null, or its table is: brokers read that as no table, and do not use the .bak",
+    "Restore the file from a copy or a replica",
+)
 
 
 @dataclass(frozen=True)
@@ -319,17 +327,6 @@ def _read_one(path: Path, decode: Decode[T]) -> tuple[ConfigFile[T] | None, str 
     except ValueError as error:
         return None, _why_no_json(raw, error)
     return ConfigFile(path, content, value, None, _NULL if is_null else None), None
-
-
-_OFFSETS = "offsetTable"
-_NULL = Doubt(
-    "config-null",
-    "it is null, or its table is: brokers read that as no table, and do not use the .bak",
-    "Restore the file from a copy or a replica",
-)
-
-
-_EMPTY = "it is empty"
 
 
 def _why_no_json(raw: bytes, error: ValueError) -> str:

@@ -72,6 +72,7 @@ _unclean = partial(
     advice="Repair it with rmqstore recover STORE --apply, or start a broker on it and stop it cleanly",
 )
 _BYTES_BETWEEN_MARKS = 1 << 30  # of the log, dispatched
+_Queues = QueueRecovery | DatabaseQueues
 
 
 def refuse_abort(root: Path) -> None:
@@ -347,7 +348,7 @@ class StrictRecovery:
             self.changes.hold()
         self._cut_log(log, first.end)
         index.remove_doubtful(self.changes)
-        queues: QueueRecovery | DatabaseQueues
+        queues: _Queues
         if self.queue_database is None:
             queues = QueueRecovery(self._folders, self.config, walk, self.changes)
         else:
@@ -396,11 +397,7 @@ class StrictRecovery:
             yield entries_to_write(DecodedRecords.of(headers), self.config, batch)
 
     def _along_log(
-        self,
-        walk: LogWalk,
-        queues: QueueRecovery | DatabaseQueues,
-        lives: LastLives,
-        indexer: IndexWriter | None,
+        self, walk: LogWalk, queues: _Queues, lives: LastLives, indexer: IndexWriter | None
     ) -> None:
         batch, report, unmarked = self._batch_topics(), self.report, 0
         for headers in walk.pieces():
