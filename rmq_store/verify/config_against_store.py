@@ -72,8 +72,9 @@ _GIVEN_ADVICE = (
 _LISTED = 10  # queues that a finding names
 
 
-def start_findings(store: MessageStore) -> Iterator[Finding]:
-    """Findings if the store was not closed cleanly."""
+def start_findings(store: MessageStore, records: int, last_timestamp: int) -> Iterator[Finding]:
+    """Findings of what a broker's start goes by: `abort`, and the checkpoint, compared with a log of
+    `records` records, the last one stored at `last_timestamp` (ms)."""
     path = store.path / ABORT_FILE
     if path.exists():
         yield a_note(
@@ -82,13 +83,6 @@ def start_findings(store: MessageStore) -> Iterator[Finding]:
             "a broker has the store open, or did not close it cleanly",
             "If no broker runs, the next start recovers the store",
         )
-
-
-def checkpoint_findings(
-    store: MessageStore, records: int, last_timestamp: int
-) -> Iterator[Finding]:
-    """Findings of the checkpoint, compared with a log of `records` records, the last one stored at
-    `last_timestamp` (ms)."""
     path = store.path / CHECKPOINT_FILE
     try:
         checkpoint = Checkpoint.read(path)

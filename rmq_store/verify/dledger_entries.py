@@ -155,8 +155,9 @@ def _follows(last: EntrySpan, span: EntrySpan) -> bool:
     return span.index == last.last_index + 1 and span.term >= last.last_term
 
 
-def order_findings(store: MessageStore, spans: Sequence[EntrySpan]) -> Iterator[Finding]:
-    """Findings for entries that do not follow those before them. `spans`: of the whole log, sorted."""
+def entry_findings(store: MessageStore, spans: Sequence[EntrySpan]) -> Iterator[Finding]:
+    """Findings for entries that do not follow those before them, and for an index that has one right behind
+    the last one of the log. `spans`: of the whole log, sorted."""
     for last, span in pairwise(spans):
         # Filler or damage lies between them, or the numbers jump.
         is_after = span.index > last.last_index and span.term >= last.last_term
@@ -171,10 +172,6 @@ def order_findings(store: MessageStore, spans: Sequence[EntrySpan]) -> Iterator[
             _STOPS,
             None if segment is None else span.start - segment.base,
         )
-
-
-def index_end_finding(store: MessageStore, spans: Sequence[EntrySpan]) -> Iterator[Finding]:
-    """The finding for an index that has an entry right behind the last one of the log."""
     start, end = store.log_range()
     units = _units_of(store)
     if units is None or not spans or not store.log.frame_at(start if end == start else end - 1):

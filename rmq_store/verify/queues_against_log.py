@@ -445,7 +445,7 @@ def _run_of(requests: DispatchRequests, rows: Ints, places: Ints) -> UnlistedRun
     return run
 
 
-def unlisted_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
+def _unlisted(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
     """Findings for records that their queue does not list at their queue offsets."""
     order, runs = list(_UNLISTED), tally.unlisted.items()
     # A broker that dispatches two lives lists the first record of the later one behind the earlier.
@@ -585,7 +585,14 @@ def _around(damage: Sequence[Range], log_offset: int) -> Range | None:
     return damage[at] if at >= 0 and log_offset < damage[at][1] else None
 
 
-def waiting_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
+def not_listed(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
+    """Findings for records that queues do not list, by what was counted in the whole log."""
+    yield from _waiting(store, tally)
+    yield from _queueless(store, tally)
+    yield from _unlisted(store, tally)
+
+
+def _waiting(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
     """Findings for records that a queue does not list yet. The broker lists them when it starts.
 
     A broker that stops removes the file `abort` only after it has listed all.
@@ -608,7 +615,7 @@ def waiting_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding
         )
 
 
-def queueless_findings(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
+def _queueless(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
     """Findings for records whose queue has no files.
 
     If topics.json has the topic, the queue is lost, or the topic was created again and has no message in the

@@ -36,19 +36,8 @@ from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
 from rmq_store.verify.compacted_files import compaction_findings
-from rmq_store.verify.config_against_store import (
-    checkpoint_findings,
-    config_findings,
-    progress_findings,
-    start_findings,
-)
-from rmq_store.verify.dledger_entries import (
-    EntryChecks,
-    EntrySpan,
-    index_end_finding,
-    joined,
-    order_findings,
-)
+from rmq_store.verify.config_against_store import config_findings, progress_findings, start_findings
+from rmq_store.verify.dledger_entries import EntryChecks, EntrySpan, entry_findings, joined
 from rmq_store.verify.findings import (
     BEING_WRITTEN,
     Finding,
@@ -59,14 +48,7 @@ from rmq_store.verify.findings import (
     an_error,
 )
 from rmq_store.verify.index_against_log import IndexHealth, IndexPart, check_files
-from rmq_store.verify.queues_against_log import (
-    ListedCheck,
-    QueueTally,
-    check_entries,
-    queueless_findings,
-    unlisted_findings,
-    waiting_findings,
-)
+from rmq_store.verify.queues_against_log import ListedCheck, QueueTally, check_entries, not_listed
 from rmq_store.verify.verdict import Verdict, start_of, verdict_of
 
 Progress = Callable[[int], None]  # receives the number of log bytes checked
@@ -405,7 +387,7 @@ def _lost_end(store: MessageStore) -> Iterator[Finding]:
     end = store.log_range()[1]
     try:
         lost = store.opening.lost_end
-    except AccessError:  # of the checkpoint, which checkpoint_findings reports
+    except AccessError:  # of the checkpoint, which start_findings reports
         return
     if lost is not None and store.opening.is_listed_after_end:
         yield an_error(
@@ -528,21 +510,17 @@ def _about_end(
 def conclude(store: MessageStore, whole: CheckedPart) -> VerifyReport:
     """The report of a store whose whole log was checked. Adds the checks outside the log."""
     findings, end = whole.findings, store.log_range()[1]
-    findings.add_all(waiting_findings(store, whole.tally))
-    findings.add_all(queueless_findings(store, whole.tally))
-    findings.add_all(unlisted_findings(store, whole.tally))
+    findings.add_all(not_listed(store, whole.tally))
     lost_end = list(_lost_end(store))
     after = [(end, sys.maxsize)] if lost_end else []
     lost: Counter[QueueId] = Counter()
     findings.add_all(check_entries(store, whole.tally, [*whole.damage, *after], lost))
-    findings.add_all(order_findings(store, whole.entries))
-    findings.add_all(index_end_finding(store, whole.entries))
+    findings.add_all(entry_findings(store, whole.entries))
     findings.add_all(_refused_files(store))
     index, health, start = whole.beside or Beside.of(store)
     beside = Findings([*lost_end, *index])
     beside.add_all(_about_index(store, health, whole))
-    beside.add_all(start_findings(store))
-    beside.add_all(checkpoint_findings(store, whole.records, whole.last_timestamp))
+    beside.add_all(start_findings(store, whole.records, whole.last_timestamp))
     beside.add_all(progress_findings(store, whole.tally.queues))
     # Index, checkpoint and offsets follow the log, so its end now is after all that they have just said.
     now = end_now(store.log, end)
@@ -601,7 +579,7 @@ def _lost_index(store: MessageStore, whole: CheckedPart, readable: int) -> Itera
     """The finding for an index that ends before the time up to which the checkpoint has flushed it."""
     try:
         said = Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).index_msg_timestamp
-    except AccessError:  # checkpoint_findings reports it
+    except AccessError:  # start_findings reports it
         return
     if not said or not whole.records or len(list_index_files(store.path / INDEX_DIR)) > readable:
         return  # an unreadable file, which is reported, may have them
