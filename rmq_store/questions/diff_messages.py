@@ -23,16 +23,7 @@ from rmq_store.errors import StoreError
 from rmq_store.format.byte_layout import Mask
 from rmq_store.format.hashes import crc32_of_slices, java_string_hashes
 from rmq_store.format.queues import QueueSlice
-from rmq_store.questions.answer_by_shares import (
-    Answer,
-    Engine,
-    OnProgress,
-    Part,
-    Question,
-    StoreSource,
-    ask,
-    processes_for,
-)
+from rmq_store.questions.answer_by_shares import Engine, OnProgress, StoreSource, ask, processes_for
 from rmq_store.reading.query import OnDamage
 from rmq_store.search.known_names import require_topic
 from rmq_store.search.log_partitions import parts_along_log
@@ -212,10 +203,12 @@ def diff_messages(
     wanted = sorted(set(topics) or {topic for store in stores for topic in store.topics(False)})
     skips = on_damage is not None
     sums: list[Sums] = []
-    for side in sides:
-        sums.append(_ask(side, SumsQuestion(wanted, skips), progress))
-        opening = side[0].opening  # what it saw to be missing at the ends of the queues
-        lost_ends = opening.errors(opening.ends_in(_ranges(side[0], wanted)))
+    adding = SumsQuestion(wanted, skips)
+    for store, source, engine in sides:
+        engine = engine or processes_for(store)
+        sums.append(ask(adding, source, engine, progress=progress))
+        opening = store.opening  # what it saw to be missing at the ends of the queues
+        lost_ends = opening.errors(opening.ends_in(_ranges(store, wanted)))
         for error in [*sums[-1].damage, *lost_ends]:
             if on_damage is None:
                 raise error
@@ -226,8 +219,8 @@ def diff_messages(
         question = MessagesQuestion(wanted, skips, uneven)
         messages = (
             _of_side(table, name)
-            for side, name in zip(sides, SIDES, strict=True)
-            for table in _ask(side, question, progress)
+            for (store, source, engine), name in zip(sides, SIDES, strict=True)
+            for table in ask(question, source, engine or processes_for(store), progress=progress)
         )
         most = sum(int(of_side.counts[uneven].sum()) for of_side in sums)
         for part in _by_key(messages, 1 + most // _COMPARED_AT_ONCE):
@@ -243,13 +236,6 @@ def diff_messages(
 
 def _ranges(store: MessageStore, topics: Sequence[str]) -> list[QueueSlice]:
     return store.view.ranges_of([topic for topic in topics if store.view.queues_of(topic)])
-
-
-def _ask(
-    side: Opened, question: Question[Share, Part, Answer], progress: Progress | None
-) -> Answer:
-    store, source, engine = side
-    return ask(question, source, engine or processes_for(store), progress=progress)
 
 
 def _hashed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Hashes]:
