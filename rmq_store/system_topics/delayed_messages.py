@@ -51,6 +51,7 @@ from rmq_store.system_topics.system_topic_rows import (
 LEVEL, TIMER = "level", "timer"
 WAITING, OVERDUE, DELIVERED = "waiting", "overdue", "delivered"
 CANCELLED, LOST = "cancelled", "lost"
+UNDELIVERED = (WAITING, OVERDUE, LOST)
 
 DELETES, ROLL_TIMES = "TIMER_DEL_UNIQKEY", "TIMER_ROLL_TIMES"
 _TEXTS = {"topic": "REAL_TOPIC"}

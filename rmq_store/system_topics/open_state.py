@@ -48,11 +48,9 @@ from rmq_store.system_topics.delayed_messages import (
     DELETES,
     DELIVERED,
     LEVEL,
-    LOST,
-    OVERDUE,
     ROLL_TIMES,
     TIMER,
-    WAITING,
+    UNDELIVERED,
     LaterTimerRecords,
     Sent,
     TimerFiles,
@@ -85,7 +83,6 @@ ORIGINAL, HALF_PLACE = "TRAN_PREPARED_QUEUE_OFFSET", "TRANS_OFFSET"
 _NUMBERS = {"dueTimestamp": "TIMER_OUT_MS", "original": ORIGINAL, "halfPlace": HALF_PLACE}
 _SMALL = {"rollTimes": ROLL_TIMES, "checks": "TRANSACTION_CHECK_TIMES"}
 _OF_POP = f"REAL_TOPIC\x01{REVIVE_PREFIX}".encode()
-_UNDELIVERED = (WAITING, OVERDUE, LOST)
 TIMERS, TRANSACTIONS, POP = "timers", "open transactions", "check points of pop"
 
 
@@ -477,7 +474,7 @@ def unfinished_before(store: MessageStore, log_offset: int) -> list[Unfinished]:
     """What is not done with of the records before a log offset. Passes over damage, which verify reports."""
     counts: Counter[str] = Counter()
     for row in delayed_messages(store, pass_over):
-        if row["state"] in _UNDELIVERED and row["commitLogOffset"] < log_offset:
+        if row["state"] in UNDELIVERED and row["commitLogOffset"] < log_offset:
             of_pop = (row["topic"] or "").startswith(REVIVE_PREFIX)
             level = level_name(row["delayLevel"]) if row["kind"] == LEVEL else TIMERS
             counts[POP if of_pop else level] += 1
