@@ -90,10 +90,10 @@ def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int, now: in
     if status == "OK" and offset < high and not store.view.topics.is_read(queue):
         status = NOT_READ
     start = min(max(offset, low), high)
-    has_hole = any(_within(start, high, store.view.offsets_without_entry(queue)))
+    has_hole = _meets(start, high, store.view.offsets_without_entry(queue))
     if has_hole:
         status = LOST_ENTRIES
-    elif start < high and any(_within(start, high, store.view.offsets_without_log(queue))):
+    elif start < high and _meets(start, high, store.view.offsets_without_log(queue)):
         status = LOST_RECORDS
     row: dict[str, Any] = {
         "minOffset": low,
@@ -126,9 +126,9 @@ def _deleted_from(store: MessageStore, place: int, now: int) -> int | None:
     return None if moment is None or moment > LATEST_MS else moment
 
 
-def _within(start: int, stop: int, ranges: Iterable[tuple[int, int]]) -> Iterator[bool]:
-    """Of each range, whether it has something of [start, stop)."""
-    return (max(start, low) < min(stop, high) for low, high in ranges)
+def _meets(start: int, stop: int, ranges: Iterable[tuple[int, int]]) -> bool:
+    """Whether one of some ranges has something of [start, stop)."""
+    return any(max(start, low) < min(stop, high) for low, high in ranges)
 
 
 GROUPS = Table(

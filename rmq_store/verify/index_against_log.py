@@ -396,11 +396,10 @@ def _about_unsure(
     findings = list(header_damage(file))
     if not findings and geometry.slots:
         findings = list(damage_of(file, check_file(file, 0), half_written=half_written))
+    if not findings and half_written:  # its header and its items are of different moments
+        findings = [being_written(segment.path)]
     if findings:
         yield from findings
-        return
-    if half_written:  # its header and its items are of different moments
-        yield being_written(segment.path)
         return
     known = "A broker with the given maxHashSlotNum and maxIndexNum misses every key in it"
     if config.maxHashSlotNum is None and config.maxIndexNum is None:
