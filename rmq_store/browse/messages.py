@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from rmq_store.browse.page import (
     ROWS,
-    Field,
     Form,
+    FormField,
     Page,
     Question,
     address,
@@ -55,11 +55,11 @@ LISTED = (
     "commitLogOffset",
 )
 """The columns of a list of messages."""
-_TAG = Field("tag", "Tag", "or several: a || b")
+_TAG = FormField("tag", "Tag", "or several: a || b")
 _HINT = "10:00, -1h, ISO, ms"
-_TIMES = (Field("since", "Stored since", _HINT), Field("until", "Stored before", _HINT))
+_TIMES = (FormField("since", "Stored since", _HINT), FormField("until", "Stored before", _HINT))
 TOPIC_FORM = Form(
-    "topic", "Show", [Field("name", kind="hidden"), Field("queue", "Queue"), _TAG, *_TIMES]
+    "topic", "Show", [FormField("name", kind="hidden"), FormField("queue", "Queue"), _TAG, *_TIMES]
 )
 """The form that asks for some messages of a topic."""
 
@@ -105,14 +105,14 @@ FIND_FORM = Form(
     "find",
     "Find",
     [
-        Field("key", "Key", "of KEYS, or UNIQ_KEY"),
-        Field("id", "Id", "offsetMsgId, UNIQ_KEY"),
-        Field("topic", "Topic"),
+        FormField("key", "Key", "of KEYS, or UNIQ_KEY"),
+        FormField("id", "Id", "offsetMsgId, UNIQ_KEY"),
+        FormField("topic", "Topic"),
         _TAG,
-        Field("property", "Property", "NAME=VALUE"),
-        Field("text", "Text in the body"),
+        FormField("property", "Property", "NAME=VALUE"),
+        FormField("text", "Text in the body"),
         *_TIMES,
-        Field("system", "System topics too", kind="flag"),
+        FormField("system", "System topics too", kind="flag"),
     ],
 )
 """The form that asks for messages by what they have."""
@@ -151,7 +151,7 @@ def _found(question: Question) -> Iterator[pa.RecordBatch]:
     return find_by(question.store, search, LISTED, question.note)
 
 
-TRACE_FORM = Form("trace", "Trace", [Field("key", "Key, UNIQ_KEY or offsetMsgId")])
+TRACE_FORM = Form("trace", "Trace", [FormField("key", "Key, UNIQ_KEY or offsetMsgId")])
 """The form that asks for what became of a message."""
 _MOST_SHOWN = 1 << 16  # characters of a body, or of a property
 _MOST_UNINDEXED = 64 << 20  # bytes of the log that the page of a message may search for its history
@@ -161,9 +161,9 @@ BODY_FORM = Form(
     "message",
     "Show the body",
     [
-        *(Field(name, kind="hidden") for name in ("at", "topic", "queue", "offset")),
-        Field("as", "Body as", kind="choice", choices=_FORMS),
-        Field("charset", "Charset", "UTF-8"),
+        *(FormField(name, kind="hidden") for name in ("at", "topic", "queue", "offset")),
+        FormField("as", "Body as", kind="choice", choices=_FORMS),
+        FormField("charset", "Charset", "UTF-8"),
     ],
 )
 """The form that asks for a body in another form."""

@@ -48,7 +48,7 @@ def readable_text(text: str) -> Markup:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FormField:
     """A field of a form. `kind`: text, long, flag, hidden, or choice among `choices`."""
 
     name: str
@@ -64,7 +64,7 @@ class Form:
 
     page: str
     button: str
-    fields: Sequence[Field]
+    fields: Sequence[FormField]
 
 
 @dataclass(frozen=True, slots=True)

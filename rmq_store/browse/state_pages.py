@@ -8,8 +8,8 @@ from itertools import islice
 from rmq_store.browse.messages import TRACE_FORM, rows_from
 from rmq_store.browse.page import (
     ROWS,
-    Field,
     Form,
+    FormField,
     Page,
     Question,
     address,
@@ -33,10 +33,10 @@ _SAMPLED = 10_000  # messages: the bytes of a longer lag are estimated
 _FILTERS = ("consumerGroup", "topic", "originTopic", "state", "kind", "status")
 _OF_GROUP = {"deadLetters": "Its dead letters", "retries": "Its retries", "pop": "What it popped"}
 _BROKER = ("brokerName",)
-GROUPS_FORM = Form("groups", "Show", [Field("topic", "Topic")])
+GROUPS_FORM = Form("groups", "Show", [FormField("topic", "Topic")])
 """The form that asks for the groups of a topic."""
 _HINT = "SELECT topic, count(*) FROM messages GROUP BY ALL"
-SQL_FORM = Form("sql", "Run", [Field("q", "SQL", _HINT, kind="long")])
+SQL_FORM = Form("sql", "Run", [FormField("q", "SQL", _HINT, kind="long")])
 """The form that asks for a query."""
 
 
@@ -48,7 +48,7 @@ def overview(question: Question) -> Page:
 
 def topics(question: Question) -> Page:
     """The topics of users, or all."""
-    form = Form("topics", "Show", [Field("system", "System topics too", kind="flag")])
+    form = Form("topics", "Show", [FormField("system", "System topics too", kind="flag")])
     return _rows_page(
         question, "Topics", TOPICS, form, {} if question.word("system") else {"system": False}
     )
@@ -69,7 +69,9 @@ def table(question: Question) -> Page:
         raise InvalidArgumentError(reason=f"there is no table {name!r}", advice=advice)
     known = TABLES_OF_A_STORE[name]
     names = [column.name for column in known.columns if column.name in _FILTERS]
-    form = Form("table", "Filter", [Field("name", kind="hidden"), *(Field(n, n) for n in names)])
+    form = Form(
+        "table", "Filter", [FormField("name", kind="hidden"), *(FormField(n, n) for n in names)]
+    )
     values = {n: word for n in names if (word := question.word(n)) is not None}
     return _rows_page(question, f"Table {name}", known, form if names else None, values)
 

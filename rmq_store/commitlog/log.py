@@ -45,7 +45,7 @@ from rmq_store.format.byte_layout import (
 )
 from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId
-from rmq_store.format.record import ENTRY_HEAD_SIZE, EntryHead, Gap, Record, decode_record
+from rmq_store.format.record import ENTRY_HEAD_SIZE, DLedgerEntryHead, Gap, Record, decode_record
 
 _SIZE_FIELD = 4
 _LEAST_LOOK = 64 << 10
@@ -133,8 +133,8 @@ class CommitLog:
         if segment is None or offset - segment.base < frame:
             return offset
         end = self.chain.segment_end(segment)
-        head = EntryHead.of(self.chain.read(offset - frame, offset).tobytes())
-        here = EntryHead.of(self.chain.read(offset, min(offset + frame, end)).tobytes())
+        head = DLedgerEntryHead.of(self.chain.read(offset - frame, offset).tobytes())
+        here = DLedgerEntryHead.of(self.chain.read(offset, min(offset + frame, end)).tobytes())
         leads_here = head.fault_at(offset - frame) is None and head.body_length > 0
         if here.fault_at(offset) is None or not (leads_here or self.is_record(offset)):
             return offset
@@ -217,13 +217,13 @@ class CommitLog:
             )
         return decoded
 
-    def entry_at(self, segment: SegmentFile, offset: int) -> EntryHead | None:
+    def entry_at(self, segment: SegmentFile, offset: int) -> DLedgerEntryHead | None:
         """The head of the entry at a log offset of a file; None for a file without entries."""
         frame = self.frame_at(offset)
         if not frame:
             return None
         stop = min(offset + frame, self.chain.segment_end(segment))
-        return EntryHead.of(self.chain.read(offset, stop).tobytes())
+        return DLedgerEntryHead.of(self.chain.read(offset, stop).tobytes())
 
     def _from(self, offset: int, segment: SegmentFile) -> Window:
         """The file from `offset` on, as far as the record there declares its size."""
@@ -243,7 +243,7 @@ class CommitLog:
     def starts_now(self) -> int:
         """The log offset of the first file that exists now; everything before it has expired."""
         segments = list_segments(self.chain.folders)
-        return self.chain.start_before(segments[0]) if segments else 0
+        return self.chain.start_with_empty_files(segments[0]) if segments else 0
 
     def is_record(self, offset: int, size: int | None = None) -> bool:
         """Whether a whole record of `size` bytes is at `offset`; its CRC is not checked."""
@@ -327,7 +327,7 @@ class CommitLog:
         with self._from(segment.base, segment) as window:
             raw = window.bytes[:ENTRY_HEAD_SIZE].tobytes()
             if frame:
-                head = EntryHead.of(raw)
+                head = DLedgerEntryHead.of(raw)
                 window.fetch([0], [min(max(head.size, frame), _LARGEST_RECORD)])
                 other = head.is_blank(self.chain.file_size) or head.fault_at(segment.base) is None
             else:

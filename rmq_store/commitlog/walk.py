@@ -18,7 +18,7 @@ from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, St
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Window
 from rmq_store.format.byte_layout import MAGIC_V1, MAGIC_V2, PROPERTY_SEPARATOR
-from rmq_store.format.record import ENTRY_HEAD_SIZE, NO_RECORD, EntryHead, Gap, Record
+from rmq_store.format.record import ENTRY_HEAD_SIZE, NO_RECORD, DLedgerEntryHead, Gap, Record
 
 WITHIN_THE_LOG = (Gap.FILLER, Gap.GHOST)
 """Gaps that do not end the log. Some brokers leave ghosts between records, and at its end."""
@@ -99,7 +99,9 @@ def _decoded_at(log: CommitLog, segment: SegmentFile, at: int) -> Record | Gap |
         return error
 
 
-def _in_entry(log: CommitLog, segment: SegmentFile, at: int, head: EntryHead) -> Record | Gap:
+def _in_entry(
+    log: CommitLog, segment: SegmentFile, at: int, head: DLedgerEntryHead
+) -> Record | Gap:
     """What an entry holds. A sound record counts although the head is damaged; verify reports that.
 
     Raises CorruptRecordError.
@@ -364,17 +366,17 @@ class EntryOrder:
     """
 
     def __init__(self) -> None:
-        self._last: EntryHead | None = None
+        self._last: DLedgerEntryHead | None = None
 
     def is_left_over(self, window: Window, base: int, run: RecordRun) -> bool:
         """Whether the entries of a run, in a window of a file that begins at `base`, are left over."""
         raw, known = window.bytes, self._last
         first, last = (
-            EntryHead.of(raw[at - ENTRY_HEAD_SIZE : at].tobytes())
+            DLedgerEntryHead.of(raw[at - ENTRY_HEAD_SIZE : at].tobytes())
             for at in run.at[[0, -1]].tolist()
         )
         window.fetch([run.stop], [run.stop + 2 * ENTRY_HEAD_SIZE])
-        after = EntryHead.of(raw[run.stop : run.stop + ENTRY_HEAD_SIZE].tobytes())
+        after = DLedgerEntryHead.of(raw[run.stop : run.stop + ENTRY_HEAD_SIZE].tobytes())
         alone = len(run.at) == 1 and after.fault_at(base + run.stop) is None
         in_order = known is None or (first.index > known.index and first.term >= known.term)
         if in_order:

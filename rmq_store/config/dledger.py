@@ -19,7 +19,7 @@ from rmq_store.errors import MissingFileError, UnsupportedStoreError
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import SegmentFile, list_segments
 from rmq_store.format.byte_layout import COMMITLOG_DIR
-from rmq_store.format.record import ENTRY_HEAD_SIZE, INDEX_UNIT, EntryHead
+from rmq_store.format.record import ENTRY_HEAD_SIZE, INDEX_UNIT, DLedgerEntryHead
 
 _PREFIX = "dledger-"  # and dLegerSelfId
 DATA, _INDEX = "data", "index"
@@ -58,7 +58,7 @@ class Member:
             entries.close()
 
 
-def _indexed(units: SegmentChain, entries: SegmentChain, number: int) -> EntryHead | None:
+def _indexed(units: SegmentChain, entries: SegmentChain, number: int) -> DLedgerEntryHead | None:
     """The entry of a number, if the index and the entry at the place there agree."""
     at = number * INDEX_UNIT.itemsize
     if units.segment_at(at) is None:
@@ -68,11 +68,11 @@ def _indexed(units: SegmentChain, entries: SegmentChain, number: int) -> EntryHe
     return head if head is not None and head.index == number == unit["index"] else None
 
 
-def _head_at(entries: SegmentChain, place: int) -> EntryHead | None:
+def _head_at(entries: SegmentChain, place: int) -> DLedgerEntryHead | None:
     segment = entries.segment_at(place)
     if segment is None or place + ENTRY_HEAD_SIZE > entries.segment_end(segment):
         return None
-    head = EntryHead.of(entries.read(place, place + ENTRY_HEAD_SIZE).tobytes())
+    head = DLedgerEntryHead.of(entries.read(place, place + ENTRY_HEAD_SIZE).tobytes())
     return head if head.fault_at(place) is None else None
 
 
@@ -156,7 +156,7 @@ def refuse_to_change(root: Path, config: StoreConfig, old: Sequence[SegmentFile]
 
 def refuse_entries(segment: SegmentFile, front: bytes) -> None:
     """Raise UnsupportedStoreError if a file of `commitlog/` begins, with `front`, with a DLedger entry."""
-    if EntryHead.of(front).fault_at(segment.base) is None:
+    if DLedgerEntryHead.of(front).fault_at(segment.base) is None:
         raise UnsupportedStoreError(
             segment.path,
             reason="this file of the CommitLog begins with an entry of DLedger: its folder looks like "

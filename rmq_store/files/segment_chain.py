@@ -67,7 +67,7 @@ class SegmentChain:
         self._bases = bases = [segment.base for segment in self.segments]
         self.start, self.stop = (bases[0], bases[-1] + self.file_size) if bases else (0, 0)
         if from_empty and bases:
-            self.start = self.start_before(self.segments[0])
+            self.start = self.start_with_empty_files(self.segments[0])
         remote = bool(bases) and shadow_of(self.segments[0].path) is not None
         self.cost = REMOTE if remote else LOCAL
         self.holes = self._holes()
@@ -121,7 +121,7 @@ class SegmentChain:
                 holes.append((segment.base + segment.size, expected))
         return holes
 
-    def start_before(self, first: SegmentFile) -> int:
+    def start_with_empty_files(self, first: SegmentFile) -> int:
         """Where the first file begins, or the empty ones before it: a broker deletes whole files."""
         start = first.base if first.empty_from is None else first.empty_from
         return start if (first.base - start) % self.file_size == 0 else first.base

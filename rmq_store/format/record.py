@@ -378,7 +378,7 @@ INDEX_UNIT: Final = np.dtype(
 
 
 @dataclass(frozen=True, slots=True)
-class EntryHead:
+class DLedgerEntryHead:
     """The head of an entry, as stored."""
 
     magic: int
@@ -389,7 +389,7 @@ class EntryHead:
     body_length: int
 
     @classmethod
-    def of(cls, raw: bytes) -> EntryHead:
+    def of(cls, raw: bytes) -> DLedgerEntryHead:
         """The head in the first bytes of `raw`; what is missing counts as zeros."""
         head = np.frombuffer(raw[:ENTRY_HEAD_SIZE].ljust(ENTRY_HEAD_SIZE, b"\0"), ENTRY_HEAD)[0]
         return cls(*(int(head[name]) for name in cls.__slots__))

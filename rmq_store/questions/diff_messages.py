@@ -163,7 +163,7 @@ class SumsQuestion(_Look):
 
 
 @dataclass(frozen=True, slots=True)
-class MessagesQuestion(_Look):
+class MessagesOfBuckets(_Look):
     """The messages of a store in some buckets."""
 
     buckets: Mask
@@ -216,7 +216,7 @@ def diff_messages(
     uneven = (sums[0].hashes != sums[1].hashes) | (sums[0].counts != sums[1].counts)
     counts = {topic: np.zeros(3, dtype=np.int64) for topic in wanted}
     if uneven.any():
-        question = MessagesQuestion(wanted, skips, uneven)
+        question = MessagesOfBuckets(wanted, skips, uneven)
         messages = (
             _of_side(table, name)
             for (store, source, engine), name in zip(sides, SIDES, strict=True)

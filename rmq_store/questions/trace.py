@@ -91,7 +91,7 @@ def trace(
     return [
         replace(
             life,
-            consumers=tuple(groups.of_message(_listed_of(life, every))) if groups else (),
+            consumers=tuple(groups.outcomes_of(_listed_of(life, every))) if groups else (),
             reports=tuple(reports.get(life.uniqKey or "", ())),
         )
         for life in lives
@@ -133,7 +133,7 @@ class Consumers(NamedTuple):
             LOG.warning("not all groups that consumed the message are known: %s", error)
         return cls(store, offsets, source_of(store, CONSUMER_FILES[0])[1], popped)
 
-    def of_message(self, records: Sequence[TracedRecord]) -> Iterator[ConsumedBy]:
+    def outcomes_of(self, records: Sequence[TracedRecord]) -> Iterator[ConsumedBy]:
         """What became of a message at each group that reads one of its `records`, oldest first."""
         senders = {group for record in records if (group := self._sent_back_by(record)) is not None}
         groups = {*(self.offsets or ()), *senders, *(group for group, _, _ in self.popped)}

@@ -61,8 +61,8 @@ from rmq_store.snapshot.opening import (
     Opening,
     is_cut_short,
     queue_sizes,
-    refuse_smaller,
     refuse_unknown_size,
+    require_configured_size,
 )
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
@@ -245,7 +245,7 @@ class StrictRecovery:
         # A log whose only file lost its end gets its size again.
         of_log = [] if is_cut_short(log) else [[log.chain]]
         for chains in (*of_log, *kinds.values()):
-            refuse_smaller(chains)
+            require_configured_size(chains)
         return [log.chain, *kinds[False], *kinds[True], *self._folders.extensions()]
 
     def _extend_files(self, log: CommitLog, chains: list[SegmentChain]) -> None:

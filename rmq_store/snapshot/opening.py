@@ -366,7 +366,7 @@ def refuse_contradiction(
                 )
 
 
-def refuse_smaller(chains: list[SegmentChain]) -> None:
+def require_configured_size(chains: list[SegmentChain]) -> None:
     """Raises InvalidArgumentError if no file of these chains has the configured size."""
     files = [segment for chain in chains for segment in chain.segments]
     largest = max(files, key=lambda segment: segment.size, default=None)

@@ -86,7 +86,9 @@ def header_damage(file: IndexFile) -> Iterator[Finding]:
         yield header_finding(file.path, wrong)
 
 
-def damage_of(file: IndexFile, items: CheckedItems, *, half_written: bool) -> Iterator[Finding]:
+def contradictions_in(
+    file: IndexFile, items: CheckedItems, *, half_written: bool
+) -> Iterator[Finding]:
     """Findings for contradictions in a file: at most one each for header, slots and items.
 
     `half_written`: the broker was writing the file when it crashed or when the file was copied.
@@ -356,7 +358,7 @@ def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
             file = IndexFile(segment, assumed=likely, sources=sources)
         scanned = check_file(file, store.log_range()[1])
         if file.header.items or likely is not None:
-            findings.add_all(damage_of(file, scanned, half_written=half_written))
+            findings.add_all(contradictions_in(file, scanned, half_written=half_written))
         findings.add_all(_out_of_log(file, scanned, store.log_range(), closed))
         if not half_written and file.header.items:
             findings.add_all(_wrong_times(store, file))
@@ -395,7 +397,7 @@ def _about_unsure(
     file = IndexFile(segment, assumed=geometry, sources=sources)
     findings = list(header_damage(file))
     if not findings and geometry.slots:
-        findings = list(damage_of(file, check_file(file, 0), half_written=half_written))
+        findings = list(contradictions_in(file, check_file(file, 0), half_written=half_written))
     if not findings and half_written:  # its header and its items are of different moments
         findings = [being_written(segment.path)]
     if findings:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.arrow.encoding.batch_to_records import batch_of, is_copied, store_host_of
+from rmq_store.arrow.encoding.batch_to_records import batch_of, store_host_of, was_in_a_store
 from rmq_store.arrow.encoding.checks import of_one_message
 from rmq_store.commitlog.log import CommitLog, LogAppender, refuse_unsure_files
 from rmq_store.commitlog.walk import page_rest
@@ -397,7 +397,7 @@ class StoreWriter:
         """
         batch = batch_of(message, self.dialect)
         try:
-            done = self.append_batch(batch, copied=is_copied(message))
+            done = self.append_batch(batch, copied=was_in_a_store(message))
         except InvalidMessageError as error:
             raise of_one_message(error) from error.__cause__
         place = int(done.commit_log_offset[0])

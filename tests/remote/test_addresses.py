@@ -16,7 +16,7 @@ from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.salvage import salvage
 from rmq_store.cli.main import COMMANDS, other_commands
 from rmq_store.errors import LOG, AccessError, InvalidArgumentError, StoreError, without_credentials
-from rmq_store.files.remote.uri_filesystem import from_remote, local_path
+from rmq_store.files.remote.uri_filesystem import error_of_remote, local_path
 from rmq_store.recovery import plan_recovery
 from rmq_store.report.store_report import store_report
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check
@@ -207,7 +207,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_cause_is_named_without_what_is_of_the_user(text: str) -> None:
-    error = from_remote("s3://bucket/store", OSError(text), "listing")
+    error = error_of_remote("s3://bucket/store", OSError(text), "listing")
     assert isinstance(error, AccessError)
     assert error.reason == f"listing failed: {TEXTS[text]}"
 

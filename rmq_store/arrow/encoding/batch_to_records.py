@@ -383,7 +383,7 @@ def store_host_of(batch: pa.RecordBatch) -> bytes:
     return parse_host(batch.column("storeHost")[0].as_py() if named else LOOPBACK)
 
 
-def is_copied(message: Message | Record | Mapping[str, Any]) -> bool:
+def was_in_a_store(message: Message | Record | Mapping[str, Any]) -> bool:
     """Whether a message was in a store before: a Message or Record is what a store returned."""
     return isinstance(message, (Message, Record))
 

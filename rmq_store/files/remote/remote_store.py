@@ -20,7 +20,7 @@ import numpy as np
 
 from rmq_store.errors import SHOWN_AS, MissingFileError, NotAStoreError, warn_once
 from rmq_store.files.parallel import side_by_side
-from rmq_store.files.remote.uri_filesystem import file_system, from_remote, in_an_object_store
+from rmq_store.files.remote.uri_filesystem import error_of_remote, file_system, in_an_object_store
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segments import REMOTE
 from rmq_store.format.byte_layout import Bytes, Ints
@@ -77,7 +77,7 @@ class Shadow:
         try:
             raw: bytes = self._opened(inside).read_at(stop - start, start)
         except (OSError, ValueError) as error:
-            raise from_remote(f"{self.uri}/{inside}", error, "reading") from None
+            raise error_of_remote(f"{self.uri}/{inside}", error, "reading") from None
         with self._lock:
             self.requests += 1
             self.fetched += len(raw)
@@ -171,7 +171,7 @@ def _list(fs: Any, base: str, uri: str) -> Listing:
     try:
         infos = fs.get_file_info(pafs.FileSelector(base, recursive=True, allow_not_found=True))
     except OSError as error:
-        raise from_remote(uri, error, "listing") from None
+        raise error_of_remote(uri, error, "listing") from None
     files = tuple(
         Listed(path, info.size, info.mtime_ns or 0)
         for info in infos

@@ -112,7 +112,7 @@ def file_system(uri: str, options: Mapping[str, str] | None) -> tuple[Any, str]:
             return pafs.GcsFileSystem(**_typed(options)), f"{parts.netloc}{parts.path}"
         fs, base = pafs.FileSystem.from_uri(uri)
     except (OSError, ValueError, TypeError) as error:
-        raise from_remote(uri, error, "opening the file system") from None
+        raise error_of_remote(uri, error, "opening the file system") from None
     return fs, base.rstrip("/")
 
 
@@ -121,7 +121,7 @@ def _typed(options: Mapping[str, str]) -> dict[str, Any]:
     return {name: words.get(str(value).lower(), value) for name, value in options.items()}
 
 
-def from_remote(where: str, error: BaseException, doing: str) -> StoreError:
+def error_of_remote(where: str, error: BaseException, doing: str) -> StoreError:
     """Our error for an object store's error, with the cause as far as its text has words that are known: the
     rest may quote credentials."""
     if isinstance(error, FileNotFoundError) or _IS_GONE.search(str(error)):
@@ -191,7 +191,7 @@ def matching(uri: str, options: Mapping[str, str] | None = None) -> list[str]:
                 f"{folder}/{name}" for folder in folders for name in _names(fs, base + folder, part)
             ]
     except (OSError, ValueError) as error:
-        raise from_remote(uri, error, "listing") from None
+        raise error_of_remote(uri, error, "listing") from None
     return [front + folder for folder in sorted(folders)]
 
 
