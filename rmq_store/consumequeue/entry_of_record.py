@@ -331,7 +331,7 @@ class QueuesBegun:
         self._seen.update(queues)
 
 
-class LastLives:
+class LastLivesOfQueues:
     """Where in a part of the log the last life of each queue begins, of those with an earlier one.
 
     `begin`: log offsets. `earlier`: the number of messages of earlier lives in the part.

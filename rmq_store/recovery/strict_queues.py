@@ -9,7 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.consumequeue.entry_of_record import DispatchRequests, LastLives, appended_rows
+from rmq_store.consumequeue.entry_of_record import (
+    DispatchRequests,
+    LastLivesOfQueues,
+    appended_rows,
+)
 from rmq_store.consumequeue.queue_database import QueueDatabaseWriter
 from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
@@ -140,7 +144,7 @@ class QueueRecovery:
         states = self._queues.items()
         return {queue: state.end for queue, state in states if state.at > state.files.first_unit}
 
-    def begin_again(self, lives: LastLives) -> None:
+    def begin_again(self, lives: LastLivesOfQueues) -> None:
         """Cut the queues whose last life begins in the scan, and that have entries from before it."""
         for queue, state in self._queues.items():
             if queue in lives.begin and state.at > state.files.first_unit:
@@ -408,7 +412,7 @@ class DatabaseQueues:
         """No queue has entries before the scan."""
         return {}
 
-    def begin_again(self, lives: LastLives) -> None:
+    def begin_again(self, lives: LastLivesOfQueues) -> None:
         """Does nothing: no queue has entries yet."""
 
     def take(self, requests: DispatchRequests, upto: int) -> None:

@@ -14,7 +14,11 @@ from rmq_store.commitlog.walk import intact_records_behind, page_rest
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import batch_topics, declared_topics
-from rmq_store.consumequeue.entry_of_record import DispatchRequests, LastLives, entries_to_write
+from rmq_store.consumequeue.entry_of_record import (
+    DispatchRequests,
+    LastLivesOfQueues,
+    entries_to_write,
+)
 from rmq_store.consumequeue.queue_folders import (
     QueueFolders,
     entries_after,
@@ -354,7 +358,7 @@ class StrictRecovery:
         else:
             queues = DatabaseQueues(self.queue_database, walk)
         dispatched = self._dispatched(first.again(first.start))
-        lives = LastLives(first.begun, queues.ends_before(), dispatched)
+        lives = LastLivesOfQueues(first.begun, queues.ends_before(), dispatched)
         queues.begin_again(lives)
         self.report.earlier_lives = lives.earlier
         indexer: IndexWriter | None = None
@@ -397,7 +401,7 @@ class StrictRecovery:
             yield entries_to_write(DecodedRecords.of(headers), self.config, batch)
 
     def _along_log(
-        self, walk: LogWalk, queues: _Queues, lives: LastLives, indexer: IndexWriter | None
+        self, walk: LogWalk, queues: _Queues, lives: LastLivesOfQueues, indexer: IndexWriter | None
     ) -> None:
         batch, report, unmarked = self._batch_topics(), self.report, 0
         for headers in walk.pieces():

@@ -152,7 +152,7 @@ def in_units(count: int | None) -> Cell:
     return number(None) if count is None else Cell(size(count), f"{count:,} bytes", "number")
 
 
-def moment(ms: int | None) -> Cell:
+def time_cell(ms: int | None) -> Cell:
     """A cell with a time in UTC."""
     return text(None) if ms is None else Cell(shown_time(ms), f"{ms} ms", "time")
 

@@ -30,11 +30,11 @@ from rmq_store.report.section import (
     Remark,
     Section,
     in_units,
-    moment,
     not_listed,
     number,
     span,
     text,
+    time_cell,
 )
 from rmq_store.system_topics.delayed_messages import OVERDUE
 from rmq_store.system_topics.open_state import expired_unfinished
@@ -69,7 +69,7 @@ def scheduled(inquiry: Inquiry) -> Section:
         return replace(section, about=f"None is waiting.{others}", remarks=lost)
     cells = [
         [
-            *(text(row["state"]), moment(row.get("dueTimestamp")), span(row.get("overdueMs"))),
+            *(text(row["state"]), time_cell(row.get("dueTimestamp")), span(row.get("overdueMs"))),
             *(text(row["topic"]), number(row["queueId"])),
             text(
                 row["kind"]
@@ -109,7 +109,7 @@ def transactions(inquiry: Inquiry) -> Section:
         return replace(section, about="No half message is left.")
     cells = [
         [
-            *(moment(row["sinceTimestamp"]), span(row["openMs"]), text(row["topic"])),
+            *(time_cell(row["sinceTimestamp"]), span(row["openMs"]), text(row["topic"])),
             *(text(row["producerGroup"]), number(row["checks"]), text(row["keys"])),
             _trace(inquiry, row),
         ]
@@ -195,8 +195,12 @@ def retries(inquiry: Inquiry) -> Section:
     ]
     newest = [
         [
-            *(moment(row["lastTimestamp"]), text(row["consumerGroup"]), text(row["originTopic"])),
-            *(number(row["reconsumeTimes"]), moment(row.get("deadLetterTimestamp"))),
+            *(
+                time_cell(row["lastTimestamp"]),
+                text(row["consumerGroup"]),
+                text(row["originTopic"]),
+            ),
+            *(number(row["reconsumeTimes"]), time_cell(row.get("deadLetterTimestamp"))),
             *(text(row["keys"]), _trace(inquiry, row)),
         ]
         for row in rows
@@ -280,4 +284,4 @@ def _trace(inquiry: Inquiry, row: Row) -> Cell:
 def _instant(at: datetime | None) -> Cell:
     if at is None:
         return text(None)
-    return moment(round(at.replace(tzinfo=at.tzinfo or timezone.utc).timestamp() * 1000))
+    return time_cell(round(at.replace(tzinfo=at.tzinfo or timezone.utc).timestamp() * 1000))

@@ -45,7 +45,7 @@ def check_names(stores: Sequence[MessageStore], options: ScanOptions) -> None:
             )
 
 
-def check_brokers(stores: Sequence[MessageStore], options: ScanOptions) -> None:
+def require_named_brokers(stores: Sequence[MessageStore], options: ScanOptions) -> None:
     """Check that every named broker is one of the stores. Raises InvalidArgumentError."""
     brokers = {store.broker_name for store in stores}
     named = options.assign.brokers() if options.assign is not None else set()

@@ -19,7 +19,7 @@ from rmq_store.errors import LOG, InvalidArgumentError, StoreError, nearest
 from rmq_store.files.remote.uri_filesystem import absolute
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import warn_of_tags
-from rmq_store.scan.check_names import check_brokers, check_names
+from rmq_store.scan.check_names import check_names, require_named_brokers
 from rmq_store.scan.options import COMMITLOG
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.read_task import DamageHandler, read_share
@@ -240,7 +240,7 @@ class Scan:
             options = options.with_fixed_times(
                 lambda: newest_time(store for _, store in _in_turn(opened))
             )
-            check_brokers([store for _, store in opened], options)
+            require_named_brokers([store for _, store in opened], options)
             if options.source != COMMITLOG:
                 for _, store in _in_turn(opened):
                     for warning in (*store.opening.losses(), *store.opening.notes()):

@@ -64,7 +64,7 @@ _DATABASE, _FAMILY = "kvStore", "popState"
 _RETRY_FORMS = ("{topic}", RETRY_PREFIX + "{group}_{topic}", RETRY_PREFIX + "{group}+{topic}")
 
 
-class Pop(NamedTuple):
+class PoppedMessage(NamedTuple):
     """A message that a group was given. Times are in ms."""
 
     start: int  # queue offset at which its check point begins
@@ -81,9 +81,9 @@ class PopLog:
     def __init__(self, revived: Mapping[str, Mapping[int, int]]) -> None:
         """`revived`: how far the broker has read each revive topic, by queueId."""
         self._revived = revived
-        self.open: dict[GroupQueue, dict[int, Pop]] = {}
+        self.open: dict[GroupQueue, dict[int, PoppedMessage]] = {}
 
-    def take(self, row: Row) -> Iterator[tuple[GroupQueue, int, Pop, str]]:
+    def take(self, row: Row) -> Iterator[tuple[GroupQueue, int, PoppedMessage, str]]:
         """What a record of the timer's topic or of a revive topic ends: the message, and its state.
 
         Columns: `heldIn`, `queueId`, `queueOffset`, `topic` (REAL_TOPIC), `dueTimestamp`, `tags`, `body`.
@@ -123,11 +123,11 @@ class PopLog:
         for offset in offsets:
             before = pops.get(offset)
             if before is None:
-                pops[offset] = Pop(start, time, time, until)
+                pops[offset] = PoppedMessage(start, time, time, until)
             elif before.until > time:  # its invisible time was changed
-                pops[offset] = Pop(start, time, before.given, until, before.times)
+                pops[offset] = PoppedMessage(start, time, before.given, until, before.times)
             else:
-                pops[offset] = Pop(start, time, time, until, before.times + 1)
+                pops[offset] = PoppedMessage(start, time, time, until, before.times + 1)
 
 
 def _given_by(content: Mapping[str, Any]) -> set[int]:
@@ -236,7 +236,7 @@ def _records(
             yield row | {"topic": topic, "dueTimestamp": at}
 
 
-def _row(key: GroupQueue, offset: int, pop: Pop, state: str) -> Row:
+def _row(key: GroupQueue, offset: int, pop: PoppedMessage, state: str) -> Row:
     group, queue = key
     return {
         "consumerGroup": group,
@@ -257,7 +257,9 @@ def _given_in_order(store: MessageStore, newest: int) -> Iterator[Row]:
             until = order.time + order.invisible_ms
             state = INVISIBLE if until > newest else DUE
             state = ACKNOWLEDGED if order.acknowledged >> at & 1 else state
-            pop = Pop(offset, order.time, order.time, until, order.counts.get(offset, 0) + 1)
+            pop = PoppedMessage(
+                offset, order.time, order.time, until, order.counts.get(offset, 0) + 1
+            )
             yield _row((order.group, order.queue), offset, pop, state)
 
 
@@ -283,7 +285,7 @@ def _in_database(store: MessageStore, newest: int) -> Iterator[Row]:
                 topic = form.format(group=group, topic=_text(content["topicId"]))
                 key = group, QueueId(topic, _number(content["queueId"]))
                 time, until = map(_number, (content["popTime"], content["invisibleTime"]))
-                pop = Pop(_number(content["offset"]), time, time, time + until)
+                pop = PoppedMessage(_number(content["offset"]), time, time, time + until)
             except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
                 raise damaged(f"{value[:60]!r}: {error}") from None
             yield _row(key, pop.start, pop, INVISIBLE if pop.until > newest else DUE)
