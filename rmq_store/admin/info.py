@@ -45,7 +45,7 @@ class StoreInfo:
     systemTopics: int | None
     queues: int | None
     indexFiles: int
-    checkpointTimestamp: int | None  # by the broker, the time up to which messages were on the disk
+    checkpointTimestamp: int | None  # up to then messages were on the disk, as the broker says
     rocksdbQueues: str | None = None  # the folder of a database with the queues
     queuesUnread: str | None = None  # why the queues, or that database, cannot be read
     dledgerLog: str | None = None  # the members whose log is here, and which of them is read

@@ -271,8 +271,8 @@ def moved_offsets(offsets: Iterable[tuple[QueueId, int]]) -> dict[QueueId, Moved
 
 
 class MovedOffsets:
-    """The new offset for each of some offsets of a queue, which are sorted: the place there of the message
-    that it leads to, or of the first one after it.
+    """Finds where some offsets of a queue, sorted, lead in the new queue: each to the same message, or to the
+    first one after it that is there.
 
     The messages come in the order of their log. Where queue offsets begin again, the queue was deleted and
     created again: offsets are those of its last life.

@@ -358,11 +358,10 @@ def _unsound(headers: Headers, segment: SegmentFile, check_crc: bool) -> list[in
 
 
 class EntryOrder:
-    """Tells the entries of a DLedger log, by those before them in one walk, from those left from a cut.
+    """Knows which entries of a DLedger log a member has cut off, by the entries before them in one walk.
 
-    A member whose last entries no majority has cuts them off when a leader of a later term says so. Their
-    bytes stay, until others are written over them. A damaged head must not make the entries after it look
-    like such.
+    A member cuts off its last entries if no majority has them and a leader of a later term says so. Their
+    bytes stay until others are written over them: they are left over. An entry behind a damaged head is not.
     """
 
     def __init__(self) -> None:
@@ -416,7 +415,8 @@ def next_start(
     Every caller gets the same result: the walk starts well before `offset` and goes record by
     record, because bytes inside a body may look like a record. Without a record in the rest of the
     file, returns its end. Second value: the start of the record that contains `offset`, according
-    to its head; None without one. `check_crc`: as the walk that goes there has it.
+    to its head; None without one. `check_crc`: a record with a wrong CRC is part of a gap, as it is
+    for a walk that checks them.
     """
     end = log.chain.segment_end(segment)
     at = segment.base

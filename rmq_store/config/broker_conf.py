@@ -218,6 +218,7 @@ class StoreConfig:
 
 
 ConfigLike = StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None
+"""Settings of a broker, as they are, by name, or as the path of a broker.conf."""
 
 
 def _typed(name: str, value: Any) -> Any:

@@ -275,8 +275,8 @@ def _version(path: Path) -> tuple[int, int, int]:
 
 
 def _is_written(paths: Sequence[Path], before: Sequence[tuple[int, int, int]]) -> bool:
-    """Whether one of the files is written now: it has changed a moment after it did within the last minute,
-    or in a time to come. A running broker writes in place: what was read may have been half-written."""
+    """Whether a file that changed in the last minute changes again within a moment: a running broker writes
+    in place, and what was read may have been half-written."""
     if max(before)[0] <= time_ns() - _RECENT_NS:
         return False
     time.sleep(_WRITTEN_WITHIN_S)
@@ -397,7 +397,7 @@ def refuse_odd_version(path: Path, version: Any, *, optional: bool = False) -> N
 
 
 def next_version(version: Mapping[str, Any]) -> dict[str, Any]:
-    """The dataVersion after one, for a file that changes now; its counter is 1 if that had no number."""
+    """The dataVersion of a file that changes now and had `version`. A counter that is no number becomes 1."""
     before = version.get("counter")
     count = before + 1 if type(before) is int and abs(before) < 1 << 62 else 1
     return {**version, "counter": count, "timestamp": time_ns() // 1_000_000}

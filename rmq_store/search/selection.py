@@ -136,7 +136,7 @@ def is_declared(store: MessageStore, queue: QueueId) -> bool:
 
 
 def numbers_by_queue(selection: Selection) -> tuple[tuple[str, ByQueue], ...]:
-    """The selection that have a number per queue."""
+    """The options that give each queue a number of its own, and these numbers."""
     return (
         ("startingOffsets", selection.starting_offsets),
         ("endingOffsets", selection.ending_offsets),
@@ -377,7 +377,7 @@ class DamageInTime:
 
     def __init__(self, store: MessageStore, selection: Selection) -> None:
         self._store, self._selection = store, selection
-        self._view = store.ranges_for(selection.compacted)
+        self._view = store.ranges_for(selection.sees_compacted)
 
     @cached_property
     def _ranges(self) -> dict[QueueId, QueueSlice]:

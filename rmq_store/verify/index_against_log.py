@@ -477,12 +477,12 @@ _spans: WeakKeyDictionary[MessageStore, dict[tuple[str, int], _Span]] = WeakKeyD
 def items_between(
     files: Sequence[IndexFile], start: int, stop: int, spans: dict[tuple[str, int], _Span]
 ) -> npt.NDArray[np.int64]:
-    """Items that point into the log range [start, stop), each as one number, by their positions, of one
-    position in the order of the files. Some may repeat.
+    """The items that lead into the log range [start, stop), shorter than 2 GiB, as numbers in log order.
 
-    The number combines the position in the range and the hash. Ranges are shorter than 2 GiB. `spans`: the
-    lowest and highest log offset of the items before each number of a file that ends a piece; those that are
-    known decide what is read, and those of what is read are added.
+    A number combines the log offset and the hash of an item. Items of one record stay in the order of the
+    files; some may repeat. `spans` says of each piece of a file that was read before, by path and the number
+    behind its last item, to which log offsets its items lead: from the lowest to the highest. A piece that
+    does not lead into the range is not read again.
     """
     parts, room = [], np.empty(0, dtype=np.int64)
     for file in files:
