@@ -97,7 +97,7 @@ class SalvageReport:
             **{name: getattr(self, name) for name in self.__slots__},
             "topics": dict(sorted(self.topics.items())),
             "ended": dict(sorted(self.ended.items())),
-            "skipped": [asdict(one) for one in self.skipped],
+            "skipped": [asdict(part) for part in self.skipped],
             "entries_after_log": rows_of_counts(self.entries_after_log),
         }
 

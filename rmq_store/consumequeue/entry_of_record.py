@@ -242,12 +242,13 @@ def _with_others(
     ]
     if not others:
         return own
-    listed, offsets = (np.array([one[part] for one in others], dtype=np.int64) for part in (0, 2))
+    rows_listed, queues, offsets = zip(*others, strict=True)
+    listed = np.array(rows_listed, dtype=np.int64)
     entries = plain_entries(
-        [queue.topic for _, queue, _ in others],
+        [queue.topic for queue in queues],
         np.arange(len(others)),
-        np.array([queue.queue_id for _, queue, _ in others], dtype=np.int64),
-        offsets,
+        np.array([queue.queue_id for queue in queues], dtype=np.int64),
+        np.array(offsets, dtype=np.int64),
         headers.at[listed] + headers.base,
         headers.total[listed],
         tags_code[listed],

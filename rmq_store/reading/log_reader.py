@@ -164,7 +164,7 @@ class LogReader:
 
     def _bounds(self, queues: Queues, queue: Ints) -> Iterator[Ints]:
         """Each of the four limits of some rows, by the places of their queues."""
-        limits = [self._limits(one) or _NOTHING for one in queues]
+        limits = [self._limits(queue_id) or _NOTHING for queue_id in queues]
         for name in QueueLimits.__match_args__:
             yield np.array([getattr(limit, name) for limit in limits], dtype=np.int64)[queue]
 

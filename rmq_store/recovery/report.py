@@ -196,12 +196,12 @@ class RecoveryReport:
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values for JSON."""
         lists = ("files", "left_out", "queues", *_BY_QUEUE)
-        names = [one.name for one in fields(self) if one.repr and one.name not in lists]
+        names = [of.name for of in fields(self) if of.repr and of.name not in lists]
         return {
             **{name: getattr(self, name) for name in names},
             "bytes_cut": self.bytes_cut,
             "files": [
-                {"path": one.path, "what": one.what, "bytes": one.bytes} for one in self.files
+                {"path": file.path, "what": file.what, "bytes": file.bytes} for file in self.files
             ],
             "left_out": [
                 {**queue._asdict(), **asdict(left)} for queue, left in self.left_out.items()
@@ -240,7 +240,7 @@ class RecoveryReport:
             *([self.line_of_default_delays()] if self.default_delays else []),
             *(f"damage left unchanged: {start} to {stop}" for start, stop in self.damage),
             *([f"lost in it: the messages of {in_damage}"] if self.entries_in_damage else []),
-            *(f"{one.what}: {printable(one.path)} ({one.bytes} bytes)" for one in self.files),
+            *(f"{file.what}: {printable(file.path)} ({file.bytes} bytes)" for file in self.files),
         ]
         return "\n  ".join(lines)
 

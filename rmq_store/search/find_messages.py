@@ -136,7 +136,7 @@ def _shares(store: MessageStore, search: Search, on_damage: OnDamage | None) -> 
     if plan.hits or plan.unindexed:
         yield _Share((*plan.hits, *plan.unindexed))
     wanted = WantedQueues.of(store, replace(search, topics=topics))
-    anywhere = LogLimits(wanted, but=frozenset(part.queue for part in plan.unindexed))
+    anywhere = LogLimits(wanted, without=frozenset(part.queue for part in plan.unindexed))
     for offset in _in_no_queue(store, search, plan, on_damage):
         yield _Share(log=(offset, offset + 1), limits=anywhere)
     first, end = store.log_range()

@@ -312,11 +312,11 @@ class LogLimits:
     """The limits of each queue if the log is the source, where only the records name the queues."""
 
     wanted: WantedQueues
-    but: frozenset[QueueId] = frozenset()  # queues of which nothing is wanted
+    without: frozenset[QueueId] = frozenset()  # queues of which nothing is wanted
 
     def __call__(self, queue: QueueId) -> QueueLimits | None:
         selection, name = self.wanted.selection, self.wanted.broker_name
-        if queue in self.but or not self.wanted(queue):
+        if queue in self.without or not self.wanted(queue):
             return None
         from_time = _first(selection.since, selection.starting_timestamps.of(name, queue))
         to_time = _first(selection.until, selection.ending_timestamps.of(name, queue))

@@ -227,10 +227,8 @@ class QueueView:
         files = self.files(queue)
         width = files.dtype.itemsize
         for start, stop in files.chain.holes:
-            first, last = (
-                max(-(-start // width), state.file_start),
-                min(stop // width, state.file_stop),
-            )
+            first = max(-(-start // width), state.file_start)
+            last = min(stop // width, state.file_stop)
             if not state.batch and first < last:
                 yield first, last
             elif state.file_start < first < last < state.file_stop:

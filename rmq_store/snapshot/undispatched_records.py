@@ -119,7 +119,8 @@ def _strays_in(
                 damage.append(error)
             continue
         requests = requests_of(piece.headers)
-        last = [listed[one].last_log_offset if one in listed else -1 for one in requests.queues]
+        states = [listed.get(queue) for queue in requests.queues]
+        last = [-1 if state is None else state.last_log_offset for state in states]
         known = np.array(last, dtype=np.int64)[requests.queue]
         later = np.flatnonzero(requests.log_offset > known)
         entries = Entries.of(requests)

@@ -200,7 +200,9 @@ def wrong_size(path: str, expected: int, size: int) -> Finding:
 def header_finding(path: str, wrong: Sequence[Wrong]) -> Finding:
     """The finding for fields of a header."""
     assert INDEX_HEADER.fields is not None
-    texts = "; ".join(f"{one.field} (expected {one.expected}, found {one.found})" for one in wrong)
+    texts = "; ".join(
+        f"{name} (expected {expected}, found {found})" for name, expected, found in wrong
+    )
     kind, at = INDEX_HEADER.fields[wrong[0].field][:2]
     return _damaged(
         path,

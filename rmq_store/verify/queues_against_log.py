@@ -147,7 +147,7 @@ class RecordComparison:
             low, high = (self._view.offset_at_log(queue, place) for place in (start, stop))
             return ListedPlaces.of(self._view.entries(queue, low, high))
         kept = ListedPlaces.of(self._view.entries(queue, low, high))
-        if sum(len(one.offset) for one in (*self._listings.values(), kept)) > _KEPT:
+        if sum(len(listing.offset) for listing in (*self._listings.values(), kept)) > _KEPT:
             self._listings = {}
         self._listings[queue] = kept
         return kept

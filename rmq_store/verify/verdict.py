@@ -71,6 +71,7 @@ class Verdict:
     def to_dict(self) -> dict[str, Any]:
         """The verdict as plain values for JSON."""
         lost, helps = self.lost, self.help
+        refused = [{"path": file.path, "reason": file.reason} for file in self.refusals]
         return {
             "state": self.state,
             "lost_messages": lost.messages,
@@ -80,7 +81,7 @@ class Verdict:
             "damaged_bytes": lost.bytes,
             "unlisted_messages": self.unlisted,
             "broker_starts": self.starts,
-            "broker_refuses": [{"path": one.path, "reason": one.reason} for one in self.refusals],
+            "broker_refuses": refused,
             "broker_cuts": self.cuts,
             "do": None if helps is None else helps.command,
             "effect": None if helps is None else helps.effect,

@@ -369,10 +369,8 @@ def _refused_files(store: MessageStore) -> Iterator[Finding]:
             f"file of the log its size again, without what it lost. {_SALVAGE}",
         )
     for queue, state in store.snapshot().queues.items():
-        files, setting = (
-            store.view.files(queue).chain,
-            BATCH_QUEUE_SIZE if state.batch else QUEUE_SIZE,
-        )
+        files = store.view.files(queue).chain
+        setting = BATCH_QUEUE_SIZE if state.batch else QUEUE_SIZE
         for error in refused_files(files.folders, files.file_size, setting):
             yield _refused(
                 error,
@@ -524,7 +522,8 @@ def conclude(store: MessageStore, whole: CheckedPart) -> VerifyReport:
     beside.add_all(progress_findings(store, whole.tally.queues))
     # Index, checkpoint and offsets follow the log, so its end now is after all that they have just said.
     now = end_now(store.log, end)
-    findings.add_all(one for one in beside if now == end or one.code not in _AHEAD)
+    ahead = () if now == end else _AHEAD
+    findings.add_all(finding for finding in beside if finding.code not in ahead)
     findings.add_all(_grown(store, now))
     findings.add_all(_unreached(piece) for piece in whole.after_end if piece.start >= now)
     findings.add_all(config_findings(store))

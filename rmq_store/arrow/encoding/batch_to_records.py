@@ -542,9 +542,9 @@ def _names_queues(batch: pa.RecordBatch) -> bool:
 def _with(raw: bytes, name: str, value: str) -> bytes:
     """Stored properties with one property set; an existing one keeps its position, if repeated too."""
     front, items = name.encode() + _NAME_END, raw.split(_ITEM_END)
-    item = front + value.encode()
-    if any(one.startswith(front) for one in items):
-        return _ITEM_END.join(item if one.startswith(front) else one for one in items)
+    new = front + value.encode()
+    if any(item.startswith(front) for item in items):
+        return _ITEM_END.join(new if item.startswith(front) else item for item in items)
     if raw and not raw.endswith(_ITEM_END):
         raw += _ITEM_END
-    return raw + item + _ITEM_END
+    return raw + new + _ITEM_END
