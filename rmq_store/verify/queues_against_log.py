@@ -533,10 +533,8 @@ def _dangling(
     if counts[True]:
         places = sorted(place[0] for place in first if place is not None)
         more = f" and {len(places) - 1} more places" if len(places) > 1 else ""
-        where, todo = (
-            f"in the damage at log offset {places[0]}{more}",
-            "Repair the damage of the log",
-        )
+        where = f"in the damage at log offset {places[0]}{more}"
+        todo = "Repair the damage of the log"
         if places == [store.log_range()[1]]:
             where = f"after the log's end at log offset {places[0]}"
             todo = "Look for the lost end of the log"

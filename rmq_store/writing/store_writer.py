@@ -590,10 +590,8 @@ class StoreWriter:
 
     def _finish(self) -> None:
         update_topics(self.path, self.dialect, list(self._offsets), self._declared)
-        before, last = (
-            Checkpoint.read_or_zero(self.path / CHECKPOINT_FILE),
-            self._records.last_record,
-        )
+        before = Checkpoint.read_or_zero(self.path / CHECKPOINT_FILE)
+        last = self._records.last_record
         checkpoint = Checkpoint(
             physic_msg_timestamp=self._records.last_timestamp,
             logics_msg_timestamp=self._records.last_timestamp,
