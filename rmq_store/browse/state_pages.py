@@ -80,9 +80,8 @@ def _rows_page(
     question: Question, title: str, table: Table, form: Form | None, values: Mapping[str, object]
 ) -> Page:
     """The rows of a table that have some values."""
-    past, start = table.rows_past_damage, question.number("start") or 0
-    assert table.rows_of is not None
-    every = past(question.store, question.note) if past else table.rows_of(question.store, None)
+    start = question.number("start") or 0
+    every = table.rows(question.store, on_damage=question.note)
     rows = (row for row in every if all(row.get(name) == value for name, value in values.items()))
     listed = list(islice(rows, start, start + ROWS + 1))
     shown = table.of_rows(question.store.broker_name, listed[:ROWS])

@@ -60,10 +60,8 @@ def _ending(named: NamedStore, info: StoreInfo) -> Iterator[Remark]:
 
 def files(inquiry: Inquiry) -> Section:
     """The release, and the files by part: their size, and the space that they take on the disk."""
-    rows_of = TABLES["files"].rows_of
-    assert rows_of is not None
     parts: dict[str, list[int]] = {}
-    for row in rows_of(inquiry.store, None):
+    for row in TABLES["files"].rows(inquiry.store):
         before = parts.get(row["part"], [0, 0, 0])
         parts[row["part"]] = [before[0] + 1, before[1] + row["size"], before[2] + row["allocated"]]
     order = sorted(parts, key=lambda part: (-parts[part][1], part))

@@ -251,14 +251,12 @@ def _sorted_rows(
     inquiry: Inquiry, name: str, order: Order, wanted: Callable[[Row], bool] = lambda row: True
 ) -> tuple[list[Row], Counter[str], int]:
     """The first rows in an order, how many of each state there are, and of the broker's own."""
-    rows_of = TABLES[name].rows_of
-    assert rows_of is not None
     states: Counter[str] = Counter()
     system, ticks = 0, count()
 
     def users() -> Iterable[tuple[tuple[int, ...], int, Row]]:
         nonlocal system
-        for row in rows_of(inquiry.store, None):
+        for row in TABLES[name].rows(inquiry.store):
             if str(row.get("topic")).startswith(RESERVED_PREFIX):
                 system += 1
                 continue

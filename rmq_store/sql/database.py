@@ -77,14 +77,8 @@ class TableDataset(LazyDataset):
     def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
         for opened in self._stores:
             with opened.reopen() as store, store.refusing_replacement():
-                for piece in self._pieces(store, columns):
+                for piece in self._table.pieces(store, wanted=columns, on_damage=self._on_damage):
                     yield from piece.select(list(columns)).to_batches()
-
-    def _pieces(self, store: MessageStore, columns: Sequence[str]) -> Iterator[pa.Table]:
-        past = self._table.rows_past_damage
-        if past is None or self._on_damage is None:
-            return self._table.pieces(store, wanted=columns)
-        return self._table.pieces_of_rows(store.broker_name, past(store, self._on_damage))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,12 @@ TABLES: Mapping[str, Table] = {
 }
 
 TABLES_OF_A_STORE: Mapping[str, Table] = {
-    name: table for name, table in TABLES.items() if table.rows_of is not None
+    name: table for name, table in TABLES.items() if table.rows_of or table.rows_past_damage
 }
 """Those whose rows a store alone determines. Those of the others come from a query."""
+
+TABLES_OF_MESSAGES = [name for name, table in TABLES.items() if table.rows_past_damage]
+"""Those of messages in the broker's own topics, which may leave out damaged ones."""
 
 
 def table_of(store: MessageStore, name: str, *, on_damage: OnDamage | None = None) -> pa.Table:
@@ -45,13 +48,9 @@ def table_of(store: MessageStore, name: str, *, on_damage: OnDamage | None = Non
         raise InvalidArgumentError(
             reason=f"there is no table {name!r} of a store", advice=nearest(name, TABLES_OF_A_STORE)
         )
-    past = table.rows_past_damage
-    if past is None and on_damage is not None:
-        of_messages = [one.name for one in TABLES.values() if one.rows_past_damage is not None]
+    if table.rows_past_damage is None and on_damage is not None:
         raise InvalidArgumentError(
             reason=f"table {name!r} leaves nothing out, and takes no on_damage",
-            advice=f"Those of messages do: {', '.join(of_messages)}",
+            advice=f"Those of messages do: {', '.join(TABLES_OF_MESSAGES)}",
         )
-    if past is None or on_damage is None:
-        return table.of(store)
-    return table.of_rows(store.broker_name, past(store, on_damage))
+    return table.of(store, on_damage=on_damage)

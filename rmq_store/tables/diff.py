@@ -256,7 +256,7 @@ def _of_values(what: str, one: _Values, other: _Values) -> Iterator[Row]:
 
 def _offsets(store: MessageStore) -> _Values:
     values: dict[tuple[str, ...], Hashable] = {}
-    for row in OFFSETS.rows_of(store, None) if OFFSETS.rows_of else ():
+    for row in OFFSETS.rows(store):
         queue = f"{row['topic']}/{row['queueId']}"
         values[row["kind"], row.get("consumerGroup") or "", queue] = row["offset"]
     return values

@@ -43,8 +43,7 @@ SCHEDULED = Table(
         ("deliveredTimestamp", TIMESTAMP, "when its copy was stored, if it was delivered"),
         ("deliveredQueueOffset", LONG, "the queue offset of the copy"),
     ),
-    lambda store, ranges: delayed_messages(store),
-    delayed_messages,
+    rows_past_damage=delayed_messages,
 )
 
 TRANSACTIONS = Table(
@@ -78,8 +77,7 @@ TRANSACTIONS = Table(
         ("committedQueueId", INT, "the queue that has it"),
         ("committedQueueOffset", LONG, "its queue offset there"),
     ),
-    lambda store, ranges: transactions(store),
-    transactions,
+    rows_past_damage=transactions,
 )
 
 
@@ -113,8 +111,7 @@ DEAD_LETTERS = Table(
         ("lastTimestamp", TIMESTAMP, "when the group gave it up"),
         *_MESSAGE,
     ),
-    lambda store, ranges: dead_letters(store),
-    dead_letters,
+    rows_past_damage=dead_letters,
 )
 
 RETRIES = Table(
@@ -130,8 +127,7 @@ RETRIES = Table(
         ("deadLetterTimestamp", TIMESTAMP, "when the group gave it up, if it did"),
         *_MESSAGE,
     ),
-    lambda store, ranges: retries(store),
-    retries,
+    rows_past_damage=retries,
 )
 
 POP = Table(
@@ -158,8 +154,7 @@ POP = Table(
             "when it was acknowledged; null in queues popped in order",
         ),
     ),
-    lambda store, ranges: popped(store),
-    popped,
+    rows_past_damage=popped,
 )
 
 TRACES = Table(
@@ -201,6 +196,5 @@ TRACES = Table(
         ("storeTimestamp", TIMESTAMP, "when the broker stored it"),
         ("unreadable", TEXT, "the text of what is not such a report; else null"),
     ),
-    lambda store, ranges: traces(store),
-    traces,
+    rows_past_damage=traces,
 )

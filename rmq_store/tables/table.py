@@ -48,36 +48,58 @@ def columns(*others: tuple[str, pa.DataType, str]) -> tuple[TableColumn, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: name, subject, columns, and the function that makes its rows."""
+    """A table: name, subject, columns, and the function that makes its rows.
+
+    `rows_past_damage`: that of a table of messages in the broker's own topics. With neither function the
+    query planner makes the rows.
+    """
 
     name: str
     about: str
     columns: tuple[TableColumn, ...]
-    rows_of: RowsOf | None = None  # None: the query planner makes the rows
-    rows_past_damage: RowsPastDamage | None = None  # of the broker's own topics
+    rows_of: RowsOf | None = None
+    rows_past_damage: RowsPastDamage | None = None
 
     @property
     def schema(self) -> pa.Schema:
         """The columns as an Arrow schema; timestamps in ms, UTC."""
         return pa.schema([pa.field(c.name, c.type, c is not BROKER) for c in self.columns])
 
-    def of(self, store: MessageStore, ranges: Sequence[QueueSlice] | None = None) -> pa.Table:
-        """The table of a store. A table about messages is limited to `ranges`.
+    def rows(
+        self,
+        store: MessageStore,
+        ranges: Sequence[QueueSlice] | None = None,
+        on_damage: OnDamage | None = None,
+    ) -> Iterable[Row]:
+        """The rows of a store. A table about queue ranges is limited to `ranges`; one of messages in the
+        broker's own topics leaves out what is damaged, and gives `on_damage` the errors.
 
         Raises the errors of the reads that it needs.
         """
+        if self.rows_past_damage is not None:
+            return self.rows_past_damage(store, on_damage)
         assert self.rows_of is not None
-        return self.of_rows(store.broker_name, self.rows_of(store, ranges))
+        return self.rows_of(store, ranges)
+
+    def of(
+        self,
+        store: MessageStore,
+        ranges: Sequence[QueueSlice] | None = None,
+        on_damage: OnDamage | None = None,
+    ) -> pa.Table:
+        """The table of a store; see `rows`."""
+        return self.of_rows(store.broker_name, self.rows(store, ranges, on_damage))
 
     def pieces(
         self,
         store: MessageStore,
         ranges: Sequence[QueueSlice] | None = None,
         wanted: Collection[str] | None = None,
+        on_damage: OnDamage | None = None,
     ) -> Iterator[pa.Table]:
-        """The table of a store, in pieces of some thousand rows; at least one."""
-        assert self.rows_of is not None
-        yield from self.pieces_of_rows(store.broker_name, self.rows_of(store, ranges), wanted)
+        """The table of a store, in pieces of some thousand rows; at least one. See `rows`."""
+        rows = self.rows(store, ranges, on_damage)
+        yield from self.pieces_of_rows(store.broker_name, rows, wanted)
 
     def pieces_of_rows(
         self, broker_name: str, rows: Iterable[Row], wanted: Collection[str] | None = None

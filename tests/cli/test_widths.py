@@ -17,13 +17,13 @@ from rich.cells import cell_len
 
 from rmq_store.cli.main import COMMANDS
 from rmq_store.cli.table_layout import CUT, Column, Kind, Layout, cut_in_the_middle
-from rmq_store.tables import TABLES
+from rmq_store.tables import TABLES_OF_A_STORE
 from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.running.commands import call, objects, run
 
 STYLE = re.compile("\x1b\\[[0-9;]*m")
 TABLES_OF_COMMANDS = [
-    *(["table", name] for name, table in TABLES.items() if table.rows_of is not None),
+    *(["table", name] for name in TABLES_OF_A_STORE),
     *(["topics"], ["queues"], ["lag"], ["usage"], ["usage", "--by", "topic,day"], ["transactions"]),
     *(["scheduled", "--system"], ["retries"], ["traces"]),
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.tables import TABLES
+from rmq_store.tables import TABLES, TABLES_OF_A_STORE
 from spark_source.table_reader import table_schema
 from tests.support.damage import write_at
 from tests.support.golden import GoldenStore, in_a_queue, messages_in
@@ -21,9 +21,7 @@ def table(store: GoldenStore | str, name: str, **options: str) -> list[dict[str,
     return rows_of({"path": path, "table": name, **options})
 
 
-@pytest.mark.parametrize(
-    "name", [table.name for table in TABLES.values() if table.rows_of is not None]
-)
+@pytest.mark.parametrize("name", list(TABLES_OF_A_STORE))
 def test_spark_and_the_core_give_the_same_table(clean: GoldenStore, name: str) -> None:
     with clean.open() as opened:
         core = TABLES[name].of(opened)

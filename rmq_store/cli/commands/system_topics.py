@@ -192,9 +192,8 @@ def _print(
     given = {column: value for column, value in wanted.items() if value is not None}
     with at.open() as opened:
         with damage, reading(name, opened) as progress:
-            past = TABLES[name].rows_past_damage
-            assert past is not None
-            rows = _Rows(past(opened, damage.handler), given, hidden)
+            every = TABLES[name].rows(opened, on_damage=damage.handler)
+            rows = _Rows(every, given, hidden)
             found = islice(rows, how.limit)
             first = list(islice(found, 1))
             if not first and not damage.count:

@@ -107,7 +107,7 @@ def table(
         rmqstore table files /data/store
         rmqstore table checkpoint /data/store --json
     """
-    from rmq_store.tables import TABLES, TABLES_OF_A_STORE
+    from rmq_store.tables import TABLES, TABLES_OF_A_STORE, TABLES_OF_MESSAGES
     from rmq_store.tables.diff import DIFF
 
     if name is None or at.store is None:
@@ -119,14 +119,13 @@ def table(
         raise click.UsageError("table diff is about two stores: rmqstore diff STORE OTHER")
     if name not in TABLES_OF_A_STORE:
         raise click.BadParameter(f"there is no table {name!r}. {nearest(name, TABLES_OF_A_STORE)}")
-    past = TABLES[name].rows_past_damage
-    if past is None:
+    if name not in TABLES_OF_MESSAGES:
         if not damage.skips:
             return print_named(name, at, out, system=True)
-        names = [one.name for one in TABLES.values() if one.rows_past_damage is not None]
-        raise click.UsageError(f"--skip-damaged is for tables of messages: {', '.join(names)}")
+        names = ", ".join(TABLES_OF_MESSAGES)
+        raise click.UsageError(f"--skip-damaged is for tables of messages: {names}")
     with at.open() as opened, damage, reading(name, opened):
-        found = TABLES[name].of_rows(opened.broker_name, past(opened, damage.handler))
+        found = TABLES[name].of(opened, on_damage=damage.handler)
     out.table([found])
     return damage.conclude()
 
