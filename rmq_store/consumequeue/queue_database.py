@@ -24,7 +24,7 @@ from rmq_store.errors import CorruptQueueError, is_utf8
 from rmq_store.files.rocksdb import Database, NewDatabase, open_database, require_rocksdict
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segments import SegmentFile
-from rmq_store.files.source import ReadableFile, Sources
+from rmq_store.files.source import PartOfDatabase, ReadableFile, Sources
 from rmq_store.format.byte_layout import Bytes, Ints, Mask
 from rmq_store.format.queues import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY, QueueId
 
@@ -272,7 +272,7 @@ def _segments(units: _UnitsOfQueue, folder: str, known: QueueRange) -> Iterator[
         count, at = min(known.stop - base, _UNITS), base * units.width
         name = f"{folder}:{units.queue.name}/{at:020}"
         opened = partial(_DatabaseFile, units, base, count)
-        yield SegmentFile(name, at, count * units.width, opened=opened)
+        yield PartOfDatabase(name, at, count * units.width, opened=opened)
 
 
 class _DatabaseFile(ReadableFile):

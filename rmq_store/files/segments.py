@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from rmq_store.errors import (
     InvalidArgumentError,
@@ -24,9 +24,6 @@ from rmq_store.errors import (
 )
 from rmq_store.files.parallel import LOOKS_IN_FLIGHT
 from rmq_store.format.byte_layout import is_segment_name
-
-if TYPE_CHECKING:
-    from rmq_store.files.source import ReadableFile
 
 LARGEST_FILE = 2**31 - 1
 """Bytes of the largest file that a broker can write: the setting is a Java int."""
@@ -41,14 +38,12 @@ _T = TypeVar("_T")
 class SegmentFile:
     """One file of a chain: `base` is the stream offset of its first byte, `size` its current size.
 
-    `opened`: the bytes of what is no file of its own, but a part of a database; then `path` is only a
-    name. `empty_from`: the base of the first of the files before it that are all empty.
+    `empty_from`: the base of the first of the files before it that are all empty.
     """
 
     path: str
     base: int
     size: int
-    opened: Callable[[], ReadableFile] | None = field(default=None, compare=False, repr=False)
     empty_from: int | None = field(default=None, compare=False, repr=False)
 
 

@@ -13,7 +13,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple, Protocol, TypeVar
@@ -85,6 +85,14 @@ class ReadableFile(Protocol):
         return
 
 
+@dataclass(frozen=True, slots=True)
+class PartOfDatabase(SegmentFile):
+    """What is no file of its own, but a part of a database: `path` is only a name, and `opened` gives the
+    bytes."""
+
+    opened: Callable[[], ReadableFile] = field(kw_only=True, compare=False, repr=False)
+
+
 class Ranges(NamedTuple):
     """Ranges [starts, stops) of a file, for `fetch_all`."""
 
@@ -132,10 +140,10 @@ class Sources:
                 while to_fetch and len(self._kept) > 1 and self._held.bytes > KEPT_BYTES:
                     self._drop_oldest()
                 return file
-            shadow = shadow_of(segment.path) if segment.opened is None else None
-            if segment.opened is not None:
+            shadow = None
+            if isinstance(segment, PartOfDatabase):
                 file = segment.opened()
-            elif shadow is None:
+            elif (shadow := shadow_of(segment.path)) is None:
                 file = LocalFile(segment, self._guarded)
             else:
                 file = RemoteFile(shadow, segment.path, segment.size, self._held, block=self._block)
