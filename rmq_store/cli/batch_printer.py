@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.cli.messages import TEXT_COLUMNS, MessageForm
-from rmq_store.cli.output import make_room, note, write
+from rmq_store.cli.output import TerminalTable, make_room, note, write
 from rmq_store.errors import printable
 from rmq_store.text import lines
 from rmq_store.text.bodies import UTF8, bodies_as, readable_bodies, text_or_marked_base64
@@ -20,7 +20,7 @@ from rmq_store.text.lines import BODY, plain_text
 from rmq_store.text.progress import Progress
 
 if TYPE_CHECKING:
-    from rmq_store.cli.table_layout import Column, TerminalTable
+    from rmq_store.cli.table_layout import Column
 
 _LOOKED_AT = 4  # characters that are looked at for one cell: some take no cell
 # What a narrow terminal shows.
@@ -111,8 +111,6 @@ class BatchPrinter:
             write(lines.text_lines(batch if is_plain else _with_bodies(batch, body, charset)))
 
     def _print_table(self, batch: pa.RecordBatch) -> None:
-        from rmq_store.cli.table_layout import TerminalTable  # it loads rich, for a terminal alone
-
         names = batch.schema.names
         # Columns that were asked for by name are neither left out nor cut.
         kept = _KEPT if {*names} <= {"brokerName", *TEXT_COLUMNS.split(",")} else ()

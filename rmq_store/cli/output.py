@@ -7,7 +7,9 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain, islice
+from functools import partial
+from itertools import chain, groupby, islice
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,9 +23,11 @@ from rmq_store.text.times import LATEST_MS, in_utc
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rmq_store.cli.table_layout import Column, Layout
     from rmq_store.store import MessageStore
 
 _LAID_OUT = 1000  # rows by which the columns of a table get their widths
+_WRONG_STATES = ("overdue", "lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,7 @@ def _print_rows(
         for row in rows:
             click.echo("\t".join(map(printable, row)))
         return
-    from rmq_store.cli.table_layout import Column, TerminalTable
+    from rmq_store.cli.table_layout import Column
 
     shown = ([printable(value) for value in row] for row in rows)
     table = TerminalTable(kept, marks=True)
@@ -147,6 +151,35 @@ def _print_rows(
         table.print(
             [Column.of(n, cells, is_text=n in texts, is_whole=not kept) for n, cells in columns]
         )
+
+
+class TerminalTable:
+    """A table on a terminal: the first rows set the widths and come with a header; later ones keep them.
+    `how`: as for `Layout`. `marks`: rows with a status that is a reason to look closer are red."""
+
+    def __init__(self, kept: Collection[str] = (), *, marks: bool = False, **how: bool) -> None:
+        self._kept, self._marks, self._how = kept, marks, how
+        self._layout: Layout | None = None
+
+    def print(self, columns: Sequence[Column]) -> None:
+        """Print the rows that the cells of some columns make."""
+        if self._layout is None:
+            from rmq_store.cli.table_layout import Layout  # it loads rich, for a terminal alone
+
+            self._layout = Layout(columns, get_terminal_size().columns, self._kept, **self._how)
+            if left_out := ", ".join(self._layout.left_out):
+                note(f"a wider terminal, a pipe and --json show more: {left_out}")
+            for line in self._layout.header():
+                echo(line, bold=True)
+        rows = list(zip(*(column.cells for column in columns), strict=True))
+        for wrong, some in groupby(rows, partial(self._is_wrong, columns)):
+            lines = "\n".join(line for cells in some for line in self._layout.lines(cells))
+            echo(lines, fg="red" if wrong else None)
+
+    def _is_wrong(self, columns: Sequence[Column], cells: Sequence[str]) -> bool:
+        values = {column.name: cell for column, cell in zip(columns, cells, strict=True)}
+        wrong = values.get("status", "") not in ("OK", "") or values.get("state") in _WRONG_STATES
+        return self._marks and wrong
 
 
 def _with_plain_times(table: pa.Table) -> pa.Table:

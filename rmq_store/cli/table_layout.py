@@ -7,19 +7,15 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
-from itertools import chain, groupby, zip_longest
-from shutil import get_terminal_size
+from itertools import chain, zip_longest
 
 from rich.cells import cell_len, set_cell_size
 
-from rmq_store.cli.output import echo, note
 from rmq_store.tables.table import PATHS, SENTENCES
 
 CUT = "…"
 GAP = "  "
 _ANY_WIDTH = 1 << 30
-_WRONG_STATES = ("overdue", "lost")
 _LEAST_BODY = 16  # cells
 _LEAST_TEXT = 10  # cells: of a longer text at least as many are shown
 _LEAST_SENTENCE = 24  # cells
@@ -248,33 +244,6 @@ class Layout:
             is_last = len(filled_up) == len(cells) - 1 and not is_number
             filled_up.append(cell if is_last else padded(cell, width, right=is_number))
         return GAP.join(filled_up)
-
-
-class TerminalTable:
-    """A table on a terminal: the first rows set the widths and come with a header; later ones keep them.
-    `how`: as for `Layout`. `marks`: rows with a status that is a reason to look closer are red."""
-
-    def __init__(self, kept: Collection[str] = (), *, marks: bool = False, **how: bool) -> None:
-        self._kept, self._marks, self._how = kept, marks, how
-        self._layout: Layout | None = None
-
-    def print(self, columns: Sequence[Column]) -> None:
-        """Print the rows that the cells of some columns make."""
-        if self._layout is None:
-            self._layout = Layout(columns, get_terminal_size().columns, self._kept, **self._how)
-            if left_out := ", ".join(self._layout.left_out):
-                note(f"a wider terminal, a pipe and --json show more: {left_out}")
-            for line in self._layout.header():
-                echo(line, bold=True)
-        rows = list(zip(*(column.cells for column in columns), strict=True))
-        for wrong, some in groupby(rows, partial(self._is_wrong, columns)):
-            lines = "\n".join(line for cells in some for line in self._layout.lines(cells))
-            echo(lines, fg="red" if wrong else None)
-
-    def _is_wrong(self, columns: Sequence[Column], cells: Sequence[str]) -> bool:
-        values = {column.name: cell for column, cell in zip(columns, cells, strict=True)}
-        wrong = values.get("status", "") not in ("OK", "") or values.get("state") in _WRONG_STATES
-        return self._marks and wrong
 
 
 def _lines_of(words: Iterable[str], width: int) -> list[str]:
